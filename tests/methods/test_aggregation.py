@@ -15,11 +15,11 @@ from .running import each_method, must_pass
 
 
 @define_check(updates)
-def the_weighted_mean(subject: Subject, given: Updates) -> None:
+def the_weighted_mean(subject: Subject, case: Updates) -> None:
     """The mean is sum_i w_i u_i, in float64, row by row: the same bits as adding the rows up in their order."""
-    for combined, sent in zip(combined_updates(subject.component, given), given.updates, strict=True):
+    for combined, sent in zip(combined_updates(subject.component, case), case.updates, strict=True):
         total = np.zeros(sent.shape[1])
-        for weight, row in zip(given.weights, sent, strict=True):
+        for weight, row in zip(case.weights, sent, strict=True):
             total += weight * row.astype(np.float64)
         if not same(combined, total):
             fail(f"the update is {shown(combined)} instead of {shown(total)}")
@@ -66,9 +66,9 @@ def as_the_papers_loop_of_mifa(subject: Subject) -> None:
 @define_check()
 def the_mean_where_all_are_there(subject: Subject) -> None:
     """With all clients in every round the step is the mean of their updates, whatever they sent before."""
-    part, state, last = subject.make(), NO_STATE, np.zeros((4, 3), np.float32)
+    component, state, last = subject.make(), NO_STATE, np.zeros((4, 3), np.float32)
     for number, sent in enumerate(generator(0, "testing all").standard_normal((5, 4, 3)).astype(np.float32), start=1):
-        found, state = part.combine(state, EQUAL, sent, generator(0, "aggregate", number), last=last, n=4)
+        found, state = component.combine(state, EQUAL, sent, generator(0, "aggregate", number), last=last, n=4)
         must_be_close(f"the update in round {number}", found, sent.mean(axis=0, dtype=np.float64), "4 clients", 1e-9)
         last = sent
 
@@ -82,12 +82,12 @@ METHOD_CHECKS = {
 }
 
 
-def _followed(part: Any, table: Float32s) -> Iterator[tuple[int, Floats, Ints, Float32s]]:
+def _followed(component: Any, table: Float32s) -> Iterator[tuple[int, Floats, Ints, Float32s]]:
     """Yield of each round what the aggregator returns, who is there, and what they send; `table` is what was sent."""
     state: State = NO_STATE
     for number, (ids, sent) in enumerate(cohorts(*table.shape), start=1):
         weights, rng = np.full(len(ids), 1 / len(ids)), generator(0, "aggregate", number)
-        found, state = part.combine(state, weights, sent.copy(), rng, last=table[ids], n=len(table))
+        found, state = component.combine(state, weights, sent.copy(), rng, last=table[ids], n=len(table))
         yield number, found, ids, sent
 
 

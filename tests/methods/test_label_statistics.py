@@ -28,20 +28,23 @@ def the_sum_is_the_weighted_mean(subject: Subject) -> None:
     """The model under a secure sum is that of a federation in which the server sees every weight and update."""
     from fedreach.testing.problems import two_quadratics
 
-    part = subject.make()
-    if not part.only_sum or np.isfinite(part.release(np.ones((2, 3), np.int64), generator(0, "labels"))).any():
+    component = subject.make()
+    if (
+        not component.only_sum
+        or np.isfinite(component.release(np.ones((2, 3), np.int64), generator(0, "labels"))).any()
+    ):
         fail("`only_sum` should be set, and nan released: the server sees no client's labels")
     for weighting in (ByExamples(), Equal(), ByEntropy()):
         plain = two_quadratics(weighting=weighting)
-        secure = replace(plain, federation=replace(plain.federation, label_statistics=part))
+        secure = replace(plain, federation=replace(plain.federation, label_statistics=component))
         ends = []
         for simulation in (secure, plain):
             state = simulation.start()
             for _ in range(5):
                 state = simulation.step(state).state
             ends.append(state.params)
-        given = f"two quadratics, weighting {type(weighting).__name__}"
-        must_be_close("the model after 5 rounds", ends[0], ends[1], given, 1e-6, "that without the sum")
+        case = f"two quadratics, weighting {type(weighting).__name__}"
+        must_be_close("the model after 5 rounds", ends[0], ends[1], case, 1e-6, "that without the sum")
 
 
 @define_check()
@@ -78,14 +81,14 @@ def discrete_gaussian_noise(subject: Subject) -> None:
 @define_check()
 def noise_does_not_see_the_data(subject: Subject) -> None:
     """The noise added to one client's counts is the same whatever other clients hold, and counts below 0 become 0."""
-    part = subject.make()
+    component = subject.make()
     counts = np.full((3, 2), FAR)
     other = counts.copy()
     other[1] = 5 * FAR
-    a, b = (part.release(made, generator(0, "labels")) for made in (counts, other))
+    a, b = (component.release(made, generator(0, "labels")) for made in (counts, other))
     if not np.array_equal(a[[0, 2]], b[[0, 2]]):
         fail(f"clients 0 and 2 were {shown(a[[0, 2]])}, and {shown(b[[0, 2]])} when client 1 held more", shown(counts))
-    least = part.release(np.zeros((200, 5), np.int64), generator(0, "labels"))
+    least = component.release(np.zeros((200, 5), np.int64), generator(0, "labels"))
     if (least < 0).any() or not (least == np.rint(least)).all():
         fail(f"released counts should be whole and not negative; got {shown(np.unique(least))}", "200 empty clients")
 
@@ -98,16 +101,16 @@ METHOD_CHECKS = {
 }
 
 
-def _must_come(noise: Floats, number: int, p: float, given: str) -> None:
+def _must_come(noise: Floats, number: int, p: float, case: str) -> None:
     """Fail unless a number came about as often as this probability says."""
     share = float((noise == number).mean())
     if abs(share - p) > 5 * np.sqrt(p * (1 - p) / MANY):  # five standard errors
-        fail(f"noise of {number} came in {share:.2%} of {MANY} draws, instead of {p:.2%}", given)
+        fail(f"noise of {number} came in {share:.2%} of {MANY} draws, instead of {p:.2%}", case)
 
 
-def _noise(part: Any) -> Floats:
+def _noise(component: Any) -> Floats:
     counts = np.full((MANY // 4, 4), FAR)
-    return np.asarray((part.release(counts, generator(0, "noise")) - counts).ravel())
+    return np.asarray((component.release(counts, generator(0, "noise")) - counts).ravel())
 
 
 @each_method("label_statistics", METHOD_CHECKS)

@@ -24,9 +24,9 @@ def golden_score(subject: Subject) -> None:
 
     Reference: specification, section 6.1
     """
-    part = subject.make(outputs="logits", estimator="monte_carlo", draws=20_000, batch_size=2)
+    component = subject.make(outputs="logits", estimator="monte_carlo", draws=20_000, batch_size=2)
     # The standard error of a batch's score is below 0.76 / sqrt(20000) of it: five of them are 0.025.
-    must_be_close("the score", _score(part, BATCHES), 0.9125, IN_BATCHES, 0.025)
+    must_be_close("the score", _score(component, BATCHES), 0.9125, IN_BATCHES, 0.025)
 
 
 @define_check()
@@ -35,9 +35,9 @@ def golden_closed_form(subject: Subject) -> None:
 
     Reference: specification, section 6.1
     """
-    part = subject.make(outputs="logits", estimator="closed_form", batch_size=2)
+    component = subject.make(outputs="logits", estimator="closed_form", batch_size=2)
     expected = (2 * 0.7529870416 + 2 * 0.4886025119 + 1.6448811606) / 5
-    must_be_close("the score", _score(part, BATCHES), expected, IN_BATCHES, 1e-6)
+    must_be_close("the score", _score(component, BATCHES), expected, IN_BATCHES, 1e-6)
 
 
 @define_check()
@@ -46,19 +46,21 @@ def score_grows_with_the_outputs(subject: Subject) -> None:
 
     Reference: specification, section 7
     """
-    part = subject.make(outputs="logits", batch_size=2)
-    one = _score(part, BATCHES)
+    component = subject.make(outputs="logits", batch_size=2)
+    one = _score(component, BATCHES)
     for t in (0.0, 3.0):
-        must_be_close("the score", _score(part, t * BATCHES), t * one, f"{t:g} times the {IN_BATCHES}", 1e-6)
+        must_be_close("the score", _score(component, t * BATCHES), t * one, f"{t:g} times the {IN_BATCHES}", 1e-6)
 
 
 @define_check()
 def softmax_does_not_see_shifts(subject: Subject) -> None:
     """With softmax outputs, adding a number to an example's logits changes nothing; a score is at most 1/(C sqrt B)."""
-    part = subject.make(outputs="softmax", estimator="closed_form", batch_size=2)
+    component = subject.make(outputs="softmax", estimator="closed_form", batch_size=2)
     shifted = BATCHES + np.array([[5], [-3], [0], [100], [1]], np.float32)
-    must_be_close("the score", _score(part, shifted), _score(part, BATCHES), "logits shifted by example", 1e-6)
-    certain = _score(part, np.array([[50, -50]] * 4))
+    must_be_close(
+        "the score", _score(component, shifted), _score(component, BATCHES), "logits shifted by example", 1e-6
+    )
+    certain = _score(component, np.array([[50, -50]] * 4))
     must_be_close("the score of certainty", certain, np.sqrt(2 / np.pi) / (2 * np.sqrt(2)), "4 examples, C = 2, B = 2")
 
 
@@ -83,9 +85,9 @@ def bounds_are_clamped(subject: Subject) -> None:
     for wrong, of, radius in ((1, 50, 0.5), (1, 50, 1.0), (45, 50, 1.0), (10, 40, 0.2)):
         right = np.where(np.arange(of)[:, None] < wrong, [-5.0, 5.0], [5.0, -5.0])
         got = _score(subject.make(loss="zero_one", radius=radius, step=radius / 10), right, np.zeros(of, np.int64))
-        given = f"{wrong} of {of} examples wrong, 0-1 loss, radius {radius:g}"
+        case = f"{wrong} of {of} examples wrong, 0-1 loss, radius {radius:g}"
         p, d = wrong / of, radius / 10 * np.arange(1, 11, dtype=np.float64)
-        must_be_close("eta", got, _disagreement(p, p * (1 - p) * of / (of - 1), d).sum(), given, 1e-6)
+        must_be_close("eta", got, _disagreement(p, p * (1 - p) * of / (of - 1), d).sum(), case, 1e-6)
 
 
 @define_check()
@@ -127,9 +129,9 @@ METHOD_CHECKS = {
 }
 
 
-def _score(part: Any, logits: AnyArray, labels: AnyArray | None = None) -> float:
+def _score(component: Any, logits: AnyArray, labels: AnyArray | None = None) -> float:
     labels = np.zeros(len(logits), np.int64) if labels is None else labels
-    return float(part.measure(LocalOutputs(logits.astype(np.float32), labels), generator(0, "golden")))
+    return float(component.measure(LocalOutputs(logits.astype(np.float32), labels), generator(0, "golden")))
 
 
 def _disagreement(m: float, v: float, d: Floats) -> Floats:

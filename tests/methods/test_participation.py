@@ -22,9 +22,9 @@ def everybody(subject: Subject) -> None:
 def as_often_as_it_says(subject: Subject) -> None:
     """Each participant is reached with probability `act_prob`, each reply arrives with probability `reply_prob`."""
     for probability in (0.2, 0.9):
-        part = subject.make(act_prob=probability, reply_prob=1 - probability)
+        component = subject.make(act_prob=probability, reply_prob=1 - probability)
         for method, wanted in (("available", probability), ("replies", 1 - probability)):
-            flags = np.stack([getattr(part, method)(4, generator(0, method, t)) for t in range(DRAWS // 4)])
+            flags = np.stack([getattr(component, method)(4, generator(0, method, t)) for t in range(DRAWS // 4)])
             # Five standard errors, for each client (DRAWS / 4 rounds).
             far = 5 * np.sqrt(probability * (1 - probability) / len(flags))
             if not (np.abs(flags.mean(axis=0) - wanted) < far).all():
@@ -35,8 +35,8 @@ def as_often_as_it_says(subject: Subject) -> None:
 @define_check()
 def one_does_not_tell_of_another(subject: Subject) -> None:
     """Whether one client can be reached says nothing about another."""
-    part = subject.make(act_prob=0.5)
-    flags = np.stack([part.available(2, generator(0, "available", t)) for t in range(DRAWS)])
+    component = subject.make(act_prob=0.5)
+    flags = np.stack([component.available(2, generator(0, "available", t)) for t in range(DRAWS)])
     both = float(flags.all(axis=1).mean())
     if abs(both - 0.25) > 5 * np.sqrt(0.25 * 0.75 / DRAWS):
         fail(f"both were there in {both:.1%} of the rounds, instead of 25 %", f"2 clients, {DRAWS} rounds, 1/2 each")

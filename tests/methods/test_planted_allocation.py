@@ -87,8 +87,8 @@ class DrawsThenScales(RandomShares):
     """Uniform numbers divided by their sum are not Dirichlet(1), but their mean is: frequencies tell."""
 
     def allocate(self, problem, rng):
-        given = super().allocate(problem, rng)
-        return Allocation.of(problem, slice(None), given.share, rng.uniform(0.0, 1.0, len(problem)) * problem.max_hertz)
+        case = super().allocate(problem, rng)
+        return Allocation.of(problem, slice(None), case.share, rng.uniform(0.0, 1.0, len(problem)) * problem.max_hertz)
 
 
 @pytest.mark.parametrize(("kind", "cls", "options", "check"), FAULTS)

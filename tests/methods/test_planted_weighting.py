@@ -95,12 +95,12 @@ class DivergenceInNats(Disagreement):
         return super().measure(outputs, rng) * (np.log(2) ** 2 if self.loss == "jsd" else 1)
 
 
-def signed_means(part, outputs, rng):
+def signed_means(component, outputs, rng):
     """Return each batch's size and its signed means, one for each draw."""
     values = outputs.logits.astype(np.float64)
-    for begin in range(0, len(values), part.batch_size):
-        batch = values[begin : begin + part.batch_size]
-        signs = rng.integers(2, size=(part.draws, batch.size)) * 2 - 1
+    for begin in range(0, len(values), component.batch_size):
+        batch = values[begin : begin + component.batch_size]
+        signs = rng.integers(2, size=(component.draws, batch.size)) * 2 - 1
         yield len(batch), signs @ batch.ravel() / batch.size
 
 

@@ -57,16 +57,16 @@ def the_lowest_score_is_best(subject: Subject) -> None:
     """
     update = np.array([[1, 0], [0, 1], [0.9, 0.1], [0.1, 0.9]], np.float32)  # clusters {0, 2} and {1, 3}
     for scores, best, other in (([0.3, 0.2, 0.1, 0.5], {0, 2}, {1, 3}), ([0.5, 0.3, 0.2, 0.1], {1, 3}, {0, 2})):
-        given = f"clusters {{0, 2}} and {{1, 3}} with the scores {scores}"
+        case = f"clusters {{0, 2}} and {{1, 3}} with the scores {scores}"
         policy, view = subject.make(n_clusters=2), _view(4)
         answers = Reports(view.ids, update, _metrics(4) | {"wlrc": np.array(scores)}, probe=True)
         state = policy.observe(policy.init(view), answers)
         chosen = set(policy.select(state, view, 2, generator(0, "select")).ids.tolist())
         if chosen != best:
-            fail(f"it chose {sorted(chosen)} instead of {sorted(best)}", f"{given}, k = 2")
+            fail(f"it chose {sorted(chosen)} instead of {sorted(best)}", f"{case}, k = 2")
         chosen = set(policy.select(state, view, 3, generator(0, "select")).ids.tolist())
         if not (best < chosen and len(chosen & other) == 1):
-            fail(f"it chose {sorted(chosen)} instead of {sorted(best)} and one more", f"{given}, k = 3")
+            fail(f"it chose {sorted(chosen)} instead of {sorted(best)} and one more", f"{case}, k = 3")
 
 
 @define_check()

@@ -30,7 +30,7 @@ def everybody_is_heard_first(subject: Subject) -> None:
         turns = played(subject.make(), replace(world("6 clients", 6, 2), rounds=3), seed=seed)
         chosen = [client for turn in turns for client in turn.chosen]
         orders.add(tuple(chosen))
-        if sorted(chosen) != [0, 1, 2, 3, 4, 5] or any(turn.asked for turn in turns):
+        if sorted(chosen) != [0, 1, 2, 3, 4, 5] or any(turn.probed for turn in turns):
             fail("; ".join(map(str, turns)), "6 clients, k = 2")
     if len(orders) == 1:
         fail(f"it chose them in the order {list(orders.pop())} in each of 5 runs", "6 clients, k = 2")
@@ -141,9 +141,9 @@ def _frequencies(policy: Any, bias: AnyArray, num_examples: Ints, round_: int, r
     return count / DRAWS
 
 
-def _must_be(found: Floats, wanted: Floats, given: str) -> None:
+def _must_be(found: Floats, wanted: Floats, case: str) -> None:
     if (np.abs(found - wanted) > 5 * np.sqrt(wanted * (1 - wanted) / DRAWS)).any():  # five standard errors
-        fail(f"in {DRAWS} rounds the rates are {shown(found)} instead of {shown(wanted)}", given)
+        fail(f"in {DRAWS} rounds the rates are {shown(found)} instead of {shown(wanted)}", case)
 
 
 @each_method("selection", METHOD_CHECKS)

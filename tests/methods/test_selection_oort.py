@@ -199,13 +199,13 @@ class _Plain:
                 self.pace = min(1.0, self.pace + self.pace_step)
 
 
-def _must_be_drawn(policy: Any, state: State, view: ClientView, wanted: Floats, rounds: int, given: str) -> None:
+def _must_be_drawn(policy: Any, state: State, view: ClientView, wanted: Floats, rounds: int, case: str) -> None:
     """Check how often each client gets the one place."""
     chance, found = wanted / wanted.sum(), np.zeros(len(wanted))
     for seed in range(rounds):
         found[_chosen(policy, state, view, 1, seed)] += 1 / rounds
     if (np.abs(found - chance) > 5 * np.sqrt(chance * (1 - chance) / rounds) + 1e-3).any():  # five standard errors
-        fail(f"in {rounds} rounds the rates are {shown(found)} instead of {shown(chance)}", given)
+        fail(f"in {rounds} rounds the rates are {shown(found)} instead of {shown(chance)}", case)
 
 
 def _view(examples: list[int]) -> ClientView:

@@ -60,48 +60,48 @@ def sizes() -> Iterator[Sizes]:
 
 
 @define_check(sizes)
-def balls_are_examples(subject: Subject, given: Sizes) -> None:
+def balls_are_examples(subject: Subject, case: Sizes) -> None:
     """Each of k urns is equally full, and each client has k times as many balls in all as an urn has of its share.
 
     Reference: Fraboni et al. 2021, section 3
     """
-    urns, there = _urns(subject.component, given), given.num_examples[given.available]
-    if urns.shape != (given.k, len(there)) or urns.dtype.kind not in "iu" or (urns < 0).any():
-        fail(f"urns must be {given.k} x {len(there)} whole numbers that are not negative; got {shown(urns)}")
+    urns, there = _urns(subject.component, case), case.num_examples[case.available]
+    if urns.shape != (case.k, len(there)) or urns.dtype.kind not in "iu" or (urns < 0).any():
+        fail(f"urns must be {case.k} x {len(there)} whole numbers that are not negative; got {shown(urns)}")
     held, full = urns.sum(axis=0), urns.sum(axis=1)
-    if (full != full[0]).any() or (held * there.sum() != given.k * there * full[0]).any():
+    if (full != full[0]).any() or (held * there.sum() != case.k * there * full[0]).any():
         fail(f"the urns {urns.tolist()} hold {full.tolist()} balls, and the clients have {held.tolist()} in all")
 
 
 @define_check(sizes)
-def on_average_all_together(subject: Subject, given: Sizes) -> None:
+def on_average_all_together(subject: Subject, case: Sizes) -> None:
     """Over all draws from its urns, with `by_draws` the mean update is on average sum_i p_i u_i, exactly.
 
     Reference: Fraboni et al. 2021, section 3
     """
-    urns, view, p = _urns(subject.component, given), given.view(), given.shares()
+    urns, view, p = _urns(subject.component, case), case.view(), case.shares()
     update = generator(1, "urns").standard_normal((len(p), 3))
     chance, mean = urns / urns.sum(axis=1, keepdims=True), np.zeros(3)
-    for drawn in product(range(len(p)), repeat=given.k):
-        likely = chance[np.arange(given.k), list(drawn)].prod()
+    for drawn in product(range(len(p)), repeat=case.k):
+        likely = chance[np.arange(case.k), list(drawn)].prod()
         selection = Selection.drawn(view.available_ids[list(drawn)])
         rows = np.searchsorted(view.available_ids, selection.ids)
         mean += likely * (_weights(selection) @ update[rows])
-    must_be_close("the expected mean update", mean, p @ update, str(given), 1e-12)
+    must_be_close("the expected mean update", mean, p @ update, str(case), 1e-12)
 
 
 @define_check(sizes)
-def never_varies_more_than_multinomial(subject: Subject, given: Sizes) -> None:
+def never_varies_more_than_multinomial(subject: Subject, case: Sizes) -> None:
     """Client i's weight is p_i on average, and varies by at most p_i (1 - p_i) / k: what independent draws would give.
 
     Reference: Fraboni et al. 2021, section 3
     """
-    policy, view, p = subject.component, given.view(), given.shares()
-    state, weights = given.state(policy), np.zeros((DRAWS, len(p)))
+    policy, view, p = subject.component, case.view(), case.shares()
+    state, weights = case.state(policy), np.zeros((DRAWS, len(p)))
     for seed in range(DRAWS):
-        selection = policy.select(state, view, given.k, generator(seed, "select"))
+        selection = policy.select(state, view, case.k, generator(seed, "select"))
         weights[seed, np.searchsorted(view.available_ids, np.sort(selection.ids))] = _weights(selection)
-    most = p * (1 - p) / given.k
+    most = p * (1 - p) / case.k
     error = 5 * np.sqrt(most / DRAWS)  # five standard errors; of the variance, an upper bound of them
     if (np.abs(weights.mean(axis=0) - p) > error + 1e-12).any():
         fail(f"the mean weights in {DRAWS} rounds are {shown(weights.mean(axis=0))} instead of {shown(p)}")
@@ -112,10 +112,10 @@ def never_varies_more_than_multinomial(subject: Subject, given: Sizes) -> None:
 @define_check()
 def every_place_alike(subject: Subject) -> None:
     """Each place is drawn from all clients, with probability m_i / sum_j m_j."""
-    given = Sizes(np.array([10, 20, 70]), np.ones(3, np.bool_), 2)
-    urns = _urns(subject.component, given)
+    case = Sizes(np.array([10, 20, 70]), np.ones(3, np.bool_), 2)
+    urns = _urns(subject.component, case)
     chance = urns / urns.sum(axis=1, keepdims=True)
-    must_be_close("the probabilities", chance, [[0.1, 0.2, 0.7]] * 2, str(given), 1e-12)
+    must_be_close("the probabilities", chance, [[0.1, 0.2, 0.7]] * 2, str(case), 1e-12)
 
 
 @define_check()
@@ -126,10 +126,10 @@ def the_largest_is_poured_first(subject: Subject) -> None:
 
     Reference: Fraboni et al. 2021, Algorithm 1
     """
-    given = Sizes(np.array([1, 4, 2, 3]), np.ones(4, np.bool_), 3)
-    urns, wanted = _urns(subject.component, given).tolist(), [[0, 10, 0, 0], [0, 2, 0, 8], [3, 0, 6, 1]]
+    case = Sizes(np.array([1, 4, 2, 3]), np.ones(4, np.bool_), 3)
+    urns, wanted = _urns(subject.component, case).tolist(), [[0, 10, 0, 0], [0, 2, 0, 8], [3, 0, 6, 1]]
     if urns != wanted:
-        fail(f"the urns are {urns} instead of {wanted}", str(given))
+        fail(f"the urns are {urns} instead of {wanted}", str(case))
 
 
 @define_check()
@@ -143,11 +143,11 @@ def one_of_each_kind(subject: Subject) -> None:
     for measure in ("angle", "l2", "l1"):
         policy = subject.make(measure=measure)
         update = 10 * np.eye(3)[kind] + generator(0, "kinds").normal(0, 0.1, (8, 3))
-        given = f"updates of kinds {kind.tolist()}, {num_examples.tolist()} examples, k = 3, measure = {measure!r}"
+        case = f"updates of kinds {kind.tolist()}, {num_examples.tolist()} examples, k = 3, measure = {measure!r}"
         for seed in range(20):
             drawn = _drawn(policy, update, num_examples, k, seed)
             if sorted(kind[drawn].tolist()) != [0, 1, 2]:
-                fail(f"it drew {drawn.tolist()}, of the kinds {kind[drawn].tolist()}", given)
+                fail(f"it drew {drawn.tolist()}, of the kinds {kind[drawn].tolist()}", case)
 
 
 @define_check()
@@ -194,8 +194,8 @@ METHOD_CHECKS = {
 }
 
 
-def _urns(policy: Any, given: Sizes) -> AnyArray:
-    return np.asarray(policy.urns(given.state(policy), given.view(), given.k))
+def _urns(policy: Any, case: Sizes) -> AnyArray:
+    return np.asarray(policy.urns(case.state(policy), case.view(), case.k))
 
 
 def _weights(selection: Selection) -> Floats:

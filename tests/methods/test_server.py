@@ -89,8 +89,8 @@ def the_coin(subject: Subject) -> None:
     """
     rounds = 3000
     for q in (0.0, 0.3, 0.8, 1.0):
-        part = subject.make(client_probability=q)
-        share = 1 - np.mean([part.trains(generator(0, "coin", number)) for number in range(rounds)])
+        component = subject.make(client_probability=q)
+        share = 1 - np.mean([component.trains(generator(0, "coin", number)) for number in range(rounds)])
         if abs(share - q) > 5 * np.sqrt(q * (1 - q) / rounds):  # five standard errors; none for 0 and 1
             fail(f"clients train in {share:.1%} of {rounds} rounds, whose streams all differ", f"q = {q:g}")
 
@@ -112,16 +112,16 @@ def golden_safari(subject: Subject) -> None:
     """
     from fedreach.testing.problems import two_quadratics
 
-    part = subject.make(inner=Average(), rate=0.2)
+    component = subject.make(inner=Average(), rate=0.2)
     engine: Any = two_quadratics(weighting=Equal(), local=LocalSGD(rate=0.1, steps=3)).engine
     params, state = engine.initial, NO_STATE
     points = [(-0.2535, 0.38359375), (-0.2028, 0.506875), (-0.6302008, 0.3883009766)]
     for number, (server, point) in enumerate(zip((False, True, False), points, strict=True), start=1):
         if server:
-            params = params + engine.server_step(params, np.arange(1), number, part.rate)
+            params = params + engine.server_step(params, np.arange(1), number, component.rate)
         else:
             mean = engine.train(params, np.arange(2), number, 0.1).update.mean(axis=0, dtype=np.float64)
-            params, state = part.apply(params, state, mean)
+            params, state = component.apply(params, state, mean)
         must_be_close(f"the model after round {number}", params, point, "rounds of clients, server, clients", 2e-6)
 
 
@@ -146,27 +146,27 @@ METHOD_CHECKS = {
 }
 
 
-def _models_after(part: Any, updates: Floats) -> list[Float32s]:
+def _models_after(component: Any, updates: Floats) -> list[Float32s]:
     params, state, models = np.zeros(updates.shape[1], np.float32), NO_STATE, []
     for update in updates:
-        params, state = part.apply(params, state, update)
+        params, state = component.apply(params, state, update)
         models.append(params)
     return models
 
 
-def _must_go_as(part: Any, average: Average) -> None:
-    for a, b in zip(_models_after(part, UPDATES), _models_after(average, UPDATES), strict=True):
+def _must_go_as(component: Any, average: Average) -> None:
+    for a, b in zip(_models_after(component, UPDATES), _models_after(average, UPDATES), strict=True):
         must_be_close("the model", a, b, f"from 0, updates {shown(UPDATES)}", rule="that of Average")
 
 
 def _adaptive(subject: Subject, second_moment: Any) -> None:
-    part = subject.make(rate=0.5, beta1=0.8, beta2=0.9, tau=0.1)
+    component = subject.make(rate=0.5, beta1=0.8, beta2=0.9, tau=0.1)
     x, m, v = np.zeros(3), np.zeros(3), np.full(3, 0.01)
-    for number, (u, got) in enumerate(zip(UPDATES, _models_after(part, UPDATES), strict=True), start=1):
+    for number, (u, got) in enumerate(zip(UPDATES, _models_after(component, UPDATES), strict=True), start=1):
         m, v = 0.8 * m + 0.2 * u, second_moment(v, u**2)
         x = x + 0.5 * m / (np.sqrt(v) + 0.1)
-        given = f"from 0, updates {shown(UPDATES)}, rate 0.5, beta1 0.8, beta2 0.9, tau 0.1"
-        must_be_close(f"the model after round {number}", got, x, given)
+        case = f"from 0, updates {shown(UPDATES)}, rate 0.5, beta1 0.8, beta2 0.9, tau 0.1"
+        must_be_close(f"the model after round {number}", got, x, case)
 
 
 @each_method("server", METHOD_CHECKS)

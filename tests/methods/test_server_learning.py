@@ -36,26 +36,26 @@ def stops_by_what_it_holds_out(subject: Subject) -> None:
     After `patience` rounds without a lower one nothing moves any more. The check follows it by hand.
     """
     rate, share, patience, rounds = 1.0, 0.5, 3, 40
-    part = subject.make(rate=rate, batch_size=5, steps=2, held_out=share, patience=patience)
-    models, looked = lessons(part, rounds=rounds)
+    component = subject.make(rate=rate, batch_size=5, steps=2, held_out=share, patience=patience)
+    models, looked = lessons(component, rounds=rounds)
     known, best = school(1), first_model()
     train, held_out = known.split(share)
     at, lowest, waited = best, known.loss(best, held_out), 0
     for number, (own, got) in enumerate(zip(looked, models, strict=True), start=1):
-        given = f"round {number}, {len(held_out)} of {EXAMPLES} examples held out, patience {patience}"
+        case = f"round {number}, {len(held_out)} of {EXAMPLES} examples held out, patience {patience}"
         taken = own.batches("step")
         if waited >= patience:
             if taken:
-                fail(f"it trains, {waited} rounds after the lowest loss", given)
+                fail(f"it trains, {waited} rounds after the lowest loss", case)
         else:
             if len(taken) != 2 or not all(np.isin(batch, train).all() for batch in taken):
-                fail("it should take 2 steps, on none of the examples that are held out", given)
+                fail("it should take 2 steps, on none of the examples that are held out", case)
             for batch in taken:
                 at = known.moved(at, batch, np.eye(CLASSES)[known.y[batch]], rate)
             loss, waited = known.loss(at, held_out), waited + 1
             if loss < lowest:
                 best, lowest, waited = at, loss, 0
-        must_be_close("the model", got, best, given, rule="the one with the lowest loss on what is held out")
+        must_be_close("the model", got, best, case, rule="the one with the lowest loss on what is held out")
     if waited < patience:
         fail(f"training did not stop in {rounds} rounds, at a rate of {rate:g}")
 
@@ -116,9 +116,9 @@ def distils_the_mean_of_the_logits(subject: Subject) -> None:
 @define_check()
 def labels_are_not_looked_at(subject: Subject) -> None:
     """Other labels of the server's inputs change nothing."""
-    part = subject.make(batch_size=5, steps=3)
+    component = subject.make(batch_size=5, steps=3)
     plain, other = (
-        lessons(part, change=change)[0]
+        lessons(component, change=change)[0]
         for change in (lambda own: own, lambda own: replace(own, y=(own.y + 1) % CLASSES))
     )
     for number, (a, b) in enumerate(zip(plain, other, strict=True), start=1):
@@ -129,19 +129,19 @@ def labels_are_not_looked_at(subject: Subject) -> None:
 @define_check()
 def who_agrees_teaches_nothing(subject: Subject) -> None:
     """Where all clients' models are the student, it stays; without any report, too."""
-    part, start = subject.make(rate=0.5, batch_size=5, steps=3), first_model()
+    component, start = subject.make(rate=0.5, batch_size=5, steps=3), first_model()
     for words, local in (("all local models are the student", np.tile(start, (CLIENTS, 1))), ("no report", start[:0])):
         local = local.reshape(-1, D)
-        (got,), _ = lessons(part, rounds=1, change=lambda own, local=local: replace(own, local=local))  # type: ignore[misc]
+        (got,), _ = lessons(component, rounds=1, change=lambda own, local=local: replace(own, local=local))  # type: ignore[misc]
         must_be_close("the model", got, start, words, 1e-6)
 
 
 FEDDF = (distils_the_mean_of_the_logits, labels_are_not_looked_at, who_agrees_teaches_nothing)
 
 
-def _goes_by_hand(part: Any, *, steps: int, rate: float) -> list[Regression]:
+def _goes_by_hand(component: Any, *, steps: int, rate: float) -> list[Regression]:
     """Follow a part by hand over the batches that it draws; return what it looked at."""
-    models, looked = lessons(part)
+    models, looked = lessons(component)
     known, params = school(1), first_model()
     for number, (own, got) in enumerate(zip(looked, models, strict=True), start=1):
         taken = own.batches("step")

@@ -27,44 +27,44 @@ LONG, CLOSE = 200, 1e-7
 """Iterations of EM, and the change below which it stops."""
 
 
-def _fitted(subject: Subject, given: Clientele) -> State:
-    state: State = subject.once(f"fitted by {given}", lambda: given.fitted(subject.component).state)
+def _fitted(subject: Subject, case: Clientele) -> State:
+    state: State = subject.once(f"fitted by {case}", lambda: case.fitted(subject.component).state)
     return state
 
 
-def _pooled(given: Clientele) -> tuple[Outputs, Floats]:
+def _pooled(case: Clientele) -> tuple[Outputs, Floats]:
     """Return what the model says of all that is held out, and the labels as rows of 0 and 1."""
-    inputs = np.concatenate([one.inputs for one in given.participants])
-    labels = np.concatenate([one.labels for one in given.participants])
-    return given.model.of(inputs, all_there_is=False), np.eye(given.classes)[labels]
+    inputs = np.concatenate([one.inputs for one in case.participants])
+    labels = np.concatenate([one.labels for one in case.participants])
+    return case.model.of(inputs, all_there_is=False), np.eye(case.classes)[labels]
 
 
-def _clients(given: Clientele) -> Iterator[Outputs]:
-    for batches in given.clients:
-        yield given.model.of(np.concatenate(batches), all_there_is=False)
+def _clients(case: Clientele) -> Iterator[Outputs]:
+    for batches in case.clients:
+        yield case.model.of(np.concatenate(batches), all_there_is=False)
 
 
 @define_check(ordinary_worlds)
-def the_model_as_it_is(subject: Subject, given: Clientele) -> None:
+def the_model_as_it_is(subject: Subject, case: Clientele) -> None:
     """Predictions are log softmax of the logits, whatever a client saw, and nobody is asked for anything."""
-    part = subject.component
-    if part.query(NO_STATE) is not None:
+    component = subject.component
+    if component.query(NO_STATE) is not None:
         fail("query should return None")
-    for outputs in _clients(given):
-        predicted = part.predict(NO_STATE, learnt(part, NO_STATE, [outputs]), outputs)
-        must_be_close("the prediction", predicted, log_softmax(outputs.logits), str(given), 1e-9)
+    for outputs in _clients(case):
+        predicted = component.predict(NO_STATE, learnt(component, NO_STATE, [outputs]), outputs)
+        must_be_close("the prediction", predicted, log_softmax(outputs.logits), str(case), 1e-9)
 
 
 # -------------------------------------------------------------------------------------------------------- label shift
 
 
 @define_check(ordinary_worlds)
-def calibrated_at_the_optimum(subject: Subject, given: Clientele) -> None:
+def calibrated_at_the_optimum(subject: Subject, case: Clientele) -> None:
     """At a and b the penalised loss has no slope: n (mean p_c - share_c) = -b_c.
 
     By a it is sum (p - y) z + log a/a. What is not fitted is 1 and 0.
     """
-    state, (outputs, truth) = _fitted(subject, given), _pooled(given)
+    state, (outputs, truth) = _fitted(subject, case), _pooled(case)
     a, b = float(state["a"][0]), state["b"]
     off = np.exp(log_softmax(a * outputs.logits + b)) - truth
     fits = subject.component.calibration
@@ -75,24 +75,24 @@ def calibrated_at_the_optimum(subject: Subject, given: Clientele) -> None:
 
 
 @define_check(ordinary_worlds)
-def source_prior_of_held_out_labels(subject: Subject, given: Clientele) -> None:
+def source_prior_of_held_out_labels(subject: Subject, case: Clientele) -> None:
     """The source prior is base_c = (n_c + 1/2)/(n + C/2), of the held-out labels and no others."""
-    held = _pooled(given)[1].sum(axis=0)
+    held = _pooled(case)[1].sum(axis=0)
     rule = f"the held-out labels number {shown(held)}"
     expected = (held + 0.5) / (held.sum() + len(held) / 2)
-    must_be_close("base", _fitted(subject, given)["base"], expected, str(given), 1e-9, rule)
+    must_be_close("base", _fitted(subject, case)["base"], expected, str(case), 1e-9, rule)
 
 
 @define_check(ordinary_worlds)
-def spread_of_training_labels(subject: Subject, given: Clientele) -> None:
+def spread_of_training_labels(subject: Subject, case: Clientele) -> None:
     """A is that of 41 numbers from .1 to 1000 under which the participants' training labels are most likely.
 
     They are Dirichlet-multinomial with A share_c, share_c = (n_c + 1)/(n + C).
     """
     if subject.component.pseudo_counts != "fitted":
         return
-    found = float(_fitted(subject, given)["pseudo_counts"][0])
-    likelihood = [_likelihood(A, np.array([one.counts for one in given.participants])) for A in GRID]
+    found = float(_fitted(subject, case)["pseudo_counts"][0])
+    likelihood = [_likelihood(A, np.array([one.counts for one in case.participants])) for A in GRID]
     best = GRID[int(np.argmax(likelihood))]
     if abs(math.log(found / best)) > 1e-6:
         fail(f"A is {found:.6g}; {best:.6g} is more likely")
@@ -111,45 +111,45 @@ def spread_is_found_again(subject: Subject) -> None:
 
 
 @define_check(ordinary_worlds)
-def split_participants_fit_the_same(subject: Subject, given: Clientele) -> None:
+def split_participants_fit_the_same(subject: Subject, case: Clientele) -> None:
     """A participant whose held-out examples are given to two, one of whom trained on nothing, changes nothing."""
-    first, *others = given.participants
+    first, *others = case.participants
     half = len(first.labels) // 2
     two = [
         Holding(first.inputs[:half], first.labels[:half], first.counts),
         Holding(first.inputs[half:], first.labels[half:], np.zeros_like(first.counts)),
     ]
-    other = replace(given, participants=[*two, *others]).fitted(subject.component).state
-    for name, values in _fitted(subject, given).items():
+    other = replace(case, participants=[*two, *others]).fitted(subject.component).state
+    for name, values in _fitted(subject, case).items():
         size = 1 + float(np.abs(values).max())
-        must_be_close(f"{name} of the split", other[name] / size, values / size, str(given), 1e-5)
+        must_be_close(f"{name} of the split", other[name] / size, values / size, str(case), 1e-5)
 
 
 @define_check(ordinary_worlds)
-def inputs_that_say_nothing(subject: Subject, given: Clientele) -> None:
+def inputs_that_say_nothing(subject: Subject, case: Clientele) -> None:
     """Where u = a z + b - log base is the same for all classes, W = 1 and predictions stay the calibrated model's."""
-    part, state = subject.component, _fitted(subject, given)
+    component, state = subject.component, _fitted(subject, case)
     nothing = Outputs(np.tile((np.log(state["base"]) - state["b"]) / state["a"], (9, 1)))
-    client = part.update(state, part.start(state), nothing)
-    must_be_close("log W", client["log_w"], [0.0], str(given), 1e-9)
-    for outputs in _clients(given):
+    client = component.update(state, component.start(state), nothing)
+    must_be_close("log W", client["log_w"], [0.0], str(case), 1e-9)
+    for outputs in _clients(case):
         expected = log_softmax(state["a"] * outputs.logits + state["b"])
-        for who in (part.start(state), client):
-            must_be_close("the prediction", part.predict(state, who, outputs), expected, str(given), 1e-6)
+        for who in (component.start(state), client):
+            must_be_close("the prediction", component.predict(state, who, outputs), expected, str(case), 1e-6)
 
 
 @define_check(ordinary_worlds)
-def many_pseudo_counts_never_adapt(subject: Subject, given: Clientele) -> None:
+def many_pseudo_counts_never_adapt(subject: Subject, case: Clientele) -> None:
     """As A grows, predictions tend to those of the calibrated model."""
-    part, state = subject.component, {**_fitted(subject, given), "pseudo_counts": np.array([1e12])}
-    for outputs in _clients(given):
-        found = part.predict(state, learnt(part, state, [outputs]), outputs)
+    component, state = subject.component, {**_fitted(subject, case), "pseudo_counts": np.array([1e12])}
+    for outputs in _clients(case):
+        found = component.predict(state, learnt(component, state, [outputs]), outputs)
         expected = log_softmax(state["a"] * outputs.logits + state["b"])
-        must_be_close("the prediction with A = 1e12", found, expected, str(given), 1e-6)
+        must_be_close("the prediction with A = 1e12", found, expected, str(case), 1e-6)
 
 
 @define_check(ordinary_worlds)
-def evidence_of_what_came_before(subject: Subject, given: Clientele) -> None:
+def evidence_of_what_came_before(subject: Subject, case: Clientele) -> None:
     """Each input is judged by those before it: W_j = W_(j-1) sum pi^(j-1)_c e^u_jc / sum base_c e^u_jc.
 
     With r_jc proportional to pi^(j-1)_c e^u_jc and pi^(j) = (A base + r_1 + ... + r_j)/(A + j). The q of EM look ahead:
@@ -157,98 +157,102 @@ def evidence_of_what_came_before(subject: Subject, given: Clientele) -> None:
     inputs stand in their own order, each r_l counts half after a half-life, and W is the mean over the half-lives. The
     weight is w = 1/(1 + odds/W).
     """
-    part, state = subject.component, _fitted(subject, given)
-    for number, outputs in enumerate(_clients(given), start=1):
-        log_w = _evidence(part, state, outputs)[0][-1] if part.online else _batch_evidence(state, outputs)
-        client = part.update(state, part.start(state), outputs)
-        must_be_close(f"log W of client {number}", client["log_w"], [log_w], str(given), 1e-7)
-        weight = 1 / (1 + part.odds * math.exp(-log_w))
-        must_be_close(f"w of client {number}, with log W = {log_w:.4g}", client["weight"], [weight], str(given), 1e-7)
+    component, state = subject.component, _fitted(subject, case)
+    for number, outputs in enumerate(_clients(case), start=1):
+        log_w = _evidence(component, state, outputs)[0][-1] if component.online else _batch_evidence(state, outputs)
+        client = component.update(state, component.start(state), outputs)
+        must_be_close(f"log W of client {number}", client["log_w"], [log_w], str(case), 1e-7)
+        weight = 1 / (1 + component.odds * math.exp(-log_w))
+        must_be_close(f"w of client {number}, with log W = {log_w:.4g}", client["weight"], [weight], str(case), 1e-7)
 
 
 @define_check(ordinary_worlds)
-def served_by_its_prior(subject: Subject, given: Clientele) -> None:
+def served_by_its_prior(subject: Subject, case: Clientele) -> None:
     """Predictions are u + log(w pi + (1 - w) base) but for a constant, pi by EM from base with A base pseudo-counts.
 
     Online, each input goes by w of W_(j-1) and pi^(j-1), those of the half-lives weighed by their W_(j-1); with the
     option `online` pi is pi^(n).
     """
-    part, state = subject.component, _fitted(subject, given)
+    component, state = subject.component, _fitted(subject, case)
     base = state["base"]
-    for number, outputs in enumerate(_clients(given), start=1):
-        u, (log_w, shares) = _ratios(state, outputs), _evidence(part, state, outputs)
-        weights = 1 / (1 + part.odds * np.exp(-log_w))[:, None]
-        weight = weights[-1] if part.online else 1 / (1 + part.odds * math.exp(-_batch_evidence(state, outputs)))
-        prior = shares[-1] if part.online else _em(u, base, float(state["pseudo_counts"][0]))
+    for number, outputs in enumerate(_clients(case), start=1):
+        u, (log_w, shares) = _ratios(state, outputs), _evidence(component, state, outputs)
+        weights = 1 / (1 + component.odds * np.exp(-log_w))[:, None]
+        weight = (
+            weights[-1] if component.online else 1 / (1 + component.odds * math.exp(-_batch_evidence(state, outputs)))
+        )
+        prior = shares[-1] if component.online else _em(u, base, float(state["pseudo_counts"][0]))
         expected = log_softmax(u + np.log(weight * prior + (1 - weight) * base))
-        found = part.predict(state, part.update(state, part.start(state), outputs), outputs)
-        must_be_close(f"the prediction of client {number}", found, expected, str(given), 1e-6)
+        found = component.predict(state, component.update(state, component.start(state), outputs), outputs)
+        must_be_close(f"the prediction of client {number}", found, expected, str(case), 1e-6)
         expected = log_softmax(u + np.log(weights[:-1] * shares[:-1] + (1 - weights[:-1]) * base))
-        online, client = part.predict_online(state, part.start(state), outputs)
-        must_be_close(f"the prediction of client {number}, input by input,", online, expected, str(given), 1e-6)
-        must_be_close("its prediction after them", part.predict(state, client, outputs), found, str(given), 1e-6)
+        online, client = component.predict_online(state, component.start(state), outputs)
+        must_be_close(f"the prediction of client {number}, input by input,", online, expected, str(case), 1e-6)
+        must_be_close("its prediction after them", component.predict(state, client, outputs), found, str(case), 1e-6)
 
 
 @define_check(ordinary_worlds)
-def any_order_to_the_bit(subject: Subject, given: Clientele) -> None:
+def any_order_to_the_bit(subject: Subject, case: Clientele) -> None:
     """A client predicts the same bits whatever order its inputs came in, unless it learns input by input."""
-    part, state = subject.component, _fitted(subject, given)
-    if part.online:
+    component, state = subject.component, _fitted(subject, case)
+    if component.online:
         return
-    for number, outputs in enumerate(_clients(given), start=1):
-        expected = part.predict(state, learnt(part, state, [outputs]), outputs)
+    for number, outputs in enumerate(_clients(case), start=1):
+        expected = component.predict(state, learnt(component, state, [outputs]), outputs)
         order = generator(number, "testing an order").permutation(len(outputs.logits))
-        client = learnt(part, state, [Outputs(outputs.logits[order])])
-        must_be_close(f"the prediction of client {number}", part.predict(state, client, outputs), expected, "", 0.0)
+        client = learnt(component, state, [Outputs(outputs.logits[order])])
+        must_be_close(
+            f"the prediction of client {number}", component.predict(state, client, outputs), expected, "", 0.0
+        )
 
 
 @define_check(ordinary_worlds)
-def no_further_than_the_mean_prediction(subject: Subject, given: Clientele) -> None:
+def no_further_than_the_mean_prediction(subject: Subject, case: Clientele) -> None:
     """The prior lies at most M times as far from base as the mean prediction, with the option `amplification` = M."""
-    part = replace(subject.component, amplification=1.5)
-    state = _fitted(subject, given)
+    component = replace(subject.component, amplification=1.5)
+    state = _fitted(subject, case)
     base = state["base"]
-    for number, outputs in enumerate(_clients(given), start=1):
+    for number, outputs in enumerate(_clients(case), start=1):
         mean = np.exp(log_softmax(_ratios(state, outputs) + np.log(base))).mean(axis=0)
-        client = part.update(state, part.start(state), outputs)
+        client = component.update(state, component.start(state), outputs)
         apart, most = np.abs(client["prior"] - base).sum(), 1.5 * np.abs(mean - base).sum()
-        if apart > most + 1e-9 and not part.online:
+        if apart > most + 1e-9 and not component.online:
             fail(f"the prior of client {number} is {apart:.4g} from base, 1.5 times the mean prediction {most:.4g}")
 
 
 @define_check(ordinary_worlds)
-def off_without_support(subject: Subject, given: Clientele) -> None:
+def off_without_support(subject: Subject, case: Clientele) -> None:
     """Where participants do not support adaptation, s = 0, clients predict softmax(t z), whatever they saw.
 
     t has the least log loss of participants' held-out examples plus ln(t)^2/2, to 5%.
     """
-    part = replace(subject.component, strength="fitted")
-    state = {**_fitted(subject, given), "strength": np.zeros(1)}
-    for outputs in _clients(given):
-        found = part.predict(state, learnt(part, state, [outputs]), outputs)
+    component = replace(subject.component, strength="fitted")
+    state = {**_fitted(subject, case), "strength": np.zeros(1)}
+    for outputs in _clients(case):
+        found = component.predict(state, learnt(component, state, [outputs]), outputs)
         (t,) = state.get("inverse_temperature", state["a"])
-        must_be_close("the prediction", found, log_softmax(t * outputs.logits), str(given), 1e-6)
+        must_be_close("the prediction", found, log_softmax(t * outputs.logits), str(case), 1e-6)
     if "inverse_temperature" in state:
-        outputs, held = _pooled(given)
+        outputs, held = _pooled(case)
 
         def loss(scale: float) -> float:
             return float(-(held * log_softmax(scale * outputs.logits)).sum() + math.log(scale) ** 2 / 2)
 
         if loss(float(t)) > min(loss(0.95 * float(t)), loss(1.05 * float(t))):
-            fail(f"the temperature is no optimum: a scale of {float(t):.4g}, or 5% beside it, is better", str(given))
+            fail(f"the temperature is no optimum: a scale of {float(t):.4g}, or 5% beside it, is better", str(case))
 
 
 # ------------------------------------------------------------------------------------------------------- true shares
 
 
 @define_check(ordinary_worlds)
-def shares_as_they_are_told(subject: Subject, given: Clientele) -> None:
+def shares_as_they_are_told(subject: Subject, case: Clientele) -> None:
     """Predictions are a z + b - log base + log pi but for a constant, pi what it was told; inputs teach it nothing."""
-    part, state = subject.component, _fitted(subject, given)
-    prior = generator(0, "testing true shares").dirichlet(np.ones(given.classes))
-    for outputs in _clients(given):
-        for client in (told := part.with_prior(state, prior), part.update(state, told, outputs)):
-            found = part.predict(state, client, outputs)
+    component, state = subject.component, _fitted(subject, case)
+    prior = generator(0, "testing true shares").dirichlet(np.ones(case.classes))
+    for outputs in _clients(case):
+        for client in (told := component.with_prior(state, prior), component.update(state, told, outputs)):
+            found = component.predict(state, client, outputs)
             must_be_close("the prediction", found, log_softmax(_ratios(state, outputs) + np.log(prior)), "", 1e-6)
 
 
@@ -256,65 +260,65 @@ def shares_as_they_are_told(subject: Subject, given: Clientele) -> None:
 
 
 @define_check(ordinary_worlds)
-def shares_that_explain_the_predictions(subject: Subject, given: Clientele) -> None:
+def shares_that_explain_the_predictions(subject: Subject, case: Clientele) -> None:
     """C w = mu, w clipped at 0, pi proportional to w base; log p = log softmax z + log(pi/base) but for a constant."""
-    part, state, (held, truth) = subject.component, _fitted(subject, given), _pooled(given)
-    base = (truth.sum(axis=0) + 0.5) / (len(truth) + given.classes / 2)
-    confusion = _judged(part, held).T @ truth / len(truth)
+    component, state, (held, truth) = subject.component, _fitted(subject, case), _pooled(case)
+    base = (truth.sum(axis=0) + 0.5) / (len(truth) + case.classes / 2)
+    confusion = _judged(component, held).T @ truth / len(truth)
     if np.linalg.cond(confusion) > 1e6:
         return  # there is more than one w
-    for number, outputs in enumerate(_clients(given), start=1):
-        w = np.linalg.solve(confusion, _judged(part, outputs).mean(axis=0))
+    for number, outputs in enumerate(_clients(case), start=1):
+        w = np.linalg.solve(confusion, _judged(component, outputs).mean(axis=0))
         shares = np.maximum(w, 0) * base
         prior = shares / shares.sum()
-        client = part.update(state, part.start(state), outputs)
-        must_be_close(f"the shares of client {number}", client["prior"], prior, str(given), 1e-6)
-        found = np.exp(part.predict(state, client, outputs))
+        client = component.update(state, component.start(state), outputs)
+        must_be_close(f"the shares of client {number}", client["prior"], prior, str(case), 1e-6)
+        found = np.exp(component.predict(state, client, outputs))
         expected = np.exp(log_softmax(outputs.logits)) * prior / base
         expected /= expected.sum(axis=1, keepdims=True)
-        must_be_close(f"the probabilities of client {number}", found, expected, str(given), 1e-6)
+        must_be_close(f"the probabilities of client {number}", found, expected, str(case), 1e-6)
 
 
 @define_check(ordinary_worlds)
-def between_bbse_and_nothing(subject: Subject, given: Clientele) -> None:
+def between_bbse_and_nothing(subject: Subject, case: Clientele) -> None:
     """With strength 0 and gamma 1 it is BBSE; with gamma 0, or a large strength, predictions do not change."""
     made, hard = subject.make, subject.component.hard
-    state, (held, truth) = _fitted(subject, given), _pooled(given)
+    state, (held, truth) = _fitted(subject, case), _pooled(case)
     confusion = _judged(subject.component, held).T @ truth / len(truth)
-    for number, outputs in enumerate(_clients(given), start=1):
+    for number, outputs in enumerate(_clients(case), start=1):
         for still in (made(gamma=0.0, hard=hard), made(strength=1e9, hard=hard)):
             client = still.update(state, still.start(state), outputs)
             expected = log_softmax(outputs.logits)
-            must_be_close(f"{still}: prediction", still.predict(state, client, outputs), expected, str(given), 1e-6)
+            must_be_close(f"{still}: prediction", still.predict(state, client, outputs), expected, str(case), 1e-6)
         if np.linalg.cond(confusion) < 1e6:
             free = made(strength=0.0, gamma=1.0, hard=hard)
             w = np.linalg.solve(confusion, _judged(subject.component, outputs).mean(axis=0))
             shares = np.maximum(w, 0) * state["base"]
             prior = free.update(state, free.start(state), outputs)["prior"]
-            must_be_close(f"{free}: shares of client {number}", prior, shares / shares.sum(), str(given), 1e-6)
+            must_be_close(f"{free}: shares of client {number}", prior, shares / shares.sum(), str(case), 1e-6)
 
 
 @define_check(ordinary_worlds)
-def no_order_of_inputs(subject: Subject, given: Clientele) -> None:
+def no_order_of_inputs(subject: Subject, case: Clientele) -> None:
     """The order in which inputs come changes predictions by rounding only."""
-    part, state = subject.component, _fitted(subject, given)
-    for outputs in _clients(given):
+    component, state = subject.component, _fitted(subject, case)
+    for outputs in _clients(case):
         turned = Outputs(outputs.logits[::-1].copy())
-        a, b = (np.exp(part.predict(state, learnt(part, state, [one]), outputs)) for one in (outputs, turned))
-        must_be_close("the probabilities, with the inputs turned round,", b, a, str(given), 1e-9)
+        a, b = (np.exp(component.predict(state, learnt(component, state, [one]), outputs)) for one in (outputs, turned))
+        must_be_close("the probabilities, with the inputs turned round,", b, a, str(case), 1e-9)
 
 
 def without_guard(one: Check) -> Check:
     """Return the check, run without a guard and with inputs that are trusted: it is about what these let through."""
 
-    def test(subject: Subject, *given: Clientele) -> None:
+    def test(subject: Subject, *case: Clientele) -> None:
         subject = trusted(subject)
         bare = subject.component
         if isinstance(bare, LabelShift) and bare.guard:
             subject = subject.once(
                 "no guard", lambda: replace(subject, component=replace(bare, guard=False), results={})
             )
-        one.test(subject, *given)
+        one.test(subject, *case)
 
     return replace(one, test=test)
 
@@ -331,14 +335,14 @@ def many_classes_are_matched(subject: Subject) -> None:
     if subject.component.calibration != "bias":
         return
     counts = np.arange(1.0, MANY_CLASSES + 1)
-    given = world(f"5 participants, {MANY_CLASSES} classes", MANY_CLASSES, (200,) * 5, counts=lambda rng, c, k: counts)
-    state = given.fitted(subject.component).state
-    outputs = [given.model.of(one.inputs, all_there_is=False) for one in given.participants]
+    case = world(f"5 participants, {MANY_CLASSES} classes", MANY_CLASSES, (200,) * 5, counts=lambda rng, c, k: counts)
+    state = case.fitted(subject.component).state
+    outputs = [case.model.of(one.inputs, all_there_is=False) for one in case.participants]
     predicted = [np.exp(log_softmax(state["a"] * one.logits + state["b"])) for one in outputs]
-    held = np.bincount(np.concatenate([one.labels for one in given.participants]), minlength=MANY_CLASSES) + 0.5
+    held = np.bincount(np.concatenate([one.labels for one in case.participants]), minlength=MANY_CLASSES) + 0.5
     off = float(np.abs(np.concatenate(predicted).mean(axis=0) - held / held.sum()).sum() / 2)
     if off > 0.1:
-        fail(f"the mean calibrated prediction lies {off:.3g} from base in total variation", str(given))
+        fail(f"the mean calibrated prediction lies {off:.3g} from base in total variation", str(case))
 
 
 LABEL_SHIFT_CHECKS = (
@@ -377,9 +381,9 @@ def _ratios(state: State, outputs: Outputs) -> Floats:
     return u
 
 
-def _evidence(part: Any, state: State, outputs: Outputs) -> tuple[Floats, Floats]:
+def _evidence(component: Any, state: State, outputs: Outputs) -> tuple[Floats, Floats]:
     """Return log W_0 ... log W_n and pi^(0) ... pi^(n), of half-lives that count by their evidence."""
-    lives = HALF_LIVES if part.half_life == "fitted" else (part.half_life,)
+    lives = HALF_LIVES if component.half_life == "fitted" else (component.half_life,)
     each = [_with_half_life(life, state, outputs) for life in lives]
     log_w, shares = (np.array([found[i] for found in each]) for i in (0, 1))
     top = log_w.max(axis=0)
@@ -446,9 +450,9 @@ def _spread_out(total: float) -> Clientele:
     return world(f"40 participants, shares drawn from Dirichlet({total:g})", c, (1,) * 40, counts=counts)
 
 
-def _judged(part: Any, outputs: Outputs) -> Floats:
+def _judged(component: Any, outputs: Outputs) -> Floats:
     """Return what a rule takes for the model's predictions: probabilities, or 1 for the largest."""
-    if part.hard:
+    if component.hard:
         ones: Floats = np.eye(outputs.logits.shape[1])[outputs.logits.argmax(axis=1)]
         return ones
     probabilities: Floats = np.exp(log_softmax(outputs.logits))

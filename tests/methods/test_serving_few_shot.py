@@ -30,71 +30,73 @@ class _Labeled(NamedTuple):
     inputs: Outputs
 
 
-def _labeled(given: Clientele, most: int = FEW) -> Iterator[_Labeled]:
+def _labeled(case: Clientele, most: int = FEW) -> Iterator[_Labeled]:
     """Yield clients with up to nine labeled examples, and their other inputs, at least one of each."""
-    for number, one in enumerate(given.participants, start=1):
+    for number, one in enumerate(case.participants, start=1):
         m = min(len(one.labels) - 1, most)
         if m > 0:
-            outputs = given.model.of(one.inputs, all_there_is=True)
+            outputs = case.model.of(one.inputs, all_there_is=True)
             yield _Labeled(f"client {number}", outputs.rows(slice(m)), one.labels[:m], outputs.rows(slice(m, None)))
 
 
 @define_check(ordinary_worlds)
-def counts_shrunk_to_the_class_shares(subject: Subject, given: Clientele) -> None:
+def counts_shrunk_to_the_class_shares(subject: Subject, case: Clientele) -> None:
     """With counts n of m labels, log p = a z + b + log((n + A base)/(m + A)) - log base but for a constant."""
-    part = subject.component
-    state = given.fitted(part).state
+    component = subject.component
+    state = case.fitted(component).state
     base, A = state["base"], state["pseudo_counts"]
-    for who, outputs, labels, inputs in _labeled(given):
-        counts = np.bincount(labels, minlength=given.classes)
+    for who, outputs, labels, inputs in _labeled(case):
+        counts = np.bincount(labels, minlength=case.classes)
         own = (counts + A * base) / (len(labels) + A)
         expected = log_softmax(state["a"] * inputs.logits + state["b"] + np.log(own) - np.log(base))
-        found = part.predict(state, part.with_labels(state, outputs, labels), inputs)
-        must_be_close(f"the prediction of {who}", found, expected, str(given), CLOSE)
+        found = component.predict(state, component.with_labels(state, outputs, labels), inputs)
+        must_be_close(f"the prediction of {who}", found, expected, str(case), CLOSE)
 
 
 @define_check(ordinary_worlds)
-def inputs_go_on_from_labels(subject: Subject, given: Clientele) -> None:
+def inputs_go_on_from_labels(subject: Subject, case: Clientele) -> None:
     """With inputs, too, it is `label_shift` with (n + A base)/(m + A) in place of base, and m + A in place of A."""
-    part = replace(subject.component, guard=False)
-    state = given.fitted(part).state
+    component = replace(subject.component, guard=False)
+    state = case.fitted(component).state
     base, A = state["base"], state["pseudo_counts"]
-    for who, outputs, labels, inputs in _labeled(given):
-        own = (np.bincount(labels, minlength=given.classes) + A * base) / (len(labels) + A)
+    for who, outputs, labels, inputs in _labeled(case):
+        own = (np.bincount(labels, minlength=case.classes) + A * base) / (len(labels) + A)
         moved = {**state, "base": own, "pseudo_counts": A + len(labels), "b": state["b"] + np.log(own) - np.log(base)}
-        rule = LabelShift(part.odds, guard=False, strength=1.0)
+        rule = LabelShift(component.odds, guard=False, strength=1.0)
         expected = rule.predict(moved, rule.update(moved, rule.start(moved), inputs), inputs)
-        told = part.learn_labels(state, part.start(state), outputs, labels)
-        found = part.predict(state, part.update(state, told, inputs), inputs)
-        must_be_close(f"the prediction of {who}", np.exp(found), np.exp(expected), str(given), CLOSE)
+        told = component.learn_labels(state, component.start(state), outputs, labels)
+        found = component.predict(state, component.update(state, told, inputs), inputs)
+        must_be_close(f"the prediction of {who}", np.exp(found), np.exp(expected), str(case), CLOSE)
 
 
 @define_check(ordinary_worlds)
-def labels_in_any_order(subject: Subject, given: Clientele) -> None:
+def labels_in_any_order(subject: Subject, case: Clientele) -> None:
     """Labels and inputs in another order, in pieces, or labels of inputs that were seen before: the same bits."""
-    part, state = subject.component, given.fitted(subject.component).state
-    for who, outputs, labels, inputs in _labeled(given, 40):
-        told = part.learn_labels(state, part.start(state), outputs, labels)
-        expected = part.predict(state, part.update(state, told, inputs), inputs)
+    component, state = subject.component, case.fitted(subject.component).state
+    for who, outputs, labels, inputs in _labeled(case, 40):
+        told = component.learn_labels(state, component.start(state), outputs, labels)
+        expected = component.predict(state, component.update(state, told, inputs), inputs)
         order = generator(0, "testing an order of labels").permutation(len(labels))
         turned = Outputs(outputs.logits[order], np.asarray(outputs.features)[order])
-        late = part.update(state, part.update(state, part.start(state), inputs), outputs)
+        late = component.update(state, component.update(state, component.start(state), inputs), outputs)
         for m in range(len(labels)):
             row = slice(m, m + 1)
-            late = part.learn_labels(state, late, turned.rows(row), labels[order][row])
-        must_be_close(f"the prediction of {who}", part.predict(state, late, inputs), expected, str(given), 0.0)
+            late = component.learn_labels(state, late, turned.rows(row), labels[order][row])
+        must_be_close(f"the prediction of {who}", component.predict(state, late, inputs), expected, str(case), 0.0)
 
 
 @define_check(ordinary_worlds)
-def without_labels_it_is_label_shift(subject: Subject, given: Clientele) -> None:
+def without_labels_it_is_label_shift(subject: Subject, case: Clientele) -> None:
     """A client that knows no label is adapted by `label_shift`, to the bit."""
-    part, state = subject.component, given.fitted(subject.component).state
-    rule = LabelShift(part.odds, part.pseudo_counts, guard=part.guard, repairs=False, strength=part.strength)
-    for batches in given.clients:
-        outputs = given.model.of(np.concatenate(batches), all_there_is=True)
+    component, state = subject.component, case.fitted(subject.component).state
+    rule = LabelShift(
+        component.odds, component.pseudo_counts, guard=component.guard, repairs=False, strength=component.strength
+    )
+    for batches in case.clients:
+        outputs = case.model.of(np.concatenate(batches), all_there_is=True)
         expected = rule.predict(state, rule.update(state, rule.start(state), outputs), outputs)
-        found = part.predict(state, part.update(state, part.start(state), outputs), outputs)
-        must_be_close("the prediction", found, expected, str(given), 0.0)
+        found = component.predict(state, component.update(state, component.start(state), outputs), outputs)
+        must_be_close("the prediction", found, expected, str(case), 0.0)
 
 
 METHOD_CHECKS = {

@@ -61,8 +61,8 @@ def fedprox_stays_near(subject: Subject) -> None:
         for client in range(2):
             a, b = engine.curvature[client], engine.optimum[client]
             end = np.linalg.solve(a + mu * np.eye(2), a @ b + mu * engine.initial)
-            given = f"client {client} of two quadratics, mu = {mu:g}, 400 local steps"
-            must_be_close("the local model", engine.initial + update[client], end, given, TOLERANCE)
+            case = f"client {client} of two quadratics, mu = {mu:g}, 400 local steps"
+            must_be_close("the local model", engine.initial + update[client], end, case, TOLERANCE)
 
 
 @define_check()
@@ -105,8 +105,8 @@ def the_rate_of_the_round_divides(subject: Subject) -> None:
         gradients = np.einsum("kij,kj->ki", engine.curvature, state.params - engine.optimum)
         state = simulation.step(state).state
         assert state.memory is not None  # as SCAFFOLD has one
-        given = f"two quadratics, one step, rate 0.1 halved after each round, round {number}"
-        must_be_close("the c_i", state.memory.read(np.arange(2)), gradients, given, 5 * TOLERANCE)
+        case = f"two quadratics, one step, rate 0.1 halved after each round, round {number}"
+        must_be_close("the c_i", state.memory.read(np.arange(2)), gradients, case, 5 * TOLERANCE)
 
 
 @define_check()
@@ -123,8 +123,8 @@ def c_is_the_mean_of_all_c_i(subject: Subject) -> None:
         state = simulation.step(state).state
         if state.solver[0]:
             mean = state.memory.read(np.arange(2)).mean(axis=0)
-            given = f"two quadratics, 30 % away, 30 % of the replies lost, round {number}"
-            must_be_close("c", state.solver[0]["c"], mean, given, 1e-5, "the mean of the c_i")
+            case = f"two quadratics, 30 % away, 30 % of the replies lost, round {number}"
+            must_be_close("c", state.solver[0]["c"], mean, case, 1e-5, "the mean of the c_i")
 
 
 @define_check()
@@ -202,8 +202,8 @@ def h_is_the_mean_over_all_participants(subject: Subject) -> None:
         if state.solver[0]:
             h = state.params - simulation.federation.solver.served(state.params, state.solver[0])
             mean = state.memory.read(np.arange(2)).mean(axis=0)
-            given = f"two quadratics, 30 % away, 30 % of the replies lost, round {number}"
-            must_be_close("h = broadcast - served", h, mean, given, 1e-5, "the mean of the h_i")
+            case = f"two quadratics, 30 % away, 30 % of the replies lost, round {number}"
+            must_be_close("h = broadcast - served", h, mean, case, 1e-5, "the mean of the h_i")
 
 
 @define_check()

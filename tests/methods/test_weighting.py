@@ -86,18 +86,18 @@ def a_common_factor_of_eta(subject: Subject) -> None:
 @define_check()
 def product_by_hand(subject: Subject) -> None:
     """The product of weightings is proportional to w_i1^e_1 w_i2^e_2."""
-    given: dict[str, Any] = {"num_examples": [1, 4, 16], "label_entropy": np.log([1.0, 2.0, 3.0])}
-    got = _weights_from(subject.make(parts=(ByEntropy(), ByExamples()), exponents=None), **given)
+    case: dict[str, Any] = {"num_examples": [1, 4, 16], "label_entropy": np.log([1.0, 2.0, 3.0])}
+    got = _weights_from(subject.make(parts=(ByEntropy(), ByExamples()), exponents=None), **case)
     must_be_close("the weights", got, np.array([1, 8, 48]) / 57, "examples 1, 4, 16, entropies ln 1, ln 2, ln 3", 1e-12)
-    got = _weights_from(subject.make(parts=(ByExamples(), Equal()), exponents=(0.5, 3)), **given)
+    got = _weights_from(subject.make(parts=(ByExamples(), Equal()), exponents=(0.5, 3)), **case)
     must_be_close("the weights", got, np.array([1, 2, 4]) / 7, "the root of the examples 1, 4, 16", 1e-12)
 
 
 @define_check()
 def mix_by_hand(subject: Subject) -> None:
     """The mix of weightings is sum_j s_j w_ij."""
-    part = subject.make(parts=(ByExamples(), Equal()), shares=(3, 1))
-    got = _weights_from(part, num_examples=[1, 9])
+    component = subject.make(parts=(ByExamples(), Equal()), shares=(3, 1))
+    got = _weights_from(component, num_examples=[1, 9])
     must_be_close("the weights", got, [0.2, 0.8], "shares 3 and 1 of (.1, .9) and (.5, .5)", 1e-12)
 
 
@@ -107,13 +107,13 @@ def no_weight_above_the_cap(subject: Subject) -> None:
     for most in (0.1, 0.3, 0.5, 1.0):
         for sizes in ([60, 30, 10], [1000, 1, 1, 2], [5, 5, 5, 5, 5], [9, 8, 7, 6, 5, 4, 3, 2, 1, 1]):
             weights = _weights_from(subject.make(inner=ByExamples(), most=most, times_equal=None), num_examples=sizes)
-            cap, given = max(most, 1 / len(sizes)), f"most = {most}, {sizes} examples"
+            cap, case = max(most, 1 / len(sizes)), f"most = {most}, {sizes} examples"
             if weights.max() > cap + 1e-12:
-                fail(f"the largest weight is {weights.max():.9g}, above {cap:.9g}", given)
+                fail(f"the largest weight is {weights.max():.9g}, above {cap:.9g}", case)
             below = weights < cap - 1e-9
             ratio = weights[below] / np.array(sizes, np.float64)[below]
             if ratio.size and ratio.max() > ratio.min() * (1 + 1e-9):
-                fail(f"the weights {shown(weights)} below the cap are not in the ratio of the examples", given)
+                fail(f"the weights {shown(weights)} below the cap are not in the ratio of the examples", case)
 
 
 @define_check()
@@ -125,9 +125,9 @@ def the_lower_cap_counts(subject: Subject) -> None:
         (0.4, 1.5, [0.4, 0.4, 0.2]),
         (0.9, 1.0, [1 / 3] * 3),
     ):
-        part = subject.make(inner=ByExamples(), most=most, times_equal=times_equal)
-        given = f"most = {most}, times_equal = {times_equal}, {sizes} examples"
-        must_be_close("the weights", _weights_from(part, num_examples=sizes), expected, given, 1e-12)
+        component = subject.make(inner=ByExamples(), most=most, times_equal=times_equal)
+        case = f"most = {most}, times_equal = {times_equal}, {sizes} examples"
+        must_be_close("the weights", _weights_from(component, num_examples=sizes), expected, case, 1e-12)
 
 
 @define_check()
@@ -152,8 +152,8 @@ def equal_steps_are_those_of_inner(subject: Subject) -> None:
     """Where all take equally many steps, weights are those of `inner` and the factor is 1, however many they are."""
     update = np.array([[1.0, 0.0], [2.0, -3.0]], np.float32)
     for tau in (1.0, 7.0):
-        given = {"num_examples": np.array([10.0, 30.0]), "steps": np.full(2, tau)}
-        got = _scaled_step(subject.make(inner=ByExamples()), update, **given)
+        case = {"num_examples": np.array([10.0, 30.0]), "steps": np.full(2, tau)}
+        got = _scaled_step(subject.make(inner=ByExamples()), update, **case)
         must_be_close("the step", got, [1.75, -2.25], f"{tau:g} steps each, 10 and 30 examples", 1e-9)
 
 
@@ -169,19 +169,19 @@ METHOD_CHECKS = {
 }
 
 
-def _scaled_step(part: Any, update: Float32s, **metrics: Floats) -> Floats:
+def _scaled_step(component: Any, update: Float32s, **metrics: Floats) -> Floats:
     """Return the weighted mean of the updates, times the factor of the weighting."""
     r = len(update)
     reports = Reports(np.arange(r), update, {"loss": np.ones(r), **metrics})
-    weights, _ = checked_weights(part, part.weights(NO_STATE, reports), r)
-    return np.asarray(part.mean_scale(NO_STATE, reports, r) * (weights @ update.astype(np.float64)))
+    weights, _ = checked_weights(component, component.weights(NO_STATE, reports), r)
+    return np.asarray(component.mean_scale(NO_STATE, reports, r) * (weights @ update.astype(np.float64)))
 
 
-def _weights_from(part: Any, **metrics: Sequence[float] | Floats) -> Floats:
+def _weights_from(component: Any, **metrics: Sequence[float] | Floats) -> Floats:
     arrays = {name: np.array(values, np.float64) for name, values in metrics.items()}
     r = len(next(iter(arrays.values())))
     arrays = {"num_examples": np.ones(r), "loss": np.ones(r), **arrays}
-    return np.asarray(part.weights(NO_STATE, Reports(np.arange(r), np.ones((r, 2), np.float32), arrays))[0])
+    return np.asarray(component.weights(NO_STATE, Reports(np.arange(r), np.ones((r, 2), np.float32), arrays))[0])
 
 
 @each_method("weighting", METHOD_CHECKS)

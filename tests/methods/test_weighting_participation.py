@@ -40,11 +40,11 @@ def golden_intervals(subject: Subject) -> None:
 
     Reference: Wang and Ji 2024, Algorithm 2
     """
-    part, n = subject.make(cutoff=3), 3
+    component, n = subject.make(cutoff=3), 3
     wanted = {1: [1.0], 2: [1.0, 1.0], 4: [1.0], 8: [7 / 4, 3.0]}
-    given = {1: [0], 2: [0, 2], 4: [0], 8: [0, 1]}
-    for number, found in _numbers(part, given, n):
-        must_be_close(f"the numbers of {given[number]} in round {number}", found, wanted[number], "K = 3", 1e-12)
+    case = {1: [0], 2: [0, 2], 4: [0], 8: [0, 1]}
+    for number, found in _numbers(component, case, n):
+        must_be_close(f"the numbers of {case[number]} in round {number}", found, wanted[number], "K = 3", 1e-12)
 
 
 @define_check()
@@ -59,8 +59,8 @@ def as_the_plain_loop(subject: Subject) -> None:
         there = {number: _there(number, rate) for number in range(1, rounds + 1)}
         wanted = dict(_plain(there, n, cutoff))
         for number, found in _numbers(subject.make(cutoff=cutoff), there, n):
-            given = f"clients there in {rate.round(2).tolist()} of the rounds, K = {cutoff}"
-            must_be_close(f"the numbers in round {number}", found, wanted[number], given, 1e-9)
+            case = f"clients there in {rate.round(2).tolist()} of the rounds, K = {cutoff}"
+            must_be_close(f"the numbers in round {number}", found, wanted[number], case, 1e-9)
 
 
 METHOD_CHECKS = {
@@ -79,14 +79,14 @@ def _there(number: int, rate: Floats) -> Ints:
     return np.flatnonzero(generator(0, "there", number).random(len(rate)) < rate)
 
 
-def _numbers(part: Any, there: Mapping[int, Any], n: int) -> Iterator[tuple[int, Floats]]:
+def _numbers(component: Any, there: Mapping[int, Any], n: int) -> Iterator[tuple[int, Floats]]:
     """Yield each round and what n w_i times the scale of the mean is, of those who are there."""
     state = NO_STATE
     for number, ids in there.items():
         if len(ids):
             reports = _reports(ids, number)
-            scale = part.mean_scale(state, reports, n)
-            weights, state = part.weights(state, reports)
+            scale = component.mean_scale(state, reports, n)
+            weights, state = component.weights(state, reports)
             yield number, n * scale * weights
 
 

@@ -93,12 +93,12 @@ def test_a_failure_names_component_check_input_and_what_happened():
         check(AllOfThem())
     failure = caught.value
     assert (failure.component, failure.check) == ("AllOfThem", "valid choice")
-    assert failure.given == "6 clients, 0 to 5, no two alike; cohort 2"
+    assert failure.case == "6 clients, 0 to 5, no two alike; cohort 2"
     assert failure.happened.startswith("it was refused: AllOfThem.select must return at most the 2 clients")
     assert str(failure).splitlines() == [
         'AllOfThem fails the check "valid choice": In every round a policy chooses participants that can be reached, '
         "each once, and says so in a `Selection`.",
-        f"  with:     {failure.given}",
+        f"  with:     {failure.case}",
         f"  happened: {failure.happened}",
     ]
     assert any('also fails "cohort size"' in note for note in failure.__notes__)
@@ -178,8 +178,8 @@ def test_components_are_tried_on_inconvenient_federations():
 def test_rounds_are_played_as_in_a_simulation():
     (six, *_) = worlds()
     turns = played(Minimax(), six)
-    assert turns[0].asked == tuple(range(6))  # everybody is asked for an update once
-    assert [turn.asked for turn in turns[1:]] == [()] * 3
+    assert turns[0].probed == tuple(range(6))  # everybody is asked for an update once
+    assert [turn.probed for turn in turns[1:]] == [()] * 3
     assert all(len(turn.chosen) == 2 for turn in turns)
     assert turns == played(Minimax(), six)
 

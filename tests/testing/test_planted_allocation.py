@@ -55,6 +55,21 @@ class SlowsTheDevicesDown(EqualShares):
         return super().allocate(problem, rng)
 
 
+@caught_by("never below the optimum")
+class BillsHalf(EqualShares):
+    def allocate(self, problem, rng):
+        allocation = super().allocate(problem, rng)
+        return replace(allocation, cost=allocation.cost / 2)
+
+
+@caught_by("renaming")
+class TheFirstGetsMore(EqualShares):
+    def allocate(self, problem, rng):
+        allocation = super().allocate(problem, rng)
+        weights = 1.0 / np.arange(1, len(problem) + 1)
+        return Allocation.of(problem, slice(None), weights / weights.sum(), allocation.hertz)
+
+
 @pytest.mark.parametrize(("kind", "cls", "options", "check"), FAULTS)
 def test_a_planted_fault_is_caught(kind, cls, options, check):
     must_be_caught(kind, cls, options, check)

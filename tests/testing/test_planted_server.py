@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from fedreach.federation.aggregation import Mean
-from fedreach.federation.labels import DiscreteLaplace
+from fedreach.federation.labels import DiscreteLaplace, Exact, released
+from fedreach.federation.participation import Always
 from fedreach.federation.server import Average, FedDF, FineTune, Safari, ServerOnly
 from fedreach.streams import generator
+from fedreach.testing.verify import check_built_in
 
 from .planted import must_be_caught, noting
 
@@ -131,6 +133,67 @@ class ForgetsItsNoise(DiscreteLaplace):
 
     def possible(self, counts, sizes):
         return counts.sum(axis=1) == sizes
+
+
+@caught_by("where nobody moved")
+class DecaysTheModel(Average):
+    def apply(self, params, state, mean_update):
+        return super().apply((0.9 * params).astype(np.float32), state, mean_update)
+
+
+@caught_by("trains as the coin says")
+class TossesItsOwnCoin(Safari):
+    def trains(self, rng):
+        return np.random.random() < 0.5  # noqa: NPY002 (that is the fault)
+
+
+@caught_by("one update of many")
+class SumInFloat32(Mean):
+    def combine(self, state, weights, update, rng):
+        return weights.astype(np.float32) @ update, state
+
+
+@caught_by("same again")
+class AddsNoiseOfItsOwn(Mean):
+    linear = False
+
+    def combine(self, state, weights, update, rng):
+        combined, state = super().combine(state, weights, update, rng)
+        return combined + np.random.standard_normal(combined.shape), state  # noqa: NPY002 (that is the fault)
+
+
+@caught_by("going on from a file")
+class CountsRoundsInAWord(Mean):
+    def combine(self, state, weights, update, rng):
+        combined, _ = super().combine(state, weights, update, rng)
+        return combined, {"rounds": state.get("rounds", "") + "I"}
+
+
+@caught_by("counts of everybody")
+class WholeNumbers(Exact):
+    def release(self, counts, rng):
+        return counts
+
+
+@caught_by("a flag for each")
+class OnesForFlags(Always):
+    def available(self, n, rng):
+        return np.ones(n, np.int64)
+
+
+@caught_by("same again")
+class TakesTurns(Always):
+    def available(self, n, rng):
+        turns = self.__dict__.setdefault("turns", [])
+        turns.append(n)
+        return np.arange(n) % 2 == len(turns) % 2
+
+
+def test_an_entropy_in_bits_is_caught_through_the_statistics(monkeypatch):
+    in_nats = released.label_entropy
+    monkeypatch.setattr(released, "label_entropy", lambda counts: in_nats(counts) / np.log(2))
+    results = check_built_in("label_statistics", "exact")
+    assert "entropies in range" in {failure.check for failure in results.failures}
 
 
 @pytest.mark.parametrize(("kind", "cls", "options", "check"), FAULTS)

@@ -101,6 +101,13 @@ class CountsRoundsInAList(FedDyn):
         return step, {**new, "rounds": [*state.get("rounds", []), n]}
 
 
+@caught_by("the same in both engines")
+class PulledOnlyInAStack(FedProx):
+    def correct(self, gradient, params, broadcast):
+        pulled = super().correct(gradient, params, broadcast)
+        return pulled + 0.1 if len(gradient.shape) == 2 and len(gradient) > 1 else pulled
+
+
 @pytest.mark.parametrize(("kind", "cls", "options", "check"), FAULTS)
 def test_a_planted_fault_is_caught(kind, cls, options, check):
     must_be_caught(kind, cls, options, check)

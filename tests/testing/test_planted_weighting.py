@@ -116,6 +116,32 @@ class OfTheFirstHalf(Accuracy):
         return super().of(labels[:half], scores[:half])
 
 
+@caught_by("has a name")
+class Nameless(WLRC):
+    name = ""
+
+
+@caught_by("one number")
+class OneForEachExample(Accuracy):
+    def of(self, labels, scores):
+        return scores.argmax(axis=1) == labels
+
+
+@caught_by("same again")
+class CountsItsCalls(Accuracy):
+    def of(self, labels, scores):
+        calls = self.__dict__.setdefault("calls", [])
+        calls.append(len(labels))
+        return super().of(labels, scores) + len(calls)
+
+
+@caught_by("arguments untouched")
+class NormalizesInPlace(Accuracy):
+    def of(self, labels, scores):
+        scores -= scores.max(axis=1, keepdims=True)
+        return super().of(labels, scores)
+
+
 @pytest.mark.parametrize(("kind", "cls", "options", "check"), FAULTS)
 def test_a_planted_fault_is_caught(kind, cls, options, check):
     must_be_caught(kind, cls, options, check)

@@ -99,7 +99,7 @@ def record(results: CheckResults) -> dict[str, Any]:
             "component": failure.component,
             "check": failure.check,
             "statement": failure.statement,
-            "with": failure.given,
+            "with": failure.case,
             "happened": failure.happened,
         }
         for failure in results.failures

@@ -32,17 +32,17 @@ class CheckFailed(AssertionError):  # noqa: N818 (reads as an outcome, as `Asser
           happened: it chose 3
     """
 
-    def __init__(self, component: str, check: str, statement: str, given: str, happened: str) -> None:
-        self.component, self.check, self.statement, self.given, self.happened = (
+    def __init__(self, component: str, check: str, statement: str, case: str, happened: str) -> None:
+        self.component, self.check, self.statement, self.case, self.happened = (
             component,
             check,
             statement,
-            given,
+            case,
             happened,
         )
         lines = [
             f'{component} fails the check "{check}": {statement}',
-            f"  with:     {given}",
+            f"  with:     {case}",
             f"  happened: {happened}",
         ]
         super().__init__("\n".join(line for line in lines if not line.endswith(": ")))
@@ -55,19 +55,19 @@ class MissingLibraryError(Exception):
 class Failure(Exception):  # noqa: N818 (raised inside a check; `Check.failure_of` turns it into `CheckFailed`)
     """The statement of a check does not hold."""
 
-    def __init__(self, happened: str, given: str = "") -> None:
+    def __init__(self, happened: str, case: str = "") -> None:
         super().__init__(happened)
-        self.happened, self.given = happened, given
+        self.happened, self.case = happened, case
 
 
-def fail(happened: str, given: str = "") -> NoReturn:
+def fail(happened: str, case: str = "") -> NoReturn:
     """Report that the statement of a check does not hold.
 
     Args:
         happened: What the component did, and what it should have done.
-        given: The input, where the check has no `inputs` that describe themselves.
+        case: The input, where the check has no `inputs` that describe themselves.
     """
-    raise Failure(happened, given)
+    raise Failure(happened, case)
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,13 @@ class Subject:
     @classmethod
     def of(cls, kind: str, component: Any, options: Mapping[str, Any] | None = None, name: str = "") -> Subject:
         """Return the subject for a component that was made with these options."""
-        made: Callable[..., Any] = type(component)
+        constructor: Callable[..., Any] = type(component)
         function = KINDS[kind].function
         is_function = bool(function) and isinstance(component, imported(function))
-        own = name_of(component) if is_function else made.__name__  # a class's `name` may be that of a column
-        return cls(kind, name or own, component, partial(made, **(options or {})))
+        default_name = (
+            name_of(component) if is_function else constructor.__name__
+        )  # a class's `name` may be that of a column
+        return cls(kind, name or default_name, component, partial(constructor, **(options or {})))
 
     def once(self, key: str, compute: Callable[[], Any]) -> Any:
         """Return the result of the first such computation for this subject."""
@@ -112,15 +114,15 @@ class Check:
         Raises:
             MissingLibraryError: If a library that the subject needs is not installed.
         """
-        for given in [None] if self.inputs is None else self.inputs():
-            words = "" if given is None else str(given)
+        for case in [None] if self.inputs is None else self.inputs():
+            words = "" if case is None else str(case)
             try:
                 # Whether numpy warns depends on the platform; the results do not, and those are checked.
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
-                    self.test(subject, *(() if given is None else (given,)))
+                    self.test(subject, *(() if case is None else (case,)))
             except Failure as failure:
-                return CheckFailed(subject.name, self.name, self.statement, failure.given or words, failure.happened)
+                return CheckFailed(subject.name, self.name, self.statement, failure.case or words, failure.happened)
             except (Exception, SystemExit) as error:
                 if isinstance(error, ConfigError) and NEEDS_LIBRARY in str(error):
                     raise MissingLibraryError(str(error)) from error
@@ -194,12 +196,12 @@ def shown(value: Any) -> str:
 
 
 def must_be_close(
-    what: str, got: ArrayLike, expected: ArrayLike, given: str = "", within: float = 1e-6, rule: str = ""
+    what: str, got: ArrayLike, expected: ArrayLike, case: str = "", within: float = 1e-6, rule: str = ""
 ) -> None:
     """Fail unless all numbers are within `within` of the expected ones."""
     a, b = np.asarray(got, np.float64), np.asarray(expected, np.float64)
     if a.shape != b.shape or not np.allclose(a, b, rtol=0, atol=within):
-        fail(f"{what} should be {shown(b)}{f' ({rule})' if rule else ''}; got {shown(a)}", given)
+        fail(f"{what} should be {shown(b)}{f' ({rule})' if rule else ''}; got {shown(a)}", case)
 
 
 def same(a: AnyArray, b: AnyArray) -> bool:
@@ -214,8 +216,10 @@ def _description_of(error: BaseException) -> str:
     if isinstance(error, FedReachError):
         return f"it was refused: {message}"
     frames = inspect.getinnerframes(error.__traceback__) if error.__traceback__ else []
-    own = [frame for frame in frames if frame.filename.endswith(".py") and "site-packages" not in frame.filename]
-    where = f" in line {own[-1].lineno} of {Path(own[-1].filename).name}" if own else ""
+    default_name = [
+        frame for frame in frames if frame.filename.endswith(".py") and "site-packages" not in frame.filename
+    ]
+    where = f" in line {default_name[-1].lineno} of {Path(default_name[-1].filename).name}" if default_name else ""
     hint = ""
     if "NoneType" in message or (isinstance(error, KeyError) and error.args[0] in FACTS):
         hint = f". Facts ({', '.join(FACTS)}) are there only for a component whose attribute `needs` lists them"

@@ -42,9 +42,15 @@ def kind_of(thing: Any) -> str:
     for kind in kinds_of(thing):
         return kind
     if inspect.isfunction(thing):
-        taken = [p.name for p in inspect.signature(thing).parameters.values() if p.default is p.empty]
-        handed = {kind: row.handed for kind, row in registry.KINDS.items() if row.function}
-        return min(handed, key=lambda kind: (abs(len(handed[kind]) - len(taken)), -len({*taken} & {*handed[kind]})))
+        parameters = [p.name for p in inspect.signature(thing).parameters.values() if p.default is p.empty]
+        parameters_of = {kind: row.handed for kind, row in registry.KINDS.items() if row.function}
+        return min(
+            parameters_of,
+            key=lambda kind: (
+                abs(len(parameters_of[kind]) - len(parameters)),
+                -len({*parameters} & {*parameters_of[kind]}),
+            ),
+        )
     name = thing.__name__ if inspect.isclass(thing) else type(thing).__name__
     methods = "; ".join(f"{kind}: {', '.join(registry.KINDS[kind].known_by)}" for kind in registry.VERIFIED)
     raise ConfigError(f"{name} has the methods of no kind of part ({methods}). Say which it is meant to be: --kind.")
@@ -70,7 +76,7 @@ def check_component(
 
     Args:
         kind: One of `fedreach.registry.VERIFIED`.
-        component: The component, or a function that stands for one.
+        component: The component, or a function.
         options: What the component was made with.
         name: What messages call it.
         without: Checks that are left out.
@@ -92,7 +98,7 @@ def check_component(
 
 
 def check_built_in(kind: str, name: str, options: Mapping[str, Any] | None = None) -> CheckResults:
-    """Run the checks of its type on a built-in component, with its defaults or `EXAMPLE_OPTIONS` unless told others."""
+    """Run the checks of its type on a built-in component, by default with `EXAMPLE_OPTIONS`."""
     options = EXAMPLE_OPTIONS.get((kind, name), {}) if options is None else options
     shown = ", ".join(f"{key}={value!r}" for key, value in options.items())
     try:

@@ -11,13 +11,13 @@ from fedreach.federation.traits import Traits
 from fedreach.federation.values import NO_STATE, State
 from fedreach.streams import generator
 from fedreach.testing.base import Subject, define_check, fail, must_be_close, shown
-from fedreach.testing.checks.common import Given, Outcome, Playing, as_it_is, options_are_all_it_is
+from fedreach.testing.checks.common import Case, Outcome, Playing, as_it_is, options_are_all_it_is
 
 ROUNDS = 3
 
 
 @dataclass(frozen=True, eq=False)
-class Updates(Given):
+class Updates(Case):
     """What some clients sent, and how much each counts; twice as many share the model."""
 
     weights: Floats  # (r,)
@@ -35,36 +35,38 @@ def updates() -> Iterator[Updates]:
 
 
 @define_check(updates)
-def one_update_of_many(subject: Subject, given: Updates) -> None:
+def one_update_of_many(subject: Subject, case: Updates) -> None:
     """An aggregator returns (d,) finite float64 numbers, and the new state.
 
     One that says `remembers_updates = True` is handed what the clients sent last and how many share the model.
     """
-    combined_updates(subject.component, given)
+    combined_updates(subject.component, case)
 
 
 @define_check(updates)
-def whatever_the_order(subject: Subject, given: Updates) -> None:
-    """Which client stands in which row changes the result by rounding only."""
-    turned = Updates(given.words, given.weights[::-1], given.updates[:, ::-1])
+def whatever_the_order(subject: Subject, case: Updates) -> None:
+    """Which client is in which row changes the result by rounding only."""
+    turned = Updates(case.words, case.weights[::-1], case.updates[:, ::-1])
     for a, b in zip(
-        combined_updates(subject.component, turned), combined_updates(subject.component, given), strict=True
+        combined_updates(subject.component, turned), combined_updates(subject.component, case), strict=True
     ):
-        must_be_close("the update, with the rows turned round", a, b, str(given), 1e-5)
+        must_be_close("the update, with the rows turned round", a, b, str(case), 1e-5)
 
 
 @define_check(updates)
-def linear_is_the_weighted_sum(subject: Subject, given: Updates) -> None:
-    """One that says `linear = True` gives sum_i w_i u_i, so that a secure sum may stand in for it."""
+def linear_is_the_weighted_sum(subject: Subject, case: Updates) -> None:
+    """One that says `linear = True` gives sum_i w_i u_i, so that a secure sum may replace it."""
     if not Traits.of(subject.component).linear:
         return
-    for combined, sent in zip(combined_updates(subject.component, given), given.updates, strict=True):
-        must_be_close("the update", combined, given.weights @ sent.astype(np.float64), str(given), 1e-9)
+    for combined, sent in zip(combined_updates(subject.component, case), case.updates, strict=True):
+        must_be_close("the update", combined, case.weights @ sent.astype(np.float64), str(case), 1e-9)
 
 
-def _play(part: Any, given: Updates, keep: Any = as_it_is) -> list[Outcome]:
-    found = combined_updates(part, given, keep)
-    return [Outcome(f"in round {t} the update was {shown(update)}", update) for t, update in enumerate(found, start=1)]
+def _play(component: Any, case: Updates, keep: Any = as_it_is) -> list[Outcome]:
+    results = combined_updates(component, case, keep)
+    return [
+        Outcome(f"in round {t} the update was {shown(update)}", update) for t, update in enumerate(results, start=1)
+    ]
 
 
 PLAYING = Playing(updates, _play)
@@ -83,13 +85,13 @@ CHECKS = (
 )
 
 
-def combined_updates(part: Any, given: Updates, keep: Any = as_it_is) -> list[Floats]:
+def combined_updates(component: Any, case: Updates, keep: Any = as_it_is) -> list[Floats]:
     """Return the update of each round."""
     state: State = NO_STATE
-    found, remembers, last = [], Traits.of(part).remembers_updates, np.zeros_like(given.updates[0])
-    for number, sent in enumerate(given.updates, start=1):
+    results, remembers, last = [], Traits.of(component).remembers_updates, np.zeros_like(case.updates[0])
+    for number, sent in enumerate(case.updates, start=1):
         handed = {"last": last, "n": 2 * len(sent)} if remembers else {}
-        answer = part.combine(state, given.weights.copy(), sent.copy(), generator(0, "aggregate", number), **handed)
+        answer = component.combine(state, case.weights.copy(), sent.copy(), generator(0, "aggregate", number), **handed)
         if not (isinstance(answer, tuple) and len(answer) == 2):
             fail(f"combine must return a pair, the update and the state; got {type(answer).__name__}")
         combined, state = answer
@@ -97,5 +99,5 @@ def combined_updates(part: Any, given: Updates, keep: Any = as_it_is) -> list[Fl
         if not good or not np.isfinite(combined).all():
             fail(f"in round {number} the update should be {sent.shape[1]} finite float64 numbers; got {combined!r}")
         state, last = keep(state), sent
-        found.append(combined)
-    return found
+        results.append(combined)
+    return results

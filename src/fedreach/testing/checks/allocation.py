@@ -9,13 +9,13 @@ import numpy as np
 from fedreach.federation.answers import checked_allocation
 from fedreach.streams import generator
 from fedreach.testing.base import Subject, define_check, fail, same, shown
-from fedreach.testing.checks.common import Given, Outcome, Playing, options_are_all_it_is
+from fedreach.testing.checks.common import Case, Outcome, Playing, options_are_all_it_is
 from fedreach.wireless.allocation.exact import allocate
 from fedreach.wireless.allocation.problem import Allocation, AllocationProblem
 
 
 @dataclass(frozen=True, eq=False)
-class Cell(Given):
+class Cell(Case):
     """Clients that all take part."""
 
     problem: AllocationProblem
@@ -47,13 +47,13 @@ def cells() -> Iterator[Cell]:
     yield cell("40 clients", 40)
 
 
-def _allocate(part: Any, given: Cell) -> Allocation:
-    allocation: Allocation = part.allocate(given.problem, generator(0, "allocation"))
+def _allocate(component: Any, case: Cell) -> Allocation:
+    allocation: Allocation = component.allocate(case.problem, generator(0, "allocation"))
     return allocation
 
 
-def _play(part: Any, given: Cell) -> list[Outcome]:
-    got = _allocate(part, given)
+def _play(component: Any, case: Cell) -> list[Outcome]:
+    got = _allocate(component, case)
     return [Outcome(f"the shares were {shown(got.share)}, the hertz {shown(got.hertz)}", (got.share, got.hertz))]
 
 
@@ -61,15 +61,15 @@ PLAYING = Playing(cells, _play)
 
 
 @define_check(cells)
-def band_and_frequencies_are_kept(subject: Subject, given: Cell) -> None:
+def band_and_frequencies_are_kept(subject: Subject, case: Cell) -> None:
     """Everybody gets a positive share, all shares together at most 1, and a frequency in (0, max_hertz]."""
-    checked_allocation(subject.component, "allocate", _allocate(subject.component, given), given.problem)
+    checked_allocation(subject.component, "allocate", _allocate(subject.component, case), case.problem)
 
 
 @define_check(cells)
-def costs_are_those_of_the_formulas(subject: Subject, given: Cell) -> None:
+def costs_are_those_of_the_formulas(subject: Subject, case: Cell) -> None:
     """Seconds, joules and cost are tau / b + W / f, P tau / b + eps W f^2 and a1 T + a2 E."""
-    got, p = _allocate(subject.component, given), given.problem
+    got, p = _allocate(subject.component, case), case.problem
     sending = p.upload_seconds / got.share
     computing = np.where(p.cycles > 0, p.cycles / np.where(p.cycles > 0, got.hertz, 1), 0)
     joules = float((p.power_watts * sending + p.capacitance * p.cycles * got.hertz**2).sum())
@@ -79,24 +79,24 @@ def costs_are_those_of_the_formulas(subject: Subject, given: Cell) -> None:
 
 
 @define_check(cells)
-def never_below_the_optimum(subject: Subject, given: Cell) -> None:
+def never_below_the_optimum(subject: Subject, case: Cell) -> None:
     """No rule costs less than the exact allocation, which is proven to cost least."""
-    cost, least = _allocate(subject.component, given).cost, allocate(given.problem).cost
-    if cost < least * (1 - 1e-9):
-        fail(f"it costs {cost:.12g}, and the optimum is {least:.12g}")
+    cost, optimum = _allocate(subject.component, case).cost, allocate(case.problem).cost
+    if cost < optimum * (1 - 1e-9):
+        fail(f"it costs {cost:.12g}, and the optimum is {optimum:.12g}")
 
 
 @define_check(lambda: [cell("5 clients, no two alike", 5), cell("12 clients, no two alike", 12)])
-def renaming(subject: Subject, given: Cell) -> None:
+def renaming(subject: Subject, case: Cell) -> None:
     """Clients that change places get each other's shares, unless they are drawn."""
-    first = _allocate(subject.component, given)
-    if not same(first.share, subject.component.allocate(given.problem, generator(1, "other")).share):
+    first = _allocate(subject.component, case)
+    if not same(first.share, subject.component.allocate(case.problem, generator(1, "other")).share):
         return  # drawn
-    order = np.roll(np.arange(len(given.problem)), 2)
-    moved = replace(given.problem.only(order), ids=given.problem.ids)
-    other = subject.component.allocate(moved, generator(0, "allocation"))
-    if not np.allclose(other.share, first.share[order], rtol=1e-6):
-        fail(f"shares {shown(first.share)}, and {shown(other.share)} with places changed by {order.tolist()}")
+    order = np.roll(np.arange(len(case.problem)), 2)
+    moved = replace(case.problem.only(order), ids=case.problem.ids)
+    renamed = subject.component.allocate(moved, generator(0, "allocation"))
+    if not np.allclose(renamed.share, first.share[order], rtol=1e-6):
+        fail(f"shares {shown(first.share)}, and {shown(renamed.share)} with places changed by {order.tolist()}")
 
 
 CHECKS = (

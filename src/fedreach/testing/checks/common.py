@@ -17,7 +17,7 @@ from fedreach.testing.base import Check, Subject, define_check, fail, same, show
 
 
 class Watched:
-    """A part whose every call is looked at afterwards: no argument may have changed.
+    """A component that fails after a call that has changed one of its arguments.
 
     Example:
         >>> class Careless:
@@ -29,12 +29,12 @@ class Watched:
         fedreach.testing.base.Failure: weights wrote to reports.loss: before [1., 1.], after [0., 0.]
     """
 
-    def __init__(self, part: Any) -> None:
-        self._part = part
+    def __init__(self, component: Any) -> None:
+        self._part = component
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
-        """That of the part, so that its traits are read and its name is told."""
+        """The class of the component, so that its traits and its name are those of the component."""
         return type(self._part)
 
     def __getattr__(self, name: str) -> Any:
@@ -95,8 +95,8 @@ def through_a_file(state: State) -> State:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Given:
-    """What a part is tried on; it says in words what it is."""
+class Case:
+    """An input of a check, which describes itself."""
 
     words: str
 
@@ -105,9 +105,9 @@ class Given:
 
 
 class Outcome(NamedTuple):
-    """What a part did in a round."""
+    """What a component did in a round."""
 
-    said: str  # in words
+    description: str  # in words
     value: Any  # what must be the same again, to the bit
 
 
@@ -118,36 +118,36 @@ def as_it_is(state: State) -> State:
 
 @dataclasses.dataclass(frozen=True)
 class Playing:
-    """A kind's way of playing: what its parts are tried on, and what they do there.
+    """How the components of a type are run: on which inputs, and what they do there.
 
     Its methods make checks, each given the statement of the type.
     """
 
     inputs: Callable[[], Iterable[Any]]
-    play: Callable[..., Sequence[Outcome]]  # part, one of the inputs[, keep: what the state goes through] -> by round
+    play: Callable[..., Sequence[Outcome]]  # component, input[, keep: what the state goes through] -> by round
 
-    def straight(self, subject: Subject, given: Any) -> Sequence[Outcome]:
-        """Return what a part does, computed once for all checks."""
-        outcomes: Sequence[Outcome] = subject.once(str(given), lambda: self.play(subject.component, given))
+    def straight(self, subject: Subject, case: Any) -> Sequence[Outcome]:
+        """Return what the component does, computed once for all checks."""
+        outcomes: Sequence[Outcome] = subject.once(str(case), lambda: self.play(subject.component, case))
         return outcomes
 
     def same_again(self, sentence: str, advice: str) -> Check:
         """Return the check that nothing counts but what is handed in; `advice` says what else it may have been."""
 
-        def check(subject: Subject, given: Any) -> None:
-            first = self.straight(subject, given)
+        def check(subject: Subject, case: Any) -> None:
+            first = self.straight(subject, case)
             for seed in (1, 2):
                 with other_global_seeds(seed):
-                    again = self.play(subject.component, given)
-                _must_be_alike(first, again, "asked again", f". {advice}")
+                    repeated = self.play(subject.component, case)
+                _must_be_alike(first, repeated, "asked again", f". {advice}")
 
         return Check("same again", sentence, check, self.inputs)
 
     def arguments_untouched(self, sentence: str) -> Check:
         """Return the check that no argument is written to."""
 
-        def check(subject: Subject, given: Any) -> None:
-            self.play(Watched(subject.component), given)
+        def check(subject: Subject, case: Any) -> None:
+            self.play(Watched(subject.component), case)
 
         return Check("arguments untouched", sentence, check, self.inputs)
 
@@ -156,11 +156,11 @@ class Playing:
         sentence: str = "The state consists of named arrays; a run that is stored after each round and read again "
         "goes on alike.",
     ) -> Check:
-        """Return the check that the state is all that a run needs to go on."""
+        """Return the check that the state is all that a run needs to resume."""
 
-        def check(subject: Subject, given: Any) -> None:
-            again = self.play(subject.component, given, through_a_file)
-            _must_be_alike(self.straight(subject, given), again, "with the state read from a file")
+        def check(subject: Subject, case: Any) -> None:
+            repeated = self.play(subject.component, case, through_a_file)
+            _must_be_alike(self.straight(subject, case), repeated, "with the state read from a file")
 
         return Check("going on from a file", sentence, check, self.inputs)
 
@@ -168,7 +168,7 @@ class Playing:
 def _must_be_alike(first: Sequence[Outcome], second: Sequence[Outcome], how: str, advice: str = "") -> None:
     for a, b in zip(first, second, strict=True):
         if not _equal(a.value, b.value):
-            fail(f"{a.said}; {how}, {b.said}{advice}")
+            fail(f"{a.description}; {how}, {b.description}{advice}")
 
 
 def _equal(a: Any, b: Any) -> bool:
@@ -179,26 +179,26 @@ def _equal(a: Any, b: Any) -> bool:
 
 @define_check()
 def options_are_all_it_is(subject: Subject) -> None:
-    """A part is a frozen dataclass, and its options, written as JSON and read again, make an equal part."""
-    part, function = subject.component, KINDS[subject.kind].function
-    if function and isinstance(part, imported(function)):
+    """A component is a frozen dataclass, and its options, written as JSON and read again, make an equal component."""
+    component, function = subject.component, KINDS[subject.kind].function
+    if function and isinstance(component, imported(function)):
         return  # a function has no options of its own here
-    if not dataclasses.is_dataclass(part):
-        if vars(part):
+    if not dataclasses.is_dataclass(component):
+        if vars(component):
             fail(
-                f"it keeps {', '.join(map(repr, vars(part)))}, which its repr does not tell; make it a "
+                f"it keeps {', '.join(map(repr, vars(component)))}, which its repr does not tell; make it a "
                 "@dataclass(frozen=True) with these as fields"
             )
         return
-    if not cast(Any, type(part)).__dataclass_params__.frozen:
+    if not cast(Any, type(component)).__dataclass_params__.frozen:
         fail("its options can be changed during a run; write @dataclass(frozen=True)")
     try:
-        text = json.dumps(_written(part))
+        text = json.dumps(_written(component))
     except (TypeError, ValueError) as error:
-        fail(f"its options cannot be written as JSON: {error}", repr(part))
-    again = _read(part, json.loads(text))
-    if again != part:
-        fail(f"it came back as {again!r}", f"{part!r}, written as {text}")
+        fail(f"its options cannot be written as JSON: {error}", repr(component))
+    repeated = _read(component, json.loads(text))
+    if repeated != component:
+        fail(f"it came back as {repeated!r}", f"{component!r}, written as {text}")
 
 
 def _written(value: Any) -> Any:

@@ -10,34 +10,34 @@ from fedreach.federation.ranges import Range
 from fedreach.federation.values import LocalOutputs
 from fedreach.streams import generator
 from fedreach.testing.base import Subject, define_check, fail
-from fedreach.testing.checks.common import Given, Outcome, Playing, options_are_all_it_is
+from fedreach.testing.checks.common import Case, Outcome, Playing, options_are_all_it_is
 
 
 @dataclass(frozen=True, eq=False)
-class Said(Given):
+class OutputsCase(Case):
     """What a client's model says about its examples."""
 
     outputs: LocalOutputs
 
 
-def outputs() -> Iterator[Said]:
+def outputs() -> Iterator[OutputsCase]:
     """Yield outputs of models that are unsure, certain, wrong, and of a single example."""
     rng = generator(0, "testing outputs")
     for m, c in ((1, 2), (5, 3), (100, 10)):
         logits, before = (rng.standard_normal((m, c)).astype(np.float32) for _ in range(2))
-        said = LocalOutputs(logits, rng.integers(c, size=m), before)
-        yield Said(f"{m} examples of {c} classes, random logits", said)
-    zero = np.zeros_like(said.logits)
-    yield Said("100 examples, all logits 0", replace(said, logits=zero, before=zero))
-    certain = np.where(np.arange(10) == said.labels[:, None], 1e4, -1e4).astype(np.float32)
-    yield Said("100 examples, the model certain and right", replace(said, logits=certain))
-    yield Said("100 examples, the model certain and wrong", replace(said, logits=-certain))
-    yield Said("100 examples, all of class 3", replace(said, labels=np.full(100, 3)))
+        ordinary = LocalOutputs(logits, rng.integers(c, size=m), before)
+        yield OutputsCase(f"{m} examples of {c} classes, random logits", ordinary)
+    zero = np.zeros_like(ordinary.logits)
+    yield OutputsCase("100 examples, all logits 0", replace(ordinary, logits=zero, before=zero))
+    certain = np.where(np.arange(10) == ordinary.labels[:, None], 1e4, -1e4).astype(np.float32)
+    yield OutputsCase("100 examples, the model certain and right", replace(ordinary, logits=certain))
+    yield OutputsCase("100 examples, the model certain and wrong", replace(ordinary, logits=-certain))
+    yield OutputsCase("100 examples, all of class 3", replace(ordinary, labels=np.full(100, 3)))
 
 
-def _play(part: Any, given: Said) -> list[Outcome]:
-    outputs = given.outputs if part.wants_before else replace(given.outputs, before=None)
-    number = part.measure(outputs, generator(0, "testing measure"))
+def _play(component: Any, case: OutputsCase) -> list[Outcome]:
+    outputs = case.outputs if component.wants_before else replace(case.outputs, before=None)
+    number = component.measure(outputs, generator(0, "testing measure"))
     return [Outcome(f"it measured {number!r}", number)]
 
 
@@ -53,20 +53,20 @@ def has_a_name(subject: Subject) -> None:
 
 
 @define_check(outputs)
-def a_finite_number(subject: Subject, given: Said) -> None:
+def a_finite_number(subject: Subject, case: OutputsCase) -> None:
     """A measurement is one finite number, whatever the model says."""
-    ((said, number),) = PLAYING.straight(subject, given)
+    ((description, number),) = PLAYING.straight(subject, case)
     if np.ndim(number) != 0 or not np.isfinite(number):
-        fail(said)
+        fail(description)
 
 
 @define_check(outputs)
-def a_number_in_its_range(subject: Subject, given: Said) -> None:
+def a_number_in_its_range(subject: Subject, case: OutputsCase) -> None:
     """A measurement lies between the `minimum` and the `maximum` that it states: beyond, clients would be refused."""
-    ((said, number),) = PLAYING.straight(subject, given)
-    wanted = Range.of(subject.component)
-    if np.isfinite(number) and not wanted.holds(np.float64(number)):
-        fail(f"{said}, which should be {wanted}")
+    ((description, number),) = PLAYING.straight(subject, case)
+    allowed = Range.of(subject.component)
+    if np.isfinite(number) and not allowed.holds(np.float64(number)):
+        fail(f"{description}, which should be {allowed}")
 
 
 CHECKS = (

@@ -11,11 +11,11 @@ from fedreach.arrays import AnyArray, Floats
 from fedreach.federation.traits import Traits
 from fedreach.streams import generator
 from fedreach.testing.base import Check, Subject, define_check, fail
-from fedreach.testing.checks.common import Given, Outcome, Playing, options_are_all_it_is
+from fedreach.testing.checks.common import Case, Outcome, Playing, options_are_all_it_is
 
 
 @dataclass(frozen=True, eq=False)
-class Answers(Given):
+class Answers(Case):
     """What a model says of some examples, and the truth."""
 
     labels: AnyArray  # (m,) classes, or (m, t) numbers
@@ -41,26 +41,26 @@ def answers() -> Iterator[Answers]:
     yield Answers("6 examples with the same number", np.full((6, 1), 2.5), rng.standard_normal((6, 1)))
 
 
-def suited(part: object, given: Answers) -> bool:
+def suited(component: object, case: Answers) -> bool:
     """Say whether a metric is asked about such answers: numbers only if it needs them."""
-    return Traits.of(part).needs_numbers is (given.labels.dtype.kind == "f")
+    return Traits.of(component).needs_numbers is (case.labels.dtype.kind == "f")
 
 
 def of_answers(check: Callable[[Subject, Answers], None]) -> Check:
     """Make a check that is run on answers in classes, or in numbers where the metric needs such."""
 
     @wraps(check)
-    def tried(subject: Subject, given: Answers) -> None:
-        if suited(subject.component, given):
-            check(subject, given)
+    def tried(subject: Subject, case: Answers) -> None:
+        if suited(subject.component, case):
+            check(subject, case)
 
     return define_check(answers)(tried)
 
 
 @of_answers
-def one_number(subject: Subject, given: Answers) -> None:
+def one_number(subject: Subject, case: Answers) -> None:
     """A metric is one number, and may be undefined, nan, but not infinite; its name can end a column's."""
-    value, name = subject.component.of(given.labels.copy(), given.scores.copy()), subject.component.name
+    value, name = subject.component.of(case.labels.copy(), case.scores.copy()), subject.component.name
     if not isinstance(value, float | np.floating) or np.isinf(value):
         fail(f"of() must return a number that is not infinite; got {value!r}")
     if not (isinstance(name, str) and re.fullmatch(r"[a-z][a-z0-9_]*", name)):
@@ -68,19 +68,19 @@ def one_number(subject: Subject, given: Answers) -> None:
 
 
 @of_answers
-def whatever_the_order(subject: Subject, given: Answers) -> None:
+def whatever_the_order(subject: Subject, case: Answers) -> None:
     """The order of the examples does not matter."""
-    value = subject.component.of(given.labels, given.scores)
-    turned = subject.component.of(given.labels[::-1].copy(), given.scores[::-1].copy())
+    value = subject.component.of(case.labels, case.scores)
+    turned = subject.component.of(case.labels[::-1].copy(), case.scores[::-1].copy())
     if not np.isclose(value, turned, rtol=1e-9, atol=1e-9, equal_nan=True):
         fail(f"it is {value}, and {turned} with the examples turned round")
 
 
 PLAYING = Playing(
     answers,
-    lambda part, given, keep=None: [
-        Outcome(f"it was {(value := part.of(given.labels, given.scores))}", np.array(value, np.float64))
-        for _ in range(suited(part, given))
+    lambda component, case, keep=None: [
+        Outcome(f"it was {(value := component.of(case.labels, case.scores))}", np.array(value, np.float64))
+        for _ in range(suited(component, case))
     ],
 )
 

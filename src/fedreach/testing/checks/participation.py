@@ -21,9 +21,9 @@ def sizes() -> list[Size]:
 
 
 @define_check(sizes)
-def a_flag_for_each(subject: Subject, given: Size) -> None:
+def a_flag_for_each(subject: Subject, case: Size) -> None:
     """Each participant gets a flag from `available`, each that worked one from `replies` if there is such a method."""
-    for method, count in (("available", int(given)), ("replies", int(given)), ("replies", 0)):
+    for method, count in (("available", int(case)), ("replies", int(case)), ("replies", 0)):
         if method == "available" or replies_of(subject.component):
             answer = getattr(subject.component, method)(count, generator(0, method))
             if not isinstance(answer, np.ndarray) or answer.shape != (count,) or answer.dtype != np.bool_:
@@ -31,7 +31,7 @@ def a_flag_for_each(subject: Subject, given: Size) -> None:
 
 
 @define_check(sizes)
-def same_again(subject: Subject, given: Size) -> None:
+def same_again(subject: Subject, case: Size) -> None:
     """The same stream gives the same flags, in whatever order the rounds are asked for."""
     for method in ("available", "replies"):
         if method == "replies" and replies_of(subject.component) is None:
@@ -40,7 +40,7 @@ def same_again(subject: Subject, given: Size) -> None:
         answers = []
         for i, number in enumerate(rounds):
             with other_global_seeds(i):
-                answers.append(getattr(subject.component, method)(int(given), generator(0, method, number)))
+                answers.append(getattr(subject.component, method)(int(case), generator(0, method, number)))
         for number, a, b in zip(rounds, answers, answers[::-1], strict=True):
             if not same(a, b):
                 fail(f"{method} was {shown(a)} in round {number} and {shown(b)} when asked again")

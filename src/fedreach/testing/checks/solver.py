@@ -15,7 +15,7 @@ from fedreach.federation.values import Reports, State
 from fedreach.federation.weighting import Equal
 from fedreach.streams import generator
 from fedreach.testing.base import Subject, define_check, fail, same, shown
-from fedreach.testing.checks.common import Given, Outcome, Playing, as_it_is, options_are_all_it_is
+from fedreach.testing.checks.common import Case, Outcome, Playing, as_it_is, options_are_all_it_is
 
 ROUNDS, LOOK = 3000, 200
 NEAR = 1e-4
@@ -23,7 +23,7 @@ NEAR = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
-class ClientStack(Given):
+class ClientStack(Case):
     """k clients in the middle of their local training."""
 
     gradient: Float32s  # (k, p)
@@ -45,18 +45,18 @@ def stacks() -> Iterator[ClientStack]:
         yield ClientStack(words, gradient, params, broadcast, memory, share, rng.integers(1, 9, k).astype(np.float64))
 
 
-def _play(solver: Any, given: ClientStack, keep: Callable[[State], State] = as_it_is) -> list[Outcome]:
+def _play(solver: Any, case: ClientStack, keep: Callable[[State], State] = as_it_is) -> list[Outcome]:
     """Train for three rounds; each client's memory is 0 at first."""
     state: State = {}
-    outcomes, now = [], replace(given, memory=np.zeros_like(given.memory))
+    outcomes, now = [], replace(case, memory=np.zeros_like(case.memory))
     for number in range(1, 4):
         terms = _terms(solver, now, state)
         followed = np.asarray(solver.correct(now.gradient, now.params, now.broadcast, **terms))
         outcomes.append(Outcome(f"in round {number} the clients followed {shown(followed)}", followed))
         if _remembers(solver):
-            kept = _kept(solver, now, state)
-            step, state = _concluded(solver, now, state, kept)
-            state, now = keep(state), replace(now, memory=kept)
+            new_memory = _new_memory(solver, now, state)
+            step, state = _conclude(solver, now, state, new_memory)
+            state, now = keep(state), replace(now, memory=new_memory)
             outcomes.append(Outcome(f"in round {number} the step was {shown(step)}", np.asarray(step)))
     return outcomes
 
@@ -65,31 +65,31 @@ PLAYING = Playing(stacks, _play)
 
 
 @define_check(stacks)
-def number_by_number(subject: Subject, given: ClientStack) -> None:
+def number_by_number(subject: Subject, case: ClientStack) -> None:
     """A correction acts on each number by itself: a stack of clients gets what each client gets alone."""
-    solver, arrays = subject.component, (given.gradient, given.params, given.broadcast)
-    for number, state in _states(solver, given):
-        terms = _terms(solver, given, state)
+    solver, arrays = subject.component, (case.gradient, case.params, case.broadcast)
+    for number, state in _states(solver, case):
+        terms = _terms(solver, case, state)
         together = np.asarray(solver.correct(*arrays, **terms))
-        if together.shape != given.gradient.shape or not np.isfinite(together).all():
-            fail(f"for gradients of shape {given.gradient.shape}, correct returned {shown(together)}")
+        if together.shape != case.gradient.shape or not np.isfinite(together).all():
+            fail(f"for gradients of shape {case.gradient.shape}, correct returned {shown(together)}")
         for i in range(len(together)):
             alone = np.asarray(solver.correct(*(a[i] for a in arrays), **{key: t[i] for key, t in terms.items()}))
             _alike(together[i], alone, f"client {i} got {{}} in the stack and {{}} alone, in round {number}")
         half = slice(0, (together.shape[1] + 1) // 2)
         cut = {key: term if term.shape[1] == 1 else term[:, half] for key, term in terms.items()}
-        part = np.asarray(solver.correct(*(a[:, half] for a in arrays), **cut))
-        _alike(together[:, half], part, "the first numbers were {} among all and {} by themselves")
+        component = np.asarray(solver.correct(*(a[:, half] for a in arrays), **cut))
+        _alike(together[:, half], component, "the first numbers were {} among all and {} by themselves")
 
 
 @define_check(stacks)
-def the_same_in_torch(subject: Subject, given: ClientStack) -> None:
+def the_same_in_torch(subject: Subject, case: ClientStack) -> None:
     """The correction is the same for torch tensors as for numpy arrays, and writes to none of them."""
     import torch
 
-    solver, arrays = subject.component, (given.gradient, given.params, given.broadcast)
-    for _, state in _states(solver, given):
-        terms = _terms(solver, given, state)
+    solver, arrays = subject.component, (case.gradient, case.params, case.broadcast)
+    for _, state in _states(solver, case):
+        terms = _terms(solver, case, state)
         tensors = [torch.from_numpy(a.copy()) for a in arrays]
         named = {key: torch.from_numpy(np.array(term)) for key, term in terms.items()}
         before = [tensor.clone() for tensor in (*tensors, *named.values())]
@@ -102,38 +102,38 @@ def the_same_in_torch(subject: Subject, given: ClientStack) -> None:
 
 
 @define_check(stacks)
-def affine_if_it_says_so(subject: Subject, given: ClientStack) -> None:
+def affine_if_it_says_so(subject: Subject, case: ClientStack) -> None:
     """A solver that says ``affine = True`` returns g + pull (w - w0) + shift, pull the same for all numbers."""
-    solver, none = subject.component, np.zeros_like(given.gradient)
+    solver, none = subject.component, np.zeros_like(case.gradient)
     if not Traits.of(solver).affine:
         return
-    for number, state in _states(solver, given):
-        terms = _terms(solver, given, state)
-        shift = np.asarray(solver.correct(none, given.broadcast, given.broadcast, **terms))
-        pull = (np.asarray(solver.correct(none, given.broadcast + 1, given.broadcast, **terms)) - shift)[:, :1]
-        expected = given.gradient + pull * (given.params - given.broadcast) + shift
-        found = np.asarray(solver.correct(given.gradient, given.params, given.broadcast, **terms))
-        _alike(found, expected, f"in round {number} it returned {{}}; affine would be {{}}", within=1e-4)
+    for number, state in _states(solver, case):
+        terms = _terms(solver, case, state)
+        shift = np.asarray(solver.correct(none, case.broadcast, case.broadcast, **terms))
+        pull = (np.asarray(solver.correct(none, case.broadcast + 1, case.broadcast, **terms)) - shift)[:, :1]
+        expected = case.gradient + pull * (case.params - case.broadcast) + shift
+        corrected = np.asarray(solver.correct(case.gradient, case.params, case.broadcast, **terms))
+        _alike(corrected, expected, f"in round {number} it returned {{}}; affine would be {{}}", within=1e-4)
 
 
 @define_check(stacks)
-def own_memory(subject: Subject, given: ClientStack) -> None:
+def own_memory(subject: Subject, case: ClientStack) -> None:
     """What a client is handed and what it keeps depends on its own memory and update, not on who else was chosen."""
     solver = subject.component
     if not isinstance(solver, MemorySolver):
         return
-    for number, state in _states(solver, given):
-        handed, kept = solver.prepare(given.memory, state, given.share), _kept(solver, given, state)
-        if kept.shape != given.memory.shape or kept.dtype != np.float32 or not np.isfinite(kept).all():
-            fail(f"remember should return finite float32 of shape {given.memory.shape}; got {shown(kept)}")
-        for i in range(len(kept)):
-            one = _picked(given, slice(i, i + 1))
-            alone = solver.prepare(one.memory, state, one.share)
+    for number, state in _states(solver, case):
+        handed, new_memory = solver.prepare(case.memory, state, case.share), _new_memory(solver, case, state)
+        if new_memory.shape != case.memory.shape or new_memory.dtype != np.float32 or not np.isfinite(new_memory).all():
+            fail(f"remember should return finite float32 of shape {case.memory.shape}; got {shown(new_memory)}")
+        for i in range(len(new_memory)):
+            single = _pick(case, slice(i, i + 1))
+            alone = solver.prepare(single.memory, state, single.share)
             for key in handed:
                 text = f"client {i} was handed {key} = {{}} with the others and {{}} alone, in round {number}"
                 _alike(handed[key][i], alone[key][0], text)
             text = f"client {i} kept {{}} with the others and {{}} alone, in round {number}"
-            _alike(kept[i], _kept(solver, one, state)[0], text)
+            _alike(new_memory[i], _new_memory(solver, single, state)[0], text)
 
 
 def _runs() -> list[str]:
@@ -145,7 +145,7 @@ def _runs() -> list[str]:
 
 
 @define_check(_runs)
-def stops_where_the_clients_balance(subject: Subject, given: str) -> None:
+def stops_where_the_clients_balance(subject: Subject, case: str) -> None:
     """Where clients follow their memory, training stops only where a weighted sum of their gradients is zero.
 
     There their gradients point opposite ways, whoever is away. FedAvg stops elsewhere: local steps bias it. A memory
@@ -154,7 +154,7 @@ def stops_where_the_clients_balance(subject: Subject, given: str) -> None:
     Reference: specification, section 1.4
     """
     if isinstance(subject.component, MemorySolver) and _clients_follow_it(subject.component):
-        must_balance(subject.component, given)
+        must_balance(subject.component, case)
 
 
 @define_check()
@@ -166,12 +166,12 @@ def the_same_in_both_engines(subject: Subject) -> None:
     from fedreach.simulation.simulation import Simulation
     from fedreach.testing.problems import tiny_simulation
 
-    made = tiny_simulation()
-    federation = replace(made.federation, solver=subject.component)
+    toy = tiny_simulation()
+    federation = replace(toy.federation, solver=subject.component)
     models = []
-    task = Task(build("linear", (2,), 2, seed=0), made.data, subject.component, federation.local, 0)
+    task = Task(build("linear", (2,), 2, seed=0), toy.data, subject.component, federation.local, 0)
     for name in ("sequential", "stacked"):
-        simulation = Simulation(federation, made.data, build_engine(name, task), rounds=3)
+        simulation = Simulation(federation, toy.data, build_engine(name, task), rounds=3)
         state = simulation.start()
         for _ in range(3):
             state = simulation.step(state).state
@@ -196,11 +196,11 @@ CHECKS = (
 )
 
 
-def must_balance(solver: Any, given: str) -> None:
+def must_balance(solver: Any, case: str) -> None:
     """Run the two quadratics to the end; the clients' gradients must point opposite ways there."""
     from fedreach.testing.problems import QuadraticEngine, two_quadratics
 
-    unreliable = Bernoulli(act_prob=0.6 if "away" in given else 1.0, reply_prob=0.6 if "lost" in given else 1.0)
+    unreliable = Bernoulli(act_prob=0.6 if "away" in case else 1.0, reply_prob=0.6 if "lost" in case else 1.0)
     simulation = two_quadratics(solver, Equal(), local=LocalSGD(rate=0.1, steps=10))
     simulation = replace(simulation, participation=unreliable)
     engine, state, near = simulation.engine, simulation.start(), 0
@@ -224,13 +224,13 @@ def must_balance(solver: Any, given: str) -> None:
     )
 
 
-def _states(solver: Any, given: ClientStack) -> Iterator[tuple[int, State]]:
+def _states(solver: Any, case: ClientStack) -> Iterator[tuple[int, State]]:
     """Yield rounds and the server's state in them: empty at first, and after two rounds."""
     yield 1, {}
     if _remembers(solver):
         state: State = {}
         for _ in range(2):
-            state = _concluded(solver, given, state, _kept(solver, given, state))[1]
+            state = _conclude(solver, case, state, _new_memory(solver, case, state))[1]
         yield 3, state
 
 
@@ -240,47 +240,47 @@ def _remembers(solver: Any) -> bool:
 
 def _clients_follow_it(solver: MemorySolver) -> bool:
     """Say whether what clients are handed depends on their memory."""
-    *_, given = stacks()
-    blank = replace(given, memory=np.zeros_like(given.memory))
-    for _, state in _states(solver, given):
-        handed, without = (_terms(solver, stack, state) for stack in (given, blank))
+    *_, case = stacks()
+    blank = replace(case, memory=np.zeros_like(case.memory))
+    for _, state in _states(solver, case):
+        handed, without = (_terms(solver, stack, state) for stack in (case, blank))
         if any(not same(handed[key], without[key]) for key in handed):
             return True
     return False
 
 
-def _concluded(solver: MemorySolver, given: ClientStack, state: State, kept: Float32s) -> tuple[Floats, State]:
+def _conclude(solver: MemorySolver, case: ClientStack, state: State, new_memory: Float32s) -> tuple[Floats, State]:
     """Return the step and the state after a round in which all k clients of 2 k replied."""
-    update, k = given.params - given.broadcast, len(given.params)
-    note = (kept - given.memory).astype(np.float32) if solver.sends_note else None
-    metrics = {"num_examples": given.share * 10, "loss": np.ones(k)}
+    update, k = case.params - case.broadcast, len(case.params)
+    note = (new_memory - case.memory).astype(np.float32) if solver.sends_note else None
+    metrics = {"num_examples": case.share * 10, "loss": np.ones(k)}
     step, new = solver.conclude(
         state, Reports(np.arange(k), update, metrics, note=note), update.mean(axis=0, dtype=np.float64), 2 * k
     )
-    if np.shape(step) != given.broadcast.shape[1:] or not np.isfinite(step).all():
-        fail(f"conclude should return a finite step of {given.broadcast.shape[1]} numbers; got {shown(step)}")
-    solver.served(given.broadcast[0], new)
+    if np.shape(step) != case.broadcast.shape[1:] or not np.isfinite(step).all():
+        fail(f"conclude should return a finite step of {case.broadcast.shape[1]} numbers; got {shown(step)}")
+    solver.served(case.broadcast[0], new)
     return step, new
 
 
-def _kept(solver: MemorySolver, given: ClientStack, state: State) -> Float32s:
-    return solver.remember(given.memory, state, given.params - given.broadcast, given.steps, 0.1)
+def _new_memory(solver: MemorySolver, case: ClientStack, state: State) -> Float32s:
+    return solver.remember(case.memory, state, case.params - case.broadcast, case.steps, 0.1)
 
 
-def _terms(solver: Any, given: ClientStack, state: State) -> Mapping[str, Float32s]:
+def _terms(solver: Any, case: ClientStack, state: State) -> Mapping[str, Float32s]:
     if not _remembers(solver):
         return {}
-    terms: Mapping[str, Float32s] = solver.prepare(given.memory, state, given.share)
+    terms: Mapping[str, Float32s] = solver.prepare(case.memory, state, case.share)
     for key, term in terms.items():
-        k, p = given.memory.shape
+        k, p = case.memory.shape
         if np.shape(term) not in ((k, p), (k, 1)) or term.dtype != np.float32:
             fail(f"prepare should return float32 of shape ({k}, {p}) or ({k}, 1); {key} is {shown(term)}")
     return terms
 
 
-def _picked(given: ClientStack, some: slice) -> ClientStack:
-    arrays = {key: value[some] for key, value in vars(given).items() if key != "words"}
-    return replace(given, **arrays)
+def _pick(case: ClientStack, rows: slice) -> ClientStack:
+    arrays = {key: value[rows] for key, value in vars(case).items() if key != "words"}
+    return replace(case, **arrays)
 
 
 def _alike(a: Any, b: Any, text: str, within: float = 1e-6) -> None:
