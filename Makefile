@@ -6,13 +6,17 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 # One thread a test process: pytest-xdist fills the cores.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: demo test test-all check format bench bench-long bench-gpu mutate docs figures clean
+.PHONY: demo test test-planted test-all check format bench bench-long bench-gpu mutate docs figures clean
 
 demo: $(VENV)/.installed-base
 	$(BIN)/fedreach compare --set method.serving=label_shift --out runs/digits
 
 test: $(VENV)/.installed-dev
-	$(TEST_ENV) $(BIN)/pytest -n 2 --dist worksteal --timeout 600 -m "not slow" tests src/fedreach
+	$(TEST_ENV) $(BIN)/pytest -n 2 --dist worksteal --timeout 600 -m "not slow and not planted" tests src/fedreach
+
+# Components with a mistake, and the checks that must catch them: where checks or methods have changed.
+test-planted: $(VENV)/.installed-dev
+	$(TEST_ENV) $(BIN)/pytest -n 2 --dist worksteal --timeout 600 -m planted tests/testing tests/methods
 
 test-all: $(VENV)/.installed-oracles
 	$(TEST_ENV) $(BIN)/pytest -n 2 --dist worksteal tests src/fedreach

@@ -24,8 +24,8 @@ def pytest_configure() -> None:
 
 
 NOT_LATER = ("test_gradient_table.py", "test_table.py")
-LATER = ("test_planted_*.py", "test_*_benchmark.py", "test_*_table.py")
-"""Tests of checks and of benchmarks, beside those of the library: `make test-all` runs them."""
+LATER = ("test_*_benchmark.py", "test_*_table.py")
+"""Tests of benchmarks, beside those of the library: `make test-all` runs them."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -200,7 +200,7 @@ def test_decisions_and_checks_of_an_experiment_need_no_torch() -> None:
     assert not loaded(statement) & HEAVY
     assert not loaded("import fedreach.config.load, fedreach.experiments.compare") & HEAVY
     assert not loaded("import fedreach.data.sets.catalogue, fedreach.data.partition, fedreach.data.noise") & HEAVY
-    assert not loaded("import fedreach.testing, fedreach.cli.verdicts") & HEAVY
+    assert not loaded("import fedreach.testing, fedreach.cli.checking") & HEAVY
 
 
 def test_scipy_is_loaded_only_where_something_is_worked_out() -> None:

@@ -58,22 +58,22 @@ class Scaled:
 SHRINKINGS = NameTable("fedreach.federation", whole="shrinking:Whole", scaled="shrinking:Scaled")
 '''
 
-LAWS = '''\
-"""Laws of what makes the mean update smaller."""
+CHECKS = '''\
+"""Checks of what makes the mean update smaller."""
 
 import numpy as np
 
-from fedreach.testing.law import broken, law
+from fedreach.testing.base import define_check, fail
 
 
-@law()
+@define_check()
 def never_longer(subject):
     """The step is no longer than the mean update."""
-    if not np.linalg.norm(subject.part.shrunk(np.ones(3))) <= np.sqrt(3):
-        broken("it is longer", "three ones")
+    if not np.linalg.norm(subject.component.shrunk(np.ones(3))) <= np.sqrt(3):
+        fail("it is longer", "three ones")
 
 
-LAWS, METHOD_LAWS = (never_longer,), {}
+CHECKS = (never_longer,)
 '''
 
 ROW = """\
@@ -84,7 +84,7 @@ ROW = """\
         known_by=("shrunk",),
         path=METHOD,
         default="whole",
-        laws=f"{LAWS}.shrinking",
+        checks=f"{CHECKS}.shrinking",
     ),
 """
 
@@ -125,7 +125,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Run:
     package = folder / "src" / "fedreach"
     shutil.copytree(Path(fedreach.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
     (package / "federation" / "shrinking.py").write_text(PART, encoding="utf-8")
-    (package / "testing" / "laws" / "shrinking.py").write_text(LAWS, encoding="utf-8")
+    (package / "testing" / "checks" / "shrinking.py").write_text(CHECKS, encoding="utf-8")
     inserted(package / "registry.py", '    "radio": Kind(', ROW)
     field = "    shrinking: Shrinking = Whole()\n"
     inserted(package / "federation" / "federation.py", "\n    def __post_init__", field)
@@ -156,10 +156,10 @@ def test_it_is_listed_and_completed(python: Run) -> None:
 
 def test_it_is_verified(python: Run) -> None:
     right = python("-m", "fedreach", "verify", "scaled")
-    assert (right.returncode, right.stdout.split()[:4]) == (0, ["shrinking", "scaled", "1", "laws"])
+    assert (right.returncode, right.stdout.split()[:4]) == (0, ["shrinking", "scaled", "all", "checks"])
     wrong = python("-m", "fedreach", "verify", "mine.py:Doubled")  # whose kind is seen from its method
     assert wrong.returncode == 1
-    assert 'mine.py:Doubled breaks the law "never longer": The step is no longer than the mean update.' in wrong.stdout
+    assert 'mine.py:Doubled fails the check "never longer": The step is no longer than the mean update.' in wrong.stdout
 
 
 def test_an_experiment_may_name_it_and_is_told_what_is_wrong(python: Run) -> None:

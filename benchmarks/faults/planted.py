@@ -1,4 +1,4 @@
-"""Faults planted into a copy of the sources, one at a time, and which tests and laws catch each.
+"""Faults planted into a copy of the sources, one at a time, and which tests catch each.
 
     python benchmarks/faults/planted.py                  # all: half an hour on one core
     python benchmarks/faults/planted.py hull tolerance   # those whose names have one of these words
@@ -24,7 +24,6 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 SOURCES = "src/fedreach/"
-LAWS = "--laws-of"  # what this file is called with beside the planted sources
 
 
 class Fault(NamedTuple):
@@ -35,7 +34,7 @@ class Fault(NamedTuple):
     old: str
     new: str
     tests: Sequence[str]  # below tests/
-    parts: Sequence[tuple[str, str]] = ()  # kinds and names of those whose own laws say so, too
+    methods: Sequence[tuple[str, str]] = ()  # kinds and names of those whose own checks, in tests/methods, say so, too
 
 
 FAULTS = (
@@ -304,33 +303,25 @@ def plant(fault: Fault, folder: Path) -> None:
 
 
 def catchers(fault: Fault) -> list[str]:
-    """Return the tests that fail, and the laws that are broken, with the fault planted."""
+    """Return the tests that fail with the fault planted."""
     with tempfile.TemporaryDirectory() as name:
         shutil.copytree(ROOT / SOURCES, Path(name) / SOURCES, ignore=shutil.ignore_patterns("__pycache__"))
         plant(fault, Path(name))
         where = {**os.environ, "PYTHONPATH": str(Path(name) / "src")}
         found = []
-        for tests in fault.tests:
-            path, *more = f"tests/{tests}".split()
-            said = _run(["-m", "pytest", "--tb=no", "-rfE", path, *more], where)
+        for tests in [*(f"tests/{tests}".split() for tests in fault.tests), *map(of_method, fault.methods)]:
+            said = _run(["-m", "pytest", "--tb=no", "-rfE", *tests], where)
             if not re.search(r"^\d+ (passed|failed|error)", said, re.MULTILINE):
                 raise ValueError(f"{fault.name}: no test ran. {said}")
-            found += re.findall(r"^(?:FAILED|ERROR) \S*?(\w+)\.py::(\S+)", said, re.MULTILINE)
-        laws = _run([__file__, LAWS, *(word for part in fault.parts for word in part)], where) if fault.parts else ""
-    return [f"{file}: {test}" for file, test in found] + re.findall(r"^law: .*", laws, re.MULTILINE)
+            found += re.findall(r"^(?:FAILED|ERROR) \S*?(\w+)\.py::(.+?)(?: - .*)?$", said, re.MULTILINE)
+    return [f"{file}: {test}" for file, test in found]
 
 
-def print_broken(kind: str, name: str) -> None:
-    """Print which of its own laws a built-in part breaks."""
-    from fedreach import registry
-    from fedreach.testing import trial
-    from fedreach.testing.law import Subject, judge
-    from fedreach.testing.laws.variants import variants
-
-    options = variants(kind, name)[0]
-    subject = Subject.of(kind, registry.table(kind)[name](**options), options, name)
-    for breach in judge(subject, trial.laws_of(kind, [name])[len(trial.laws_of(kind)) :]).broken:
-        print(f"law: {name}, {breach.law}")
+def of_method(method: tuple[str, str]) -> list[str]:
+    """Return what selects the tests of the checks of a built-in method."""
+    kind, name = method
+    files = sorted(str(file.relative_to(ROOT)) for file in ROOT.glob(f"tests/methods/test_{kind}*.py"))
+    return [*files, "-k", f"test_a_method_passes_its_checks and {name}"]
 
 
 def _run(arguments: Sequence[str], environment: dict[str, str]) -> str:
@@ -342,10 +333,6 @@ def _run(arguments: Sequence[str], environment: dict[str, str]) -> str:
 
 def main() -> int:
     """Plant each fault, print what catches it, and return 1 if one is caught by nothing."""
-    if sys.argv[1:2] == [LAWS]:
-        for kind, name in zip(sys.argv[2::2], sys.argv[3::2], strict=True):
-            print_broken(kind, name)
-        return 0
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*", help="of the names of faults; default: all")
     words = parser.parse_args().words

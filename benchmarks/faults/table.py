@@ -73,7 +73,7 @@ def lies(quick: bool) -> list[Row]:
 
 
 def plants(quick: bool) -> list[Row]:
-    """Mistakes in the sources, which a law or a test must tell."""
+    """Mistakes in the sources, which a test must tell."""
     from planted import FAULTS, catchers
 
     chosen = FAULTS[:3] if quick else FAULTS

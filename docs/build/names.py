@@ -49,7 +49,7 @@ PUBLIC: dict[str, tuple[str, str, list[str]]] = {
         ],
     ),
     "flower": ("Flower", "Real federations; `pip install 'fedreach[flower]'`.", ["fedreach.flower"]),
-    "testing": ("Laws", "Checks of your own parts.", ["fedreach.testing"]),
+    "testing": ("Checks", "Checks of your own parts.", ["fedreach.testing"]),
     "wireless": (
         "Seconds, joules and bandwidth",
         "Channels, costs, and who gets which share of the band.",

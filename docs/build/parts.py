@@ -30,8 +30,8 @@ def page(kind: str) -> str:
     if row.path is not None:
         table = ".".join((*row.path, kind))
         lines.append(f"Key: `{table}`" + (f'; default: `"{row.default}"`.' if row.default else "."))
-    if row.laws:
-        lines.append("`fedreach verify NAME` tries the laws of this kind, on your own as well.")
+    if row.checks:
+        lines.append("`fedreach verify NAME` runs the checks of this kind, on your own as well.")
     if row.users_own and row.protocol:
         lines.append(f"Your own follows [`{row.protocol.rpartition(':')[2]}`][{row.protocol.replace(':', '.')}].")
     in_full = kind not in FROM_CATALOGUE

@@ -10,7 +10,7 @@ import numpy as np
 
 import fedreach as fr
 from fedreach.federation.weighting import OwnWeight
-from fedreach.testing import check_weighting
+from fedreach.testing import check
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class ByDoubt(OwnWeight):
         return 1.001 - metrics["sureness"]
 
 
-check_weighting(ByDoubt())  # the laws of every weighting; raises in words where one is broken
+check(ByDoubt())  # what every weighting must satisfy; raises and says in words what fails
 
 digits = fr.load("digits").partition("dirichlet_by_class", clients=50, alpha=0.1, min_size=2, participants=20)
 model, local = {"name": "mlp", "hidden": [32]}, {"epochs": 2, "batch_size": 16}

@@ -18,7 +18,7 @@ from fedreach.federation.solvers import FedAvg
 from fedreach.federation.weighting import ByExamples
 from fedreach.simulation.simulation import simulate
 from fedreach.streams import generator
-from fedreach.testing import check_allocation
+from fedreach.testing import check
 from fedreach.wireless.allocation import Allocation, AllocationProblem, solve
 from fedreach.wireless.allocation.rules import Equal, Exact
 from fedreach.wireless.radio import Radio
@@ -36,7 +36,7 @@ class ByNeed:
         return Allocation.of(problem, slice(None), share, self.part * problem.max_hertz)
 
 
-check_allocation(ByNeed())  # it keeps the laws that every rule must keep
+check(ByNeed())  # it passes the checks of every rule
 
 digits = load("digits")
 data = federate(digits, dirichlet_by_class(digits.train_y, 40, generator(0, "partition"), alpha=0.5), seed=0)

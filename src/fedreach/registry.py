@@ -40,13 +40,13 @@ class Kind:
     given: tuple[str, ...] = ()  # what is handed in by name
     path: tuple[str, ...] | None = None  # tables of an experiment above its key; None: it has none
     default: str | None = None  # of a part of [method]
-    laws: str = ""  # module of the laws that its parts keep; "" where there are none
+    checks: str = ""  # module of the checks that its parts must pass; "" if it has none
     users_own: bool = True  # may be "FILE.py:NAME"
     together: str = ""  # what refuses several that do not go together; "" where nothing does
     unknown: str = ""  # said where nothing is called so, nor nearly so
 
 
-PROTOCOLS, LAWS, METHOD = "fedreach.federation.protocols", "fedreach.testing.laws", ("method",)
+PROTOCOLS, CHECKS, METHOD = "fedreach.federation.protocols", "fedreach.testing.checks", ("method",)
 
 KINDS: Mapping[str, Kind] = {
     "data": Kind(
@@ -83,7 +83,7 @@ KINDS: Mapping[str, Kind] = {
         also={"replies": "fedreach.federation.participation:LosesReplies"},
         known_by=("available",),
         path=("population",),
-        laws=f"{LAWS}.participation",
+        checks=f"{CHECKS}.participation",
     ),
     "model": Kind("fedreach.models:MODELS", "What is trained.", given=("sample_shape", "num_classes"), path=()),
     "augmentation": Kind(
@@ -105,7 +105,7 @@ KINDS: Mapping[str, Kind] = {
         handed=("view", "k", "rng"),
         path=METHOD,
         default="uniform",
-        laws=f"{LAWS}.selection",
+        checks=f"{CHECKS}.selection",
     ),
     "weighting": Kind(
         "fedreach.federation.weighting:WEIGHTINGS",
@@ -117,7 +117,7 @@ KINDS: Mapping[str, Kind] = {
         handed=("reports",),
         path=METHOD,
         default="by_examples",
-        laws=f"{LAWS}.weighting",
+        checks=f"{CHECKS}.weighting",
     ),
     "solver": Kind(
         "fedreach.federation.solvers:SOLVERS",
@@ -127,7 +127,7 @@ KINDS: Mapping[str, Kind] = {
         known_by=("correct",),
         path=METHOD,
         default="fedavg",
-        laws=f"{LAWS}.solver",
+        checks=f"{CHECKS}.solver",
     ),
     "server": Kind(
         "fedreach.federation.server:SERVERS",
@@ -137,7 +137,7 @@ KINDS: Mapping[str, Kind] = {
         known_by=("apply",),
         path=METHOD,
         default="average",
-        laws=f"{LAWS}.server",
+        checks=f"{CHECKS}.server",
     ),
     "aggregation": Kind(
         "fedreach.federation.aggregation:AGGREGATIONS",
@@ -146,7 +146,7 @@ KINDS: Mapping[str, Kind] = {
         known_by=("combine",),
         path=METHOD,
         default="mean",
-        laws=f"{LAWS}.aggregation",
+        checks=f"{CHECKS}.aggregation",
     ),
     "loss": Kind(
         "fedreach.federation.losses:LOSSES",
@@ -162,7 +162,7 @@ KINDS: Mapping[str, Kind] = {
         handed=("outputs", "targets"),
         path=METHOD,
         default="cross_entropy",
-        laws=f"{LAWS}.loss",
+        checks=f"{CHECKS}.loss",
     ),
     "serving": Kind(
         "fedreach.federation.serving:SERVINGS",
@@ -179,7 +179,7 @@ KINDS: Mapping[str, Kind] = {
         known_by=("contribute", "predict"),
         path=METHOD,
         default="none",
-        laws=f"{LAWS}.serving",
+        checks=f"{CHECKS}.serving",
     ),
     "label_statistics": Kind(
         "fedreach.federation.labels:LABEL_STATISTICS",
@@ -189,7 +189,7 @@ KINDS: Mapping[str, Kind] = {
         known_by=("release",),
         path=METHOD,
         default="exact",
-        laws=f"{LAWS}.label_statistics",
+        checks=f"{CHECKS}.label_statistics",
     ),
     "allocation": Kind(
         "fedreach.wireless.allocation.rules:RULES",
@@ -197,14 +197,14 @@ KINDS: Mapping[str, Kind] = {
         "fedreach.wireless.allocation.rules:AllocationRule",
         known_by=("allocate",),
         path=METHOD,
-        laws=f"{LAWS}.allocation",
+        checks=f"{CHECKS}.allocation",
     ),
     "measurement": Kind(
         "fedreach.federation.measurements:MEASUREMENTS",
         "A number that a client measures of its own examples and reports.",
         f"{PROTOCOLS}:Measurement",
         known_by=("measure",),
-        laws=f"{LAWS}.measurement",
+        checks=f"{CHECKS}.measurement",
     ),
     "metric": Kind(
         "fedreach.evaluation.metrics:METRICS",
@@ -213,7 +213,7 @@ KINDS: Mapping[str, Kind] = {
         known_by=("of",),
         function="fedreach.evaluation.metrics:FunctionMetric",
         handed=("y_true", "scores"),
-        laws=f"{LAWS}.metric",
+        checks=f"{CHECKS}.metric",
         together="fedreach.evaluation.metrics:further_metrics",
         unknown=" FedReach classifies; there is no regression to score.",
     ),
@@ -232,8 +232,8 @@ KINDS: Mapping[str, Kind] = {
 }
 """All kinds, in the order in which they are listed."""
 
-VERIFIED = tuple(kind for kind, row in KINDS.items() if row.laws)
-"""Kinds of which there are laws."""
+VERIFIED = tuple(kind for kind, row in KINDS.items() if row.checks)
+"""Kinds that have checks."""
 
 
 class NameTable(Mapping[str, Any]):

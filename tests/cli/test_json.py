@@ -54,12 +54,12 @@ def test_runs_that_fail_stand_beside_those_that_do_not(fedreach: Command, home: 
     assert [method["method"] for method in told["methods"]] == ["uniform", "entropy"]
 
 
-def test_a_part_that_breaks_a_law_is_told_whole(fedreach: Command, home: Path) -> None:
+def test_a_component_that_fails_a_check_is_reported_whole(fedreach: Command, home: Path) -> None:
     (home / "own.py").write_text("def nobody(view, k, rng):\n    return view.ids[:k] + 1000\n", encoding="utf-8")
     told = document(fedreach, 1, "verify", "own.py:nobody")
-    assert told["kept"] is False
-    assert told["parts"][0]["broken"]
-    assert told["error"].endswith("a law.")
+    assert told["passed"] is False
+    assert told["components"][0]["failures"]
+    assert told["error"].endswith("a check.")
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from fedreach.federation.values import ClientView, Reports, Selection
 from fedreach.storage.float16 import packed, unpacked
 from fedreach.storage.table import RowTable
 from fedreach.streams import generator
-from fedreach.testing.trial import check_selection
+from fedreach.testing import check
 
 from .small import D, federation, make_reports, start
 from .small import make_view as small_view
@@ -304,7 +304,7 @@ def test_halves_choose_as_updates_that_were_rounded_to_them(policy):
 
 
 def test_a_table_of_halves_keeps_the_laws_of_a_policy():
-    check_selection(Minimax(dtype="float16"))
+    check(Minimax(dtype="float16"))
 
 
 def test_a_table_becomes_large_at_16_mib_and_shares_what_did_not_change():

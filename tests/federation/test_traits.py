@@ -17,7 +17,7 @@ from fedreach.federation.server import Average, FedDF, FineTune, Safari, ServerO
 from fedreach.federation.solvers import FedAvg, FedDyn, FedProx, Scaffold
 from fedreach.federation.traits import Traits
 from fedreach.federation.weighting import ByEntropy, ByExamples, Clip, FunctionWeighting, Mix, Product
-from fedreach.testing.purity import Watched
+from fedreach.testing.checks.common import Watched
 from fedreach.wireless.allocation.rules import Equal as EqualShares
 
 from .small import federation

@@ -1,9 +1,8 @@
-"""The checks that everybody may use: what they find, how they say it, and that all built-in parts pass them."""
+"""The checks that everybody may use: what they find, how they report it, and that all built-in components pass."""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -12,123 +11,118 @@ from fedreach import registry
 from fedreach.errors import ConfigError
 from fedreach.federation.selection import Minimax, Policy, Uniform
 from fedreach.federation.server import Average
-from fedreach.federation.solvers import FedAvg, Scaffold
+from fedreach.federation.serving.plain import Plain
+from fedreach.federation.solvers import FedAvg
 from fedreach.federation.values import Selection
 from fedreach.federation.weighting import ByEntropy, ByExamples, Equal
-from fedreach.testing import (
-    BrokenLaw,
-    check_label_statistics,
-    check_measurement,
-    check_participation,
-    check_selection,
-    check_server,
-    check_solver,
-    check_weighting,
-    trial,
-)
-from fedreach.testing.law import Subject, judge
-from fedreach.testing.laws import selection as selection_laws
+from fedreach.testing import CheckFailed, check
+from fedreach.testing.base import Subject, run_checks
+from fedreach.testing.checks import selection as selection_checks
 from fedreach.testing.rounds import played
+from fedreach.testing.verify import EXAMPLE_OPTIONS, check_built_in, check_component, checks_of, kind_of
 from fedreach.testing.worlds import report_series, worlds
 
+from .own_rule import Own
+from .variants import VARIANTS
+
 EVERYTHING = [(kind, name) for kind in registry.VERIFIED for name in registry.table(kind)]
-LONG = {("selection", "csra"), ("selection", "rademacher")}  # a minute together: they solve a problem a round
-TRIED = [pytest.param(*one, marks=pytest.mark.slow) if one in LONG else one for one in EVERYTHING]
+LONG = {("selection", "csra"), ("selection", "rademacher")}  # a minute together: they solve a problem every round
+BUILT_IN = [pytest.param(*each, marks=pytest.mark.slow) if each in LONG else each for each in EVERYTHING]
+FURTHER = [(kind, name, options) for (kind, name), variants in VARIANTS.items() for options in variants]
 
 
-@pytest.mark.parametrize(("kind", "name"), TRIED, ids=lambda value: value)
-def test_a_built_in_part_keeps_all_laws(kind, name):
-    found = trial.verdict_of_built_in(kind, name)
-    assert not found.broken, "\n".join(map(str, found.broken))
-    assert not found.skipped
-    shared = len(trial.laws_of(kind))
-    assert found.laws > shared, "beside those of its kind, every built-in part has laws of its own"
+@pytest.mark.parametrize(("kind", "name"), BUILT_IN, ids=lambda value: value)
+def test_a_built_in_component_passes_all_checks(kind, name):
+    results = check_built_in(kind, name)
+    assert not results.failures, "\n".join(map(str, results.failures))
+    assert not results.skipped
+    assert results.checks == len(checks_of(kind))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "name", "options"), FURTHER, ids=str)
+def test_a_built_in_component_passes_them_with_other_options(kind, name, options):
+    results = check_built_in(kind, name, options)
+    assert not results.failures, "\n".join(map(str, results.failures))
+    assert not results.skipped
+
+
+def test_options_are_given_to_built_in_components_only():
+    assert {*EXAMPLE_OPTIONS, *VARIANTS} <= set(EVERYTHING)
 
 
 @pytest.mark.parametrize("kind", registry.VERIFIED)
-def test_every_law_says_what_it_is(kind):
-    laws = trial.laws_of(kind, list(registry.table(kind)))
-    for law in laws:
-        assert law.statement.endswith("."), law.name
-        assert law.statement[0].isupper()
-        assert len(law.name) > 5
-    contract = [law.name for law in trial.laws_of(kind)]
-    assert len(set(contract)) == len(contract)
+def test_every_check_has_a_name_and_a_statement(kind):
+    checks = checks_of(kind)
+    for each in checks:
+        assert each.statement.endswith("."), each.name
+        assert each.statement[0].isupper()
+        assert len(each.name) > 5
+    assert len({each.name for each in checks}) == len(checks)
 
 
-def test_the_table_of_laws_names_built_in_parts_only():
-    for kind in registry.VERIFIED:
-        for name in registry.table(kind):
-            assert trial.laws_of(kind, [name])[len(trial.laws_of(kind)) :], f"{kind} {name} has no law of its own"
-    with pytest.raises(ConfigError, match=r"There is no selection 'minimaxx'\. Did you mean 'minimax'"):
-        trial.laws_of("selection", ["minimaxx"])
+def test_an_unknown_type_is_refused():
     with pytest.raises(ConfigError, match="Did you mean 'selection'"):
-        trial.laws_of("selections")
+        checks_of("selections")
 
 
 # ------------------------------------------------------------------------------------------------ what is checked
 
 
-def test_right_parts_pass_the_check_of_their_kind():
-    check_selection(Uniform())
-    check_weighting(ByEntropy())
-    check_solver(FedAvg())
-    check_server(Average())
-    for check, kind, name in [
-        (check_participation, "participation", "always"),
-        (check_label_statistics, "label_statistics", "exact"),
-        (check_measurement, "measurement", "disagreement"),
-    ]:
+def test_right_components_pass_the_checks_of_their_type():
+    for component in (Uniform(), ByEntropy(), FedAvg(), Average()):
+        check(component)
+    for kind, name in [("participation", "always"), ("label_statistics", "exact"), ("measurement", "disagreement")]:
         check(registry.table(kind)[name]())
 
 
-def test_plain_functions_are_parts():
-    check_selection(lambda view, k, rng: rng.choice(view.ids[view.available], k, replace=False))
-    check_weighting(lambda reports: np.sqrt(reports.metrics["num_examples"]))
-    with pytest.raises(BrokenLaw) as caught:
-        check_selection(lambda view, k, rng: np.arange(k))
-    assert caught.value.law == "valid choice"
+def test_plain_functions_are_components():
+    check(lambda view, k, rng: rng.choice(view.ids[view.available], k, replace=False))
+    check(lambda reports: np.sqrt(reports.metrics["num_examples"]))
+    with pytest.raises(CheckFailed) as caught:
+        check(lambda view, k, rng: np.arange(k))
+    assert caught.value.check == "valid choice"
 
 
-def test_a_breach_says_part_law_input_and_what_happened():
+def test_a_failure_names_component_check_input_and_what_happened():
     class AllOfThem(Policy):
         def select(self, state, view, k, rng):
             return Selection(view.ids[view.available])
 
-    with pytest.raises(BrokenLaw) as caught:
-        check_selection(AllOfThem())
-    breach = caught.value
-    assert (breach.part, breach.law) == ("AllOfThem", "valid choice")
-    assert breach.given == "6 clients, 0 to 5, no two alike; cohort 2"
-    assert breach.happened.startswith("it was refused: AllOfThem.select must return at most the 2 clients")
-    assert str(breach).splitlines() == [
-        'AllOfThem breaks the law "valid choice": In every round a policy chooses participants that can be reached, '
+    with pytest.raises(CheckFailed) as caught:
+        check(AllOfThem())
+    failure = caught.value
+    assert (failure.component, failure.check) == ("AllOfThem", "valid choice")
+    assert failure.case == "6 clients, 0 to 5, no two alike; cohort 2"
+    assert failure.happened.startswith("it was refused: AllOfThem.select must return at most the 2 clients")
+    assert str(failure).splitlines() == [
+        'AllOfThem fails the check "valid choice": In every round a policy chooses participants that can be reached, '
         "each once, and says so in a `Selection`.",
-        f"  with:     {breach.given}",
-        f"  happened: {breach.happened}",
+        f"  with:     {failure.case}",
+        f"  happened: {failure.happened}",
     ]
-    assert any('also breaks "cohort size"' in note for note in breach.__notes__)
+    assert any('also fails "cohort size"' in note for note in failure.__notes__)
 
 
 def test_an_exception_is_told_with_its_line_and_what_facts_are():
-    with pytest.raises(BrokenLaw) as caught:
-        check_selection(lambda view, k, rng: view.ids[np.argsort(view.label_entropy[view.available])[:k]])
+    with pytest.raises(CheckFailed) as caught:
+        check(lambda view, k, rng: view.ids[np.argsort(view.label_entropy[view.available])[:k]])
     assert "it raised TypeError in line" in caught.value.happened
     assert "of test_checks.py" in caught.value.happened
     assert "whose attribute `needs` lists them" in caught.value.happened
-    with pytest.raises(BrokenLaw, match=r"it raised KeyError .* whose attribute `needs` lists them"):
-        check_weighting(lambda reports: reports.metrics["label_entropy"])
+    with pytest.raises(CheckFailed, match=r"it raised KeyError .* whose attribute `needs` lists them"):
+        check(lambda reports: reports.metrics["label_entropy"])
 
 
-def test_a_law_can_be_left_out_by_its_name():
+def test_a_check_can_be_left_out_by_its_name():
     def low_ids_first(view, k, rng):
         return view.ids[view.available][:k]
 
-    with pytest.raises(BrokenLaw, match="renaming"):
-        check_selection(low_ids_first)
-    check_selection(low_ids_first, without=["renaming"])
-    with pytest.raises(ConfigError, match=r"There is no law 'renamin' for low_ids_first\. Did you mean 'renaming'"):
-        check_selection(low_ids_first, without=["renamin"])
+    with pytest.raises(CheckFailed, match="renaming"):
+        check(low_ids_first)
+    check(low_ids_first, without=["renaming"])
+    with pytest.raises(ConfigError, match=r"There is no check 'renamin' for low_ids_first\. Did you mean 'renaming'"):
+        check(low_ids_first, without=["renamin"])
 
 
 def test_a_policy_may_begin_without_chance_and_draw_later():
@@ -145,53 +139,27 @@ def test_a_policy_may_begin_without_chance_and_draw_later():
         def observe(self, state, reports):
             return {"rounds": state["rounds"] + 1}
 
-    check_selection(FirstTheLargest())
+    check(FirstTheLargest())
 
 
-# -------------------------------------------------------------------------------------------- whose laws are kept
-
-
-def test_an_heir_or_namesake_of_a_built_in_part_keeps_its_laws():
-    class Heir(Scaffold): ...
-
-    namesake = type("Scaffold", (FedAvg,), {})
-    assert trial.like("solver", Heir()) == ("scaffold",)
-    assert trial.like("solver", namesake()) == ("fedavg", "scaffold")
-    assert trial.like("solver", object()) == ()
-    with pytest.raises(BrokenLaw):
-        check_solver(namesake())
-
-
-def test_a_replacement_is_held_to_the_laws_of_what_it_replaces():
-    @dataclass(frozen=True)
-    class Mine:
-        def weights(self, state, reports):
-            raw = 2.0 ** reports.metrics["label_entropy"]
-            return raw / raw.sum(), state
-
-        needs = ("label_entropy",)
-
-    check_weighting(Mine())
-    with pytest.raises(BrokenLaw) as caught:
-        check_weighting(Mine(), as_="entropy")
-    assert caught.value.law == "golden entropy"
+# ------------------------------------------------------------------------------------------ the type of a component
 
 
 @pytest.mark.parametrize(("kind", "name"), EVERYTHING, ids=lambda value: value)
-def test_the_kind_of_a_part_is_seen_from_its_methods(kind, name):
-    assert trial.kind_of(registry.table(kind)[name]) == kind
+def test_the_type_of_a_component_is_seen_from_its_methods(kind, name):
+    assert kind_of(registry.table(kind)[name]) == kind
 
 
-def test_what_is_no_part_is_refused():
+def test_what_is_no_component_is_refused():
     with pytest.raises(ConfigError, match=r"int has the methods of no kind of part .* Say which it is meant to be"):
-        trial.kind_of(5)
+        kind_of(5)
 
 
-# ------------------------------------------------------------------------------------------------- what laws see
+# -------------------------------------------------------------------------------------- what components are checked on
 
 
-def test_parts_are_tried_on_inconvenient_federations():
-    """The inputs themselves: were they all ordinary, the laws would find little."""
+def test_components_are_tried_on_inconvenient_federations():
+    """The inputs themselves: were they all ordinary, the checks would find little."""
     made = list(worlds())
     assert len({world.words for world in made}) == len(made) >= 10
     sizes = [len(world.ids) for world in made]
@@ -210,8 +178,8 @@ def test_parts_are_tried_on_inconvenient_federations():
 def test_rounds_are_played_as_in_a_simulation():
     (six, *_) = worlds()
     turns = played(Minimax(), six)
-    assert turns[0].asked == tuple(range(6))  # everybody is asked for an update once
-    assert [turn.asked for turn in turns[1:]] == [()] * 3
+    assert turns[0].probed == tuple(range(6))  # everybody is asked for an update once
+    assert [turn.probed for turn in turns[1:]] == [()] * 3
     assert all(len(turn.chosen) == 2 for turn in turns)
     assert turns == played(Minimax(), six)
 
@@ -228,22 +196,31 @@ def test_a_renamed_client_takes_everything_along():
         np.testing.assert_array_equal(values, a.metrics[name][order])
 
 
-def test_a_part_whose_library_is_missing_is_skipped(monkeypatch):
+def test_a_component_whose_library_is_missing_is_skipped(monkeypatch):
     monkeypatch.setitem(sys.modules, "clarabel", None)
-    monkeypatch.setattr(trial, "variants", lambda kind, name: ({"search": "paper"},))
-    found = trial.verdict_of_built_in("selection", "csra")
-    assert "pip install 'fedreach[reproduce]'" in found.skipped
-    assert found.keeps_all
+    results = check_built_in("selection", "csra", {"search": "paper"})
+    assert "pip install 'fedreach[reproduce]'" in results.skipped
+    assert results.passed
 
 
-def test_laws_do_not_disturb_the_generators_that_everybody_shares():
+def test_checks_do_not_disturb_the_generators_that_everybody_shares():
     np.random.seed(7)  # noqa: NPY002
     wanted = np.random.random(3)  # noqa: NPY002
     np.random.seed(7)  # noqa: NPY002
-    judge(Subject.of("selection", Uniform()), selection_laws.LAWS)
+    run_checks(Subject.of("selection", Uniform()), selection_checks.CHECKS)
     np.testing.assert_array_equal(np.random.random(3), wanted)  # noqa: NPY002
 
 
 def test_weightings_are_tried_with_what_they_need_and_measure():
-    check_weighting(registry.table("weighting")["product"]((ByEntropy(), ByExamples(), Equal())))
-    check_weighting(registry.table("weighting")["disagreement"]())
+    check(registry.table("weighting")["product"]((ByEntropy(), ByExamples(), Equal())))
+    check(registry.table("weighting")["disagreement"]())
+
+
+# ------------------------------------------------------------------------------------------ rules that are not built in
+
+
+@pytest.mark.parametrize("rule", [Own(), Own(strength=1.0), Plain()], ids=repr)
+def test_a_right_serving_rule_passes_all_checks(rule):
+    assert kind_of(rule) == "serving"
+    results = check_component("serving", rule)
+    assert not results.failures, "\n".join(map(str, results.failures))

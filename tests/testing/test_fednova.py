@@ -1,4 +1,4 @@
-"""The laws let in what the protocols allow: FedNova, whose memory corrects no gradient, and parts near it that err."""
+"""Checks pass what the protocols allow: FedNova, whose memory corrects no gradient. Parts near it that err fail."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.weighting import ByExamples, Equal
 from fedreach.models import build
 from fedreach.simulation.simulation import Simulation
-from fedreach.testing import trial
 from fedreach.testing.problems import tiny_simulation
+from fedreach.testing.verify import check_component, checks_of, kind_of
 
 from . import fednova
 
@@ -31,11 +31,11 @@ EXAMPLES = [3, 12, 24]
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_correct_fednova_keeps_all_laws(kind, part):
-    assert trial.kind_of(part) == kind
-    found = trial.verdict(kind, part)
-    assert not found.broken, "\n".join(map(str, found.broken))
-    assert found.laws == len(trial.laws_of(kind))
+def test_a_correct_fednova_passes_all_checks(kind, part):
+    assert kind_of(part) == kind
+    results = check_component(kind, part)
+    assert not results.failures, "\n".join(map(str, results.failures))
+    assert results.checks == len(checks_of(kind))
 
 
 @pytest.mark.parametrize(
@@ -87,6 +87,5 @@ def test_a_fednova_that_counts_for_others_or_divides_by_nothing_is_refused():
         def remember(self, memory, state, update, steps, rate):
             return memory
 
-    for part, law in ((ByPlace(), "own memory"), (Empty(), "going on from a file")):
-        broken = {breach.law for breach in trial.verdict("solver", part).broken}
-        assert law in broken
+    for part, check in ((ByPlace(), "own memory"), (Empty(), "going on from a file")):
+        assert check in {failure.check for failure in check_component("solver", part).failures}

@@ -25,12 +25,12 @@ def trackers(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
 
 
 def verified_kinds(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete a kind that there are laws of."""
+    """Complete a kind that has checks."""
     return [kind for kind in VERIFIED if kind.startswith(incomplete)]
 
 
 def parts(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete a part that there are laws of, or else a file."""
+    """Complete a part whose kind has checks, or else a file."""
     asked = ctx.params.get("kind")
     found = dict.fromkeys(
         name

@@ -1,4 +1,4 @@
-"""``fedreach verify``: parts, and the laws that they must keep."""
+"""``fedreach verify``: components, and the checks that they must pass."""
 
 import os
 import sys
@@ -13,66 +13,57 @@ from fedreach.errors import ConfigError, FedReachError
 
 @click.command(
     epilog="Examples:\n\n\b\n  fedreach verify\n  fedreach verify minimax scaffold\n"
-    "  fedreach verify my_policy.py:rarely_heard\n  fedreach verify my_solvers.py:MyDyn --as feddyn --set alpha=0.5"
+    "  fedreach verify my_policy.py:rarely_heard\n  fedreach verify my_solvers.py:MyDyn --set alpha=0.5"
 )
-@click.argument("parts", nargs=-1, shell_complete=completing.parts)
+@click.argument("components", nargs=-1, shell_complete=completing.parts)
 @click.option(
     "--kind",
     shell_complete=completing.verified_kinds,
-    help="What the part is, such as selection; needed where its methods do not tell.",
+    help="Type of the components, such as selection; needed where their methods do not tell.",
 )
-@click.option(
-    "--as",
-    "as_",
-    multiple=True,
-    metavar="NAME",
-    shell_complete=completing.parts,
-    help="Try it by the laws of this built-in part, too.",
-)
-@click.option("--set", "given", multiple=True, metavar="NAME=VALUE", help="An option of the part. Repeatable.")
-@click.option("--without", multiple=True, metavar="LAW", help="Leave out a law. Repeatable.")
-@click.option("--list", "only_list", is_flag=True, help="Show all laws in words, and try nothing.")
+@click.option("--set", "given", multiple=True, metavar="NAME=VALUE", help="An option of the component. Repeatable.")
+@click.option("--without", multiple=True, metavar="CHECK", help="Leave out a check. Repeatable.")
+@click.option("--list", "only_list", is_flag=True, help="Show what is checked, and check nothing.")
 @options.as_json
 def verify(
-    parts: tuple[str, ...],
+    components: tuple[str, ...],
     kind: str | None,
-    as_: tuple[str, ...],
     given: tuple[str, ...],
     without: tuple[str, ...],
     only_list: bool,
     as_json: bool,
 ) -> None:
-    """Try parts by the laws that they must keep; tell which law broke, and with which input.
+    """Check that components satisfy the contract of their type; report failing checks.
 
-    PARTS are built-in names, FILE.py:NAME or module:NAME: a class, an object, or a function that selects or weighs.
-    Without PARTS, all built-in ones. A class that inherits from a built-in part, or is named like one, must keep that
-    one's own laws as well. Ends with 1 if a law is broken.
+    COMPONENTS are built-in names, FILE.py:NAME or module:NAME: a class, an object, or a function that selects or
+    weighs. Without COMPONENTS, all built-in ones are checked. Exits with status 1 if a check fails.
     """
     if "numpy" not in sys.modules:
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # inputs are small: threads would only wait for each other
-    from fedreach.cli import verdicts
+    from fedreach.cli import checking
 
     if only_list:
-        laws = verdicts.listed()
+        checks = checking.listed()
         if as_json:
-            options.answer(laws)
+            options.answer(checks)
         else:
-            click.echo(verdicts.list_text(laws))
+            click.echo(checking.list_text(checks))
         return
-    began, found = time.perf_counter(), []
-    for verdict in verdicts.verdicts(parts, Path.cwd(), kind=kind, as_=as_, options=given, without=without):
-        found.append(verdict)
+    began, results = time.perf_counter(), []
+    for result in checking.check_all(components, Path.cwd(), kind=kind, options=given, without=without):
+        results.append(result)
         if not as_json:
-            click.echo(verdicts.line(verdict))
+            click.echo(checking.line(result))
     seconds = time.perf_counter() - began
-    broken, skipped = [v for v in found if not v.keeps_all], [v for v in found if v.skipped]
+    failed, skipped = [r for r in results if not r.passed], [r for r in results if r.skipped]
     if as_json:
-        options.answer({"parts": [verdicts.record(v) for v in found], "seconds": seconds, "kept": not broken})
-    if parts and skipped:
+        records = [checking.record(result) for result in results]
+        options.answer({"components": records, "seconds": seconds, "passed": not failed})
+    if components and skipped:
         raise ConfigError(skipped[0].skipped)
-    tried = len(found) - len(skipped)
-    if broken:
-        raise FedReachError(f"{len(broken)} of {tried} parts break{'s' if len(broken) == 1 else ''} a law.")
+    number = len(results) - len(skipped)
+    if failed:
+        raise FedReachError(f"{len(failed)} of {number} components fail{'s' if len(failed) == 1 else ''} a check.")
     if not as_json:
         left_out = f"; {len(skipped)} skipped, as libraries are missing" if skipped else ""
-        click.echo(f"All laws kept by {tried} part{'s' * (tried != 1)} in {seconds:.0f} s{left_out}.")
+        click.echo(f"All checks passed by {number} component{'s' * (number != 1)} in {seconds:.0f} s{left_out}.")

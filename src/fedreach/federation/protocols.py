@@ -324,7 +324,7 @@ class Serving(Protocol):
     layer is refused before it is trained. With a method `learn_labels(state, client, outputs, labels)`, too, a client
     may have labels when it is deployed.
     ``keeps_bias = True`` says that it takes the model's mean prediction for right where it differs from the
-    participants' class shares: the laws then try it with a calibrated model only.
+    participants' class shares: the checks then use a calibrated model only.
     """
 
     def query(self, state: State) -> State | None:

@@ -1,4 +1,4 @@
-"""Running rounds of a made-up federation, played by the same steps as a real one."""
+"""Running rounds of a synthetic federation, played by the same steps as a real one."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ class PlayedRound:
     """Whom a policy asked and chose in a round."""
 
     round: int
-    asked: tuple[int, ...]
+    probed: tuple[int, ...]
     chosen: tuple[int, ...]
     places: int
     remark: str
@@ -34,12 +34,12 @@ class PlayedRound:
     clusters: tuple[int, ...]
 
     def __str__(self) -> str:
-        asked = f", after asking {list(self.asked)}" if self.asked else ""
-        return f"in round {self.round} it chose {list(self.chosen)}{asked}"
+        probed = f", after asking {list(self.probed)}" if self.probed else ""
+        return f"in round {self.round} it chose {list(self.chosen)}{probed}"
 
 
 def federation_of(policy: Any, world: World, seed: int = 0) -> Federation:
-    """Return a federation of plain parts around a selection policy."""
+    """Return a federation of plain components around a selection policy."""
     radio = Radio(fading="none") if Traits.of(policy).needs_radio else None
     return Federation(policy, Equal(), FedAvg(), LocalSGD(), Average(), cohort=world.cohort, seed=seed, radio=radio)
 
@@ -52,7 +52,7 @@ def begin(policy: Any, world: World) -> FederationState:
 
 @dataclass(frozen=True, eq=False)
 class _Clients:
-    """The `Side` of a made-up federation."""
+    """The `Side` of a synthetic federation."""
 
     federation: Federation
     world: World

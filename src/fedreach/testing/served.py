@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from fedreach.arrays import AnyArray, Float32s, Floats, Ints
 from fedreach.federation.serving.fit import Fitted, HeldOut, fit
 from fedreach.federation.serving.softmax import log_softmax
-from fedreach.federation.traits import Traits
+from fedreach.federation.traits import Traits, name_of
 from fedreach.federation.values import Outputs, State
 from fedreach.streams import generator
+from fedreach.testing.base import Check, Subject, shown
+from fedreach.testing.checks.common import Outcome, Playing, as_it_is
 
 INPUTS = 6  # numbers of an input
 EPSILON = 1e-9  # added to variances, so that inputs that are all alike can be normalised
@@ -26,7 +29,7 @@ def standard() -> Float32s:
     return np.repeat(np.array([0, 1], np.float32), INPUTS)
 
 
-def as_it_is(logits: Floats) -> Floats:
+def unchanged(logits: Floats) -> Floats:
     """Return the logits as the model gives them."""
     return logits
 
@@ -41,7 +44,7 @@ class Model:
     means: Floats  # (c, INPUTS), in the middle of classes of variance 1
     scale: float
     offset: Floats  # (c,)
-    changed: Callable[[Floats], Floats] = as_it_is  # what laws do to logits
+    changed: Callable[[Floats], Floats] = unchanged  # what checks do to logits
     running: Float32s = field(default_factory=standard)  # (2 INPUTS,) means and variances
     refreshes: bool = True  # or else other statistics are passed over
 
@@ -86,8 +89,8 @@ def moments(inputs: Float32s) -> Float32s:
         >>> moments(np.array([[0.0, 1.0], [2.0, 1.0]], np.float32)).tolist()
         [1.0, 1.0, 1.0, 0.0]
     """
-    found: Float32s = np.concatenate([inputs.mean(axis=0), inputs.var(axis=0)])
-    return found
+    result: Float32s = np.concatenate([inputs.mean(axis=0), inputs.var(axis=0)])
+    return result
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,14 +114,17 @@ class Clientele:
     def __str__(self) -> str:
         return self.words
 
-    def outputs(self, part: Any, inputs: Float32s) -> Outputs:
-        """Return what the model says, as far as the part asks for it."""
-        return self.model.of(inputs, all_there_is=Traits.of(part).reads_inputs)
+    def outputs(self, component: Any, inputs: Float32s) -> Outputs:
+        """Return what the model says, as far as the component asks for it."""
+        return self.model.of(inputs, all_there_is=Traits.of(component).reads_inputs)
 
-    def fitted(self, part: Any) -> Fitted:
-        """Return the part fitted by these participants."""
-        made = [HeldOut(self.outputs(part, one.inputs), one.labels, one.counts) for one in self.participants]
-        return fit(part, made)
+    def fitted(self, component: Any) -> Fitted:
+        """Return the component fitted by these participants."""
+        held_out = [
+            HeldOut(self.outputs(component, holding.inputs), holding.labels, holding.counts)
+            for holding in self.participants
+        ]
+        return fit(component, held_out)
 
     def relabelled(self, order: Ints) -> Clientele:
         """Return the federation in which class i is what was class order[i]."""
@@ -131,7 +137,8 @@ class Clientele:
             self,
             model=replace(self.model, changed=turned),
             participants=[
-                replace(one, labels=place[one.labels], counts=one.counts[order]) for one in self.participants
+                replace(holding, labels=place[holding.labels], counts=holding.counts[order])
+                for holding in self.participants
             ],
         )
 
@@ -140,11 +147,11 @@ class Clientele:
         return len(self.model.means)
 
 
-def learnt(part: Any, state: State, outputs: Sequence[Outputs]) -> State:
+def learnt(component: Any, state: State, outputs: Sequence[Outputs]) -> State:
     """Return what a client keeps after these batches."""
-    client: State = part.start(state)
-    for one in outputs:
-        client = part.update(state, client, one)
+    client: State = component.start(state)
+    for batch in outputs:
+        client = component.update(state, client, batch)
     return client
 
 
@@ -188,7 +195,7 @@ def world(
     one_class, alone = drawn(np.full(30, c - 1)), drawn(np.zeros(1, np.int64))
     sorted_ = drawn(np.repeat([0, c - 1], 12))
     clients = [[mixed[:1], mixed[1:2], mixed[2:]], [one_class[:5], one_class[5:]], [alone], [sorted_]]
-    pooled = np.concatenate([one.inputs for one in participants])
+    pooled = np.concatenate([holding.inputs for holding in participants])
     return Clientele(words, replace(model, running=moments(pooled)), participants, clients)
 
 
@@ -246,14 +253,117 @@ def lopsided_worlds() -> Iterator[Clientele]:
         yield world(words, c, (150, 200, 150), scale=scale, shares=shares, counts=counts)
 
 
-def calibrated(given: Clientele) -> Clientele:
+def calibrated(case: Clientele) -> Clientele:
     """Return the federation with offsets at which the mean prediction is base, (n_c + 1/2)/(n + C/2)."""
-    labels = np.concatenate([one.labels for one in given.participants])
-    held = np.bincount(labels, minlength=given.classes) + 0.5
-    inputs = np.concatenate([one.inputs for one in given.participants])
+    labels = np.concatenate([holding.labels for holding in case.participants])
+    held = np.bincount(labels, minlength=case.classes) + 0.5
+    inputs = np.concatenate([holding.inputs for holding in case.participants])
     base = held / held.sum()
-    model = replace(given.model, scale=1.0, offset=np.log(base))
+    model = replace(case.model, scale=1.0, offset=np.log(base))
     for _ in range(100):
         predicted = np.exp(log_softmax(model.of(inputs, all_there_is=False).logits)).mean(axis=0)
         model = replace(model, offset=model.offset + np.log(base / predicted))
-    return replace(given, words=f"{given.words}, then calibrated", model=model)
+    return replace(case, words=f"{case.words}, then calibrated", model=model)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A rule whose every state, query and contribution goes through `keep`, such as a file."""
+
+    component: Any
+    keep: Callable[[State], State]
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return name_of(self.component)
+
+    def query(self, state: State) -> State | None:
+        query = self.component.query(state)
+        return None if query is None else self.keep(query)
+
+    def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
+        answer = self.component.contribute(query, outputs, labels, counts)
+        stored = self.keep(answer)
+        return {name: stored[name] for name in answer}  # a file has an order of its own
+
+    def fold(self, state: State, sums: State) -> State:
+        return self.keep(self.component.fold(state, sums))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.component, name)
+
+
+def play(component: Any, case: Clientele, keep: Callable[[State], State] = as_it_is) -> list[Outcome]:
+    """Fit the rule and serve each client, batch by batch."""
+    state = case.fitted(Kept(component, keep)).state
+    outcomes = []
+    for number, batches in enumerate(case.clients, start=1):
+        everything = case.outputs(component, np.concatenate(batches))
+        client, number_seen = keep(component.start(state)), 0
+        outcomes.append(
+            _outcome(f"client {number}, before its first input", component.predict(state, client, everything))
+        )
+        for batch in batches:
+            client, number_seen = (
+                keep(component.update(state, client, case.outputs(component, batch))),
+                number_seen + len(batch),
+            )
+            outcomes.append(
+                _outcome(f"client {number}, after {number_seen}", component.predict(state, client, everything))
+            )
+        if Traits.of(component).knows_prior:
+            client = keep(component.with_prior(state, uneven(case.classes)))
+            outcomes.append(
+                _outcome(f"client {number}, its shares known", component.predict(state, client, everything))
+            )
+        if Traits.of(component).learns_labels:
+            client = keep(component.with_labels(state, *labelled(everything)))
+            outcomes.append(
+                _outcome(f"client {number}, some labels known", component.predict(state, client, everything))
+            )
+        if Traits.of(component).serves_online:
+            online, _ = component.predict_online(state, component.start(state), everything)
+            outcomes.append(_outcome(f"client {number}, each input before it counts", online))
+    return outcomes
+
+
+def _outcome(who: str, predicted: Any) -> Outcome:
+    return Outcome(f"of {who}, it predicted {shown(predicted)}", np.asarray(predicted))
+
+
+def labelled(outputs: Outputs) -> tuple[Outputs, Ints]:
+    """Return the first half of a client's inputs, labelled with the classes that the model finds second likeliest."""
+    half = outputs.rows(slice((len(outputs.logits) + 1) // 2))
+    return half, half.logits.argsort(axis=1)[:, -2]
+
+
+def uneven(c: int) -> Floats:
+    """Return class shares of which no two are alike."""
+    shares: Floats = np.arange(1.0, c + 1) / (c * (c + 1) / 2)
+    return shares
+
+
+def trusted(subject: Subject) -> Subject:
+    """Return the subject with inputs trusted in full, where it is participants who decide on that.
+
+    Few participants decide nothing, and what they decide depends on who holds what: a check of what trusted inputs do
+    would try nothing, or something else.
+    """
+    component = subject.component
+    option = next((name for name in ("trust", "strength") if getattr(component, name, None) == "fitted"), None)
+    if option is None or not is_dataclass(component) or isinstance(component, type):
+        return subject
+    case: dict[str, Any] = {option: 1.0}
+    if hasattr(component, "amplification"):
+        case |= {"amplification": math.inf, "correlation": 0.0}
+    changed, make = replace(component, **case), partial(subject.make, **case)
+    return cast(Subject, subject.once("trusted", lambda: replace(subject, component=changed, make=make, results={})))
+
+
+def when_trusted(check: Check) -> Check:
+    """Return the check, run with inputs that are trusted in full."""
+    return replace(check, test=lambda subject, *case: check.test(trusted(subject), *case))
+
+
+PLAYING = Playing(served_worlds, play)

@@ -1,4 +1,4 @@
-"""Small federations that parts are tried on, ordinary ones and those on which careless code fails."""
+"""Small federations that components are checked on, ordinary ones and those on which careless code fails."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REPORT_BITS = 1_000_000
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """A made-up federation: what each client holds, and what it would answer in each round."""
+    """A synthetic federation: what each client holds, and what it would answer in each round."""
 
     words: str
     ids: Ints  # (n,)
@@ -42,7 +42,7 @@ class World:
         return f"{self.words}; cohort {self.cohort}"
 
     def view(self, needs: Iterable[str] = ()) -> ClientView:
-        """Return what the server knows before round 1, with the facts that a part needs."""
+        """Return what the server knows before round 1, with the facts that a component needs."""
         facts: Mapping[str, Any] = {
             "label_counts": self.label_counts,
             "label_entropy": released_entropy(self.label_counts),
@@ -82,9 +82,11 @@ class World:
         metrics["steps"] = (1 + 3 * self.who[rows] % 5).astype(np.float64)
         if view.label_entropy is not None:
             metrics["label_entropy"] = view.label_entropy[rows]
-        for one in measures:
-            found = [measured([one], self.outputs(row, number), 0, number, int(self.who[row])) for row in rows]
-            metrics |= {one.name: np.array([values[one.name] for values in found], np.float64)}
+        for measure in measures:
+            measured_rows = [
+                measured([measure], self.outputs(row, number), 0, number, int(self.who[row])) for row in rows
+            ]
+            metrics |= {measure.name: np.array([values[measure.name] for values in measured_rows], np.float64)}
         return Reports(
             ids,
             self.updates(rows, number),
@@ -198,14 +200,14 @@ def worlds() -> Iterator[World]:
 
 def distinct_worlds() -> Iterator[World]:
     """Yield federations without ties, in which losses are known from the start."""
-    for made in (world("7 clients, no two alike", 7, 3), world("10 clients, no two alike, ids 5 to 14", 10, 4)):
-        ids = made.ids + (5 if len(made.ids) == 10 else 0)
-        yield replace(made, ids=ids, losses_known=True, rounds=3)
+    for toy in (world("7 clients, no two alike", 7, 3), world("10 clients, no two alike, ids 5 to 14", 10, 4)):
+        ids = toy.ids + (5 if len(toy.ids) == 10 else 0)
+        yield replace(toy, ids=ids, losses_known=True, rounds=3)
 
 
 @dataclass(frozen=True, eq=False)
 class ReportSeries:
-    """Reports of a few rounds, each a function of what the part needs and measures."""
+    """Reports of a few rounds, each a function of what the component needs and measures."""
 
     words: str
     rounds: Sequence[Callable[[Iterable[str], Iterable[Measurement]], Reports]]
@@ -215,15 +217,15 @@ class ReportSeries:
 
 
 def report_series() -> Iterator[ReportSeries]:
-    """Yield reports that weightings are tried on: everybody of each world replies, and then only some."""
-    for made in worlds():
-        some = made.ids[: max(1, len(made.ids) // 2)]
+    """Yield reports that weightings are checked on: all clients of each world reply, and then half of them."""
+    for toy in worlds():
+        half = toy.ids[: max(1, len(toy.ids) // 2)]
 
-        def reports_of(ids: Ints, number: int, made: World = made) -> Callable[..., Reports]:
-            return lambda needs, measures: replace(made, lost={}).reports(ids, number, needs, measures)
+        def reports_of(ids: Ints, number: int, toy: World = toy) -> Callable[..., Reports]:
+            return lambda needs, measures: replace(toy, lost={}).reports(ids, number, needs, measures)
 
         yield ReportSeries(
-            f"reports of {made.words}", [reports_of(made.ids, 1), reports_of(some, 2), reports_of(made.ids, 3)]
+            f"reports of {toy.words}", [reports_of(toy.ids, 1), reports_of(half, 2), reports_of(toy.ids, 3)]
         )
     huge = world("", 4, 1)
     huge = replace(huge, num_examples=np.array([1, 10, 10**6, 10**9]), loss=np.array([0.0, 1e-30, 1.0, 1e30]))

@@ -9,7 +9,7 @@ from fedreach.federation.serving.label_shift import LabelShift
 from fedreach.federation.values import Outputs
 from fedreach.serving import Adapter
 from fedreach.streams import generator
-from fedreach.testing import trial
+from fedreach.testing import check
 from fedreach.testing.served import learnt, world
 
 STATE = {"a": np.ones(1), "b": np.zeros(2), "base": np.full(2, 0.5), "pseudo_counts": np.ones(1)}
@@ -17,8 +17,8 @@ STATE = {"a": np.ones(1), "b": np.zeros(2), "base": np.full(2, 0.5), "pseudo_cou
 
 @pytest.mark.slow
 def test_it_keeps_all_laws():
-    trial.check("serving", BatchNormRefresh())
-    trial.check("serving", BatchNormRefresh(strength=0.5, calibration="temperature"))
+    check(BatchNormRefresh())
+    check(BatchNormRefresh(strength=0.5, calibration="temperature"))
 
 
 def accuracy(rule, given, inputs, labels):

@@ -13,7 +13,7 @@ from fedreach.federation.serving.plain import Plain
 from fedreach.federation.serving.softmax import log_softmax
 from fedreach.federation.traits import Traits
 from fedreach.federation.values import Outputs
-from fedreach.testing import trial
+from fedreach.testing import check
 
 
 def made(m=12, h=5, c=3, seed=0, scale=1.0):
@@ -22,7 +22,7 @@ def made(m=12, h=5, c=3, seed=0, scale=1.0):
 
 
 def test_it_keeps_all_laws():
-    trial.check("serving", FewLabels(labels=5, strength=0.1))
+    check(FewLabels(labels=5, strength=0.1))
 
 
 def test_it_says_what_it_is():

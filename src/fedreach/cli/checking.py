@@ -1,0 +1,152 @@
+"""Finding the components that ``fedreach verify`` is asked about, and reporting the results of their checks."""
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import pydantic
+
+from fedreach import registry
+from fedreach.config import parts
+from fedreach.config.messages import explained
+from fedreach.config.options import options_model
+from fedreach.config.reading import toml_value
+from fedreach.config.sections import Choice
+from fedreach.errors import ConfigError, nearest
+from fedreach.testing import verify
+from fedreach.testing.base import CheckResults
+
+
+def check_all(
+    wanted: Sequence[str],
+    base: Path,
+    *,
+    kind: str | None = None,
+    options: Sequence[str] = (),
+    without: Sequence[str] = (),
+) -> Iterator[CheckResults]:
+    """Check components, one after the other.
+
+    Args:
+        wanted: Names of built-in components, ``FILE.py:NAME`` or ``module:NAME``; none takes all built-in ones.
+        base: Folder that files are relative to.
+        kind: Type of the components, where it does not follow from the name or the methods.
+        options: ``"name=value"``, the value as in TOML.
+        without: Checks that are left out.
+
+    Raises:
+        ConfigError: If a component, type, option or check is not known, or a component cannot be made.
+    """
+    if kind is not None and kind not in registry.VERIFIED:
+        raise ConfigError(f"There is no kind of part {kind!r}.{nearest(kind, registry.VERIFIED)}")
+    if not wanted and (options or without):
+        raise ConfigError("--set and --without are about the part that is named; name one.")
+    given = dict(_option(text) for text in options)
+    targets = [target for name in wanted for target in _targets(name, base, kind)] if wanted else _all(kind)
+    for of, name, thing in targets:
+        if thing is None and not (given or without):
+            yield verify.check_built_in(of, name)
+            continue
+        component = _made(of, name, registry.table(of)[name] if thing is None else thing, given, base)
+        yield verify.check_component(of, component, options=given, name=name, without=without)
+
+
+def listed() -> list[dict[str, str]]:
+    """Return all checks: of which type, name, statement and source."""
+    return [
+        {"kind": kind, "check": check.name, "statement": check.statement, "source": check.source}
+        for kind in registry.VERIFIED
+        for check in verify.checks_of(kind)
+    ]
+
+
+def list_text(checks: Sequence[Mapping[str, str]]) -> str:
+    """Return the checks for people."""
+    blocks = []
+    for kind, group in groupby(checks, itemgetter("kind")):
+        lines = [f"every {kind}"]
+        lines += [
+            f"  {row['check']}: {row['statement']}" + f" ({row['source']})" * bool(row["source"]) for row in group
+        ]
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
+
+
+def line(results: CheckResults) -> str:
+    """Return the results of a component in one line, and its failures below it; a cause is printed once."""
+    head = f"{results.kind:<16} {results.name:<24} "
+    if results.skipped:
+        return f"{head}skipped: {results.skipped}"
+    if results.passed:
+        return f"{head}all checks passed ({results.checks})"
+    lines, printed = [f"{head}{len(results.failures)} of {results.checks} checks failed"], set()
+    for failure in results.failures:
+        if failure.happened in printed:
+            lines.append(f'  "{failure.check}" for the same reason')
+            continue
+        printed.add(failure.happened)
+        lines += ["  " + text for text in str(failure).splitlines()]
+    return "\n".join(lines)
+
+
+def record(results: CheckResults) -> dict[str, Any]:
+    """Return the results of a component, for machines."""
+    failures = [
+        {
+            "component": failure.component,
+            "check": failure.check,
+            "statement": failure.statement,
+            "with": failure.case,
+            "happened": failure.happened,
+        }
+        for failure in results.failures
+    ]
+    return {**vars(results), "failures": failures}
+
+
+def _all(kind: str | None) -> list[tuple[str, str, Any]]:
+    return [(of, name, None) for of in ([kind] if kind else registry.VERIFIED) for name in registry.table(of)]
+
+
+def _targets(name: str, base: Path, kind: str | None) -> list[tuple[str, str, Any]]:
+    """Return (kind, name, what it stands for, None for a built-in part); one name may be of several kinds."""
+    if ":" in name:
+        thing = registry.load_users(name, base)
+        return [(kind or verify.kind_of(thing), name, thing)]
+    kinds = [of for of in ([kind] if kind else registry.VERIFIED) if name in registry.table(of)]
+    if not kinds:
+        known = dict.fromkeys(other for _, other, _ in _all(kind))
+        raise ConfigError(f"There is no part {name!r}.{nearest(name, known)} Your own: 'FILE.py:NAME'.")
+    return [(of, name, None) for of in kinds]
+
+
+def _made(kind: str, name: str, thing: Any, options: dict[str, Any], base: Path) -> Any:
+    """Return the part: an object as it is, a class or function with its options."""
+    if not inspect.isclass(thing) and not inspect.isfunction(thing):
+        if options:
+            raise ConfigError(f"{name!r} is an object already; --set is for classes and functions.")
+        return thing
+    model = options_model(thing, registry.given(kind, name, thing))
+    if model is not None:
+        try:
+            model.model_validate(options)
+        except pydantic.ValidationError as error:
+            problems = explained(error, options, known=list(model.model_fields), owner=f"{kind} {name!r}")
+            said = " ".join(f"--set {'.'.join(map(str, path))}: {message}" for path, message in problems)
+            raise ConfigError(said) from error
+    try:
+        return parts.make(kind, Choice.model_validate({"name": name, **options}), base)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{name!r} cannot be made: {type(error).__name__}: {error}.") from error
+
+
+def _option(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set must be of the form name=value, such as alpha=0.5; got {text!r}.")
+    return key.strip(), toml_value(value)

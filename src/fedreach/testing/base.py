@@ -1,0 +1,226 @@
+"""Checks: statements about a component that FedReach can test, and the report of a statement that fails."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedreach.arrays import AnyArray
+from fedreach.errors import ConfigError, FedReachError
+from fedreach.federation.traits import FACTS, name_of
+from fedreach.registry import KINDS, imported
+
+NEEDS_LIBRARY = "pip install 'fedreach["  # part of the error message of a component whose optional library is missing
+
+
+class CheckFailed(AssertionError):  # noqa: N818 (reads as an outcome, as `AssertionError` does)
+    """A component fails a check; the message names the check, the input and what happened.
+
+    Example:
+        >>> print(CheckFailed("Mine", "exact size", "The cohort has k clients.", "3 clients, k = 2", "it chose 3"))
+        Mine fails the check "exact size": The cohort has k clients.
+          with:     3 clients, k = 2
+          happened: it chose 3
+    """
+
+    def __init__(self, component: str, check: str, statement: str, case: str, happened: str) -> None:
+        self.component, self.check, self.statement, self.case, self.happened = (
+            component,
+            check,
+            statement,
+            case,
+            happened,
+        )
+        lines = [
+            f'{component} fails the check "{check}": {statement}',
+            f"  with:     {case}",
+            f"  happened: {happened}",
+        ]
+        super().__init__("\n".join(line for line in lines if not line.endswith(": ")))
+
+
+class MissingLibraryError(Exception):
+    """A component cannot be checked, because a library that it needs is not installed."""
+
+
+class Failure(Exception):  # noqa: N818 (raised inside a check; `Check.failure_of` turns it into `CheckFailed`)
+    """The statement of a check does not hold."""
+
+    def __init__(self, happened: str, case: str = "") -> None:
+        super().__init__(happened)
+        self.happened, self.case = happened, case
+
+
+def fail(happened: str, case: str = "") -> NoReturn:
+    """Report that the statement of a check does not hold.
+
+    Args:
+        happened: What the component did, and what it should have done.
+        case: The input, where the check has no `inputs` that describe themselves.
+    """
+    raise Failure(happened, case)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A component under check, and how to make others of its class with other options."""
+
+    kind: str
+    name: str
+    component: Any
+    make: Callable[..., Any]
+    results: dict[str, Any] = field(default_factory=dict, compare=False)  # what several checks need
+
+    @classmethod
+    def of(cls, kind: str, component: Any, options: Mapping[str, Any] | None = None, name: str = "") -> Subject:
+        """Return the subject for a component that was made with these options."""
+        constructor: Callable[..., Any] = type(component)
+        function = KINDS[kind].function
+        is_function = bool(function) and isinstance(component, imported(function))
+        default_name = (
+            name_of(component) if is_function else constructor.__name__
+        )  # a class's `name` may be that of a column
+        return cls(kind, name or default_name, component, partial(constructor, **(options or {})))
+
+    def once(self, key: str, compute: Callable[[], Any]) -> Any:
+        """Return the result of the first such computation for this subject."""
+        if key not in self.results:
+            self.results[key] = compute()
+        return self.results[key]
+
+
+@dataclass(frozen=True)
+class Check:
+    """A statement, and the function that tests it: `test` raises `Failure`."""
+
+    name: str
+    statement: str
+    test: Callable[..., None]
+    inputs: Callable[[], Iterable[Any]] | None = None  # each describes itself by `str`
+    source: str = ""
+
+    def failure_of(self, subject: Subject) -> CheckFailed | None:
+        """Return how the subject fails this check; None if it passes.
+
+        Raises:
+            MissingLibraryError: If a library that the subject needs is not installed.
+        """
+        for case in [None] if self.inputs is None else self.inputs():
+            words = "" if case is None else str(case)
+            try:
+                # Whether numpy warns depends on the platform; the results do not, and those are checked.
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    self.test(subject, *(() if case is None else (case,)))
+            except Failure as failure:
+                return CheckFailed(subject.name, self.name, self.statement, failure.case or words, failure.happened)
+            except (Exception, SystemExit) as error:
+                if isinstance(error, ConfigError) and NEEDS_LIBRARY in str(error):
+                    raise MissingLibraryError(str(error)) from error
+                return CheckFailed(subject.name, self.name, self.statement, words, _description_of(error))
+        return None
+
+
+def define_check(inputs: Callable[[], Iterable[Any]] | None = None) -> Callable[[Callable[..., None]], Check]:
+    """Make a check of a function: its name is the check's, the first paragraph of its docstring the statement.
+
+    Example:
+        >>> @define_check()
+        ... def has_a_rate(subject):
+        ...     '''A step has a positive rate.
+        ...
+        ...     Reference: nowhere
+        ...     '''
+        ...     if not subject.component.rate > 0:
+        ...         fail(f"the rate is {subject.component.rate}")
+        >>> has_a_rate.name, has_a_rate.statement, has_a_rate.source
+        ('has a rate', 'A step has a positive rate.', 'nowhere')
+    """
+
+    def make(test: Callable[..., None]) -> Check:
+        text = inspect.getdoc(test) or ""
+        source = re.search(r"Reference:\s*(.*)\Z", text, re.DOTALL)
+        return Check(
+            name=test.__name__.replace("_", " "),
+            statement=" ".join(text.partition("\n\n")[0].split()),
+            test=test,
+            inputs=inputs,
+            source=" ".join(source[1].split()) if source else "",
+        )
+
+    return make
+
+
+@dataclass(frozen=True)
+class CheckResults:
+    """The results of all checks of one component."""
+
+    kind: str
+    name: str
+    checks: int = 0
+    failures: Sequence[CheckFailed] = field(default_factory=tuple)
+    skipped: str = ""  # why the component could not be checked
+
+    @property
+    def passed(self) -> bool:
+        """Whether no check failed."""
+        return not self.failures
+
+
+def run_checks(subject: Subject, checks: Sequence[Check]) -> CheckResults:
+    """Check a component."""
+    try:
+        failures = [failure for check in checks if (failure := check.failure_of(subject)) is not None]
+    except MissingLibraryError as error:
+        return CheckResults(subject.kind, subject.name, skipped=str(error))
+    return CheckResults(subject.kind, subject.name, len(checks), tuple(failures))
+
+
+# ------------------------------------------------------------------------------------------------- used inside checks
+
+
+def shown(value: Any) -> str:
+    """Return an array, a list of arrays or anything else, short enough for a sentence."""
+    if isinstance(value, np.ndarray):
+        return np.array2string(value, precision=6, threshold=24, separator=", ").replace("\n", "")
+    return repr(value)
+
+
+def must_be_close(
+    what: str, got: ArrayLike, expected: ArrayLike, case: str = "", within: float = 1e-6, rule: str = ""
+) -> None:
+    """Fail unless all numbers are within `within` of the expected ones."""
+    a, b = np.asarray(got, np.float64), np.asarray(expected, np.float64)
+    if a.shape != b.shape or not np.allclose(a, b, rtol=0, atol=within):
+        fail(f"{what} should be {shown(b)}{f' ({rule})' if rule else ''}; got {shown(a)}", case)
+
+
+def same(a: AnyArray, b: AnyArray) -> bool:
+    """Return whether two arrays hold the same bits, nan included."""
+    a, b = np.asarray(a), np.asarray(b)
+    return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
+
+
+def _description_of(error: BaseException) -> str:
+    """Describe an exception: the rule that the library names, or where the component's own code failed."""
+    message = " ".join(str(error).split()) or "without a message"
+    if isinstance(error, FedReachError):
+        return f"it was refused: {message}"
+    frames = inspect.getinnerframes(error.__traceback__) if error.__traceback__ else []
+    default_name = [
+        frame for frame in frames if frame.filename.endswith(".py") and "site-packages" not in frame.filename
+    ]
+    where = f" in line {default_name[-1].lineno} of {Path(default_name[-1].filename).name}" if default_name else ""
+    hint = ""
+    if "NoneType" in message or (isinstance(error, KeyError) and error.args[0] in FACTS):
+        hint = f". Facts ({', '.join(FACTS)}) are there only for a component whose attribute `needs` lists them"
+    return f"it raised {type(error).__name__}{where}: {message}{hint}"

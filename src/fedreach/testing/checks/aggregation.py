@@ -1,0 +1,103 @@
+"""Checks of aggregators."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedreach.arrays import Float32s, Floats
+from fedreach.federation.traits import Traits
+from fedreach.federation.values import NO_STATE, State
+from fedreach.streams import generator
+from fedreach.testing.base import Subject, define_check, fail, must_be_close, shown
+from fedreach.testing.checks.common import Case, Outcome, Playing, as_it_is, options_are_all_it_is
+
+ROUNDS = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Updates(Case):
+    """What some clients sent, and how much each counts; twice as many share the model."""
+
+    weights: Floats  # (r,)
+    updates: Float32s  # (rounds, r, d)
+
+
+def updates() -> Iterator[Updates]:
+    """Yield the reports of one client and of more, of models of several sizes, some that count for nothing."""
+    rng = generator(0, "testing updates")
+    for r, d in ((1, 3), (2, 1), (5, 40), (9, 200)):
+        weights = rng.dirichlet(np.ones(r))
+        yield Updates(f"{r} updates of {d} numbers", weights, rng.standard_normal((ROUNDS, r, d)).astype(np.float32))
+    same_update = np.tile(rng.standard_normal((ROUNDS, 1, 4)), (1, 3, 1)).astype(np.float32)
+    yield Updates("3 clients that send the same, one of which counts for nothing", np.array([0.5, 0.5, 0]), same_update)
+
+
+@define_check(updates)
+def one_update_of_many(subject: Subject, case: Updates) -> None:
+    """An aggregator returns (d,) finite float64 numbers, and the new state.
+
+    One that says `remembers_updates = True` is handed what the clients sent last and how many share the model.
+    """
+    combined_updates(subject.component, case)
+
+
+@define_check(updates)
+def whatever_the_order(subject: Subject, case: Updates) -> None:
+    """Which client is in which row changes the result by rounding only."""
+    turned = Updates(case.words, case.weights[::-1], case.updates[:, ::-1])
+    for a, b in zip(
+        combined_updates(subject.component, turned), combined_updates(subject.component, case), strict=True
+    ):
+        must_be_close("the update, with the rows turned round", a, b, str(case), 1e-5)
+
+
+@define_check(updates)
+def linear_is_the_weighted_sum(subject: Subject, case: Updates) -> None:
+    """One that says `linear = True` gives sum_i w_i u_i, so that a secure sum may replace it."""
+    if not Traits.of(subject.component).linear:
+        return
+    for combined, sent in zip(combined_updates(subject.component, case), case.updates, strict=True):
+        must_be_close("the update", combined, case.weights @ sent.astype(np.float64), str(case), 1e-9)
+
+
+def _play(component: Any, case: Updates, keep: Any = as_it_is) -> list[Outcome]:
+    results = combined_updates(component, case, keep)
+    return [
+        Outcome(f"in round {t} the update was {shown(update)}", update) for t, update in enumerate(results, start=1)
+    ]
+
+
+PLAYING = Playing(updates, _play)
+
+CHECKS = (
+    one_update_of_many,
+    whatever_the_order,
+    PLAYING.same_again(
+        "The same updates, state and stream give the same update.",
+        "Draw from the `rng` that is handed in, and keep nothing in `self`.",
+    ),
+    PLAYING.arguments_untouched("An aggregator does not write to its arguments: state, weights and updates."),
+    PLAYING.going_on_from_a_file(),
+    linear_is_the_weighted_sum,
+    options_are_all_it_is,
+)
+
+
+def combined_updates(component: Any, case: Updates, keep: Any = as_it_is) -> list[Floats]:
+    """Return the update of each round."""
+    state: State = NO_STATE
+    results, remembers, last = [], Traits.of(component).remembers_updates, np.zeros_like(case.updates[0])
+    for number, sent in enumerate(case.updates, start=1):
+        handed = {"last": last, "n": 2 * len(sent)} if remembers else {}
+        answer = component.combine(state, case.weights.copy(), sent.copy(), generator(0, "aggregate", number), **handed)
+        if not (isinstance(answer, tuple) and len(answer) == 2):
+            fail(f"combine must return a pair, the update and the state; got {type(answer).__name__}")
+        combined, state = answer
+        good = isinstance(combined, np.ndarray) and combined.shape == sent.shape[1:] and combined.dtype == np.float64
+        if not good or not np.isfinite(combined).all():
+            fail(f"in round {number} the update should be {sent.shape[1]} finite float64 numbers; got {combined!r}")
+        state, last = keep(state), sent
+        results.append(combined)
+    return results

@@ -1,0 +1,112 @@
+"""Checks of allocation rules."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedreach.federation.answers import checked_allocation
+from fedreach.streams import generator
+from fedreach.testing.base import Subject, define_check, fail, same, shown
+from fedreach.testing.checks.common import Case, Outcome, Playing, options_are_all_it_is
+from fedreach.wireless.allocation.exact import allocate
+from fedreach.wireless.allocation.problem import Allocation, AllocationProblem
+
+
+@dataclass(frozen=True, eq=False)
+class Cell(Case):
+    """Clients that all take part."""
+
+    problem: AllocationProblem
+
+
+def cell(words: str, k: int) -> Cell:
+    """Return k clients of which no two are alike."""
+    rng = generator(k, "testing cell")
+    problem = AllocationProblem(
+        upload_seconds=rng.uniform(0.04, 0.2, k),
+        power_watts=rng.uniform(0.1, 2.0, k),
+        cycles=rng.uniform(0.5e8, 3e8, k),
+        max_hertz=rng.uniform(2e9, 5e9, k),
+        num_examples=rng.integers(50, 200, k),
+        ids=np.sort(rng.choice(100, k, replace=False)),
+    )
+    return Cell(words, problem)
+
+
+def cells() -> Iterator[Cell]:
+    """Yield clients, ordinary and inconvenient ones."""
+    five = cell("5 clients, no two alike", 5)
+    yield five
+    yield cell("a single client", 1)
+    yield Cell("5 clients that are all alike", five.problem.only(np.zeros(5, np.int64)))
+    yield Cell("5 clients without work, which only send", replace(five.problem, cycles=np.zeros(5)))
+    yield Cell("5 clients whose joules cost nothing", replace(five.problem, joules_price=0.0))
+    yield Cell("5 clients with slow CPUs, 2 to 5 MHz", replace(five.problem, max_hertz=five.problem.max_hertz / 1e3))
+    yield cell("40 clients", 40)
+
+
+def _allocate(component: Any, case: Cell) -> Allocation:
+    allocation: Allocation = component.allocate(case.problem, generator(0, "allocation"))
+    return allocation
+
+
+def _play(component: Any, case: Cell) -> list[Outcome]:
+    got = _allocate(component, case)
+    return [Outcome(f"the shares were {shown(got.share)}, the hertz {shown(got.hertz)}", (got.share, got.hertz))]
+
+
+PLAYING = Playing(cells, _play)
+
+
+@define_check(cells)
+def band_and_frequencies_are_kept(subject: Subject, case: Cell) -> None:
+    """Everybody gets a positive share, all shares together at most 1, and a frequency in (0, max_hertz]."""
+    checked_allocation(subject.component, "allocate", _allocate(subject.component, case), case.problem)
+
+
+@define_check(cells)
+def costs_are_those_of_the_formulas(subject: Subject, case: Cell) -> None:
+    """Seconds, joules and cost are tau / b + W / f, P tau / b + eps W f^2 and a1 T + a2 E."""
+    got, p = _allocate(subject.component, case), case.problem
+    sending = p.upload_seconds / got.share
+    computing = np.where(p.cycles > 0, p.cycles / np.where(p.cycles > 0, got.hertz, 1), 0)
+    joules = float((p.power_watts * sending + p.capacitance * p.cycles * got.hertz**2).sum())
+    cost = p.seconds_price * (sending + computing).max() + p.joules_price * joules
+    if not np.allclose([got.seconds, got.joules, got.cost], [(sending + computing).max(), joules, cost], rtol=1e-9):
+        fail(f"it says {got.seconds:.9g} s, {got.joules:.9g} J and {got.cost:.9g}, instead of {cost:.9g}")
+
+
+@define_check(cells)
+def never_below_the_optimum(subject: Subject, case: Cell) -> None:
+    """No rule costs less than the exact allocation, which is proven to cost least."""
+    cost, optimum = _allocate(subject.component, case).cost, allocate(case.problem).cost
+    if cost < optimum * (1 - 1e-9):
+        fail(f"it costs {cost:.12g}, and the optimum is {optimum:.12g}")
+
+
+@define_check(lambda: [cell("5 clients, no two alike", 5), cell("12 clients, no two alike", 12)])
+def renaming(subject: Subject, case: Cell) -> None:
+    """Clients that change places get each other's shares, unless they are drawn."""
+    first = _allocate(subject.component, case)
+    if not same(first.share, subject.component.allocate(case.problem, generator(1, "other")).share):
+        return  # drawn
+    order = np.roll(np.arange(len(case.problem)), 2)
+    moved = replace(case.problem.only(order), ids=case.problem.ids)
+    renamed = subject.component.allocate(moved, generator(0, "allocation"))
+    if not np.allclose(renamed.share, first.share[order], rtol=1e-6):
+        fail(f"shares {shown(first.share)}, and {shown(renamed.share)} with places changed by {order.tolist()}")
+
+
+CHECKS = (
+    band_and_frequencies_are_kept,
+    costs_are_those_of_the_formulas,
+    never_below_the_optimum,
+    PLAYING.same_again(
+        "The same clients and stream give the same allocation.", "Draw from the `rng` that is handed in."
+    ),
+    PLAYING.arguments_untouched("A rule does not write to the problem."),
+    renaming,
+    options_are_all_it_is,
+)

@@ -1,0 +1,83 @@
+"""Checks of label statistics."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedreach.arrays import Ints
+from fedreach.federation.labels import released_entropy
+from fedreach.federation.labels.released import entropy_range
+from fedreach.federation.traits import Traits
+from fedreach.streams import generator
+from fedreach.testing.base import Subject, define_check, fail, shown
+from fedreach.testing.checks.common import Case, Outcome, Playing, options_are_all_it_is
+
+
+@dataclass(frozen=True, eq=False)
+class Labels(Case):
+    """Label counts of some clients."""
+
+    counts: Ints  # (n, c)
+
+
+def labels() -> Iterator[Labels]:
+    """Yield label counts of many clients, of one, and of clients with a single class."""
+    rng = generator(0, "testing labels")
+    yield Labels("20 clients with 0 to 29 examples of each of 5 classes", rng.integers(0, 30, (20, 5)))
+    yield Labels("one client with 1 example of 2 classes", np.array([[1, 0]]))
+    yield Labels("4 clients with a single class each", np.eye(4, dtype=np.int64) * 100)
+
+
+def _play(component: Any, case: Labels) -> list[Outcome]:
+    released = component.release(case.counts.copy(), generator(0, "labels"))
+    return [Outcome(f"it released {shown(released)}", released)]
+
+
+PLAYING = Playing(labels, _play)
+
+
+@define_check(labels)
+def counts_of_everybody(subject: Subject, case: Labels) -> None:
+    """What is released is (n, c) numbers in float64, finite unless only sums are shown."""
+    ((_, released),) = PLAYING.straight(subject, case)
+    if not isinstance(released, np.ndarray) or released.shape != case.counts.shape:
+        fail(f"release should return an array of shape {case.counts.shape}; got {shown(released)}")
+    if released.dtype != np.float64 or not (subject.component.only_sum or np.isfinite(released).all()):
+        fail(f"released counts should be finite numbers in float64; got {released.dtype}: {shown(released)}")
+
+
+@define_check(labels)
+def entropies_in_range(subject: Subject, case: Labels) -> None:
+    """The label entropies that follow from what is released are between 0 and ln c nats."""
+    if subject.component.only_sum:
+        return
+    ((_, released),) = PLAYING.straight(subject, case)
+    entropy, allowed = released_entropy(released), entropy_range(case.counts.shape[1])
+    if not allowed.holds(entropy).all():
+        fail(f"the entropies are {shown(entropy)}; they should be {allowed}")
+
+
+@define_check(labels)
+def counts_are_possible(subject: Subject, case: Labels) -> None:
+    """Statistics that say which counts are impossible allow those that they release."""
+    if not Traits.of(subject.component).knows_possible:
+        return
+    ((_, released),) = PLAYING.straight(subject, case)
+    sizes = case.counts.sum(axis=1)
+    allowed = subject.component.possible(released, sizes)
+    if np.shape(allowed) != sizes.shape or not np.all(allowed):
+        fail(f"of clients with {shown(sizes)} examples, `possible` says {shown(allowed)} of {shown(released)}")
+
+
+CHECKS = (
+    counts_of_everybody,
+    entropies_in_range,
+    counts_are_possible,
+    PLAYING.same_again(
+        "The same counts and stream release the same numbers.", "Draw from the `rng` that is handed in."
+    ),
+    PLAYING.arguments_untouched("Releasing does not write to the counts."),
+    options_are_all_it_is,
+)

@@ -1,0 +1,287 @@
+"""Checks of losses, and of objectives that see more than outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+import numpy as np
+
+from fedreach.arrays import Float32s, Floats, Ints
+from fedreach.federation.protocols import ShiftsOutputs
+from fedreach.federation.ranges import Range
+from fedreach.federation.traits import Traits
+from fedreach.streams import generator
+from fedreach.testing.base import Check, Subject, define_check, fail, must_be_close, same, shown
+from fedreach.testing.checks.common import Case, options_are_all_it_is, other_global_seeds
+from fedreach.testing.checks.label_statistics import Labels
+
+
+@dataclass(frozen=True, eq=False)
+class Moment(Case):
+    """A client in the middle of its training: a model of one hidden layer, and a batch."""
+
+    examples: int
+    away: float  # how far the local model went from the global one
+    remembers: bool  # whether the client keeps a vector already
+
+
+def moments() -> Iterator[Moment]:
+    """Yield the first step of a run, and later ones."""
+    yield Moment("the first step of a run, 6 examples", 6, 0.0, False)
+    yield Moment("a later step, 6 examples", 6, 0.3, True)
+    yield Moment("a step on one example", 1, 0.3, True)
+
+
+def of_objectives(check: Callable[[Subject, Moment], None]) -> Check:
+    """Make a check that is run in moments, of those losses that have an `objective`."""
+
+    @wraps(check)
+    def suited(subject: Subject, case: Moment) -> None:
+        if Traits.of(subject.component).sees_more:
+            check(subject, case)
+
+    return define_check(moments)(suited)
+
+
+@of_objectives
+def one_number_with_a_gradient(subject: Subject, case: Moment) -> None:
+    """An objective is one finite number whose gradient is finite."""
+    value, gradient, _ = objective_of(subject.component, case)
+    if not np.isfinite(value) or not np.isfinite(gradient).all():
+        fail(f"the objective is {value} and its gradient {shown(gradient)}")
+
+
+@of_objectives
+def the_same_objective_again(subject: Subject, case: Moment) -> None:
+    """An objective depends on its step alone: asked again, it is the same to the bit."""
+    first = objective_of(subject.component, case)
+    for seed in (1, 2):
+        with other_global_seeds(seed):
+            repeated = objective_of(subject.component, case)
+        if first[0] != repeated[0] or not same(first[1], repeated[1]):
+            fail(f"it was {first[0]} with the gradient {shown(first[1])}, then {repeated[0]} with {shown(repeated[1])}")
+
+
+@of_objectives
+def steps_untouched(subject: Subject, case: Moment) -> None:
+    """An objective writes neither to the batch nor to any model, and leaves the gradients of parameters alone."""
+    _, _, step = objective_of(subject.component, case)
+    changed = [name for name, before in step.before.items() if not same(before, step.now()[name])]
+    if changed:
+        fail(f"it wrote to {', '.join(changed)}; write a - b, not a -= b or a.sub_(b)")
+
+
+@define_check()
+def keeps_its_own(subject: Subject) -> None:
+    """What a client keeps is float32, as long as before, by its own vector and model, and no argument is written to."""
+    if not Traits.of(subject.component).remembers_clients:
+        return
+    rng = generator(0, "testing keep")
+    memory, local = rng.standard_normal((2, 3, 7)).astype(np.float32)
+    before = memory.copy(), local.copy()
+    new_memory = subject.component.keep(memory, local)
+    if not isinstance(new_memory, np.ndarray) or new_memory.shape != memory.shape or new_memory.dtype != np.float32:
+        fail(f"keep should return float32 of shape {memory.shape}; got {shown(new_memory)}")
+    if not same(before[0], memory) or not same(before[1], local):
+        fail("keep wrote to its arguments")
+    for i in range(len(new_memory)):
+        alone = subject.component.keep(memory[i : i + 1], local[i : i + 1])
+        must_be_close(f"what client {i} keeps, asked alone,", alone[0], new_memory[i])
+
+
+OBJECTIVE_CHECKS = (one_number_with_a_gradient, the_same_objective_again, steps_untouched, keeps_its_own)
+
+
+class ObjectiveStep:
+    """The step that an objective was handed, and what checks read of it."""
+
+    def __init__(self, component: Any, case: Moment, moved: Float32s | None) -> None:
+        import torch
+
+        from fedreach.engines.objective import ObjectiveRun, Step
+        from fedreach.models import build
+        from fedreach.models.flat import Layout, bind, flatten
+
+        numbers, rng = Traits.of(component).needs_numbers, generator(0, "testing step")
+        module = build("mlp", (4,), 3, seed=0, options={"hidden": [5]})
+        self.broadcast = flatten(module)
+        p = len(self.broadcast)
+        self.vector = self.broadcast + case.away * _normal(rng, p)
+        self.memory = self.broadcast + 0.5 * _normal(rng, p) if case.remembers else torch.zeros(p)
+        if moved is not None:
+            self.vector += torch.from_numpy(moved)
+        x = _normal(rng, case.examples, 4)
+        y = _normal(rng, case.examples, 3) if numbers else torch.from_numpy(rng.integers(0, 3, case.examples))
+        self.gradient = torch.zeros(p)
+        bind(module, self.vector, self.gradient)
+        run = ObjectiveRun(component, module, Layout.of(module))
+        self.step = Step(run, x, y, lambda z: component.per_example(z, y).mean(), self.broadcast, self.memory)
+        self.before = self.now()
+
+    def now(self) -> dict[str, Float32s]:
+        """Return what an objective must not write to."""
+        step = self.step
+        named = {"x": step.x, "y": step.y, "broadcast": self.broadcast, "memory": self.memory}
+        named |= {"the local model": self.vector, "the gradients": self.gradient}
+        return {name: tensor.detach().numpy().copy() for name, tensor in named.items()}
+
+    @property
+    def loss_value(self) -> float:
+        """What the loss of the batch is,"""
+        return float(self.step.loss.detach())
+
+    @property
+    def loss_gradient(self) -> Float32s:
+        """and its gradient, (p,)."""
+        gradient: Float32s = self.step.gradient().numpy()
+        return gradient
+
+    def _pass(self, which: str) -> Any:
+        return self.step if which == "local" else self.step.frozen(getattr(self, _MODELS[which]))
+
+    def hidden(self, which: str) -> Any:
+        """Return the (b, 5) features of the "local", "global" or "memory" model, as float64."""
+        return self._pass(which).features().detach().numpy().astype(np.float64)
+
+    def outputs(self, which: str) -> Any:
+        """Return the (b, 3) outputs likewise."""
+        return self._pass(which).outputs.detach().numpy().astype(np.float64)
+
+
+_MODELS = {"global": "broadcast", "memory": "memory"}
+
+
+def _normal(rng: np.random.Generator, *shape: int) -> Any:
+    import torch
+
+    return torch.from_numpy(rng.standard_normal(shape).astype(np.float32))
+
+
+def objective_of(component: Any, case: Moment, moved: Float32s | None = None) -> tuple[float, Float32s, ObjectiveStep]:
+    """Return the objective of a step, its (p,) gradient, and the step; the local model is `moved` by this first."""
+    import torch
+
+    step = ObjectiveStep(component, case, moved)
+    value = component.objective(step.step)
+    if not isinstance(value, torch.Tensor) or value.shape != () or not value.requires_grad:
+        fail(f"the objective should be a tensor of one number that torch can differentiate; got {value!r}")
+    module, layout = step.step.module, step.step._run.layout
+    parameters, flat = dict(module.named_parameters()), torch.zeros(layout.num_trainable)
+    views = layout.parameter_views(flat)
+    trained = [parameters[name] for name in views]
+    gradients = torch.autograd.grad(value, trained, retain_graph=True, allow_unused=True)
+    for view, gradient in zip(views.values(), gradients, strict=True):
+        if gradient is not None:
+            view.copy_(gradient)
+    return float(value.detach()), flat.numpy(), step
+
+
+@dataclass(frozen=True, eq=False)
+class Batch(Case):
+    """What a model says of some examples, and their classes or numbers."""
+
+    outputs: Float32s  # (b, c), or (b, t) of numbers
+    targets: Ints | Float32s  # (b,) classes, or (b, t) numbers
+
+
+def batches() -> Iterator[Batch]:
+    """Yield batches of one example and more, of a model that is unsure and of one that is certain."""
+    rng = generator(0, "testing batches")
+    for b, c, size in ((1, 2, 1.0), (7, 3, 1.0), (40, 10, 5.0), (4, 3, 60.0)):
+        outputs = (size * rng.standard_normal((b, c))).astype(np.float32)
+        yield Batch(f"{b} examples of {c} classes, outputs of about {size:g}", outputs, rng.integers(0, c, b))
+    for b, t, size in ((1, 1, 1.0), (7, 1, 1.0), (40, 3, 5.0), (4, 2, 300.0)):
+        outputs, targets = (size * rng.standard_normal((2, b, t))).astype(np.float32)
+        yield Batch(f"{b} examples with {t} numbers, outputs of about {size:g}", outputs, targets)
+
+
+def of_batches(check: Callable[[Subject, Batch], None]) -> Check:
+    """Make a check that is run on batches of classes, or of numbers where the loss needs such."""
+
+    @wraps(check)
+    def suited(subject: Subject, case: Batch) -> None:
+        if Traits.of(subject.component).needs_numbers is (case.targets.dtype.kind == "f"):
+            check(subject, case)
+
+    return define_check(batches)(suited)
+
+
+@of_batches
+def one_number_an_example(subject: Subject, case: Batch) -> None:
+    """A loss is one finite number for each example."""
+    loss, _ = loss_and_gradient(subject.component, case.outputs, case.targets)
+    if loss.shape != (len(case.targets),) or not np.isfinite(loss).all():
+        fail(f"the losses should be {len(case.targets)} finite numbers; got {shown(loss)} of shape {loss.shape}")
+
+
+@of_batches
+def losses_in_their_range(subject: Subject, case: Batch) -> None:
+    """No loss is below the `minimum` or above the `maximum` that it states: beyond, clients would be refused."""
+    loss, allowed = loss_and_gradient(subject.component, case.outputs, case.targets)[0], Range.of(subject.component)
+    if not allowed.holds(loss[np.isfinite(loss)]).all():
+        fail(f"the losses are {shown(loss)}; they should be {allowed}")
+
+
+@of_batches
+def each_example_by_itself(subject: Subject, case: Batch) -> None:
+    """What an example costs does not depend on the others of its batch, nor on their order."""
+    loss, _ = loss_and_gradient(subject.component, case.outputs, case.targets)
+    order = np.arange(len(loss))[::-1]
+    turned, _ = loss_and_gradient(subject.component, case.outputs[order], case.targets[order])
+    must_be_close("the losses in the order turned round", turned[order], loss, str(case))
+    alone, _ = loss_and_gradient(subject.component, case.outputs[:1], case.targets[:1])
+    must_be_close("the first loss, asked alone", alone, loss[:1], str(case))
+
+
+@of_batches
+def downhill(subject: Subject, case: Batch) -> None:
+    """A small step against its gradient, which is finite, does not make the loss larger."""
+    loss, gradient = loss_and_gradient(subject.component, case.outputs, case.targets)
+    if not np.isfinite(gradient).all():
+        fail(f"the gradient is {shown(gradient)}")
+    after, _ = loss_and_gradient(subject.component, case.outputs - np.float32(1e-3) * gradient, case.targets)
+    if not (after <= loss + 1e-5 * (1 + np.abs(loss))).all():
+        fail(f"the losses {shown(loss)} became {shown(after)}")
+
+
+def labels() -> Iterator[Labels]:
+    """Yield clients with all classes, with one, with as many of each, and with none at all."""
+    counts = np.array([[5, 0, 2], [7, 0, 0], [4, 4, 4], [0, 1, 600], [0, 0, 0]])
+    yield Labels("clients with labels of three classes", counts)
+    yield Labels("one client with labels of ten classes", np.arange(10)[None])
+
+
+@define_check(labels)
+def shifts_by_what_each_has(subject: Subject, case: Labels) -> None:
+    """What a loss adds to outputs is one finite number a class, by what labels a client itself has."""
+    if not isinstance(subject.component, ShiftsOutputs):
+        return
+    shifts = np.asarray(subject.component.shift(case.counts))
+    if shifts.shape != case.counts.shape or not np.isfinite(shifts).all():
+        fail(f"the shifts should be finite numbers of shape {case.counts.shape}; got {shown(shifts)}")
+    alone = np.concatenate([subject.component.shift(row[None]) for row in case.counts])
+    must_be_close("the shifts of each client asked alone", alone, shifts, str(case))
+
+
+CHECKS = (
+    one_number_an_example,
+    losses_in_their_range,
+    each_example_by_itself,
+    downhill,
+    shifts_by_what_each_has,
+    *OBJECTIVE_CHECKS,
+    options_are_all_it_is,
+)
+
+
+def loss_and_gradient(component: Any, outputs: Float32s, targets: Ints | Float32s) -> tuple[Floats, Float32s]:
+    """Return the losses (b,) and the gradient (b, c) of their sum."""
+    import torch
+
+    z = torch.from_numpy(outputs.copy()).requires_grad_()
+    loss = component.per_example(z, torch.from_numpy(targets.copy()))
+    (gradient,) = torch.autograd.grad(loss.sum(), z)
+    return loss.detach().numpy().astype(np.float64), gradient.numpy()

@@ -1,0 +1,82 @@
+"""Checks of measurements."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedreach.federation.ranges import Range
+from fedreach.federation.values import LocalOutputs
+from fedreach.streams import generator
+from fedreach.testing.base import Subject, define_check, fail
+from fedreach.testing.checks.common import Case, Outcome, Playing, options_are_all_it_is
+
+
+@dataclass(frozen=True, eq=False)
+class OutputsCase(Case):
+    """What a client's model says about its examples."""
+
+    outputs: LocalOutputs
+
+
+def outputs() -> Iterator[OutputsCase]:
+    """Yield outputs of models that are unsure, certain, wrong, and of a single example."""
+    rng = generator(0, "testing outputs")
+    for m, c in ((1, 2), (5, 3), (100, 10)):
+        logits, before = (rng.standard_normal((m, c)).astype(np.float32) for _ in range(2))
+        ordinary = LocalOutputs(logits, rng.integers(c, size=m), before)
+        yield OutputsCase(f"{m} examples of {c} classes, random logits", ordinary)
+    zero = np.zeros_like(ordinary.logits)
+    yield OutputsCase("100 examples, all logits 0", replace(ordinary, logits=zero, before=zero))
+    certain = np.where(np.arange(10) == ordinary.labels[:, None], 1e4, -1e4).astype(np.float32)
+    yield OutputsCase("100 examples, the model certain and right", replace(ordinary, logits=certain))
+    yield OutputsCase("100 examples, the model certain and wrong", replace(ordinary, logits=-certain))
+    yield OutputsCase("100 examples, all of class 3", replace(ordinary, labels=np.full(100, 3)))
+
+
+def _play(component: Any, case: OutputsCase) -> list[Outcome]:
+    outputs = case.outputs if component.wants_before else replace(case.outputs, before=None)
+    number = component.measure(outputs, generator(0, "testing measure"))
+    return [Outcome(f"it measured {number!r}", number)]
+
+
+PLAYING = Playing(outputs, _play)
+
+
+@define_check()
+def has_a_name(subject: Subject) -> None:
+    """A measurement has a name, the key of its number in the reports, and says whether it wants the outputs before."""
+    name, wants = subject.component.name, subject.component.wants_before
+    if not (isinstance(name, str) and name and isinstance(wants, bool)):
+        fail(f"name should be a word and wants_before a flag; got {name!r} and {wants!r}")
+
+
+@define_check(outputs)
+def a_finite_number(subject: Subject, case: OutputsCase) -> None:
+    """A measurement is one finite number, whatever the model says."""
+    ((description, number),) = PLAYING.straight(subject, case)
+    if np.ndim(number) != 0 or not np.isfinite(number):
+        fail(description)
+
+
+@define_check(outputs)
+def a_number_in_its_range(subject: Subject, case: OutputsCase) -> None:
+    """A measurement lies between the `minimum` and the `maximum` that it states: beyond, clients would be refused."""
+    ((description, number),) = PLAYING.straight(subject, case)
+    allowed = Range.of(subject.component)
+    if np.isfinite(number) and not allowed.holds(np.float64(number)):
+        fail(f"{description}, which should be {allowed}")
+
+
+CHECKS = (
+    has_a_name,
+    a_finite_number,
+    a_number_in_its_range,
+    PLAYING.same_again(
+        "The same outputs and stream give the same number, whatever was measured before.",
+        "Draw from the `rng` that is handed in.",
+    ),
+    PLAYING.arguments_untouched("A measurement does not write to the outputs."),
+    options_are_all_it_is,
+)

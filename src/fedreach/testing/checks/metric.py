@@ -1,0 +1,93 @@
+"""Checks of metrics."""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import wraps
+
+import numpy as np
+
+from fedreach.arrays import AnyArray, Floats
+from fedreach.federation.traits import Traits
+from fedreach.streams import generator
+from fedreach.testing.base import Check, Subject, define_check, fail
+from fedreach.testing.checks.common import Case, Outcome, Playing, options_are_all_it_is
+
+
+@dataclass(frozen=True, eq=False)
+class Answers(Case):
+    """What a model says of some examples, and the truth."""
+
+    labels: AnyArray  # (m,) classes, or (m, t) numbers
+    scores: Floats  # (m, c), or (m, t)
+
+
+def answers() -> Iterator[Answers]:
+    """Yield answers of good and bad models, to one example, to examples of one class, and of many."""
+    rng = generator(0, "testing answers")
+    for m, c, skill in ((1, 2, 0.0), (20, 3, 0.0), (50, 4, 3.0), (200, 10, 1.0)):
+        labels = rng.integers(0, c, m)
+        yield Answers(f"{m} examples of {c} classes", labels, rng.standard_normal((m, c)) + skill * np.eye(c)[labels])
+    yield Answers("5 examples of one class", np.zeros(5, np.int64), rng.standard_normal((5, 3)))
+    labels = rng.integers(0, 2, 40)
+    ties = rng.integers(0, 3, (40, 2)) + np.eye(2)[labels]
+    yield Answers("40 examples of 2 classes, many with the same outputs", labels, ties)
+    lacking = np.repeat([0, 3], [9, 6])
+    yield Answers("15 examples of 2 of 5 classes", lacking, rng.standard_normal((15, 5)) + np.eye(5)[lacking])
+    for m, t, skill in ((1, 1, 0.0), (30, 1, 0.9), (12, 3, 0.5), (200, 1, 0.0)):
+        numbers = 40 + 10 * rng.standard_normal((m, t))
+        noise = 10 * rng.standard_normal((m, t))
+        yield Answers(f"{m} examples with {t} numbers", numbers, 40 + skill * (numbers - 40) + (1 - skill) * noise)
+    yield Answers("6 examples with the same number", np.full((6, 1), 2.5), rng.standard_normal((6, 1)))
+
+
+def suited(component: object, case: Answers) -> bool:
+    """Say whether a metric is asked about such answers: numbers only if it needs them."""
+    return Traits.of(component).needs_numbers is (case.labels.dtype.kind == "f")
+
+
+def of_answers(check: Callable[[Subject, Answers], None]) -> Check:
+    """Make a check that is run on answers in classes, or in numbers where the metric needs such."""
+
+    @wraps(check)
+    def tried(subject: Subject, case: Answers) -> None:
+        if suited(subject.component, case):
+            check(subject, case)
+
+    return define_check(answers)(tried)
+
+
+@of_answers
+def one_number(subject: Subject, case: Answers) -> None:
+    """A metric is one number, and may be undefined, nan, but not infinite; its name can end a column's."""
+    value, name = subject.component.of(case.labels.copy(), case.scores.copy()), subject.component.name
+    if not isinstance(value, float | np.floating) or np.isinf(value):
+        fail(f"of() must return a number that is not infinite; got {value!r}")
+    if not (isinstance(name, str) and re.fullmatch(r"[a-z][a-z0-9_]*", name)):
+        fail(f"its name must be small letters, digits and _; got {name!r}")
+
+
+@of_answers
+def whatever_the_order(subject: Subject, case: Answers) -> None:
+    """The order of the examples does not matter."""
+    value = subject.component.of(case.labels, case.scores)
+    turned = subject.component.of(case.labels[::-1].copy(), case.scores[::-1].copy())
+    if not np.isclose(value, turned, rtol=1e-9, atol=1e-9, equal_nan=True):
+        fail(f"it is {value}, and {turned} with the examples turned round")
+
+
+PLAYING = Playing(
+    answers,
+    lambda component, case, keep=None: [
+        Outcome(f"it was {(value := component.of(case.labels, case.scores))}", np.array(value, np.float64))
+        for _ in range(suited(component, case))
+    ],
+)
+
+CHECKS = (
+    one_number,
+    whatever_the_order,
+    PLAYING.same_again("The same answers give the same number.", "Draw no random numbers, keep nothing in `self`."),
+    PLAYING.arguments_untouched("A metric does not write to its arguments: labels and scores."),
+    options_are_all_it_is,
+)

@@ -1,0 +1,263 @@
+"""Checks of server steps; those that learn from data of the server are run on softmax regression in numpy."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fedreach.arrays import Float32s, Floats, Ints
+from fedreach.federation.protocols import ServerTrains
+from fedreach.federation.steps import server_batches, server_split
+from fedreach.federation.traits import Traits
+from fedreach.federation.values import NO_STATE, State
+from fedreach.streams import generator
+from fedreach.testing.base import Check, Subject, define_check, fail, shown
+from fedreach.testing.checks.common import Case, Outcome, Playing, as_it_is, options_are_all_it_is, other_global_seeds
+
+EXAMPLES, INPUTS, CLASSES, CLIENTS, LESSONS, SEED = 100, 10, 4, 3, 8, 3
+D = INPUTS * CLASSES
+
+
+@dataclass(eq=False)
+class Regression:
+    """The `OwnData` of softmax regression without bias, in numpy: every number is known."""
+
+    x: Floats  # (EXAMPLES, INPUTS)
+    y: Ints
+    round: int
+    local: Float32s  # (r, D) the clients' local models
+    rng: np.random.Generator = field(init=False)
+    requests: list[tuple[str, Ints]] = field(default_factory=list)  # what it was asked for, and of which examples
+    read_locals: bool = False
+    drawn_from: int = EXAMPLES
+
+    def __post_init__(self) -> None:
+        self.rng = server_batches(SEED, self.round)
+
+    @property
+    def examples(self) -> int:
+        return len(self.y)
+
+    def split(self, held_out: float) -> tuple[Ints, Ints]:
+        train, rest = server_split(self.y, held_out, SEED)
+        self.drawn_from = len(train)
+        return train, rest
+
+    def step(self, params: Float32s, index: Ints, rate: float) -> Float32s:
+        self.requests.append(("step", index))
+        return self.moved(params, index, np.eye(CLASSES)[self.y[index]], rate)
+
+    def distill(self, params: Float32s, index: Ints, teacher: Float32s, rate: float) -> Float32s:
+        self.requests.append(("distill", index))
+        return self.moved(params, index, softmax(teacher), rate)
+
+    def moved(self, params: Float32s, index: Ints, target: Floats, rate: float) -> Float32s:
+        """Return the model after one step down the gradient of the mean cross-entropy to (b, CLASSES) shares."""
+        away = softmax(self.outputs(params, index)) - target
+        gradient = self.x[index].T @ away / len(index)
+        return (params - rate * gradient.reshape(-1)).astype(np.float32)
+
+    def outputs(self, params: Float32s, index: Ints) -> Floats:
+        return self.x[index] @ params.astype(np.float64).reshape(INPUTS, CLASSES)
+
+    def logits(self, params: Float32s, index: Ints) -> Float32s:
+        return self.outputs(params, index).astype(np.float32)
+
+    def loss(self, params: Float32s, index: Ints) -> float:
+        self.requests.append(("loss", index))
+        shares = softmax(self.outputs(params, index))
+        return float(-np.log(shares[np.arange(len(index)), self.y[index]]).mean())
+
+    def local_models(self) -> Iterator[Float32s]:
+        self.read_locals = True
+        yield from self.local
+
+    def batches(self, kind: str) -> list[Ints]:
+        """Return the examples of each request of a kind."""
+        return [index for request, index in self.requests if request == kind]
+
+
+def softmax(logits: Floats | Float32s) -> Floats:
+    """Return (b, c) shares of the classes."""
+    powers = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+
+def school(number: int) -> Regression:
+    """Return the data of the server in a round; clients' models differ from round to round."""
+    rng = generator(0, "testing server data")
+    y = rng.integers(CLASSES, size=EXAMPLES)
+    x = np.eye(CLASSES, INPUTS)[y] + rng.standard_normal((EXAMPLES, INPUTS))
+    local = generator(0, "testing local models", number).standard_normal((CLIENTS, D)).astype(np.float32)
+    return Regression(x, y, number, local)
+
+
+def first_model() -> Float32s:
+    return generator(0, "testing first model").standard_normal(D).astype(np.float32)
+
+
+def lessons(
+    component: Any,
+    keep: Callable[[State], State] = as_it_is,
+    *,
+    rounds: int = LESSONS,
+    change: Callable[[Regression], Regression] = lambda own: own,
+) -> tuple[list[Float32s], list[Regression]]:
+    """Return the models after each round in which the server learns, and what it looked at; none of others."""
+    params, state, models, looked = first_model(), NO_STATE, [], []
+    if not callable(getattr(component, "learn", None)):
+        return [], []
+    for number in range(1, rounds + 1):
+        own = change(school(number))
+        new, state = component.learn(params, state, own)
+        if not isinstance(new, np.ndarray) or new.shape != params.shape or new.dtype != np.float32:
+            got = f"{new.dtype} of shape {new.shape}" if isinstance(new, np.ndarray) else type(new).__name__
+            fail(f"learn should return float32 parameters of shape {params.shape}; got {got}", f"round {number}")
+        params, state = new.copy(), keep(state)
+        models.append(params.copy())
+        looked.append(own)
+    return models, looked
+
+
+# ----------------------------------------------------------------------------------------------- of all that learn
+
+
+@define_check()
+def other_batches_in_other_rounds(subject: Subject) -> None:
+    """Batches that are not all of the server's data are drawn anew in every round."""
+    looked = lessons(subject.component)[1]
+    batches_of_rounds = [[*own.batches("step"), *own.batches("distill")] for own in looked]
+    drawn = [
+        tuple(batch.tobytes() for batch in batches)
+        for own, batches in zip(looked, batches_of_rounds, strict=True)
+        if batches and all(len(batch) < own.drawn_from for batch in batches)
+    ]
+    if len(drawn) > 1 and len(set(drawn)) < len(drawn):
+        fail(
+            f"of {len(drawn)} rounds only {len(set(drawn))} had batches of their own",
+            f"{EXAMPLES} examples of the server, batches of {len(batches_of_rounds[0][0])}",
+        )
+
+
+@define_check()
+def says_that_it_reads_updates(subject: Subject) -> None:
+    """A server step that looks at the clients' local models says so: `reads_updates = True`."""
+    if any(own.read_locals for own in lessons(subject.component)[1]) and not Traits.of(subject.component).reads_updates:
+        fail("it asked for local models; `reads_updates` is not set")
+
+
+LEARNING: tuple[Check, ...] = (other_batches_in_other_rounds, says_that_it_reads_updates)
+
+ROUNDS = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Moves(Case):
+    """A model and the mean updates of a few rounds."""
+
+    params: Float32s  # (d,)
+    updates: Floats  # (rounds, d)
+
+
+def moves() -> Iterator[Moves]:
+    """Yield models of several sizes, with updates of several lengths."""
+    rng = generator(0, "testing moves")
+    for d in (1, 5, 1000):
+        yield Moves(
+            f"{ROUNDS} rounds of a model of {d} numbers",
+            rng.standard_normal(d).astype(np.float32),
+            0.1 * rng.standard_normal((ROUNDS, d)),
+        )
+    start = rng.standard_normal(6).astype(np.float32)
+    yield Moves(
+        "a model of 6 numbers, of which three are not updated", start, np.tile([0, 0, 0, 1e-12, 1, 1e6], (3, 1))
+    )
+
+
+def _run(component: Any, case: Moves, keep: Callable[[State], State] = as_it_is) -> list[Float32s]:
+    """Return the parameters after each round."""
+    params, state, models = case.params.copy(), NO_STATE, []
+    for number, update in enumerate(case.updates, start=1):
+        answer = component.apply(params, state, update.copy())
+        if not (isinstance(answer, tuple) and len(answer) == 2):
+            fail(f"apply must return a pair, the parameters and the state; got {type(answer).__name__}")
+        new, state = answer
+        if not isinstance(new, np.ndarray) or new.shape != params.shape or new.dtype != np.float32:
+            got = f"{new.dtype} of shape {new.shape}" if isinstance(new, np.ndarray) else type(new).__name__
+            fail(f"in round {number} the parameters should be float32 of shape {params.shape}; got {got}")
+        if not np.isfinite(new).all():
+            fail(f"in round {number} the parameters became {shown(new)}")
+        params, state = new.copy(), keep(state)
+        models.append(params.copy())
+    return models
+
+
+def _play(component: Any, case: Moves, keep: Callable[[State], State] = as_it_is) -> list[Outcome]:
+    models = enumerate(_run(component, case, keep), start=1)
+    did = [Outcome(f"after round {number} the model was {shown(model)}", model) for number, model in models]
+    learnt = enumerate(lessons(component, keep)[0], start=1)
+    return did + [Outcome(f"after its lesson {number} the model was {shown(model)}", model) for number, model in learnt]
+
+
+PLAYING = Playing(moves, _play)
+
+
+@define_check(moves)
+def a_new_model(subject: Subject, case: Moves) -> None:
+    """A server step returns the new (d,) parameters in float32, all finite, and the new state."""
+    PLAYING.straight(subject, case)
+
+
+@define_check(moves)
+def where_nobody_moved(subject: Subject, case: Moves) -> None:
+    """If the mean update is zero from the start, the model stays as it is."""
+    zero = Moves("", case.params, np.zeros_like(case.updates))
+    for number, params in enumerate(_run(subject.component, zero), start=1):
+        if not np.array_equal(params, case.params):
+            fail(f"after {number} rounds of zero updates the model {shown(case.params)} had become {shown(params)}")
+
+
+@define_check(moves)
+def where_the_clients_went(subject: Subject, case: Moves) -> None:
+    """If the mean update is the same u in each round, the model moves along u and not against it."""
+    component, u = subject.component, case.updates[0]
+    if isinstance(component, ServerTrains) and all(
+        component.trains(generator(0, "coin", number)) for number in range(100)
+    ):
+        return  # clients are never asked
+    for number, params in enumerate(_run(subject.component, Moves("", case.params, np.tile(u, (ROUNDS, 1)))), start=1):
+        moved = params.astype(np.float64) - case.params
+        if not moved @ u > 0:
+            fail(f"after {number} rounds the model had moved by {shown(moved)}, for the update u = {shown(u)}")
+
+
+@define_check()
+def trains_as_the_coin_says(subject: Subject) -> None:
+    """Where a server step trains on the server's own data, the round's stream alone decides when."""
+    component = subject.component
+    if not isinstance(component, ServerTrains):
+        return
+    for number in range(1, 30):
+        answers = []
+        for seed in (number, number + 1000):  # the first numbers of two seeds alone may be alike
+            with other_global_seeds(seed):
+                answers.append(component.trains(generator(0, "coin", number)))
+        if not all(isinstance(answer, bool | np.bool_) for answer in answers) or answers[0] != answers[1]:
+            fail(f"trains() must be the same flag again; got {answers}", f"the stream of round {number}")
+
+
+CHECKS = (
+    a_new_model,
+    where_nobody_moved,
+    where_the_clients_went,
+    PLAYING.same_again(
+        "The same parameters, state and update give the same model, whatever was done with the step before.",
+        "Draw no random numbers, keep nothing in `self`.",
+    ),
+    PLAYING.arguments_untouched("A server step does not write to its arguments: parameters, state and mean update."),
+    PLAYING.going_on_from_a_file(),
+    trains_as_the_coin_says,
+    *LEARNING,
+    options_are_all_it_is,
+)

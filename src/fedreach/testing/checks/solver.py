@@ -1,0 +1,288 @@
+"""Checks of local solvers."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedreach.arrays import Float32s, Floats
+from fedreach.federation.local_sgd import LocalSGD
+from fedreach.federation.participation import Bernoulli
+from fedreach.federation.protocols import MemorySolver
+from fedreach.federation.traits import Traits
+from fedreach.federation.values import Reports, State
+from fedreach.federation.weighting import Equal
+from fedreach.streams import generator
+from fedreach.testing.base import Subject, define_check, fail, same, shown
+from fedreach.testing.checks.common import Case, Outcome, Playing, as_it_is, options_are_all_it_is
+
+ROUNDS, LOOK = 3000, 200
+NEAR = 1e-4
+"""Of 1 + cos of the angle between the clients' gradients, three looks running. FedAvg stops at 0.03 or more."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClientStack(Case):
+    """k clients in the middle of their local training."""
+
+    gradient: Float32s  # (k, p)
+    params: Float32s  # (k, p)
+    broadcast: Float32s  # (k, p), equal rows
+    memory: Float32s  # (k, p)
+    share: Floats  # (k,)
+    steps: Floats  # (k,)
+
+
+def stacks() -> Iterator[ClientStack]:
+    """Yield stacks of several sizes."""
+    for k, p in ((1, 1), (3, 5), (4, 200)):
+        rng = generator(k, "testing stack")
+        gradient, params, memory = (rng.standard_normal((k, p)).astype(np.float32) for _ in range(3))
+        broadcast = np.tile(rng.standard_normal(p).astype(np.float32), (k, 1))
+        share = np.arange(1.0, k + 1) * 2 / (k + 1)
+        words = f"{k} client{'s' * (k > 1)} with a model of {p} number{'s' * (p > 1)}"
+        yield ClientStack(words, gradient, params, broadcast, memory, share, rng.integers(1, 9, k).astype(np.float64))
+
+
+def _play(solver: Any, case: ClientStack, keep: Callable[[State], State] = as_it_is) -> list[Outcome]:
+    """Train for three rounds; each client's memory is 0 at first."""
+    state: State = {}
+    outcomes, now = [], replace(case, memory=np.zeros_like(case.memory))
+    for number in range(1, 4):
+        terms = _terms(solver, now, state)
+        followed = np.asarray(solver.correct(now.gradient, now.params, now.broadcast, **terms))
+        outcomes.append(Outcome(f"in round {number} the clients followed {shown(followed)}", followed))
+        if _remembers(solver):
+            new_memory = _new_memory(solver, now, state)
+            step, state = _conclude(solver, now, state, new_memory)
+            state, now = keep(state), replace(now, memory=new_memory)
+            outcomes.append(Outcome(f"in round {number} the step was {shown(step)}", np.asarray(step)))
+    return outcomes
+
+
+PLAYING = Playing(stacks, _play)
+
+
+@define_check(stacks)
+def number_by_number(subject: Subject, case: ClientStack) -> None:
+    """A correction acts on each number by itself: a stack of clients gets what each client gets alone."""
+    solver, arrays = subject.component, (case.gradient, case.params, case.broadcast)
+    for number, state in _states(solver, case):
+        terms = _terms(solver, case, state)
+        together = np.asarray(solver.correct(*arrays, **terms))
+        if together.shape != case.gradient.shape or not np.isfinite(together).all():
+            fail(f"for gradients of shape {case.gradient.shape}, correct returned {shown(together)}")
+        for i in range(len(together)):
+            alone = np.asarray(solver.correct(*(a[i] for a in arrays), **{key: t[i] for key, t in terms.items()}))
+            _alike(together[i], alone, f"client {i} got {{}} in the stack and {{}} alone, in round {number}")
+        half = slice(0, (together.shape[1] + 1) // 2)
+        cut = {key: term if term.shape[1] == 1 else term[:, half] for key, term in terms.items()}
+        component = np.asarray(solver.correct(*(a[:, half] for a in arrays), **cut))
+        _alike(together[:, half], component, "the first numbers were {} among all and {} by themselves")
+
+
+@define_check(stacks)
+def the_same_in_torch(subject: Subject, case: ClientStack) -> None:
+    """The correction is the same for torch tensors as for numpy arrays, and writes to none of them."""
+    import torch
+
+    solver, arrays = subject.component, (case.gradient, case.params, case.broadcast)
+    for _, state in _states(solver, case):
+        terms = _terms(solver, case, state)
+        tensors = [torch.from_numpy(a.copy()) for a in arrays]
+        named = {key: torch.from_numpy(np.array(term)) for key, term in terms.items()}
+        before = [tensor.clone() for tensor in (*tensors, *named.values())]
+        answer = solver.correct(*tensors, **named)
+        names = ("gradient", "params", "broadcast", *named)
+        for name, old, new in zip(names, before, (*tensors, *named.values()), strict=True):
+            if not torch.equal(old, new):
+                fail(f"correct wrote to the tensor `{name}`; write a - b, not a -= b or a.sub_(b)")
+        _alike(np.asarray(solver.correct(*arrays, **terms)), answer.numpy(), "numpy got {} and torch {}", within=1e-5)
+
+
+@define_check(stacks)
+def affine_if_it_says_so(subject: Subject, case: ClientStack) -> None:
+    """A solver that says ``affine = True`` returns g + pull (w - w0) + shift, pull the same for all numbers."""
+    solver, none = subject.component, np.zeros_like(case.gradient)
+    if not Traits.of(solver).affine:
+        return
+    for number, state in _states(solver, case):
+        terms = _terms(solver, case, state)
+        shift = np.asarray(solver.correct(none, case.broadcast, case.broadcast, **terms))
+        pull = (np.asarray(solver.correct(none, case.broadcast + 1, case.broadcast, **terms)) - shift)[:, :1]
+        expected = case.gradient + pull * (case.params - case.broadcast) + shift
+        corrected = np.asarray(solver.correct(case.gradient, case.params, case.broadcast, **terms))
+        _alike(corrected, expected, f"in round {number} it returned {{}}; affine would be {{}}", within=1e-4)
+
+
+@define_check(stacks)
+def own_memory(subject: Subject, case: ClientStack) -> None:
+    """What a client is handed and what it keeps depends on its own memory and update, not on who else was chosen."""
+    solver = subject.component
+    if not isinstance(solver, MemorySolver):
+        return
+    for number, state in _states(solver, case):
+        handed, new_memory = solver.prepare(case.memory, state, case.share), _new_memory(solver, case, state)
+        if new_memory.shape != case.memory.shape or new_memory.dtype != np.float32 or not np.isfinite(new_memory).all():
+            fail(f"remember should return finite float32 of shape {case.memory.shape}; got {shown(new_memory)}")
+        for i in range(len(new_memory)):
+            single = _pick(case, slice(i, i + 1))
+            alone = solver.prepare(single.memory, state, single.share)
+            for key in handed:
+                text = f"client {i} was handed {key} = {{}} with the others and {{}} alone, in round {number}"
+                _alike(handed[key][i], alone[key][0], text)
+            text = f"client {i} kept {{}} with the others and {{}} alone, in round {number}"
+            _alike(new_memory[i], _new_memory(solver, single, state)[0], text)
+
+
+def _runs() -> list[str]:
+    return [
+        "two quadratics, both clients in every round",
+        "two quadratics, each client away in 40 % of the rounds",
+        "two quadratics, 40 % of the replies lost",
+    ]
+
+
+@define_check(_runs)
+def stops_where_the_clients_balance(subject: Subject, case: str) -> None:
+    """Where clients follow their memory, training stops only where a weighted sum of their gradients is zero.
+
+    There their gradients point opposite ways, whoever is away. FedAvg stops elsewhere: local steps bias it. A memory
+    that only the server learns of, such as the number of local steps by which FedNova divides, leaves this bias.
+
+    Reference: specification, section 1.4
+    """
+    if isinstance(subject.component, MemorySolver) and _clients_follow_it(subject.component):
+        must_balance(subject.component, case)
+
+
+@define_check()
+def the_same_in_both_engines(subject: Subject) -> None:
+    """Clients trained one by one and in a stack give the same model."""
+    from fedreach.engines.choice import build_engine
+    from fedreach.engines.protocols import Task
+    from fedreach.models import build
+    from fedreach.simulation.simulation import Simulation
+    from fedreach.testing.problems import tiny_simulation
+
+    toy = tiny_simulation()
+    federation = replace(toy.federation, solver=subject.component)
+    models = []
+    task = Task(build("linear", (2,), 2, seed=0), toy.data, subject.component, federation.local, 0)
+    for name in ("sequential", "stacked"):
+        simulation = Simulation(federation, toy.data, build_engine(name, task), rounds=3)
+        state = simulation.start()
+        for _ in range(3):
+            state = simulation.step(state).state
+        models.append(state.params)
+    _alike(models[0], models[1], "after 3 rounds the models are {} and {}", within=1e-5)
+
+
+CHECKS = (
+    number_by_number,
+    the_same_in_torch,
+    affine_if_it_says_so,
+    PLAYING.arguments_untouched(
+        "A solver does not write to its arguments: gradients, parameters, memories, state and reports."
+    ),
+    own_memory,
+    PLAYING.going_on_from_a_file(
+        "The server's state consists of named arrays; stored after each round and read again, it makes the same steps."
+    ),
+    stops_where_the_clients_balance,
+    the_same_in_both_engines,
+    options_are_all_it_is,
+)
+
+
+def must_balance(solver: Any, case: str) -> None:
+    """Run the two quadratics to the end; the clients' gradients must point opposite ways there."""
+    from fedreach.testing.problems import QuadraticEngine, two_quadratics
+
+    unreliable = Bernoulli(act_prob=0.6 if "away" in case else 1.0, reply_prob=0.6 if "lost" in case else 1.0)
+    simulation = two_quadratics(solver, Equal(), local=LocalSGD(rate=0.1, steps=10))
+    simulation = replace(simulation, participation=unreliable)
+    engine, state, near = simulation.engine, simulation.start(), 0
+    assert isinstance(engine, QuadraticEngine)
+    x = state.params.astype(np.float64)
+    for number in range(1, ROUNDS + 1):
+        state = simulation.step(state).state
+        if number % LOOK:
+            continue
+        before, x = x, state.params.astype(np.float64)
+        a, b = (engine.curvature[i] @ (x - engine.optimum[i]) for i in range(2))
+        off = 1 + a @ b / max(float(np.linalg.norm(a) * np.linalg.norm(b)), 1e-12)
+        near = near + 1 if off < NEAR else 0
+        if near == 3:
+            return
+        if near == 0 and np.abs(x - before).max() < 1e-6:
+            break  # it has stopped
+    fail(
+        f"after {number} rounds at {shown(x)} the clients' gradients are {shown(a)} and {shown(b)}, which no weights "
+        "add up to zero"
+    )
+
+
+def _states(solver: Any, case: ClientStack) -> Iterator[tuple[int, State]]:
+    """Yield rounds and the server's state in them: empty at first, and after two rounds."""
+    yield 1, {}
+    if _remembers(solver):
+        state: State = {}
+        for _ in range(2):
+            state = _conclude(solver, case, state, _new_memory(solver, case, state))[1]
+        yield 3, state
+
+
+def _remembers(solver: Any) -> bool:
+    return hasattr(solver, "prepare")  # and not `isinstance`, which sees no methods of a `Watched` solver
+
+
+def _clients_follow_it(solver: MemorySolver) -> bool:
+    """Say whether what clients are handed depends on their memory."""
+    *_, case = stacks()
+    blank = replace(case, memory=np.zeros_like(case.memory))
+    for _, state in _states(solver, case):
+        handed, without = (_terms(solver, stack, state) for stack in (case, blank))
+        if any(not same(handed[key], without[key]) for key in handed):
+            return True
+    return False
+
+
+def _conclude(solver: MemorySolver, case: ClientStack, state: State, new_memory: Float32s) -> tuple[Floats, State]:
+    """Return the step and the state after a round in which all k clients of 2 k replied."""
+    update, k = case.params - case.broadcast, len(case.params)
+    note = (new_memory - case.memory).astype(np.float32) if solver.sends_note else None
+    metrics = {"num_examples": case.share * 10, "loss": np.ones(k)}
+    step, new = solver.conclude(
+        state, Reports(np.arange(k), update, metrics, note=note), update.mean(axis=0, dtype=np.float64), 2 * k
+    )
+    if np.shape(step) != case.broadcast.shape[1:] or not np.isfinite(step).all():
+        fail(f"conclude should return a finite step of {case.broadcast.shape[1]} numbers; got {shown(step)}")
+    solver.served(case.broadcast[0], new)
+    return step, new
+
+
+def _new_memory(solver: MemorySolver, case: ClientStack, state: State) -> Float32s:
+    return solver.remember(case.memory, state, case.params - case.broadcast, case.steps, 0.1)
+
+
+def _terms(solver: Any, case: ClientStack, state: State) -> Mapping[str, Float32s]:
+    if not _remembers(solver):
+        return {}
+    terms: Mapping[str, Float32s] = solver.prepare(case.memory, state, case.share)
+    for key, term in terms.items():
+        k, p = case.memory.shape
+        if np.shape(term) not in ((k, p), (k, 1)) or term.dtype != np.float32:
+            fail(f"prepare should return float32 of shape ({k}, {p}) or ({k}, 1); {key} is {shown(term)}")
+    return terms
+
+
+def _pick(case: ClientStack, rows: slice) -> ClientStack:
+    arrays = {key: value[rows] for key, value in vars(case).items() if key != "words"}
+    return replace(case, **arrays)
+
+
+def _alike(a: Any, b: Any, text: str, within: float = 1e-6) -> None:
+    if np.shape(a) != np.shape(b) or not np.allclose(a, b, rtol=within, atol=within):
+        fail(text.format(shown(np.asarray(a)), shown(np.asarray(b))))

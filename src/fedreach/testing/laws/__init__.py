@@ -1,1 +1,0 @@
-"""Laws that parts must keep: those of a kind, and those of single methods."""
