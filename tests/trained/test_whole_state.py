@@ -282,8 +282,3 @@ def test_tied_weights_and_parametrizations_train_and_load(model, data, tmp_path)
     rows = list(fr.run(data, fr.Method(), model=model, rounds=2, cohort=2, out=tmp_path / "run"))
     assert np.isfinite(rows[-1]["train_loss"])
     load(tmp_path / "run")
-
-
-def test_a_module_of_bfloat16_is_refused_in_words(data):
-    with pytest.raises(ConfigError, match=r"must be float32; weight of Linear is torch\.bfloat16"):
-        list(fr.run(data, fr.Method(), model=lambda: nn.Linear(6, 2).bfloat16(), rounds=1, cohort=2))

@@ -14,12 +14,13 @@ from fedreach.engines.batches import batch_plan
 from fedreach.engines.objective import MeanLoss, ObjectiveRun
 from fedreach.engines.protocols import MEMORY, Task, Terms
 from fedreach.engines.trainer import Group, GroupTrainer, cause_of
-from fedreach.errors import TrainingError
+from fedreach.errors import ConfigError, TrainingError
 from fedreach.federation.adam import Adam
 from fedreach.federation.torch_steps import TorchSteps
-from fedreach.federation.traits import Traits
+from fedreach.federation.traits import Traits, name_of
 from fedreach.models.draws import seeded
-from fedreach.models.flat import keep_buffers
+from fedreach.models.flat import keep_buffers, narrow_types
+from fedreach.models.narrow import NarrowParameters
 from fedreach.streams import torch_seed
 
 
@@ -37,6 +38,11 @@ class Sequential(GroupTrainer):
         super().__init__(task, device)
         if isinstance(self.local.optimizer, TorchSteps):
             self.local.optimizer.begun(self._trained_parameters(), self.local.rate)  # refused before the first round
+        if self.layout.narrow and Traits.of(self.loss).sees_more:
+            raise ConfigError(
+                f"A loss that sees more than outputs, {name_of(self.loss)}, needs a model whose trained parameters are "
+                f"float32; got {narrow_types(self.module)}. Call .float() on the model."
+            )
         self.augmentation = task.augmentation
         if self.augmentation is not None:
             x, _ = self.samples["train"].batch(torch.arange(min(8, len(self.samples["train"])), device=device))
@@ -106,6 +112,7 @@ class Sequential(GroupTrainer):
         moments = [torch.zeros_like(gradient) for _ in range(local.moments)]
         total, seen = torch.zeros((), device=self.device), 0
         self.place(vector, gradient)
+        narrow = NarrowParameters(self.module, self.layout, vector, gradient)
         torch_steps = None
         if isinstance(local.optimizer, TorchSteps):
             torch_steps = local.optimizer.begun(self._trained_parameters(), rate)
@@ -128,6 +135,7 @@ class Sequential(GroupTrainer):
             else:
                 loss, objective = self.objective.step(x, y, self.mean_loss(y, shift), start, kept)
                 objective.backward()
+            narrow.take_gradients()
 
             g = self.solver.correct(gradient, weights, broadcast, **terms)
             if local.clip_norm is not None:
@@ -136,7 +144,9 @@ class Sequential(GroupTrainer):
             seen += len(index)
             if torch_steps is not None:
                 gradient.copy_(g)
+                narrow.give_gradients()
                 torch_steps.step()
+                narrow.take_weights()
                 continue
             if isinstance(local.optimizer, Adam):
                 g, moments[:] = local.optimizer.direction(g, weights, moments, step, local.weight_decay)
@@ -147,6 +157,7 @@ class Sequential(GroupTrainer):
             if local.momentum:
                 g = moments[0].mul_(local.momentum).add_(g)
             weights.sub_(g, alpha=rate)
+            narrow.round_weights()
         for hook in hooks:
             hook.remove()
         keep_buffers(self.module, vector, self.layout)

@@ -84,7 +84,7 @@ def _staying(module: nn.Module) -> dict[str, Tensor]:
 
 
 def numbers_note(module: nn.Module) -> str:
-    """Return a line about a model with frozen numbers: how many are trained, and that the others stay; else nothing.
+    """Return a line about a model with frozen numbers, or whose numbers were drawn in place of its own; else nothing.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 2))
@@ -93,4 +93,6 @@ def numbers_note(module: nn.Module) -> str:
     """
     trained, frozen = (sum(p.numel() for p in module.parameters() if p.requires_grad is on) for on in (True, False))
     drawn = " and drawn anew with each seed" if DRAWN in vars(module) else ""
+    if drawn and not frozen:
+        return f"model: {trained} numbers are trained{drawn}; keep_weights = true starts from the module's own"
     return f"model: {trained} numbers are trained{drawn}, {frozen} frozen ones stay" if frozen else ""
