@@ -16,6 +16,8 @@ from fedreach.errors import ConfigError
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg
 from fedreach.federation.torch_steps import TorchSteps
+from fedreach.models.flat import Layout
+from fedreach.models.state import Snapshot
 from fedreach.runs.callbacks import Callback
 from fedreach.trained import load
 from fedreach.trained.export import export
@@ -256,3 +258,19 @@ def test_a_module_of_bfloat16_that_does_not_cast_its_inputs_is_told_how(federate
 def test_a_loss_that_sees_more_is_rejected_with_narrow_parameters():
     with pytest.raises(ConfigError, match=r"needs a model whose trained parameters are float32; got bfloat16"):
         rows_of(Narrow, method=fr.Method(loss="fedsam"))
+
+
+def test_statistics_of_a_narrow_type_are_averaged_where_parameters_are_narrow():
+    assert Layout.of(nn.BatchNorm1d(2).bfloat16()).buffers == ("running_mean", "running_var")
+    layer = nn.Linear(2, 2)
+    layer.register_buffer("mask", torch.ones(2, dtype=torch.bfloat16))
+    assert Layout.of(layer).buffers == ()  # a constant of its own type
+
+
+def test_a_weight_that_a_hook_computes_is_no_state_of_the_module():
+    module = made("old_weight_norm").train()
+    before = Snapshot(module)
+    with torch.no_grad():
+        module[0].weight_g.mul_(2)
+    module(torch.ones(2, 8))
+    assert before.changed() == []
