@@ -90,7 +90,10 @@ def test_flatten_copies():
 @pytest.mark.parametrize(
     ("module", "rule"),
     [
-        (nn.Linear(2, 2).double(), r"must be float32; weight of Linear is torch\.float64.*\.float\(\)"),
+        (
+            nn.Linear(2, 2).double(),
+            r"bfloat16 or float16; weight of Linear is torch\.float64.*\.float\(\)",
+        ),
         (nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2, momentum=None)), r"'1' has momentum=None"),
         (nn.ReLU(), r"ReLU has no parameters to train"),
         (nn.Linear(2, 2).requires_grad_(False), r"Linear has no parameters to train"),

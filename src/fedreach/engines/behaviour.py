@@ -16,6 +16,7 @@ from fedreach.engines.samples import Samples
 from fedreach.errors import ConfigError
 from fedreach.models.copying import copied
 from fedreach.models.draws import drawn_from, generators_kept, states
+from fedreach.models.flat import narrow_types
 from fedreach.models.outputs import not_a_tensor
 from fedreach.models.state import Snapshot
 
@@ -120,7 +121,7 @@ def behaviour_of(
             except Exception as error:
                 raise ConfigError(
                     f"The model {name} does not take this data, two examples of shape {tuple(x.shape[1:])} and type "
-                    f"{x.dtype}: {error}"
+                    f"{x.dtype}: {error}{_advice(trial, x)}"
                 ) from error
             if not isinstance(logits, Tensor):
                 raise not_a_tensor(name, logits, (2, *outputs))
@@ -160,6 +161,12 @@ def _other_outputs(name: str, logits: Tensor, outputs: tuple[int, ...]) -> Confi
     elif logits.dim() > 2:
         got += " Give a label at every position, or take the outputs of one position, such as [:, -1]."
     return ConfigError(f"The model {name} must return {wanted}; got {got}")
+
+
+def _advice(module: nn.Module, x: Tensor) -> str:
+    """Return what to do where a model of narrow parameters may not take inputs of float32; mostly nothing."""
+    types = narrow_types(module) if isinstance(x, Tensor) and x.is_floating_point() else ""
+    return f". Its parameters are {types}: cast inputs in forward(), as by x.to(torch.{types})" if types else ""
 
 
 def _mixes(module: nn.Module, x: Tensor) -> bool:

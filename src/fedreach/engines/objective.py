@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import cached_property, partial
@@ -16,6 +15,7 @@ from fedreach.errors import PartError
 from fedreach.federation.objectives import Objective
 from fedreach.federation.protocols import Loss
 from fedreach.federation.traits import name_of
+from fedreach.models.copying import copied
 from fedreach.models.flat import Layout, bind
 
 Calls = dict[str, list[tuple[Any, Any]]]
@@ -115,7 +115,7 @@ class ObjectiveRun:
 
     def __init__(self, loss: Loss, module: nn.Module, layout: Layout) -> None:
         self.part, self.module, self.layout = cast(Objective, loss), module, layout
-        self.other = copy.deepcopy(module).eval()  # whose numbers are those of the frozen model that is asked last
+        self.other = copied(module).eval()  # whose numbers are those of the frozen model that is asked last
 
     def step(
         self, x: Tensor, y: Tensor, mean_loss: MeanLoss, broadcast: Tensor, memory: Tensor | None

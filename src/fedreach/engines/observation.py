@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedreach.models.copying import copied, tensor_hooks
 from fedreach.models.draws import drawn_from, generators_kept, seeded, states
+from fedreach.models.flat import narrow_types
 from fedreach.models.outputs import TakeOutput
 from fedreach.models.state import Snapshot
 
@@ -122,6 +123,8 @@ def hidden_behaviour(module: nn.Module, batches: Sequence[Batch], losses: Losses
 
 def _hidden_in_classes(module: nn.Module) -> str | None:
     """Return what is seen without running the model."""
+    if types := narrow_types(module):
+        return f"parameters of the model are {types}"
     layers = list(module.modules())
     hooks = [hook for layer in layers for kind in HOOKS for hook in getattr(layer, kind).values()]
     if not all(isinstance(hook, TakeOutput) for hook in hooks):

@@ -20,7 +20,8 @@ from fedreach.federation.adam import Adam
 from fedreach.federation.torch_steps import TorchSteps
 from fedreach.federation.traits import Traits, name_of
 from fedreach.models.draws import seeded
-from fedreach.models.flat import keep_buffers
+from fedreach.models.flat import keep_buffers, narrow_types
+from fedreach.models.narrow import NarrowParameters
 from fedreach.streams import torch_seed
 
 
@@ -38,6 +39,11 @@ class Sequential(GroupTrainer):
         super().__init__(task, device)
         if isinstance(self.local.optimizer, TorchSteps):
             self.local.optimizer.begun(self._trained_parameters(), self.local.rate)  # refused before the first round
+        if self.layout.narrow and Traits.of(self.loss).sees_more:
+            raise ConfigError(
+                f"A loss that sees more than outputs, {name_of(self.loss)}, needs a model whose trained parameters are "
+                f"float32; got {narrow_types(self.module)}. Call .float() on the model."
+            )
         self.augmentation = task.augmentation
         if self.augmentation is not None:
             if task.data.dataset.kind == "several":
@@ -112,6 +118,7 @@ class Sequential(GroupTrainer):
         moments = [torch.zeros_like(gradient) for _ in range(local.moments)]
         total, seen = torch.zeros((), device=self.device), 0
         self.place(vector, gradient)
+        narrow = NarrowParameters(self.module, self.layout, vector, gradient)
         torch_steps = None
         if isinstance(local.optimizer, TorchSteps):
             torch_steps = local.optimizer.begun(self._trained_parameters(), rate)
@@ -134,6 +141,7 @@ class Sequential(GroupTrainer):
             else:
                 loss, objective = self.objective.step(x, y, self.mean_loss(y, shift), start, kept)
                 objective.backward()
+            narrow.take_gradients()
 
             g = self.solver.correct(gradient, weights, broadcast, **terms)
             if local.clip_norm is not None:
@@ -143,7 +151,9 @@ class Sequential(GroupTrainer):
             seen += counted
             if torch_steps is not None:
                 gradient.copy_(g)
+                narrow.give_gradients()
                 torch_steps.step()
+                narrow.take_weights()
                 continue
             if isinstance(local.optimizer, Adam):
                 g, moments[:] = local.optimizer.direction(g, weights, moments, step, local.weight_decay)
@@ -154,6 +164,7 @@ class Sequential(GroupTrainer):
             if local.momentum:
                 g = moments[0].mul_(local.momentum).add_(g)
             weights.sub_(g, alpha=rate)
+            narrow.round_weights()
         for hook in hooks:
             hook.remove()
         keep_buffers(self.module, vector, self.layout)

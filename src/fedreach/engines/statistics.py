@@ -20,7 +20,7 @@ BATCH = 256
 
 
 def refreshable_layers(module: nn.Module) -> list[_BatchNorm]:
-    """Return the BatchNorm layers after convolutions that go by running statistics in evaluation mode.
+    """Return the BatchNorm layers after convolutions that go by float32 running statistics in evaluation mode.
 
     They stand in the order of the module. `BatchNorm1d` is left out: see `fedreach.federation.serving.batchnorm`.
 
@@ -29,7 +29,7 @@ def refreshable_layers(module: nn.Module) -> list[_BatchNorm]:
         1
     """
     layers = [layer for layer in module.modules() if isinstance(layer, nn.BatchNorm2d | nn.BatchNorm3d)]
-    return [layer for layer in layers if layer.running_mean is not None]
+    return [layer for layer in layers if layer.running_mean is not None and layer.running_mean.dtype == torch.float32]
 
 
 @dataclass(frozen=True, eq=False)

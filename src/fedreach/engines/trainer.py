@@ -38,7 +38,8 @@ from fedreach.federation.values import LocalOutputs, Outputs
 from fedreach.limits import check_memory
 from fedreach.models.copying import copied
 from fedreach.models.draws import evaluated, seed_of, seeded
-from fedreach.models.flat import Layout, bind, flatten
+from fedreach.models.flat import Layout, bind, flatten, narrow_types
+from fedreach.models.narrow import NarrowParameters
 from fedreach.models.state import Snapshot, constant_arrays, set_constants
 from fedreach.streams import torch_seed
 
@@ -103,6 +104,11 @@ class GroupTrainer(ABC):
         d, server = task.data.dataset, task.data.server
         add_hooks(self.module, layout_of(d.train_x), d.positions, d.num_classes)
         self.layout = Layout.of(self.module)
+        if self.layout.narrow and not self.follows_torch:
+            raise ConfigError(
+                f"engine.name = {self.name!r} trains float32 only; the parameters of {type(task.module).__name__} are "
+                f"{narrow_types(task.module)}. Use 'auto' or 'sequential'."
+            )
         self.data, self.solver, self.local, self.seed = task.data, task.solver, task.local, task.seed
         self.loss = task.loss
         refuse_mixing(task.solver, self.layout.num_trainable)
@@ -278,10 +284,13 @@ class GroupTrainer(ABC):
 
     def _moved(self, params: Float32s, index: Ints, rate: float, loss: Callable[[Tensor, Tensor], Any]) -> Float32s:
         """Return the (d,) move of one gradient step on examples of the server's; the module is in its mode already."""
-        start, p = self._tensor(params), self.layout.num_trainable
-        vector, gradient = start.clone(), torch.zeros(p, device=self.device)
+        vector, p = self._tensor(params), self.layout.num_trainable
+        gradient = torch.zeros(p, device=self.device)
         self.place(vector, gradient)
+        narrow = NarrowParameters(self.module, self.layout, vector, gradient)
+        start = vector.clone()  # rounded, where parameters are narrow, so that the move is the step alone
         loss(*self.samples["server"].batch(torch.from_numpy(index).to(self.device))).backward()
+        narrow.take_gradients()
         vector[:p].sub_(gradient, alpha=rate)
         return (vector - start).cpu().numpy()
 

@@ -125,7 +125,9 @@ def params_of(record: ArrayRecord, layout: Layout) -> Float32s:
     for name, view in layout.views(vector).items():
         if name not in record:
             raise ReplyError(f"its model has no {name!r}")
-        view.copy_(torch.from_numpy(array(record, name, tuple(view.shape)).copy()))
+        float16 = name in layout.narrow and name in record and record[name].dtype == "float16"
+        values = array(record, name, tuple(view.shape), np.float16 if float16 else np.float32)
+        view.copy_(torch.from_numpy(values.copy()))
     return vector.numpy()
 
 

@@ -1,4 +1,9 @@
-"""Copies of a model that keep the hooks on its tensors, which `copy.deepcopy` leaves behind."""
+"""Copies of a model that keep the hooks on its tensors, which `copy.deepcopy` leaves behind.
+
+`torch.nn.utils.weight_norm` and `torch.nn.utils.spectral_norm` keep the weight that they compute as a plain attribute
+of the layer, and a hook computes it again before each pass. `copy.deepcopy` refuses such a tensor, as it has a
+gradient; a copy starts without that gradient, as nothing reads the tensor before it is computed again.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from fedreach.errors import ConfigError
+
+COMPUTES_WEIGHTS = {("torch.nn.utils.weight_norm", "WeightNorm"), ("torch.nn.utils.spectral_norm", "SpectralNorm")}
+"""Modules and names of the hooks that compute a layer's weight; looked up by name, as both are deprecated."""
 
 
 def copied(module: nn.Module) -> nn.Module:
@@ -29,18 +37,32 @@ def copied(module: nn.Module) -> nn.Module:
         >>> other.weight.grad
         tensor([[0., 0.]])
     """
+    computed = [vars(layer)[name] for layer in module.modules() for name in computed_weights(layer)]
     try:
-        other = copy.deepcopy(module)
+        other = copy.deepcopy(module, {id(weight): weight.detach().clone() for weight in computed})
     except Exception as error:
         raise ConfigError(
             f"A model must be a module that can be copied; copy.deepcopy({type(module).__name__}) fails: "
-            f"{str(error).partition('.')[0] or type(error).__name__}. Compute such tensors in forward(); for weight "
-            "normalization use torch.nn.utils.parametrizations.weight_norm."
+            f"{str(error).partition('.')[0] or type(error).__name__}. Compute such tensors in forward()."
         ) from error
     for ours, theirs in zip(other.parameters(), module.parameters(), strict=True):
         for register, hook in tensor_hooks(theirs):
             getattr(ours, register)(hook)
     return other
+
+
+def computed_weights(layer: nn.Module) -> list[str]:
+    """Return the attributes of a layer that a hook of `torch.nn.utils` computes again before each pass.
+
+    Example:
+        >>> import warnings
+        >>> with warnings.catch_warnings(action="ignore"):
+        ...     computed_weights(nn.utils.weight_norm(nn.Linear(2, 1)))
+        ['weight']
+    """
+    hooks: list[Any] = list(layer._forward_pre_hooks.values())
+    names = [hook.name for hook in hooks if (type(hook).__module__, type(hook).__name__) in COMPUTES_WEIGHTS]
+    return [name for name in names if name in vars(layer)]
 
 
 def tensor_hooks(tensor: Tensor) -> list[tuple[str, Callable[..., Any]]]:

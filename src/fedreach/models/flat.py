@@ -1,10 +1,14 @@
 """A model and one flat vector: the same numbers, seen two ways.
 
-The vector holds the p trainable parameters first and then the persistent float32 buffers, such as the running mean
-and variance of BatchNorm. The policy for these buffers:
+The vector is float32. It holds the p trainable parameters first and then the persistent float32 buffers, such as the
+running mean and variance of BatchNorm. The policy for these buffers:
 they travel and are averaged like parameters, with the same weights, but no gradient, solver correction, weight decay,
 clipping, server rate or server momentum touches them. All else that a module holds is constant, see
 `fedreach.models.state`. Numbers lie as in torch, so that a module sees tensors with torch's default strides.
+
+Trained parameters of bfloat16 or float16 are *narrow*, as are buffers of these types in a module that trains such
+parameters. They are numbers of the vector as well, which is averaged and sent as float32. The module holds them
+rounded once to their own type; see `fedreach.models.narrow`.
 """
 
 from __future__ import annotations
@@ -18,6 +22,8 @@ from torch.nn.parameter import is_lazy
 
 from fedreach.errors import ConfigError
 
+NARROW = (torch.bfloat16, torch.float16)
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -28,21 +34,22 @@ class Layout:
     shapes: tuple[torch.Size, ...]  # of the parameters, then of the buffers
     num_trainable: int  # p
     size: int  # d = p + numbers in buffers
+    narrow: frozenset[str] = frozenset()  # names of those that are bfloat16 or float16 in the module
 
     @classmethod
     def of(cls, module: nn.Module) -> Layout:
         """Return the layout of a module.
 
         Raises:
-            ConfigError: If the module has nothing to train, a trained parameter is not float32 or has no size yet, or
-                a BatchNorm layer averages its statistics cumulatively.
+            ConfigError: If the module has nothing to train, a trained parameter has no size yet or a type other than
+                float32, bfloat16 and float16, or a BatchNorm layer averages its statistics cumulatively.
 
         Example:
             >>> Layout.of(nn.Linear(3, 2)).size
             8
         """
         parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        buffers = _averaged(module)
+        buffers = _averaged(module, {torch.float32, *(p.dtype for p in parameters.values())})
         if not parameters:
             raise ConfigError(f"The model {type(module).__name__} has no parameters to train.")
         for name, tensor in module_tensors(module).items():
@@ -52,10 +59,10 @@ class Layout:
                     "batch through the model first."
                 )
         for name, tensor in parameters.items():
-            if tensor.dtype != torch.float32:
+            if tensor.dtype not in (torch.float32, *NARROW):
                 raise ConfigError(
-                    f"All trained parameters of a model must be float32; {name} of {type(module).__name__} is "
-                    f"{tensor.dtype}. Call .float() on the model."
+                    f"All trained parameters of a model must be float32, bfloat16 or float16; {name} of "
+                    f"{type(module).__name__} is {tensor.dtype}. Call .float() on the model."
                 )
         for name, layer in module.named_modules():
             if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.momentum is None:
@@ -68,6 +75,7 @@ class Layout:
             shapes=tuple(t.shape for t in tensors),
             num_trainable=p,
             size=p + sum(t.numel() for t in buffers.values()),
+            narrow=frozenset(name for name, t in {**parameters, **buffers}.items() if t.dtype in NARROW),
         )
 
     @property
@@ -115,6 +123,17 @@ def _named_views(vector: Tensor, names: tuple[str, ...], shapes: tuple[torch.Siz
     return {name: piece.view((*stack, *shape)) for name, piece, shape in zip(names, pieces, shapes, strict=True)}
 
 
+def narrow_types(module: nn.Module) -> str:
+    """Return the types of a module's trained parameters that are bfloat16 or float16, in words; empty: none is.
+
+    Example:
+        >>> narrow_types(nn.Linear(3, 2)), narrow_types(nn.Linear(3, 2).bfloat16())
+        ('', 'bfloat16')
+    """
+    found = {p.dtype for p in module.parameters() if p.requires_grad} & set(NARROW)
+    return " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in found))
+
+
 def flatten(module: nn.Module) -> Tensor:
     """Return a copy of a module's numbers as its (d,) vector.
 
@@ -133,14 +152,15 @@ def bind(module: nn.Module, vector: Tensor, gradient: Tensor | None = None, *, l
     """Let a module live in a (d,) vector: what is written to one is seen in the other.
 
     With `gradient`, a (p,) vector, backward() adds each parameter's gradient into its part. Handing over the
-    module's layout saves finding it out.
+    module's layout saves finding it out. Narrow tensors are rounded copies, and keep their gradients to themselves; see
+    `fedreach.models.narrow`.
     """
     layout, tensors = layout or Layout.of(module), module_tensors(module)
     for name, view in layout.views(vector).items():
-        tensors[name].data = view
+        tensors[name].data = view.to(tensors[name].dtype) if name in layout.narrow else view
     if gradient is not None:
         for name, view in layout.parameter_views(gradient).items():
-            tensors[name].grad = view
+            tensors[name].grad = None if name in layout.narrow else view
 
 
 def keep_buffers(module: nn.Module, vector: Tensor, layout: Layout) -> None:
@@ -165,11 +185,11 @@ def module_tensors(module: nn.Module) -> dict[str, Tensor]:
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
-def _averaged(module: nn.Module) -> dict[str, Tensor]:
-    """Return the buffers that are averaged: of float32, and in the module's `state_dict`."""
+def _averaged(module: nn.Module, dtypes: set[torch.dtype]) -> dict[str, Tensor]:
+    """Return the buffers that are averaged: of these types, and in the module's `state_dict`."""
     hidden = {
         f"{place}.{key}" if place else key
         for place, part in module.named_modules()
         for key in part._non_persistent_buffers_set
     }
-    return {name: b for name, b in module.named_buffers() if b.dtype == torch.float32 and name not in hidden}
+    return {name: b for name, b in module.named_buffers() if b.dtype in dtypes and name not in hidden}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from fedreach.errors import ConfigError
-from fedreach.models.copying import copied
+from fedreach.models.copying import computed_weights, copied
 from fedreach.models.flat import module_tensors
 
 DRAWN = "_drawn_anew"  # attribute of a module whose trained numbers were drawn anew
@@ -58,14 +58,14 @@ def redraw(module: nn.Module) -> None:
         own = [key for key, p in layer.named_parameters(recurse=False) if p.requires_grad]
         if not own and stays:
             continue
-        if reset is not None:
+        if reset is not None and not computed_weights(layer):  # else it would draw what is computed again
             reset()
         elif own:
             where = f"{type(layer).__name__} {name!r}" if name else type(layer).__name__
             raise ConfigError(
                 f"A module that was made before is drawn anew for each seed, layer by layer; {where} has parameters "
-                f"({', '.join(own)}) and no reset_parameters(). Hand over its class or a function that makes it, or "
-                'keep its weights for all seeds: model={"name": module, "keep_weights": True}.'
+                f"({', '.join(own)}) and no reset_parameters() for them. Hand over its class or a function that "
+                'makes it, or keep its weights for all seeds: model={"name": module, "keep_weights": True}.'
             )
     tensors = module_tensors(module)
     for name, value in stays.items():
@@ -84,7 +84,7 @@ def _staying(module: nn.Module) -> dict[str, Tensor]:
 
 
 def numbers_note(module: nn.Module) -> str:
-    """Return a line about a model with frozen numbers: how many are trained, and that the others stay; else nothing.
+    """Return a line about a model with frozen numbers, or whose numbers were drawn in place of its own; else nothing.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 2))
@@ -93,4 +93,6 @@ def numbers_note(module: nn.Module) -> str:
     """
     trained, frozen = (sum(p.numel() for p in module.parameters() if p.requires_grad is on) for on in (True, False))
     drawn = " and drawn anew with each seed" if DRAWN in vars(module) else ""
+    if drawn and not frozen:
+        return f"model: {trained} numbers are trained{drawn}; keep_weights = true starts from the module's own"
     return f"model: {trained} numbers are trained{drawn}, {frozen} frozen ones stay" if frozen else ""

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from fedreach.arrays import AnyArray
 from fedreach.errors import ConfigError
+from fedreach.models.copying import computed_weights
 from fedreach.models.flat import Layout, module_tensors
 
 COUNTER = "num_batches_tracked"  # of BatchNorm: it changes no output, as `momentum=None` is refused
@@ -165,11 +166,12 @@ def counts_batches(name: str) -> bool:
 
 
 def _plain(part: nn.Module) -> dict[str, Any]:
-    """Return copies of a module's public attributes that hold a plain value; its mode is none of them."""
+    """Return copies of a module's public attributes that hold a plain value; neither its mode nor computed weights."""
+    left_out = {"training", *computed_weights(part)}
     return {
         key: value.detach().clone() if isinstance(value, Tensor) else value
         for key, value in vars(part).items()
-        if isinstance(value, PLAIN) and key != "training" and not key.startswith("_")
+        if isinstance(value, PLAIN) and key not in left_out and not key.startswith("_")
     }
 
 

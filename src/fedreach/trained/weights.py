@@ -103,8 +103,9 @@ def fill(net: nn.Module, stored: Stored, path: Path) -> None:
             f"{wanted.get(key, 'not there')} in the model. Give the one that was trained."
         )
     vector = torch.empty(layout.size)
+    kept = _state(net)
     for name, view in layout.views(vector).items():
-        view.copy_(torch.from_numpy(stored.tensors[name]))
+        view.copy_(tensor_of(stored.tensors[name], kept[name].dtype))
     for name, tensor in constants_of(net).items():
         tensor.data.copy_(tensor_of(stored.tensors[name], tensor.dtype))
     bind(net, vector, layout=layout)
