@@ -1,19 +1,23 @@
-"""`fedreach variance`: a nested design of ordinary runs, which survives a kill, and what it prints of them."""
+"""`python -m papers variance`: a nested design of ordinary runs, which survives a kill, and what it prints of them."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from itertools import product
 from pathlib import Path
 
 import pytest
-from tests.conftest import Command, Start, exact, rows, wait_until
+from tests.conftest import Command, exact, rows, wait_until
 
 from fedreach.config.load import load
 from fedreach.errors import ConfigError
-from fedreach.experiments.variance import Design, chosen_methods, plan
+from papers.variance.design import Design, chosen_methods, plan
 
+ROOT = Path(__file__).parents[2]
 SMALL = ["--draws", "2,2,2,2", "--set", "rounds=2", "--set", "evaluation.every=1", "--set", "engine.name=sequential"]
 
 # ----------------------------------------------------------------------------------------------------- the design
@@ -89,16 +93,22 @@ def test_the_methods_are_the_baseline_and_the_first_other_or_those_named() -> No
 
 
 @pytest.mark.slow
-def test_a_killed_study_goes_on_and_is_made_of_ordinary_runs(fedreach: Command, start: Start, home: Path) -> None:
+def test_a_killed_design_resumes_and_is_made_of_ordinary_runs(papers: Command, fedreach: Command, home: Path) -> None:
     command = ["variance", "tiny.toml", *SMALL, "--workers", "2", "--formats", "svg"]
     out = home / "runs" / "tiny-variance"
-    killed = start(*command)
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    killed = subprocess.Popen(
+        [sys.executable, "-m", "papers", *command],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     wait_until(lambda: len(list(out.glob("runs/*/*/result.json"))) > 3)
     killed.kill()
     killed.wait()
     kept = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/*/result.json")}
     assert 3 < len(kept) < 32
-    done = fedreach(*command)
+    done = papers(*command)
     assert done.exit_code == 0, done.output
     assert re.search(r"^\[\d+/32\] runs were finished before and are not repeated$", done.stderr, re.MULTILINE)
     assert re.search(r"^\[32/32\] .*left\)$", done.stderr, re.MULTILINE)
@@ -112,7 +122,7 @@ def test_a_killed_study_goes_on_and_is_made_of_ordinary_runs(fedreach: Command, 
     assert exact(home / "alone") == exact(out / "runs" / "entropy" / "1-0-1-1")
 
     _check_nesting(out)
-    _check_words(fedreach, done.stdout, command, out)
+    _check_words(papers, done.stdout, command, out)
 
 
 def _check_nesting(out: Path) -> None:
@@ -131,11 +141,11 @@ def _check_nesting(out: Path) -> None:
     assert [len({value for _, value in found}) for found in (counts, clients, initial)] == [2, 4, 8]
 
 
-def _check_words(fedreach: Command, text: str, command: list[str], out: Path) -> None:
+def _check_words(papers: Command, text: str, command: list[str], out: Path) -> None:
     assert text.startswith("tiny: where the spread of entropy − uniform on unseen clients comes from")
     for row in ("partition", "participants", "initial model", "batches", "every seed draws everything anew"):
         assert re.search(rf"^ *{row} ", text, re.MULTILINE), row
-    quiet = fedreach(*command, "--json")
+    quiet = papers(*command, "--json")
     assert quiet.stderr == ""
     told = json.loads(quiet.stdout)
     assert {Path(path) for path in told["files"]} == {
@@ -159,17 +169,17 @@ def _check_words(fedreach: Command, text: str, command: list[str], out: Path) ->
         (["--methods", "uniform", "entropi"], "Did you mean 'entropy'?"),
     ],
 )
-def test_a_design_that_cannot_be_is_refused(fedreach: Command, home: Path, arguments: list[str], said: str) -> None:
-    refused = fedreach("variance", "tiny.toml", *arguments)
+def test_a_design_that_cannot_be_is_refused(papers: Command, home: Path, arguments: list[str], said: str) -> None:
+    refused = papers("variance", "tiny.toml", *arguments)
     assert refused.exit_code == 2
     assert said in refused.stderr
     assert not (home / "runs").exists()
 
 
-def test_all_runs_are_needed(fedreach: Command, home: Path) -> None:
+def test_all_runs_are_needed(papers: Command, home: Path) -> None:
     (home / "own.py").write_text("def fails(reports):\n    raise ValueError('on purpose')\n", encoding="utf-8")
     fails = ("--set", "methods.entropy.weighting=own.py:fails")
-    done = fedreach("variance", "tiny.toml", *SMALL, *fails, "-q", "--formats", "none", "--workers", 1)
+    done = papers("variance", "tiny.toml", *SMALL, *fails, "-q", "--formats", "none", "--workers", 1)
     assert done.exit_code == 1
     assert "16 of 32 runs failed, and all are needed." in done.stderr
     assert re.search("failed: 0-0-0-0, entropy, seed 0: .*on purpose", done.stderr)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedreach.arrays import Floats
-
+Floats = NDArray[np.float64]
 LATE, EARLY = 0.25, 0.25
 """Shares of the rounds, the last and the first ones, over whose evaluations an accuracy is averaged."""
 

@@ -10,14 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from fedreach.arrays import Floats
 from fedreach.errors import RunFolderError
-from fedreach.evidence.components import of_sample
 from fedreach.evidence.scores import ACCURACY
 from fedreach.forks import map_forked
 from fedreach.report.load import no_collection, read_run
 from fedreach.report.values import Run
-from fedreach.runs.schema import DesignRecord
+from papers.variance.components import Floats, of_sample
+from papers.variance.design import DesignRecord
 
 Place = tuple[int, ...]
 

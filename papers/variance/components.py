@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import fdtri, gammaincinv, stdtrit
 
-from fedreach.arrays import Floats, Ints
 from fedreach.errors import ConfigError
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 LEVEL = 0.95
 _TAIL = (1 - LEVEL) / 2

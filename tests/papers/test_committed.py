@@ -13,11 +13,11 @@ import pytest
 
 from fedreach.errors import DataError
 from fedreach.experiments.run import run
-from fedreach.reproduce import pages
-from fedreach.reproduce.measured import SHARES, of_run
-from fedreach.reproduce.recipe import load
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import RoundRow
+from papers import pages
+from papers.measured import SHARES, of_run
+from papers.recipe import load
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 CONDITIONS = RESULTS.parent / "conditions.md"

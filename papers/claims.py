@@ -15,11 +15,10 @@ from typing import Annotated, Literal, NamedTuple, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from fedreach.arrays import Floats
 from fedreach.config.section import Section
 from fedreach.errors import ConfigError, nearest
 from fedreach.evidence.judgement import Judgement, judge, paired
-from fedreach.reproduce.measured import WORDS, Measured, difference, unit
+from papers.measured import WORDS, Floats, Measured, difference, unit
 
 Test = Literal[
     "least", "most", "ordered", "near", "rises", "falls", "level", "levels_off", "lead_shrinks", "lead_grows",

@@ -1,4 +1,4 @@
-"""``fedreach variance``: where the spread over seeds comes from."""
+"""``python -m papers variance``: where the spread over seeds comes from."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from fedreach.cli import options
 from fedreach.errors import ConfigError, FedReachError
 
 if TYPE_CHECKING:
-    from fedreach.experiments.variance import Design
-    from fedreach.report.variance.decomposition import Decomposition
-    from fedreach.report.variance.write import VariancePaths
+    from papers.variance.decomposition import Decomposition
+    from papers.variance.design import Design
+    from papers.variance.report import VariancePaths
 
 
 @click.command(
-    epilog="Examples:\n\n\b\n  fedreach variance\n  fedreach variance my.toml --methods uniform entropy\n"
-    "  fedreach variance my.toml --draws 6,2,2,2 --workers 2 --json | jq '.components[].difference.value'"
+    epilog="Examples:\n\n\b\n  python -m papers variance\n"
+    "  python -m papers variance my.toml --methods uniform entropy\n"
+    "  python -m papers variance my.toml --draws 6,2,2,2 --workers 2 --json | jq '.components[].difference.value'"
 )
 @options.config
 @options.overrides
@@ -54,9 +55,9 @@ def variance(
     seeds, more unseen clients or means over rounds would lower. The same command again runs only what is unfinished.
     """
     from fedreach.experiments.jobs import ComparisonCallback
-    from fedreach.experiments.variance import chosen_methods, plan, record, run_design
-    from fedreach.report.variance.write import write_variance
     from fedreach.study import terminal
+    from papers.variance.design import chosen_methods, plan, record, run_design
+    from papers.variance.report import write_variance
 
     experiment, base = options.load(config, overrides)
     design, figure_formats = _design(draws), options.figure_formats(formats)
@@ -93,7 +94,7 @@ def variance(
 
 
 def _show(written: VariancePaths, as_json: bool) -> None:
-    from fedreach.report.variance.words import as_record
+    from papers.variance.report import as_record
 
     if as_json:
         files = [str(path) for path in (*written.tables, *written.figures)]
@@ -106,8 +107,8 @@ def _show(written: VariancePaths, as_json: bool) -> None:
 
 
 def _text(found: Decomposition, width: int) -> str:
-    from fedreach.report.variance import words
     from fedreach.text_tables import folded, text_table
+    from papers.variance import report as words
 
     design = words.design(found) + " Standard deviations in points, with 95 % intervals cut off at 0."
     tables = [text_table(header, rows, width) for header, rows in (words.parts_table(found), words.ways_table(found))]
@@ -116,7 +117,7 @@ def _text(found: Decomposition, width: int) -> str:
 
 
 def _design(draws: str) -> Design:
-    from fedreach.experiments.variance import Design
+    from papers.variance.design import Design
 
     numbers = [int(number) for number in draws.split(",") if number.strip().isdecimal()]
     if len(numbers) != draws.count(",") + 1 or len(numbers) != 4:

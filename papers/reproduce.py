@@ -13,12 +13,12 @@ from fedreach.errors import RunFolderError
 from fedreach.experiments.build import Builder
 from fedreach.experiments.compare import compare_several
 from fedreach.experiments.jobs import ComparisonCallback
-from fedreach.reproduce import decisions, record
-from fedreach.reproduce.claims import verdicts
-from fedreach.reproduce.measured import WORDS, Measured, of_run
-from fedreach.reproduce.recipe import Cell, Place, Recipe
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import Result, RoundRow, ServingRecord
+from papers import decisions, record
+from papers.claims import verdicts
+from papers.measured import WORDS, Measured, of_run
+from papers.recipe import Cell, Place, Recipe
 
 
 def reproduce(
@@ -81,7 +81,7 @@ class DataFirst(ComparisonCallback):
 def reached(
     recipe: Recipe, cells: Sequence[Cell], places: Mapping[str, Sequence[Place]], out: Path
 ) -> tuple[Measured, float]:
-    """Return what the runs reached, see `fedreach.reproduce.measured.of_run`, and the hours that they took in all.
+    """Return what the runs reached, see `papers.measured.of_run`, and the hours that they took in all.
 
     Numbers are nan where a run did not finish.
     """

@@ -1,4 +1,4 @@
-"""What methods reached, with a paper's numbers beside: a row a method, a panel a quantity."""
+"""The figure of a record: curves along its axis, or means of methods with the numbers that a paper prints."""
 
 from __future__ import annotations
 
@@ -7,15 +7,24 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.special import stdtrit
 
-from fedreach.evidence.spread import t_quantile
 from fedreach.report.figures.names import short
 from fedreach.report.figures.style import INK, MUTED, look, new_figure, plain_numbers, styled
+from papers.measured import HUNDREDTHS
+from papers.record import told
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLE_LETTERS = 38  # of a line above a panel, beside which names of methods stand
+
+
+def figure_of(record: Mapping[str, Any]) -> Figure | None:
+    """Return the figure of a record: curves along its axis, else methods beside each other; None without numbers."""
+    from fedreach.report.figures.sweep import sweep
+
+    return sweep(record, told(record), shares=HUNDREDTHS) or beside(record, told(record), shares=HUNDREDTHS)
 
 
 @styled
@@ -49,7 +58,7 @@ def beside(record: Mapping[str, Any], titles: Mapping[str, str], *, shares: Sequ
             if np.isfinite(values).all():
                 half = 0.0
                 if len(values) > 1:
-                    half = t_quantile(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5
+                    half = stdtrit(len(values) - 1, 0.975) * values.std(ddof=1) / len(values) ** 0.5
                 axes.errorbar(
                     values.mean(), j, xerr=half or None, **look(j) | {"linestyle": ""}, elinewidth=1, zorder=3
                 )

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from fedreach.arrays import Floats
 from fedreach.config.sections import Experiment
-from fedreach.reproduce.claims import UNITLESS, ClaimVerdict
-from fedreach.reproduce.measured import WORDS, Measured, difference, unit, written
-from fedreach.reproduce.recipe import Printed, Recipe
 from fedreach.runs.describe import package_revision
 from fedreach.tables import csv_text, markdown_lines
+from papers.claims import UNITLESS, ClaimVerdict
+from papers.measured import WORDS, Floats, Measured, difference, unit, written
+from papers.recipe import Printed, Recipe
 
 ALWAYS = ("accuracy", "served", "seconds", "joules", "cost", "seconds_total", "joules_total", "cost_total")
 """Quantities that are shown whoever asks; others are where a statement, or a number of the paper, is about them."""

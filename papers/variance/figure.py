@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fedreach.report.analysis.quantities import POPULATION
 from fedreach.report.figures.names import short
 from fedreach.report.figures.style import INK, MUTED, colour, new_figure, styled, tag
-from fedreach.report.variance.decomposition import Decomposition, Part
+from papers.variance.decomposition import Decomposition, Part
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

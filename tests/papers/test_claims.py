@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from fedreach.errors import ConfigError
-from fedreach.reproduce.claims import Claim, ClaimVerdict, Test, judged, verdicts
-from fedreach.reproduce.measured import Measured, of_run
-from fedreach.reproduce.recipe import Printed
-from fedreach.reproduce.record import tables
+from papers.claims import Claim, ClaimVerdict, Test, judged, verdicts
+from papers.measured import Measured, of_run
+from papers.recipe import Printed
+from papers.record import tables
 
 A = {"a": [3.0, 2.0, 1.5], "b": [5.0, 3.0, 1.75], "c": [4.0, 4.0, 4.0]}
 

@@ -11,7 +11,7 @@ from scipy import stats
 
 from fedreach.arrays import Floats
 from fedreach.errors import ConfigError
-from fedreach.evidence.components import Nested, Variance, mean_of, of_sample, round_noise
+from papers.variance.components import Nested, Variance, mean_of, of_sample, round_noise
 
 DRAWS = (6, 3, 2, 2)
 TRUTHS = [(1.0, 1.0, 1.0, 1.0), (2.0, 0.0, 0.0, 1.0), (0.0, 2.0, 0.5, 1.0), (0.0, 0.0, 0.0, 1.0)]

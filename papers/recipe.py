@@ -12,15 +12,15 @@ from typing import Annotated, Any, Literal, NamedTuple
 import pydantic
 from pydantic import Field
 
+import fedreach as fr
 from fedreach.config.grid import Setting
 from fedreach.config.load import check
 from fedreach.config.messages import Path_, Problem, explained, listed
 from fedreach.config.section import Section
 from fedreach.config.sections import Experiment
 from fedreach.config.sweep import Sweep, folders, put, with_setting
-from fedreach.data.sets.catalogue import load as load_data
 from fedreach.errors import ConfigError, DataError, nearest
-from fedreach.reproduce.claims import Claim
+from papers.claims import Claim
 
 SCALES = ("smoke", "cpu", "full")
 FOLDER = Path(__file__).parent / "recipes"
@@ -243,7 +243,7 @@ def lines_of(about: RecipeSection, methods: list[str] | tuple[str, ...]) -> Iter
 
 
 def names() -> list[str]:
-    """Return the names of all recipes that come with FedReach.
+    """Return the names of all recipes.
 
     Example:
         >>> names()[-1]
@@ -275,7 +275,7 @@ def find(name: str) -> list[str]:
     if not found:
         everything = [*dict.fromkeys(each.partition("/")[0] for each in known), *known]
         raise ConfigError(
-            f"There is no recipe {name!r}.{nearest(name, everything)} `fedreach reproduce` lists them; "
+            f"There is no recipe {name!r}.{nearest(name, everything)} `python -m papers list` lists them; "
             "a file of your own ends in .toml."
         )
     return found
@@ -322,7 +322,7 @@ def is_here(data: Mapping[str, Any]) -> bool:
     """Return whether a data set can be read without downloading."""
     options = {key: value for key, value in data.items() if key != "name"}
     try:
-        load_data(data["name"], download=False, **options)
+        fr.load(data["name"], download=False, **options)
     except DataError:
         return False
     return True

@@ -12,16 +12,14 @@ from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedreach.errors import RunFolderError
-from fedreach.reproduce.claims import UNITLESS
-from fedreach.reproduce.measured import HUNDREDTHS, difference, unit
-from fedreach.reproduce.record import body, claim_cells, see, setting, told
 from fedreach.tables import markdown_lines
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from papers.claims import UNITLESS
+from papers.figures import figure_of
+from papers.measured import difference, unit
+from papers.record import body, claim_cells, see, setting, told
 
 OUTCOMES = ("reproduced", "not reproduced", "contradicted", "not testable")
 ANSWERS = {"reproduced": "yes", "contradicted": "no", "not reproduced": "not decided"}
@@ -82,7 +80,7 @@ def write(folder: Path) -> list[Path]:
     records = [_read(path) for path in sorted(folder.glob("*.json"))]
     if not records:
         raise RunFolderError(
-            f"{folder} holds no record of a reproduction: run fedreach reproduce ITEM --pages {folder}."
+            f"{folder} holds no record of a reproduction: run `python -m papers PAPER/ITEM --pages {folder}`."
         )
     known = {str(record["recipe"]) for record in records}
     texts = {folder / f"{slug(record)}.md": page(record, draw(record, folder), known) for record in records}
@@ -105,14 +103,6 @@ def _read(path: Path) -> dict[str, Any]:
     return found
 
 
-def figure_of(record: Mapping[str, Any]) -> Figure | None:
-    """Return the figure of a record: curves along its axis, else methods beside each other; None without numbers."""
-    from fedreach.report.figures.beside import beside
-    from fedreach.report.figures.sweep import sweep
-
-    return sweep(record, told(record), shares=HUNDREDTHS) or beside(record, told(record), shares=HUNDREDTHS)
-
-
 def draw(record: Mapping[str, Any], folder: Path) -> str:
     """Draw the figure of a record; return its name, empty where there is none."""
     from fedreach.report.figures.saving import save
@@ -127,7 +117,7 @@ def draw(record: Mapping[str, Any], folder: Path) -> str:
 def page(record: Mapping[str, Any], figure: str, known: Container[str] = ()) -> str:
     """Return the page of an item, with links to those recipes that are known."""
     lines = [f"# {record['recipe']}: {record['title']}", "", f"{record['reference']}. {setting(record)}", ""]
-    command = f"fedreach reproduce {record['recipe']} --scale {record['scale']}"
+    command = f"python -m papers {record['recipe']} --scale {record['scale']}"
     lines += ["```text", command, "```", "", said_of_run(record), ""]
     if figure:
         lines += [f"![{record['title']}]({figure})", ""]
@@ -181,7 +171,7 @@ def overview(records: Sequence[Mapping[str, Any]]) -> str:
         f"{len(papers)} item{'s' * (len(papers) != 1)}{beside}, {sum(counts.values())} statements of the papers: "
         f"{total}. "
         f"Training and evaluation took {hours:.2g} hours on one core. "
-        "`fedreach reproduce ITEM --scale SCALE --pages FOLDER` makes these pages.",
+        "`python -m papers PAPER/ITEM --scale SCALE --pages FOLDER` makes these pages.",
         "",
         said_of_claims(),
         "",

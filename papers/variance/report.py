@@ -1,17 +1,24 @@
-"""What a study says as cells, sentences and a JSON document. Standard deviations are in percentage points."""
+"""What a design says as tables, sentences, a JSON document and files. Standard deviations are in percentage points."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-from fedreach.evidence.components import Variance
 from fedreach.report.analysis.quantities import POPULATION
+from fedreach.report.figures.saving import FORMATS, check_formats, save
 from fedreach.report.numbers import interval, points
-from fedreach.report.variance.decomposition import FEDERATION, MEANS, TWICE, Decomposition, Part, Way
+from fedreach.report.write import into
 from fedreach.tables import markdown_lines
+from papers.variance.components import Variance
+from papers.variance.decomposition import FEDERATION, MEANS, TWICE, Decomposition, Part, Way, decompose
+from papers.variance.design import DesignRecord
+from papers.variance.figure import components
+from papers.variance.read import read_study
 
 Cells = tuple[list[str], list[list[str]]]
 """A header and rows."""
@@ -224,3 +231,42 @@ def _parts(parts: Sequence[Part], names: Sequence[str]) -> list[dict[str, Any]]:
         {"name": part.name, "within": list(part.within), **dict(zip(names, map(asdict, part.of), strict=True))}
         for part in parts
     ]
+
+
+@dataclass(frozen=True)
+class VariancePaths:
+    """The files of what a design says, and what they show."""
+
+    tables: tuple[Path, ...]
+    figures: tuple[Path, ...]
+    found: Decomposition
+
+
+def write_variance(
+    folder: Path, design: DesignRecord, *, formats: Sequence[str] | None = FORMATS, out: Path | None = None
+) -> VariancePaths:
+    """Write tables and the figure into ``report/``; the same runs give the same bytes.
+
+    Args:
+        folder: That the design's runs lie in.
+        design: Its record.
+        formats: Of the figure, any of ``"svg"``, ``"png"``, ``"pdf"``; None or empty draws none.
+        out: Where ``report/`` is made; None: in `folder`.
+
+    Raises:
+        ConfigError: If a format is unknown.
+        RunFolderError: If a run is missing, cannot be read, or is not the one that the design says.
+    """
+    check_formats(formats or ())
+    found = decompose(read_study(folder, design))
+    report = (out or folder) / "report"
+    with into(report):
+        (report / "figures").mkdir(parents=True, exist_ok=True)
+        texts = {
+            "variance.md": to_markdown(found),
+            "variance.json": json.dumps(as_record(found), indent=1, ensure_ascii=False) + "\n",
+        }
+        for name, text in texts.items():
+            (report / name).write_text(text, encoding="utf-8", newline="\n")
+        figures = save(components(found), report / "figures" / "variance", formats) if formats else ()
+    return VariancePaths(tuple(report / name for name in texts), figures, found)

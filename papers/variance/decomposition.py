@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedreach.evidence.components import Nested, Variance, mean_of, round_noise
-from fedreach.report.variance.read import Study
+from papers.variance.components import Nested, Variance, mean_of, round_noise
+from papers.variance.read import Study
 
 LEVELS = ("partition", "participants", "initial model", "batches")
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
 from pathlib import Path
+from typing import Any
 
 from fedreach.config.sections import Experiment
 from fedreach.config.user_code import identity
@@ -17,7 +18,7 @@ from fedreach.experiments.executors.scheduler import run_jobs
 from fedreach.experiments.jobs import ComparisonCallback, ComparisonStatus, Job
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.identity import finished
-from fedreach.runs.schema import DesignRecord
+from fedreach.runs.schema import Record
 
 Place = tuple[int, int, int, int]
 """Of a run: which partition, which participants of it, which initial model with these, which batches with that."""
@@ -63,6 +64,20 @@ class Design:
         population = MOST * partition + participants
         initial = MOST * population + model
         return partition, population, initial, MOST * initial + batches
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class DesignRecord(Record):
+    """Two methods on a nested design, see `Design`."""
+
+    FILE = "design.json"
+
+    name: str
+    methods: Sequence[str]  # the baseline first
+    draws: Sequence[int]  # of partitions, participants within each, initial models within these, batches within those
+    seeds: int  # of the comparison that the design is to speak of
+    runs: Mapping[str, Mapping[str, str]]  # method -> place, such as "0-1-0-1" -> folder, relative to this one
+    config: Mapping[str, Any]
 
 
 def chosen_methods(experiment: Experiment, named: Sequence[str] = ()) -> tuple[str, str]:

@@ -9,22 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from fedreach.arrays import Floats
+import fedreach as fr
 from fedreach.config.sections import DefaultMethod, Experiment
 from fedreach.config.user_code import locate_user_errors
-from fedreach.data.datasets import Dataset
 from fedreach.data.own_data import OwnData
 from fedreach.errors import ConfigError, RunFolderError
 from fedreach.experiments.build import Builder
 from fedreach.federation.steps import AskUpdates, advance, play
 from fedreach.federation.time_energy import round_cost
 from fedreach.federation.traits import name_of
-from fedreach.reproduce.measured import Measured
-from fedreach.reproduce.recipe import Recipe
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import HARMLESS
 from fedreach.simulation.simulation import Simulation
 from fedreach.threads import one_thread
+from papers.measured import Floats, Measured
+from papers.recipe import Recipe
 
 ROWS = "decisions.jsonl"
 QUANTITIES = ("seconds", "joules", "cost")
@@ -76,7 +75,7 @@ class _Maker:
 
     def __init__(self, recipe: Recipe) -> None:
         self.base = recipe.source.parent
-        self.datasets: dict[str, Dataset | OwnData] = {}
+        self.datasets: dict[str, fr.Dataset | OwnData] = {}
         self.made: dict[str, Simulation] = {}
 
     def simulation(self, experiment: Experiment, seed: int) -> Simulation:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,13 +19,16 @@ from fedreach.config.load import load as load_experiment
 from fedreach.config.sections import Experiment
 from fedreach.errors import ConfigError, DataError, RunFolderError
 from fedreach.experiments.run import run
-from fedreach.reproduce import recipe as recipes
-from fedreach.reproduce.decisions import ROWS, decide
-from fedreach.reproduce.recipe import SCALES, Recipe, find, load, names
-from fedreach.reproduce.reproduce import reproduce
 from fedreach.runs.folder import RunFolder
+from papers import recipe as recipes
+from papers.command import _rounds_progress
+from papers.decisions import ROWS, decide
+from papers.recipe import SCALES, Recipe, find, load, names
+from papers.reproduce import reproduce
 
 pytest.importorskip("clarabel", reason="the recipes have parts of the extra `reproduce`")
+
+ROOT = Path(__file__).parents[2]
 
 DIGITS = """
 rounds = 3
@@ -320,9 +327,9 @@ def test_decisions_that_need_training_are_refused(home: Path, selection: str) ->
 # ------------------------------------------------------------------------------------------------ the command
 
 
-def test_the_command_writes_numbers_figure_and_verdicts(home: Path, fedreach: Callable[..., Any]) -> None:
+def test_the_command_writes_numbers_figure_and_verdicts(home: Path, papers: Callable[..., Any]) -> None:
     digits(home)
-    result = fedreach("reproduce", "mine.toml", "--out", "out", "--formats", "png", "--json")
+    result = papers("mine.toml", "--out", "out", "--formats", "png", "--json")
     assert result.exit_code == 0, result.output
     (record,) = json.loads(result.stdout)
     assert result.stderr == ""
@@ -339,14 +346,14 @@ def test_the_command_writes_numbers_figure_and_verdicts(home: Path, fedreach: Ca
     assert claim["mean"] > 0
     page = (home / "out" / "claims.md").read_text()
     assert all(claim["says"] in page for claim in record["claims"])
-    shown = fedreach("reproduce", "mine.toml", "--out", "out", "--formats", "png")
+    shown = papers("mine.toml", "--out", "out", "--formats", "png")
     assert "... with csra-paper" in shown.stdout
     assert "bandwidth, MHz" in shown.stdout
 
 
-def test_a_recipe_with_training_is_a_comparison_with_its_report(home: Path, fedreach: Callable[..., Any]) -> None:
+def test_a_recipe_with_training_is_a_comparison_with_its_report(home: Path, papers: Callable[..., Any]) -> None:
     (home / "fig.toml").write_text(TRAINING, encoding="utf-8")
-    result = fedreach("reproduce", "fig.toml", "--scale", "smoke", "--formats", "png", "--workers", "1", "--json")
+    result = papers("fig.toml", "--scale", "smoke", "--formats", "png", "--workers", "1", "--json")
     assert result.exit_code == 0, result.output
     (record,) = json.loads(result.stdout)
     out = home / "runs" / "fig-smoke"
@@ -358,26 +365,54 @@ def test_a_recipe_with_training_is_a_comparison_with_its_report(home: Path, fedr
     assert len(set(record["numbers"]["accuracy"]["fedavg"][0])) == 1
     assert (out / "report" / "index.html").is_file()
     assert (out / "figure.png").is_file()
-    again = fedreach("reproduce", "fig.toml", "--scale", "smoke", "--formats", "none")
+    again = papers("fig.toml", "--scale", "smoke", "--formats", "none")
     assert "finished before" in again.stderr
     assert "numbers mean little" in again.stdout
 
 
-def test_without_a_name_the_command_lists_the_recipes(fedreach: Callable[..., Any]) -> None:
-    assert all(name in fedreach("reproduce").stdout for name in names())
-    assert json.loads(fedreach("reproduce", "--json").stdout) == names()
+def test_the_recipes_are_listed(papers: Callable[..., Any]) -> None:
+    assert all(name in papers("list").stdout for name in names())
+    assert json.loads(papers("list", "--json").stdout) == names()
 
 
-def test_the_command_refuses_plainly(home: Path, refused: Callable[..., str]) -> None:
-    assert "Did you mean" in refused(2, "reproduce", "csra/fgi5")
+def test_a_recipe_needs_no_command_before_it(home: Path, papers: Callable[..., Any]) -> None:
+    digits(home)
+    short = papers("mine.toml", "--scale", "smoke", "--out", "short", "--formats", "none", "--json")
+    long = papers("run", "mine.toml", "--scale", "smoke", "--out", "long", "--formats", "none", "--json")
+    assert short.exit_code == 0, short.output
+    assert json.loads(short.stdout) == [{**json.loads(long.stdout)[0], "folder": "short"}]
+
+
+def test_without_a_recipe_the_command_says_how_to_name_one(papers: Callable[..., Any]) -> None:
+    asked = papers("--scale", "smoke", "--json")
+    assert asked.exit_code == 2
+    assert "`python -m papers list` lists them" in json.loads(asked.stdout)["error"]
+
+
+def test_the_package_is_a_command(home: Path) -> None:
+    """Of a checkout, from any folder that Python finds it from."""
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "papers", "list", "--json"]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == names()
+
+
+def test_the_command_refuses_plainly(home: Path, papers: Callable[..., Any]) -> None:
+    def refused(code: int, *arguments: str) -> str:
+        done = papers(*arguments)
+        assert done.exit_code == code, done.output
+        assert done.stderr.count("error: ") == 1
+        return str(done.stderr)
+
+    assert "Did you mean 'csra/fig5'? `python -m papers list` lists them" in refused(2, "csra/fgi5")
     (home / "no.toml").write_text(
         '[recipe]\nextends = "csra/fig5"\n[data]\nfolder = "nowhere"\ndownload = false\n', encoding="utf-8"
     )
-    assert "nowhere" in refused(3, "reproduce", "no.toml", "--quiet")
+    assert "nowhere" in refused(3, "no.toml", "--quiet")
     (home / "no.toml").write_text(
         '[recipe]\nextends = "csra/fig2a"\n[data]\nfolder = "nowhere"\ndownload = false\n', encoding="utf-8"
     )
-    assert "nowhere" in refused(3, "reproduce", "no.toml", "--quiet")
+    assert "nowhere" in refused(3, "no.toml", "--quiet")
 
 
 def test_figure_5_runs_on_the_real_images(home: Path) -> None:
@@ -395,3 +430,19 @@ def test_plain_experiments_are_no_recipes(home: Path) -> None:
     load_experiment(home / "tiny.toml")
     with pytest.raises(ConfigError, match="plain experiments"):
         recipes.load("tiny.toml", "cpu")
+
+
+def test_decisions_of_an_earlier_command_make_this_one_no_faster(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = iter([0.0, 0.0, 20.0, 21.0, 60.0])
+    monkeypatch.setattr("papers.command.time", SimpleNamespace(monotonic=lambda: next(now)))
+    say = _rounds_progress("csra/fig6", quiet=False)
+    say(80, 100)  # before the first that is decided now
+    say(85, 100)  # 5 in 20 seconds
+    say(86, 100)  # too soon to be told
+    say(100, 100)
+    assert capsys.readouterr().err.splitlines() == [
+        "csra/fig6: 85/100 rounds, 1:00 left",
+        "csra/fig6: 100/100 rounds, 0:00 left",
+    ]

@@ -1,4 +1,4 @@
-"""``fedreach reproduce``: tables and figures of papers, and what of their claims holds here."""
+"""``python -m papers``: run tables and figures of papers, and judge which of their claims hold here."""
 
 from __future__ import annotations
 
@@ -10,20 +10,39 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedreach.cli import options
+from fedreach.cli import Commands, options
 from fedreach.text_tables import folded, text_table
+from papers.variance.command import variance
 
 if TYPE_CHECKING:
-    from fedreach.reproduce.decisions import Progress
+    from papers.decisions import Progress
 
 SECONDS_BETWEEN_LINES = 10.0  # of progress
 
 
-@click.command(
-    epilog="Examples:\n\n\b\n  fedreach reproduce                       # lists the recipes\n"
-    "  fedreach reproduce csra/fig6\n  fedreach reproduce csra/fig2 --scale full --device cuda\n"
-    "  fedreach reproduce --all --scale smoke   # that every recipe runs\n"
-    "  fedreach reproduce my_figure.toml        # one's own, see [recipe] extends"
+class Papers(Commands):
+    """Commands, of which `run` may be left out: a first word that is none of them is a recipe or an option of `run`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in (*self.commands, *ctx.help_option_names):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(
+    cls=Papers,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="`python -m papers PAPER/ITEM` is short for `python -m papers run PAPER/ITEM`.",
+)
+def main() -> None:
+    """Run tables and figures of five papers, and judge which of their claims hold here."""
+
+
+@main.command(
+    epilog="Examples:\n\n\b\n  python -m papers csra/fig6\n"
+    "  python -m papers csra/fig2 --scale full --device cuda\n"
+    "  python -m papers --all --scale smoke   # that every recipe runs\n"
+    "  python -m papers my_figure.toml        # your own, see [recipe] extends"
 )
 @click.argument("name", metavar="[PAPER[/ITEM]]", required=False)
 @click.option(
@@ -41,7 +60,7 @@ SECONDS_BETWEEN_LINES = 10.0  # of progress
 @options.device
 @options.quiet
 @options.as_json
-def reproduce(
+def run(
     name: str | None,
     scale: str,
     everything: bool,
@@ -53,28 +72,24 @@ def reproduce(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Run the tables and figures of a paper, and say which of its statements hold here.
+    """Run tables and figures of a paper, and judge which of its claims hold here.
 
-    PAPER/ITEM is a recipe, such as csra/fig5; csra/fig2 stands for fig2a and fig2b, csra for all. The same command
-    again goes on where it was interrupted. That a statement does not hold is a result, and no failure. Figures 5 to 9
-    of csra run the paper's own algorithm, too, which needs the extra `reproduce`: pip install 'fedreach[reproduce]'.
+    PAPER/ITEM is a recipe, such as csra/fig5; csra/fig2 stands for fig2a and fig2b, csra for all. Rerun an interrupted
+    command to resume it. A claim that does not hold is a result, not a failure. Figures 5 to 9 of csra also run the
+    paper's own algorithm, which needs the extra `reproduce`: pip install 'fedreach[reproduce]'.
     """
-    from fedreach.reproduce import pages as page_writer
-    from fedreach.reproduce import recipe as recipes
+    from fedreach.report import save as save_figure
+    from fedreach.report import write_report
+    from fedreach.study import terminal
+    from papers import figures
+    from papers import pages as page_writer
+    from papers import recipe as recipes
+    from papers.reproduce import reproduce
 
     if everything and name is not None:
         raise click.UsageError(f"--all is every recipe; leave it out to run {name}.")
     if name is None and not everything:
-        if as_json:
-            options.answer(recipes.names())
-        else:
-            click.echo(_listing())
-        return
-    from fedreach.report import save as save_figure
-    from fedreach.report import write_report
-    from fedreach.reproduce.reproduce import reproduce as reproduce_one
-    from fedreach.study import terminal
-
+        raise click.UsageError("Name a recipe, or take --all. `python -m papers list` lists them.")
     found = recipes.names() if name is None else recipes.find(name)
     figure_formats, silent = options.figure_formats(formats), quiet or as_json
     records = []
@@ -84,8 +99,8 @@ def reproduce(
         folder = Path("runs") / item if out is None else out / item if len(found) > 1 else out
         rounds_progress = _rounds_progress(each, quiet=silent)
         with terminal.compare_progress(quiet=silent) as progress:
-            record = reproduce_one(recipe, folder, workers=workers, callbacks=progress, progress=rounds_progress)
-        if figure_formats is not None and (figure := page_writer.figure_of(record)) is not None:
+            record = reproduce(recipe, folder, workers=workers, callbacks=progress, progress=rounds_progress)
+        if figure_formats is not None and (figure := figures.figure_of(record)) is not None:
             save_figure(figure, folder / "figure", figure_formats)
         if (folder / "comparison.json").exists():
             write_report([folder], folder, formats=figure_formats)
@@ -105,7 +120,7 @@ def reproduce(
 
 def _text(record: Mapping[str, Any], width: int) -> str:
     """Return a record as `reproduce` makes it for the terminal."""
-    from fedreach.reproduce.record import CLAIMS, CUT, OPEN, claim_cells, setting, tables
+    from papers.record import CLAIMS, CUT, OPEN, claim_cells, setting, tables
 
     title = click.style("\n".join(folded(f"{record['recipe']}: {record['title']}", width)), bold=True)
     parts = ["\n".join([title, *folded(setting(record), width)])]
@@ -116,14 +131,6 @@ def _text(record: Mapping[str, Any], width: int) -> str:
         if said:
             parts.append("\n".join(folded("\n".join([heading, *(f"  - {each}" for each in said)]), width)))
     return "\n\n".join(parts)
-
-
-def _listing() -> str:
-    """Return all recipes with their titles."""
-    from fedreach.reproduce.recipe import names, title
-
-    widest = max(map(len, names()))
-    return "\n".join(f"{name:{widest}}  {title(name)}" for name in names())
 
 
 def _rounds_progress(name: str, *, quiet: bool) -> Progress:
@@ -144,3 +151,19 @@ def _rounds_progress(name: str, *, quiet: bool) -> Progress:
             print(f"{name}: {done}/{rounds} rounds, {clock(left)} left", file=sys.stderr, flush=True)
 
     return say
+
+
+@main.command("list", epilog="Examples:\n\n\b\n  python -m papers list\n  python -m papers list --json")
+@options.as_json
+def list_(as_json: bool) -> None:
+    """List the recipes with their titles."""
+    from papers.recipe import names, title
+
+    if as_json:
+        options.answer(names())
+        return
+    widest = max(map(len, names()))
+    click.echo("\n".join(f"{name:{widest}}  {title(name)}" for name in names()))
+
+
+main.add_command(variance)

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from fedreach.errors import RunFolderError
-from fedreach.reproduce import pages
-from fedreach.reproduce.claims import Claim, verdicts
-from fedreach.reproduce.measured import SHARES, Measured
-from fedreach.reproduce.recipe import Recipe, load, names
-from fedreach.reproduce.record import record as record_of
-from fedreach.reproduce.record import tables, told
+from papers import pages
+from papers.claims import Claim, verdicts
+from papers.figures import beside, figure_of
+from papers.measured import SHARES, Measured
+from papers.recipe import Recipe, load, names
+from papers.record import record as record_of
+from papers.record import tables, told
 
 MINE = """
 [recipe]
@@ -99,7 +100,7 @@ def test_a_page_says_claims_numbers_of_the_paper_choices_and_where_rows_are(home
     record = made(a_recipe(home), NUMBERS)
     page = pages.page(record, "mine.svg")
     assert page.startswith("# mine: Two methods | and a bar\n")
-    assert "fedreach reproduce mine --scale cpu" in page
+    assert "python -m papers mine --scale cpu" in page
     assert "| csra | 82.3 ± 1.5 | 80 |" in page
     assert "| fedavg | 62.7 ± 1.5 | 70.5 |" in page
     assert "csra less fedavg: +19.7 [" in page
@@ -188,13 +189,11 @@ def test_what_is_no_record_is_named(home: Path, text: str) -> None:
 
 
 def test_a_folder_without_records_says_how_to_get_some(home: Path) -> None:
-    with pytest.raises(RunFolderError, match="fedreach reproduce ITEM --pages"):
+    with pytest.raises(RunFolderError, match="python -m papers PAPER/ITEM --pages"):
         pages.write(home / "none")
 
 
 def test_methods_beside_each_other_show_intervals_and_the_paper(home: Path) -> None:
-    from fedreach.report.figures.beside import beside
-
     record = made(a_recipe(home), NUMBERS)
     figure = beside(record, told(record), shares=SHARES)
     assert figure is not None
@@ -213,29 +212,29 @@ def test_methods_beside_each_other_show_intervals_and_the_paper(home: Path) -> N
 # ------------------------------------------------------------------------------------------------ the command
 
 
-def test_the_command_makes_pages_of_what_it_ran(home: Path, fedreach: Callable[..., Any]) -> None:
+def test_the_command_makes_pages_of_what_it_ran(home: Path, papers: Callable[..., Any]) -> None:
     (home / "tiny.toml").write_text(
         '[model]\nname = "linear"\n[recipe]\nextends = "csra/fig9a"\n'
         '[data]\nname = "digits"\n[partition]\nclients = 12\n'
         "[methods]\ncsra.selection = { min_examples = 300 }\ncsra-paper.selection = { min_examples = 300 }\n",
         encoding="utf-8",
     )
-    result = fedreach("reproduce", "tiny.toml", "--scale", "smoke", "--pages", "pages", "--formats", "none")
+    result = papers("tiny.toml", "--scale", "smoke", "--pages", "pages", "--formats", "none")
     assert result.exit_code == 0, result.output
     assert "Pages: pages/index.md and 1 more" in result.stdout
     assert {path.name for path in (home / "pages").iterdir()} == {"index.md", "tiny.md", "tiny.json", "tiny.svg"}
     assert "not testable: the scale smoke shows that it runs, and no more" in (home / "pages" / "tiny.md").read_text()
 
 
-def test_all_and_an_item_are_not_asked_together(fedreach: Callable[..., Any]) -> None:
-    result = fedreach("reproduce", "csra/fig5", "--all")
+def test_all_and_an_item_are_not_asked_together(papers: Callable[..., Any]) -> None:
+    result = papers("csra/fig5", "--all")
     assert result.exit_code == 2
     assert "leave it out to run csra/fig5" in result.stderr
 
 
 @pytest.mark.slow
-def test_all_recipes_run_at_scale_smoke_and_make_their_pages(home: Path, fedreach: Callable[..., Any]) -> None:
-    result = fedreach("reproduce", "--all", "--scale", "smoke", "--pages", "pages", "--formats", "none", "--json")
+def test_all_recipes_run_at_scale_smoke_and_make_their_pages(home: Path, papers: Callable[..., Any]) -> None:
+    result = papers("--all", "--scale", "smoke", "--pages", "pages", "--formats", "none", "--json")
     if "is not here" in result.output or "cannot be downloaded" in result.output:
         pytest.skip("the data sets are not here")
     assert result.exit_code == 0, result.output
@@ -259,6 +258,6 @@ def test_points_are_drawn_as_points() -> None:
     """A swing of 0.05 is five points, as the title says."""
     rows = {"a": [[0.05], [0.0501]], "b": [[0.01], [0.0101]]}
     record = {"methods": ["a", "b"], "x": [0.0], "axis": "", "numbers": {"swing": rows}, "paper": []}
-    figure = pages.figure_of({**record, "claims": [{"quantity": "swing"}]})
+    figure = figure_of({**record, "claims": [{"quantity": "swing"}]})
     assert figure is not None
     assert 1 < figure.axes[0].get_xlim()[1] < 10

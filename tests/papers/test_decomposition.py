@@ -13,18 +13,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.report.made_up import edit, edit_rows, federation, write_run
 
 from fedreach.arrays import Floats
 from fedreach.errors import RunFolderError
-from fedreach.evidence.components import Nested
-from fedreach.report.figures.variance import REACH, components
-from fedreach.report.variance import words
-from fedreach.report.variance.decomposition import FEDERATION, LEVELS, MEANS, PARTITION, TWICE, Decomposition, decompose
-from fedreach.report.variance.read import Study, read_study
-from fedreach.report.variance.write import write_variance
-from fedreach.runs.schema import DesignRecord
-
-from .made_up import edit, edit_rows, federation, write_run
+from papers.variance import report as words
+from papers.variance.components import Nested
+from papers.variance.decomposition import FEDERATION, LEVELS, MEANS, PARTITION, TWICE, Decomposition, decompose
+from papers.variance.design import DesignRecord
+from papers.variance.figure import REACH, components
+from papers.variance.read import Study, read_study
+from papers.variance.report import write_variance
 
 DRAWS = (2, 2, 2, 2)
 METHODS = ("fedavg", "fed|prox")
