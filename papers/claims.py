@@ -1,9 +1,9 @@
-"""What a paper says about a figure, in a form that numbers can contradict.
+"""What a paper claims about a figure, in a form that numbers can contradict.
 
-Each statement is that some quantities are above 0, seed by seed: how much one method lies above another, say, at each
-value of an axis. It is *reproduced* where each of them is above 0 beyond chance (an intersection-union test: no
-correction is needed where all have to pass), *contradicted* where any is below 0 beyond chance among all of them
-(Holm), and *not reproduced* where neither can be said.
+A claim says that differences are above 0, seed by seed: for example one method minus another at each value of an axis.
+It is *reproduced* if the paired 95% confidence interval of each difference is above 0. This is an intersection-union
+test: all have to pass, so no correction is needed. It is *contradicted* if any difference is below 0 by its
+Holm-adjusted interval, and *not reproduced* otherwise.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -18,19 +18,19 @@ from pydantic import Field, model_validator
 from fedreach.config.section import Section
 from fedreach.errors import ConfigError, nearest
 from fedreach.evidence.judgement import Judgement, judge, paired
-from papers.measured import WORDS, Floats, Measured, difference, unit
+from papers.measured import TITLES, Floats, Measured, format_difference, unit_of
 
 Test = Literal[
     "least", "most", "ordered", "near", "rises", "falls", "level", "levels_off", "lead_shrinks", "lead_grows",
     "varies_least"
 ]  # fmt: skip
 Outcome = Literal["reproduced", "not reproduced", "contradicted", "not testable"]
-ALONE = ("rises", "falls", "level", "levels_off")  # asked of each method by itself, and not against the others
-SAME = 1e-9  # relative; less than rounding makes
+ALONE = ("rises", "falls", "level", "levels_off")  # tested for each method by itself
+SAME = 1e-9  # relative; what rounding may change
 
 
 class Claim(Section):
-    """A statement of the paper about one quantity.
+    """A claim of the paper about one quantity.
 
     - ``least``, ``most``: the first of `methods` has the least of all, or of those named after it; equals count.
     - ``ordered``: `methods` stand in increasing order; equals count.
@@ -42,7 +42,7 @@ class Claim(Section):
       the last value than at the first.
     - ``varies_least``: largest over smallest value of the first of `methods` is nearer to 1 than that of the others.
 
-    The first four are asked at every value of the axis, or with ``at = "last"`` or ``"first"`` at one of them.
+    The first four are tested at every value of the axis, or only at the ``"first"`` or ``"last"`` by `at`.
     """
 
     says: str  # in the paper's words, or near to them
@@ -51,8 +51,10 @@ class Claim(Section):
     methods: list[str] = Field(default_factory=list)
     at: Literal["every", "first", "last"] = "every"
     by: Annotated[float, Field(ge=0)] = 0.0
-    control: bool = False  # a question that the paper leaves out, asked in the same way
-    see: list[str] = Field(default_factory=list)  # recipes whose controls ask where it holds; this one's name, too
+    control: bool = False  # whether it is a question of a control experiment, which the paper does not ask
+    see: list[str] = Field(
+        default_factory=list
+    )  # recipes with control experiments about when it holds; may name its own
 
     @model_validator(mode="after")
     def _names_enough(self) -> Self:
@@ -65,23 +67,23 @@ class Claim(Section):
 
 
 @dataclass(frozen=True)
-class ClaimVerdict:
-    """What can be said of a statement here; numbers are those of what decides it, in the unit of the quantity."""
+class Conclusion:
+    """The conclusion about a claim; its numbers are those of the deciding difference, in the unit of the quantity."""
 
     claim: Claim
-    instead: str  # the method that it was judged for in place of the claim's own; empty: for its own
+    instead: str  # the method that replaces one of the claim's; empty: none
     outcome: Outcome
-    what: str  # is claimed to be above 0
+    what: str  # the deciding difference, claimed to be above 0
     seeds: int
     mean: float | None = None
-    low: float | None = None  # 95 % interval; of a contradiction corrected for all that is claimed
+    low: float | None = None  # 95% confidence interval; Holm-adjusted for a contradiction
     high: float | None = None
-    detectable: float | None = None  # the least true difference that is found with power 0.8
+    mde: float | None = None  # smallest true difference detected with 80% power
     reason: str = ""  # why it is not testable
 
 
-class Above(NamedTuple):
-    """Something that a statement claims to be above 0."""
+class ClaimedDifference(NamedTuple):
+    """A difference that a claim says is above 0."""
 
     what: str
     values: Floats  # (seeds,)
@@ -89,8 +91,8 @@ class Above(NamedTuple):
     equal_counts: bool = False
 
 
-class _Case(NamedTuple):
-    """One statement before one table of numbers."""
+class _ClaimData(NamedTuple):
+    """A claim and the numbers that it is judged by."""
 
     claim: Claim
     rows: Mapping[str, Floats]  # method -> (seeds, v)
@@ -110,25 +112,25 @@ class _Case(NamedTuple):
 
     @property
     def margin(self) -> str:
-        by = difference(self.claim.quantity, self.claim.by).removeprefix("+")
-        return f"margin of {by} {unit(self.claim.quantity)}".rstrip()
+        by = format_difference(self.claim.quantity, self.claim.by).removeprefix("+")
+        return f"margin of {by} {unit_of(self.claim.quantity)}".rstrip()
 
     def where(self, place: int) -> str:
         return f" at {self.x[place]:.4g}" if len(self.x) > 1 else ""
 
-    def pairs(self, above: str, below: str) -> Iterator[Above]:
-        """Yield that one method has more than another, at each value of the axis."""
+    def pairs(self, above: str, below: str) -> Iterator[ClaimedDifference]:
+        """Yield the difference of two methods at each value of the axis."""
         for place in range(len(self.x)):
-            more, less = self.rows[above][:, place], self.rows[below][:, place]
-            scale = float(max(abs(more).max(), abs(less).max()))
-            yield Above(f"{above} less {below}{self.where(place)}", more - less, scale, equal_counts=True)
+            high, low = self.rows[above][:, place], self.rows[below][:, place]
+            scale = float(max(abs(high).max(), abs(low).max()))
+            yield ClaimedDifference(f"{above} minus {below}{self.where(place)}", high - low, scale, equal_counts=True)
 
 
-def judged(claim: Claim, measured: Measured, instead: str = "", *, reason: str = "") -> ClaimVerdict:
-    """Return what the seeds say of a statement.
+def judge_claim(claim: Claim, measured: Measured, instead: str = "", *, reason: str = "") -> Conclusion:
+    """Return the conclusion about a claim.
 
     Args:
-        reason: Why nothing can be said, whatever the numbers; empty: they are asked.
+        reason: Why the claim is not testable whatever the numbers; empty: they decide.
 
     Raises:
         ConfigError: If its quantity was not measured.
@@ -136,13 +138,13 @@ def judged(claim: Claim, measured: Measured, instead: str = "", *, reason: str =
     Example:
         >>> numbers = np.array([[[0.71], [0.72], [0.74]], [[0.61], [0.64], [0.63]]])  # (methods, seeds, values)
         >>> measured = Measured(("ours", "theirs"), (0, 1, 2), "", (0.0,), {"accuracy": numbers})
-        >>> found = judged(Claim(says="", quantity="accuracy", test="most", methods=["ours"]), measured)
-        >>> found.outcome, found.what, round(found.mean, 3)
-        ('reproduced', 'ours less theirs', 0.097)
+        >>> conclusion = judge_claim(Claim(says="", quantity="accuracy", test="most", methods=["ours"]), measured)
+        >>> conclusion.outcome, conclusion.what, round(conclusion.mean, 3)
+        ('reproduced', 'ours minus theirs', 0.097)
     """
     if claim.quantity not in measured.numbers:
-        if reason and claim.quantity in WORDS:  # a run of two rounds has no first quarter
-            return ClaimVerdict(claim, instead, "not testable", "", len(measured.seeds), reason=reason)
+        if reason and claim.quantity in TITLES:  # a run of two rounds has no first quarter
+            return Conclusion(claim, instead, "not testable", "", len(measured.seeds), reason=reason)
         hint = nearest(claim.quantity, measured.numbers)
         raise ConfigError(f"A claim is about {claim.quantity!r}, which this recipe does not measure.{hint}")
     numbers = measured.numbers[claim.quantity]  # (methods, seeds, v)
@@ -150,126 +152,126 @@ def judged(claim: Claim, measured: Measured, instead: str = "", *, reason: str =
     if claim.at != "every":
         place = slice(-1, None) if claim.at == "last" else slice(1)
         numbers, x = numbers[..., place], x[place]
-    case = _Case(claim, dict(zip(measured.methods, numbers, strict=True)), x)
+    case = _ClaimData(claim, dict(zip(measured.methods, numbers, strict=True)), x)
     every = not claim.methods or (len(claim.methods) == 1 and claim.test not in ALONE)
     rows = [case.rows[method] for method in (measured.methods if every else claim.methods)]
     seeds = numbers.shape[1]
     if not np.isfinite(rows).all():
         reason = reason or "a number is missing"
     if claim.test in (*ALONE, "lead_shrinks", "lead_grows", "varies_least") and len(x) < 2:
-        reason = reason or "there is one value of the axis only"
+        reason = reason or "the axis has one value"
     if reason or seeds < 2:
-        return ClaimVerdict(claim, instead, "not testable", "", seeds, reason=reason or "one seed says no spread")
-    return _verdict(claim, instead, list(TESTS[claim.test](case)))
+        return Conclusion(claim, instead, "not testable", "", seeds, reason=reason or "one seed has no spread")
+    return _conclude(claim, instead, list(TESTS[claim.test](case)))
 
 
-def _verdict(claim: Claim, instead: str, claimed: list[Above]) -> ClaimVerdict:
+def _conclude(claim: Claim, instead: str, claimed: list[ClaimedDifference]) -> Conclusion:
     seeds = len(claimed[0].values)
-    alone = [_alone(each) for each in claimed]
-    passed = [_passes(each, found) for each, found in zip(claimed, alone, strict=True)]
-    together = judge([dict(enumerate(each.values.tolist())) for each in claimed])
-    against = [j for j, found in enumerate(together) if _opposite(claimed[j], found)]
+    alone = [paired(difference.values) for difference in claimed]
+    passed = [_is_shown(difference, test) for difference, test in zip(claimed, alone, strict=True)]
+    together = judge([dict(enumerate(difference.values.tolist())) for difference in claimed])
+    against = [j for j, test in enumerate(together) if _is_contradicted(claimed[j], test)]
 
-    def verdict(outcome: Outcome, place: int, found: Judgement) -> ClaimVerdict:
-        return ClaimVerdict(
-            claim, instead, outcome, claimed[place].what, seeds, found.mean, found.low, found.high, found.detectable
+    def conclusion(outcome: Outcome, place: int, test: Judgement) -> Conclusion:
+        return Conclusion(
+            claim, instead, outcome, claimed[place].what, seeds, test.mean, test.low, test.high, test.detectable
         )
 
     if against:
-        worst = min(against, key=lambda j: _standing(claimed[j], together[j]))
-        return verdict("contradicted", worst, together[worst])
+        worst = min(against, key=lambda j: _lower_end(claimed[j], together[j]))
+        return conclusion("contradicted", worst, together[worst])
     open_ = [j for j in range(len(claimed)) if not passed[j]] or list(range(len(claimed)))
-    weakest = min(open_, key=lambda j: _standing(claimed[j], alone[j]))
-    return verdict("reproduced" if all(passed) else "not reproduced", weakest, alone[weakest])
+    weakest = min(open_, key=lambda j: _lower_end(claimed[j], alone[j]))
+    return conclusion("reproduced" if all(passed) else "not reproduced", weakest, alone[weakest])
 
 
-def _alone(each: Above) -> Judgement:
-    return paired(each.values)
+def _is_rounding(difference: ClaimedDifference) -> bool:
+    return bool((abs(difference.values) <= SAME * max(difference.scale, 1e-300)).all())
 
 
-def _ties(each: Above) -> bool:
-    return bool((abs(each.values) <= SAME * max(each.scale, 1e-300)).all())
+def _is_shown(difference: ClaimedDifference, test: Judgement) -> bool:
+    """Whether a difference is above 0 by its interval; one that is equal for all seeds has none."""
+    if _is_rounding(difference):
+        return difference.equal_counts
+    return bool((difference.values > 0).all()) if test.low is None else test.low > 0
 
 
-def _passes(each: Above, found: Judgement) -> bool:
-    """Return whether it is above 0 beyond chance; one that is the same with every seed needs no chance."""
-    if _ties(each):
-        return each.equal_counts
-    return bool((each.values > 0).all()) if found.low is None else found.low > 0
-
-
-def _opposite(each: Above, found: Judgement) -> bool:
-    if _ties(each):
+def _is_contradicted(difference: ClaimedDifference, test: Judgement) -> bool:
+    if _is_rounding(difference):
         return False
-    return bool((each.values < 0).all()) if found.high is None else found.high < 0
+    return bool((difference.values < 0).all()) if test.high is None else test.high < 0
 
 
-def _standing(each: Above, found: Judgement) -> float:
-    """Return how well it stands: its lower end, in shares of its scale."""
-    assert found.mean is not None
-    return (found.mean if found.low is None else found.low) / max(each.scale, 1e-300)
+def _lower_end(difference: ClaimedDifference, test: Judgement) -> float:
+    """Return the lower end of the interval of a difference, relative to its scale."""
+    assert test.mean is not None
+    return (test.mean if test.low is None else test.low) / max(difference.scale, 1e-300)
 
 
-# ---------------------------------------------------------------------------------------- what each kind of claim asks
+# ---------------------------------------------------------------------------------------- the differences of each test
 
 
-def _most(case: _Case) -> Iterator[Above]:
+def _most(case: _ClaimData) -> Iterator[ClaimedDifference]:
     for rival in case.rivals:
         yield from case.pairs(case.first, rival)
 
 
-def _least(case: _Case) -> Iterator[Above]:
+def _least(case: _ClaimData) -> Iterator[ClaimedDifference]:
     for rival in case.rivals:
         yield from case.pairs(rival, case.first)
 
 
-def _ordered(case: _Case) -> Iterator[Above]:
+def _ordered(case: _ClaimData) -> Iterator[ClaimedDifference]:
     for below, above in pairwise(case.named):
         yield from case.pairs(above, below)
 
 
-def _near(case: _Case) -> Iterator[Above]:
+def _near(case: _ClaimData) -> Iterator[ClaimedDifference]:
     """Two one-sided tests: the difference is below `by`, and above its negative."""
     a, b = case.named[:2]
-    for one, other in ((a, b), (b, a)):
-        for what, values, scale, _ in case.pairs(one, other):
-            yield Above(f"{case.margin} less ({what})", case.claim.by - values, scale)
+    for above, below in ((a, b), (b, a)):
+        for what, values, scale, _ in case.pairs(above, below):
+            yield ClaimedDifference(f"{case.margin} minus ({what})", case.claim.by - values, scale)
 
 
-def _rises(case: _Case, sign: float = 1.0) -> Iterator[Above]:
-    ends = f"{case.x[-1]:.4g} less {case.x[0]:.4g}" if sign > 0 else f"{case.x[0]:.4g} less {case.x[-1]:.4g}"
+def _rises(case: _ClaimData, sign: float = 1.0) -> Iterator[ClaimedDifference]:
+    ends = f"{case.x[-1]:.4g} minus {case.x[0]:.4g}" if sign > 0 else f"{case.x[0]:.4g} minus {case.x[-1]:.4g}"
     for method in case.named:
         row = case.rows[method]
-        yield Above(f"{method}, {ends}", sign * (row[:, -1] - row[:, 0]), float(abs(row).max()))
+        yield ClaimedDifference(f"{method}, {ends}", sign * (row[:, -1] - row[:, 0]), float(abs(row).max()))
 
 
-def _level(case: _Case) -> Iterator[Above]:
+def _level(case: _ClaimData) -> Iterator[ClaimedDifference]:
     for sign in (1.0, -1.0):
         for what, values, scale, _ in _rises(case, sign):
-            yield Above(f"{case.margin} less ({what})", case.claim.by - values, scale)
+            yield ClaimedDifference(f"{case.margin} minus ({what})", case.claim.by - values, scale)
 
 
-def _levels_off(case: _Case) -> Iterator[Above]:
+def _levels_off(case: _ClaimData) -> Iterator[ClaimedDifference]:
     for method in case.named:
         slopes = abs(np.diff(case.rows[method], axis=1) / np.diff(case.x))
-        yield Above(f"{method}, first slope less last", slopes[:, 0] - slopes[:, -1], float(slopes.max()))
+        yield ClaimedDifference(f"{method}, first slope minus last", slopes[:, 0] - slopes[:, -1], float(slopes.max()))
 
 
-def _lead_changes(case: _Case, sign: float = 1.0) -> Iterator[Above]:
-    said = "first" if sign > 0 else "last"
+def _lead_changes(case: _ClaimData, sign: float = 1.0) -> Iterator[ClaimedDifference]:
+    end = "first" if sign > 0 else "last"
     for rival in case.rivals:
         lead = case.rows[rival] - case.rows[case.first]
         change = sign * (lead[:, 0] - lead[:, -1])
-        yield Above(f"lead of {rival}, how much larger at the {said} value", change, float(abs(case.rows[rival]).max()))
+        yield ClaimedDifference(
+            f"lead of {rival}, how much larger at the {end} value", change, float(abs(case.rows[rival]).max())
+        )
 
 
-def _varies_least(case: _Case) -> Iterator[Above]:
+def _varies_least(case: _ClaimData) -> Iterator[ClaimedDifference]:
     times = {m: case.rows[m].max(axis=1) / case.rows[m].min(axis=1) for m in [case.first, *case.rivals]}
     for rival in case.rivals:
-        yield Above(f"largest over smallest, {rival} less {case.first}", times[rival] - times[case.first], 1.0)
+        yield ClaimedDifference(
+            f"largest over smallest, {rival} minus {case.first}", times[rival] - times[case.first], 1.0
+        )
 
 
-TESTS: Mapping[str, Callable[[_Case], Iterator[Above]]] = {
+TESTS: Mapping[str, Callable[[_ClaimData], Iterator[ClaimedDifference]]] = {
     "least": _least,
     "most": _most,
     "ordered": _ordered,
@@ -285,13 +287,13 @@ TESTS: Mapping[str, Callable[[_Case], Iterator[Above]]] = {
 UNITLESS = ("levels_off", "varies_least")  # whose numbers are not in the unit of the quantity
 
 
-def verdicts(
+def judge_claims(
     claims: list[Claim], measured: Measured, instead: Mapping[str, str], *, reason: str = ""
-) -> Iterator[ClaimVerdict]:
-    """Yield the verdict on each statement, and on the same with other methods in place of those it names."""
+) -> Iterator[Conclusion]:
+    """Yield the conclusion about each claim, and about it with a method replaced by the one `instead` names."""
     for claim in claims:
-        yield judged(claim, measured, reason=reason)
-        for method, other in instead.items():
-            if method in claim.methods and other not in claim.methods:
-                named = [other if name == method else name for name in claim.methods]
-                yield judged(claim.model_copy(update={"methods": named}), measured, other, reason=reason)
+        yield judge_claim(claim, measured, reason=reason)
+        for method, replacement in instead.items():
+            if method in claim.methods and replacement not in claim.methods:
+                named = [replacement if name == method else name for name in claim.methods]
+                yield judge_claim(claim.model_copy(update={"methods": named}), measured, replacement, reason=reason)

@@ -50,11 +50,11 @@ def main() -> None:
     type=click.Choice(["smoke", "cpu", "full"]),
     default="cpu",
     show_default=True,
-    help="smoke: to see that it runs; cpu: minutes on a laptop; full: as in the paper.",
+    help="smoke: seconds, shows that it runs; cpu: minutes on a laptop; full: as in the paper.",
 )
 @click.option("--all", "everything", is_flag=True, help="All recipes.")
-@click.option("--out", type=options.path, help="Folder. Default: runs/PAPER-ITEM-SCALE for each item.")
-@click.option("--pages", type=options.path, help="Also make a page of each item, and an overview, in this folder.")
+@click.option("--out", type=options.path, help="Folder. Default: runs/PAPER-ITEM-SCALE for each recipe.")
+@click.option("--pages", type=options.path, help="Also write a page per recipe, and an overview, into this folder.")
 @options.workers
 @options.figure_files
 @options.device
@@ -90,14 +90,14 @@ def run(
         raise click.UsageError(f"--all is every recipe; leave it out to run {name}.")
     if name is None and not everything:
         raise click.UsageError("Name a recipe, or take --all. `python -m papers list` lists them.")
-    found = recipes.names() if name is None else recipes.find(name)
+    chosen = recipes.names() if name is None else recipes.find(name)
     figure_formats, silent = options.figure_formats(formats), quiet or as_json
     records = []
-    for each in found:
-        recipe = recipes.load(each, scale, device=device)
+    for chosen_name in chosen:
+        recipe = recipes.load(chosen_name, scale, device=device)
         item = f"{recipe.name.replace('/', '-')}-{scale}"
-        folder = Path("runs") / item if out is None else out / item if len(found) > 1 else out
-        rounds_progress = _rounds_progress(each, quiet=silent)
+        folder = Path("runs") / item if out is None else out / item if len(chosen) > 1 else out
+        rounds_progress = _rounds_progress(chosen_name, quiet=silent)
         with terminal.compare_progress(quiet=silent) as progress:
             record = reproduce(recipe, folder, workers=workers, callbacks=progress, progress=rounds_progress)
         if figure_formats is not None and (figure := figures.figure_of(record)) is not None:
@@ -105,52 +105,52 @@ def run(
         if (folder / "comparison.json").exists():
             write_report([folder], folder, formats=figure_formats)
         if pages is not None:
-            page_writer.add(record, pages)
+            page_writer.add_record(record, pages)
         records.append({**record, "folder": str(folder)})
         if not as_json:
             click.echo(_text(record, options.width()))
             click.echo(f"\nWrote {folder}: {', '.join(sorted(path.name for path in folder.glob('[!.]*')))}\n")
     if pages is not None:
-        made = page_writer.write(pages)
+        paths = page_writer.write_pages(pages)
         if not as_json:
-            click.echo(f"Pages: {pages / page_writer.INDEX} and {len(made) - 1} more")
+            click.echo(f"Pages: {pages / page_writer.INDEX} and {len(paths) - 1} more")
     if as_json:
         options.answer(records)
 
 
 def _text(record: Mapping[str, Any], width: int) -> str:
-    """Return a record as `reproduce` makes it for the terminal."""
-    from papers.record import CLAIMS, CUT, OPEN, claim_cells, setting, tables
+    """Return a record as text for the terminal."""
+    from papers.record import CLAIM_COLUMNS, CUT, OPEN, claim_cells, describe_setting, tables
 
     title = click.style("\n".join(folded(f"{record['recipe']}: {record['title']}", width)), bold=True)
-    parts = ["\n".join([title, *folded(setting(record), width)])]
+    parts = ["\n".join([title, *folded(describe_setting(record), width)])]
     if record["claims"]:
-        parts.append(text_table(CLAIMS, map(claim_cells, record["claims"]), width, left=3))
+        parts.append(text_table(CLAIM_COLUMNS, map(claim_cells, record["claims"]), width, left=3))
     parts += [text_table(header, rows, width, title=title) for title, header, rows in tables(record)]
-    for heading, said in ((OPEN, record["choices"]), (CUT, record["cut"])):
-        if said:
-            parts.append("\n".join(folded("\n".join([heading, *(f"  - {each}" for each in said)]), width)))
+    for heading, sentences in ((OPEN, record["choices"]), (CUT, record["cut"])):
+        if sentences:
+            parts.append("\n".join(folded("\n".join([heading, *(f"  - {sentence}" for sentence in sentences)]), width)))
     return "\n\n".join(parts)
 
 
 def _rounds_progress(name: str, *, quiet: bool) -> Progress:
-    """Return what says, about every ten seconds, how many rounds are decided and how long the rest takes."""
+    """Return a callback that prints every ten seconds how many rounds are decided and how long the rest takes."""
     from fedreach.study.terminal import clock
 
-    began = said = time.monotonic()
+    start = shown = time.monotonic()
     before: int | None = None
 
-    def say(done: int, rounds: int) -> None:
-        nonlocal said, before
+    def report(done: int, rounds: int) -> None:
+        nonlocal shown, before
         now = time.monotonic()
         if before is None:
-            before = done  # decided by earlier commands, which says nothing about speed
-        elif not quiet and (now - said > SECONDS_BETWEEN_LINES or done == rounds):
-            said = now
-            left = (now - began) * (rounds - done) / (done - before)
+            before = done  # decided by earlier commands
+        elif not quiet and (now - shown > SECONDS_BETWEEN_LINES or done == rounds):
+            shown = now
+            left = (now - start) * (rounds - done) / (done - before)
             print(f"{name}: {done}/{rounds} rounds, {clock(left)} left", file=sys.stderr, flush=True)
 
-    return say
+    return report
 
 
 @main.command("list", epilog="Examples:\n\n\b\n  python -m papers list\n  python -m papers list --json")

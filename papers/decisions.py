@@ -1,4 +1,4 @@
-"""What rounds would cost, without training: selection and allocation of each round, and nothing else."""
+"""Costs of rounds without training: the selection and allocation of each round."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -50,46 +50,46 @@ def decide(recipe: Recipe, folder: RunFolder, progress: Progress = lambda done, 
         raise ConfigError(f"{recipe.source}: a recipe of decisions needs a [radio] and methods.")
     with folder.locked():
         _check_same(folder, recipe, experiments)
-        costs = _kept(folder)
+        costs = _stored_costs(folder)
         rounds, keys = range(1, first.rounds + 1), product(first.seeds, experiments, first.methods)
         missing = {
             (value, method, seed): [n for n in rounds if n not in costs.setdefault((value, method, seed), {})]
             for seed, value, method in keys
         }
-        left, wanted, maker = sum(map(len, missing.values())), len(missing) * len(rounds), _Maker(recipe)
+        left, wanted, cache = sum(map(len, missing.values())), len(missing) * len(rounds), _SimulationCache(recipe)
         progress(wanted - left, wanted)
         for key, numbers in missing.items():
             if numbers:
                 value, method, seed = key
-                simulation = maker.simulation(experiments[value].resolved(method), seed)
+                simulation = cache.simulation(experiments[value].resolved(method), seed)
                 for row in _rows(simulation, numbers):
-                    folder.append_json(ROWS, _checked({"value": value, "method": method, "seed": seed, **row}))
+                    folder.append_json(ROWS, _with_digest({"value": value, "method": method, "seed": seed, **row}))
                     costs[key][row["round"]] = _numbers(row)
                 left -= len(numbers)
                 progress(wanted - left, wanted)
     return _measured(recipe, first, costs)
 
 
-class _Maker:
-    """Makes simulations that share data, and the engine too where only the deciding parts differ."""
+class _SimulationCache:
+    """Makes simulations that share data, and the engine if they differ only in selection and radio."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.base = recipe.source.parent
         self.datasets: dict[str, fr.Dataset | OwnData] = {}
-        self.made: dict[str, Simulation] = {}
+        self.simulations: dict[str, Simulation] = {}
 
     def simulation(self, experiment: Experiment, seed: int) -> Simulation:
         method = DefaultMethod.model_validate({"solver": experiment.choice("solver")})
         same = experiment.model_copy(update={"method": method, "radio": None})
         builder, key = Builder(experiment, self.base), f"{seed} {same.model_dump_json()}"
         with locate_user_errors(experiment, self.base):
-            if key not in self.made:
+            if key not in self.simulations:
                 name = experiment.data.model_dump_json()
                 if name not in self.datasets:
                     self.datasets[name] = builder.dataset()
                 data = builder.federated(self.datasets[name], seed)
-                self.made = {key: builder.simulation(data, seed)}  # of one seed at a time: data take memory
-            return replace(self.made[key], federation=builder.federation(seed))
+                self.simulations = {key: builder.simulation(data, seed)}  # of one seed at a time: data take memory
+            return replace(self.simulations[key], federation=builder.federation(seed))
 
 
 def _rows(simulation: Simulation, rounds: list[int]) -> Iterator[dict[str, Any]]:
@@ -113,9 +113,9 @@ def _rows(simulation: Simulation, rounds: list[int]) -> Iterator[dict[str, Any]]
         yield row | {"cohort": selection.ids.tolist()} | ({"remark": selection.remark} if selection.remark else {})
 
 
-def _needs_training(part: object) -> ConfigError:
+def _needs_training(component: object) -> ConfigError:
     return ConfigError(
-        f"{name_of(part)} decides by what training brings, and a recipe of decisions trains nothing. "
+        f"{name_of(component)} needs training, and a recipe of decisions trains nothing. "
         'Give the recipe kind = "training".'
     )
 
@@ -144,16 +144,16 @@ def _check_same(folder: RunFolder, recipe: Recipe, experiments: dict[float | Non
     folder.write_json("recipe.json", {"recipe": recipe.name, "config": config})
 
 
-def _kept(folder: RunFolder) -> dict[Key, dict[int, tuple[float, ...]]]:
-    """Return the costs that are there: key -> round -> `QUANTITIES`; a row that was cut off is taken away."""
+def _stored_costs(folder: RunFolder) -> dict[Key, dict[int, tuple[float, ...]]]:
+    """Return the stored costs: key -> round -> `QUANTITIES`; a row that was cut off is removed."""
     lines, path = list(folder.lines(ROWS)), folder.path / ROWS
     costs: dict[Key, dict[int, tuple[float, ...]]] = {}
     for number, line in enumerate(lines, start=1):
-        row = _intact(line)
+        row = _read_row(line)
         if row is None:
             raise RunFolderError(
-                f"{path}: line {number} is not what was written there. Delete the line, so that its round is decided "
-                "again, or move the folder away."
+                f"{path}: line {number} was changed. Delete the line, so that its round is "
+                "decided again, or move the folder away."
             )
         costs.setdefault((row["value"], row["method"], row["seed"]), {})[row["round"]] = _numbers(row)
     if path.exists() and not path.read_bytes().endswith(b"\n"):
@@ -161,19 +161,19 @@ def _kept(folder: RunFolder) -> dict[Key, dict[int, tuple[float, ...]]]:
     return costs
 
 
-def _checked(row: Mapping[str, Any]) -> dict[str, Any]:
+def _with_digest(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row with its digest."""
     return {**row, "check": sha256(json.dumps(row).encode()).hexdigest()[:16]}
 
 
-def _intact(line: str) -> dict[str, Any] | None:
+def _read_row(line: str) -> dict[str, Any] | None:
     """Return what a line holds; None if it is not what was written."""
     try:
         row = json.loads(line)
         check = row.pop("check")
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
         return None
-    return row if _checked(row)["check"] == check else None
+    return row if _with_digest(row)["check"] == check else None
 
 
 def _numbers(row: dict[str, Any]) -> tuple[float, ...]:

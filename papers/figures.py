@@ -12,7 +12,7 @@ from scipy.special import stdtrit
 from fedreach.report.figures.names import short
 from fedreach.report.figures.style import INK, MUTED, look, new_figure, plain_numbers, styled
 from papers.measured import HUNDREDTHS
-from papers.record import told
+from papers.record import shown_titles
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,12 +24,14 @@ def figure_of(record: Mapping[str, Any]) -> Figure | None:
     """Return the figure of a record: curves along its axis, else methods beside each other; None without numbers."""
     from fedreach.report.figures.sweep import sweep
 
-    return sweep(record, told(record), shares=HUNDREDTHS) or beside(record, told(record), shares=HUNDREDTHS)
+    return sweep(record, shown_titles(record), shares=HUNDREDTHS) or beside(
+        record, shown_titles(record), shares=HUNDREDTHS
+    )
 
 
 @styled
 def beside(record: Mapping[str, Any], titles: Mapping[str, str], *, shares: Sequence[str] = ()) -> Figure | None:
-    """Draw means over seeds with their 95 % intervals, and what a paper prints as hollow diamonds.
+    """Draw means over seeds with their 95% confidence intervals, and the numbers of the paper as hollow diamonds.
 
     Args:
         record: As of `fedreach.report.figures.sweep.sweep`, with one value of the axis, and ``paper``: quantities, each
@@ -39,22 +41,26 @@ def beside(record: Mapping[str, Any], titles: Mapping[str, str], *, shares: Sequ
         shares: Quantities that are fractions, drawn in per cent.
     """
     methods: Sequence[str] = record["methods"]
-    known = {
-        quantity: {m: 100 ** (quantity in shares) * np.array(rows, dtype=np.float64)[:, 0] for m, rows in found.items()}
-        for quantity, found in record["numbers"].items()
+    drawn = {
+        quantity: {
+            m: 100 ** (quantity in shares) * np.array(rows, dtype=np.float64)[:, 0] for m, rows in by_method.items()
+        }
+        for quantity, by_method in record["numbers"].items()
         if quantity in titles
     }
-    known = {quantity: found for quantity, found in known.items() if any(np.isfinite(v).all() for v in found.values())}
-    if not known:
+    drawn = {
+        quantity: values for quantity, values in drawn.items() if any(np.isfinite(v).all() for v in values.values())
+    }
+    if not drawn:
         return None
     printed = {each["quantity"]: each["numbers"] for each in record.get("paper", ()) if not each["over"]}
-    titled = {quantity: textwrap.fill(titles[quantity], TITLE_LETTERS) for quantity in known}
+    titled = {quantity: textwrap.fill(titles[quantity], TITLE_LETTERS) for quantity in drawn}
     more = sum(text.count("\n") for text in titled.values())
-    figure = new_figure((0.5 + 0.19 * len(methods)) * len(known) + 0.2 * bool(printed) + 0.14 * more)
-    panels = figure.subplots(len(known), 1, squeeze=False)[:, 0]
-    for axes, (quantity, found) in zip(panels, known.items(), strict=True):
+    figure = new_figure((0.5 + 0.19 * len(methods)) * len(drawn) + 0.2 * bool(printed) + 0.14 * more)
+    panels = figure.subplots(len(drawn), 1, squeeze=False)[:, 0]
+    for axes, (quantity, by_method) in zip(panels, drawn.items(), strict=True):
         for j, method in enumerate(methods):
-            values, said = found[method], printed.get(quantity, {}).get(method)
+            values, number = by_method[method], printed.get(quantity, {}).get(method)
             if np.isfinite(values).all():
                 half = 0.0
                 if len(values) > 1:
@@ -62,14 +68,14 @@ def beside(record: Mapping[str, Any], titles: Mapping[str, str], *, shares: Sequ
                 axes.errorbar(
                     values.mean(), j, xerr=half or None, **look(j) | {"linestyle": ""}, elinewidth=1, zorder=3
                 )
-            if isinstance(said, int | float):
+            if isinstance(number, int | float):
                 axes.plot(
-                    said, j, "D", color="none", markeredgecolor=INK, markeredgewidth=0.9, markersize=4.5, zorder=4
+                    number, j, "D", color="none", markeredgecolor=INK, markeredgewidth=0.9, markersize=4.5, zorder=4
                 )
         axes.set_yticks(range(len(methods)), [short(method) for method in methods])
         axes.set_ylim(len(methods) - 0.5, -0.5)
         axes.set_title(titled[quantity])
         plain_numbers(axes.xaxis, far=False)
     if printed:
-        figure.supxlabel("filled: here, mean and 95 % interval; hollow: the paper", fontsize=8, color=MUTED)
+        figure.supxlabel("filled: here, mean and 95% CI; hollow: the paper", fontsize=8, color=MUTED)
     return figure

@@ -1,4 +1,4 @@
-"""The numbers behind a figure: method by method, seed by seed, along one axis."""
+"""The quantities of runs: by method and seed, along one axis."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ LATE, EARLY = 0.25, 0.25
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """What a recipe measured; v values along the axis."""
+    """The numbers of a recipe, at v values of an axis."""
 
     methods: tuple[str, ...]
     seeds: tuple[int, ...]
@@ -23,7 +23,7 @@ class Measured:
     numbers: Mapping[str, Floats]  # quantity -> (methods, seeds, v), nan where there is none
 
 
-WORDS = {
+TITLES = {
     "accuracy": "Accuracy on the test set, %",
     "accuracy_early": "Accuracy on the test set, first quarter of the rounds, %",
     "accuracy_last": "Accuracy on the test set, last evaluation, %",
@@ -42,15 +42,15 @@ WORDS = {
     "joules_total": "Energy so far, J",
     "cost_total": "Cost so far, price of time and energy",
 }
-"""Quantities and how they are called."""
+"""Quantities and their titles."""
 POINTS = ("swing", "deviation")
-SHARES = tuple(quantity for quantity, words in WORDS.items() if words.endswith("%"))
-"""Fractions, which are written in per cent."""
+SHARES = tuple(quantity for quantity, words in TITLES.items() if words.endswith("%"))
+"""Fractions that are formatted as percentages."""
 HUNDREDTHS = (*SHARES, *POINTS)
-"""Fractions that are drawn a hundred times as large, in per cent or points."""
+"""Fractions that are drawn as percentages or points."""
 
 
-def of_run(rows: Sequence[Mapping[str, Any]], served: Mapping[str, float] | None = None) -> dict[str, float]:
+def measure_run(rows: Sequence[Mapping[str, Any]], served: Mapping[str, float] | None = None) -> dict[str, float]:
     """Return the quantities of a run from its rows, that of round 0 first.
 
     Accuracies and bounds are means over the evaluations of the last quarter of the rounds, which vary less than the
@@ -61,41 +61,43 @@ def of_run(rows: Sequence[Mapping[str, Any]], served: Mapping[str, float] | None
     Args:
         served: Columns of the last model's serving, where the run has a rule.
     """
-    found: dict[str, float] = {}
+    quantities: dict[str, float] = {}
     length = rows[-1]["round"]
-    kinds = {"accuracy": "test_accuracy", "participants": "id_accuracy", "unseen": "unseen_accuracy"}
-    kinds |= {f"bounds_{loss}": f"test_bound_disagreement_{loss}" for loss in ("jsd", "zero_one")}
-    for quantity, column in kinds.items():
+    columns = {"accuracy": "test_accuracy", "participants": "id_accuracy", "unseen": "unseen_accuracy"}
+    columns |= {f"bounds_{loss}": f"test_bound_disagreement_{loss}" for loss in ("jsd", "zero_one")}
+    for quantity, column in columns.items():
         known = [(row["round"], row[column]) for row in rows if row.get(column) is not None]
         late = [value for number, value in known if number > (1 - LATE) * length]
         if late:
-            found[quantity] = float(np.mean(late))
+            quantities[quantity] = float(np.mean(late))
     tested = [(row["round"], row["test_accuracy"]) for row in rows if row.get("test_accuracy") is not None]
     early = [value for number, value in tested if 0 < number <= EARLY * length]
     if early:
-        found["accuracy_early"] = float(np.mean(early))
+        quantities["accuracy_early"] = float(np.mean(early))
     if tested:
         values = np.array([value for _, value in tested])
-        half = values[len(values) // 2 :]  # where the steep start is over
-        found["accuracy_last"] = float(values[-1])
+        half = values[len(values) // 2 :]  # after the steep start
+        quantities["accuracy_last"] = float(values[-1])
         if len(half) > 1:
-            found |= {"swing": float(abs(np.diff(half)).mean()), "deviation": float(half.std(ddof=1))}
-    found["clients"] = float(len({client for row in rows for client in row.get("cohort") or ()}))
-    found |= {key: float(rows[-1][key]) for key in ("seconds_total", "joules_total") if rows[-1].get(key) is not None}
-    if served is not None and "unseen_served_accuracy" in served:  # not where everybody takes part
-        found["served"] = served["unseen_served_accuracy"]
-    return found
+            quantities |= {"swing": float(abs(np.diff(half)).mean()), "deviation": float(half.std(ddof=1))}
+    quantities["clients"] = float(len({client for row in rows for client in row.get("cohort") or ()}))
+    quantities |= {
+        key: float(rows[-1][key]) for key in ("seconds_total", "joules_total") if rows[-1].get(key) is not None
+    }
+    if served is not None and "unseen_served_accuracy" in served:  # not where all clients take part
+        quantities["served"] = served["unseen_served_accuracy"]
+    return quantities
 
 
-def written(quantity: str, value: float) -> str:
-    """Return a number of a quantity for reading.
+def format_value(quantity: str, value: float) -> str:
+    """Return a number of a quantity as text with its unit.
 
     Example:
-        >>> written("accuracy", 0.7312), written("seconds", 0.97134), written("joules_total", 1234.5)
-        ('73.1 %', '0.971 s', '1,234 J')
+        >>> format_value("accuracy", 0.7312), format_value("seconds", 0.97134), format_value("joules_total", 1234.5)
+        ('73.1%', '0.971 s', '1,234 J')
     """
     if quantity in SHARES:
-        return f"{100 * value:.1f} %"
+        return f"{100 * value:.1f}%"
     if quantity in POINTS:
         return f"{100 * value:.2f} points"
     number = f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
@@ -103,11 +105,11 @@ def written(quantity: str, value: float) -> str:
     return number + unit
 
 
-def difference(quantity: str, value: float) -> str:
-    """Return a difference of two numbers of a quantity for reading, with its sign and without its unit.
+def format_difference(quantity: str, value: float) -> str:
+    """Return a difference of two numbers of a quantity as text, with its sign and without its unit.
 
     Example:
-        >>> difference("accuracy", -0.012), difference("joules", 0.5)
+        >>> format_difference("accuracy", -0.012), format_difference("joules", 0.5)
         ('-1.2', '+0.5')
     """
     if quantity in SHARES or quantity in POINTS:
@@ -115,11 +117,11 @@ def difference(quantity: str, value: float) -> str:
     return f"{value:+.3g}" if abs(value) < 999.5 else f"{value:+,.0f}"
 
 
-def unit(quantity: str) -> str:
-    """Return the unit of a difference.
+def unit_of(quantity: str) -> str:
+    """Return the unit of a difference of a quantity.
 
     Example:
-        >>> unit("accuracy"), unit("joules_total"), unit("cost")
+        >>> unit_of("accuracy"), unit_of("joules_total"), unit_of("cost")
         ('points', 'J', '')
     """
     if quantity in SHARES or quantity in POINTS:

@@ -1,8 +1,8 @@
-"""Reproductions as pages: one an item, with its figure, and an overview of all verdicts.
+"""Pages of records: one per table or figure of a paper, and an overview of all conclusions.
 
-A folder of pages holds, for each item, ``PAPER-ITEM.json`` (its record, with the numbers of each seed), ``.md`` and
-``.svg``; the overview is ``index.md``. All but the records are made from these alone, so that the same records give the
-same bytes, and a sentence of the overview cannot say what no row carries.
+A folder of pages holds ``PAPER-ITEM.json`` (the record, with the numbers of each seed), ``.md`` and ``.svg`` of each
+recipe; the overview is ``index.md``. All but the records are made from the records alone: the same records give the
+same bytes.
 """
 
 from __future__ import annotations
@@ -18,45 +18,55 @@ from fedreach.errors import RunFolderError
 from fedreach.tables import markdown_lines
 from papers.claims import UNITLESS
 from papers.figures import figure_of
-from papers.measured import difference, unit
-from papers.record import body, claim_cells, see, setting, told
+from papers.measured import format_difference, unit_of
+from papers.record import body, claim_cells, control_experiments, describe_setting, shown_titles
 
 OUTCOMES = ("reproduced", "not reproduced", "contradicted", "not testable")
-ANSWERS = {"reproduced": "yes", "contradicted": "no", "not reproduced": "not decided"}
-"""What an outcome is called where nobody claimed anything: to questions that papers leave out."""
+ANSWERS = {"reproduced": "yes", "contradicted": "no", "not reproduced": "inconclusive"}
+"""Outcomes of the questions of control experiments."""
 INDEX = "index.md"
 KEYS = (
     *("recipe", "title", "reference", "scale", "data", "stand_in", "rounds", "seeds", "hours", "version", "commit"),
     *("choices", "cut", "axis", "x", "methods", "numbers", "paper", "claims", "failed"),
 )
-"""Of a record, which pages are made from."""
+"""Keys of a record that pages are made from."""
 OF_CLAIM = (
     *("says", "control", "instead", "quantity", "test", "outcome", "what", "mean", "low", "high"),
-    *("detectable", "reason", "see"),
+    *("mde", "reason", "see"),
 )
-"""Of each of its claims."""
+"""Keys of each of its claims."""
 
 
-def slug(record: Mapping[str, Any]) -> str:
-    """Return what an item's files are called.
+LEGEND = (
+    "*Reproduced*: each difference that the claim says is above 0 is, by its paired 95% confidence interval (CI) over "
+    "seeds. *Contradicted*: a difference is below 0 by its Holm-adjusted interval. *Not reproduced*: neither. The "
+    "table shows the deciding difference, or the weakest. MDE: smallest true difference detected with 80% power. *See* "
+    "names control experiments that ask when the claim holds."
+)
+
+
+def file_stem(record: Mapping[str, Any]) -> str:
+    """Return the name of the files of a record, without ending.
 
     Example:
-        >>> slug({"recipe": "csra/fig5"})
+        >>> file_stem({"recipe": "csra/fig5"})
         'csra-fig5'
     """
     return str(record["recipe"]).replace("/", "-")
 
 
-def add(record: Mapping[str, Any], folder: Path) -> None:
-    """Put a record among the pages, in place of an earlier one of the same item: what pages show, to five digits."""
+def add_record(record: Mapping[str, Any], folder: Path) -> None:
+    """Write a record into a folder of pages, replacing an earlier one of the same recipe; numbers to five digits."""
     folder.mkdir(parents=True, exist_ok=True)
-    shown = told(record)
-    kept = {
+    shown = shown_titles(record)
+    rounded = {
         quantity: {line: [[_short(number) for number in seed] for seed in rows] for line, rows in by_line.items()}
         for quantity, by_line in record["numbers"].items()
         if quantity in shown
     }
-    (folder / f"{slug(record)}.json").write_text(_text({**record, "numbers": kept}), encoding="utf-8", newline="\n")
+    (folder / f"{file_stem(record)}.json").write_text(
+        _text({**record, "numbers": rounded}), encoding="utf-8", newline="\n"
+    )
 
 
 def _short(number: float | None) -> float | None:
@@ -71,7 +81,7 @@ def _text(value: Any, depth: int = 0) -> str:
     return f"{{\n{inner}\n{' ' * depth}}}" + "\n" * (depth == 0)
 
 
-def write(folder: Path) -> list[Path]:
+def write_pages(folder: Path) -> list[Path]:
     """Make the pages of all records in a folder, and the overview; return the paths of the pages.
 
     Raises:
@@ -79,12 +89,10 @@ def write(folder: Path) -> list[Path]:
     """
     records = [_read(path) for path in sorted(folder.glob("*.json"))]
     if not records:
-        raise RunFolderError(
-            f"{folder} holds no record of a reproduction: run `python -m papers PAPER/ITEM --pages {folder}`."
-        )
+        raise RunFolderError(f"{folder} has no records: run `python -m papers PAPER/ITEM --pages {folder}`.")
     known = {str(record["recipe"]) for record in records}
-    texts = {folder / f"{slug(record)}.md": page(record, draw(record, folder), known) for record in records}
-    texts[folder / INDEX] = overview(records)
+    texts = {folder / f"{file_stem(record)}.md": page_text(record, draw(record, folder), known) for record in records}
+    texts[folder / INDEX] = overview_text(records)
     for path, text in texts.items():
         path.write_text(text, encoding="utf-8", newline="\n")
     return list(texts)
@@ -92,15 +100,15 @@ def write(folder: Path) -> list[Path]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        for whole, keys in ((found, KEYS), *((claim, OF_CLAIM) for claim in found["claims"])):
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        for whole, keys in ((record, KEYS), *((claim, OF_CLAIM) for claim in record["claims"])):
             for key in keys:
                 whole[key]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunFolderError(
-            f"{path} is no record of a reproduction ({error!r}). Remove it, or run its item again."
+            f"{path} is not a record of a recipe ({error!r}). Remove it, or rerun its recipe."
         ) from error
-    return found
+    return record
 
 
 def draw(record: Mapping[str, Any], folder: Path) -> str:
@@ -110,70 +118,60 @@ def draw(record: Mapping[str, Any], folder: Path) -> str:
     figure = figure_of(record)
     if figure is None:
         return ""
-    save(figure, folder / slug(record), ("svg",))
-    return f"{slug(record)}.svg"
+    save(figure, folder / file_stem(record), ("svg",))
+    return f"{file_stem(record)}.svg"
 
 
-def page(record: Mapping[str, Any], figure: str, known: Container[str] = ()) -> str:
-    """Return the page of an item, with links to those recipes that are known."""
-    lines = [f"# {record['recipe']}: {record['title']}", "", f"{record['reference']}. {setting(record)}", ""]
+def page_text(record: Mapping[str, Any], figure: str, known: Container[str] = ()) -> str:
+    """Return the page of a record, with links to the recipes that have a page."""
+    lines = [f"# {record['recipe']}: {record['title']}", "", f"{record['reference']}. {describe_setting(record)}", ""]
     command = f"python -m papers {record['recipe']} --scale {record['scale']}"
-    lines += ["```text", command, "```", "", said_of_run(record), ""]
+    lines += ["```text", command, "```", "", describe_run(record), ""]
     if figure:
         lines += [f"![{record['title']}]({figure})", ""]
-    lines += [said_of_claims(), ""] if record["claims"] else []
-    return "\n".join([*lines, *body(record, partial(linked, known))]).rstrip() + "\n"
+    lines += [LEGEND, ""] if record["claims"] else []
+    return "\n".join([*lines, *body(record, partial(link_recipe, known))]).rstrip() + "\n"
 
 
-def linked(known: Container[str], recipe: str) -> str:
+def link_recipe(known: Container[str], recipe: str) -> str:
     """Return the name of a recipe, with a link if its page is there.
 
     Example:
-        >>> linked(["csra/fig5"], "csra/fig5"), linked([], "csra/fig5")
+        >>> link_recipe(["csra/fig5"], "csra/fig5"), link_recipe([], "csra/fig5")
         ('[csra/fig5](csra-fig5.md)', 'csra/fig5')
     """
-    return f"[{recipe}]({slug({'recipe': recipe})}.md)" if recipe in known else recipe
+    return f"[{recipe}]({file_stem({'recipe': recipe})}.md)" if recipe in known else recipe
 
 
-def said_of_run(record: Mapping[str, Any]) -> str:
-    """Return what made the numbers, and where each seed's are."""
+def describe_run(record: Mapping[str, Any]) -> str:
+    """Return a sentence about the version and the time, and a link to the numbers of each seed."""
     hash_, _, changed = (record["commit"] or "").partition(" ")
     commit = f"{hash_[:12]} {changed}".rstrip() or "an unknown revision"
-    took = "" if record["hours"] is None else f", {record['hours']:.2g} hours of training and evaluation on one core"
-    rows = f"{slug(record)}.json"
-    return f"FedReach {record['version']} at {commit}{took}. The numbers of each seed: [{rows}]({rows})."
+    hours = "" if record["hours"] is None else f", {record['hours']:.2g} hours of training and evaluation on one core"
+    rows = f"{file_stem(record)}.json"
+    return f"FedReach {record['version']} at {commit}{hours}. The numbers of each seed: [{rows}]({rows})."
 
 
-def said_of_claims() -> str:
-    """Return how to read the table of claims."""
-    return (
-        "*Reproduced*: all that the statement claims lies above 0 by paired 95 % intervals over seeds; *contradicted*: "
-        "something lies below, after Holm's correction; *not reproduced*: neither. The difference shown is that which "
-        "decides, or the weakest; the last column is the least that these seeds find in four of five studies. *See* "
-        "names items whose controls ask where it holds."
-    )
-
-
-def overview(records: Sequence[Mapping[str, Any]]) -> str:
-    """Return the page of all verdicts."""
-    link = partial(linked, {str(record["recipe"]) for record in records})
+def overview_text(records: Sequence[Mapping[str, Any]]) -> str:
+    """Return the page of all conclusions."""
+    link = partial(link_recipe, {str(record["recipe"]) for record in records})
     counts = Counter(claim["outcome"] for record in records for claim in _of_paper(record))
     total = ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES)
     hours = sum(record["hours"] or 0 for record in records)
     papers = [record for record in records if _of_paper(record) or not record["claims"]]
     controls = [record for record in records if record not in papers]
-    beside = f" and {len(controls)} control{'s' * (len(controls) != 1)}" if controls else ""
+    more = f" and {len(controls)} control experiment{'s' * (len(controls) != 1)}" if controls else ""
     untested = ["not testable"] * bool(counts["not testable"])
-    header = ["item", "scale, seeds", *OUTCOMES[:3], *untested, "least difference seen"]
+    shown = f"{len(papers)} tables and figures" if len(papers) != 1 else "1 table or figure"
+    header = ["table or figure", "scale, seeds", *OUTCOMES[:3], *untested, "MDE"]
     lines = [
-        "# Five papers, item by item",
+        "# Five papers, table by table",
         "",
-        f"{len(papers)} item{'s' * (len(papers) != 1)}{beside}, {sum(counts.values())} statements of the papers: "
-        f"{total}. "
+        f"{shown}{more}; {sum(counts.values())} claims of the papers: {total}. "
         f"Training and evaluation took {hours:.2g} hours on one core. "
         "`python -m papers PAPER/ITEM --scale SCALE --pages FOLDER` makes these pages.",
         "",
-        said_of_claims(),
+        LEGEND,
         "",
         *markdown_lines(header, [_row(record, link, [*OUTCOMES[:3], *untested]) for record in papers]),
         "",
@@ -184,46 +182,46 @@ def overview(records: Sequence[Mapping[str, Any]]) -> str:
         for record in records:
             for claim in (each for each in _of_paper(record) if each["outcome"] == outcome):
                 with_ = f", with {claim['instead']}" if claim["instead"] else ""
-                found = f"*{claim['says']}*{with_}: {claim_cells(claim)[2]}"
-                asked = f". See {', '.join(map(link, see(claim)))}" if see(claim) else ""
-                lines.append(f"- {link(record['recipe'])}: {found}{asked}")
+                decided = f"*{claim['says']}*{with_}: {claim_cells(claim)[2]}"
+                asked = ", ".join(map(link, control_experiments(claim)))
+                lines.append(f"- {link(record['recipe'])}: {decided}{f'. See {asked}' if asked else ''}")
         lines.append("")
     if any(claim["control"] for record in records for claim in record["claims"]):
-        lines += ["## What the papers leave out", "", "Asked and judged in the same way.", ""]
+        lines += ["## Control experiments", "", "Questions that the papers leave out, judged in the same way.", ""]
     if controls:
-        header = ["item", "scale, seeds"]
+        header = ["control experiment", "scale, seeds"]
         lines += [*markdown_lines(header, [_row(record, link) for record in controls]), ""]
     for record in records:
         for claim in (each for each in record["claims"] if each["control"]):
             answer = ANSWERS.get(claim["outcome"], claim["outcome"])
-            found = f" {claim_cells(claim)[2]}" if claim["mean"] is not None else ""
-            lines.append(f"- {link(record['recipe'])}: *{claim['says']}*: **{answer}**.{found}")
+            decided = f" {claim_cells(claim)[2]}" if claim["mean"] is not None else ""
+            lines.append(f"- {link(record['recipe'])}: *{claim['says']}*: **{answer}**.{decided}")
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _of_paper(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return what the paper says, without questions that it leaves out."""
+    """Return the claims of the paper, without the questions of control experiments."""
     return [claim for claim in record["claims"] if not claim["control"]]
 
 
 def _row(record: Mapping[str, Any], link: Callable[[str], str], outcomes: Sequence[str] = ()) -> list[str]:
-    """Return the cells of an item; without outcomes those of an item that asks what papers leave out."""
+    """Return the cells of a record; without outcomes those of a control experiment."""
     claims = _of_paper(record)
     counts = Counter(claim["outcome"] for claim in claims)
-    seen: dict[str, list[Mapping[str, Any]]] = {}
+    by_unit: dict[str, list[Mapping[str, Any]]] = {}
     for claim in claims:
-        if claim["detectable"] is not None and claim["test"] not in UNITLESS:
-            seen.setdefault(unit(claim["quantity"]), []).append(claim)
+        if claim["mde"] is not None and claim["test"] not in UNITLESS:
+            by_unit.setdefault(unit_of(claim["quantity"]), []).append(claim)
     return [
         f"{link(record['recipe'])}: {record['title']}".replace("|", "\\|"),
         f"{record['scale']}, {len(record['seeds'])}",
         *(str(counts[outcome]) if counts[outcome] else "" for outcome in outcomes),
-        *(["; ".join(_range(found) for found in seen.values())] if outcomes else []),
+        *(["; ".join(_range(of_unit) for of_unit in by_unit.values())] if outcomes else []),
     ]
 
 
 def _range(claims: Sequence[Mapping[str, Any]]) -> str:
-    """Return the least and the most that could have been seen, in one unit."""
-    ends = [min(claims, key=lambda claim: claim["detectable"]), max(claims, key=lambda claim: claim["detectable"])]
-    said = dict.fromkeys(difference(each["quantity"], each["detectable"]).removeprefix("+") for each in ends)
-    return f"{' to '.join(said)} {unit(claims[0]['quantity'])}".rstrip()
+    """Return the smallest and the largest MDE of claims in the same unit."""
+    ends = [min(claims, key=lambda claim: claim["mde"]), max(claims, key=lambda claim: claim["mde"])]
+    numbers = dict.fromkeys(format_difference(end["quantity"], end["mde"]).removeprefix("+") for end in ends)
+    return f"{' to '.join(numbers)} {unit_of(claims[0]['quantity'])}".rstrip()

@@ -1,4 +1,4 @@
-"""A recipe: an experiment file with a table ``[recipe]`` that says what the paper says."""
+"""A recipe: an experiment file with a table ``[recipe]`` of what a paper's table or figure shows and claims."""
 
 import copy
 import tomllib
@@ -37,15 +37,15 @@ class Series(Section):
     label: str
     settings: list[dict[str, Any]] = Field(default_factory=list)
 
-    def of(self, place: int) -> dict[str, Any]:
-        """Return what is set for the value at this place."""
+    def settings_at(self, place: int) -> dict[str, Any]:
+        """Return the settings of the value at a place."""
         return {self.key: self.values[place], **(self.settings[place] if self.settings else {})}
 
-    def named(self, place: int) -> str:
-        """Return what lines at this place are called, behind the method's name.
+    def line_name(self, place: int) -> str:
+        """Return the name of lines at a place, without the method.
 
         Example:
-            >>> Series(key="partition.classes_per_client", values=[5, 1], label="p =").named(1)
+            >>> Series(key="partition.classes_per_client", values=[5, 1], label="p =").line_name(1)
             'p = 1'
         """
         value = self.values[place]
@@ -68,12 +68,12 @@ class Printed(Section):
     def _none_for_nan(cls, numbers: dict[str, Any]) -> dict[str, Any]:
         """TOML has no null."""
         return {
-            line: [None if each != each else each for each in said] if isinstance(said, list) else said
-            for line, said in numbers.items()
+            line: [None if x != x else x for x in values] if isinstance(values, list) else values
+            for line, values in numbers.items()
         }
 
-    def below(self, line: str) -> str:
-        """Return the line that `over` stands for, beside a line."""
+    def baseline_line(self, line: str) -> str:
+        """Return the line of the method `over` that goes with a line."""
         _, comma, rest = line.partition(",")
         return self.over + comma + rest
 
@@ -85,13 +85,15 @@ class RecipeSection(Section):
     reference: str
     kind: Literal["training", "decisions"]
     choices: list[str] = Field(default_factory=list)  # what the paper leaves open, and what is done here
-    cut: list[str] = Field(default_factory=list)  # what is smaller here than in the paper, at this scale
+    cut: list[str] = Field(default_factory=list)  # what is smaller here than in the paper
     methods: list[str] = Field(default_factory=list)  # those of the file that take part; empty: all
     sweep: Sweep | None = None
     series: Series | None = None  # of a recipe with training
     stand_in: str | None = None  # data set that is taken where the file's own is not here
     paper: list[Printed] = Field(default_factory=list)
-    instead: dict[str, str] = Field(default_factory=dict)  # method -> another; claims about it are judged for both
+    instead: dict[str, str] = Field(
+        default_factory=dict
+    )  # method -> another; claims about the first are judged for both
     claims: list[Claim] = Field(default_factory=list)
 
 
@@ -117,7 +119,7 @@ class Recipe:
     scale: str  # one of `SCALES`
     source: Path
     raw: Mapping[str, Any]  # the experiment, at this scale
-    stands_in: str = ""  # what data take the place of others, in a sentence; empty: those of the file are here
+    stand_in_note: str = ""  # a sentence about data that stand in for those of the file; empty: these are available
 
     @cached_property
     def about(self) -> RecipeSection:
@@ -130,14 +132,14 @@ class Recipe:
             about = RecipeSection.model_validate(self.raw.get("recipe", {}))
         except pydantic.ValidationError as error:
             raise self._refusal(explained(error, self.raw.get("recipe", {}), ("recipe",), RecipeSection)) from error
-        there = list(self.raw.get("methods", {}))
-        lines = list(lines_of(about, about.methods or there))
-        named: list[tuple[Path_, list[str], list[str]]] = [(("methods",), about.methods, there)]
+        methods = list(self.raw.get("methods", {}))
+        lines = list(lines_of(about, about.methods or methods))
+        named: list[tuple[Path_, list[str], list[str]]] = [(("methods",), about.methods, methods)]
         named += [(("instead",), [*about.instead, *about.instead.values()], lines)]
         named += [(("claims", i, "methods"), claim.methods, lines) for i, claim in enumerate(about.claims)]
-        for i, said in enumerate(about.paper):
-            below = [said.below(line) for line in said.numbers] if said.over else []
-            named.append((("paper", i, "numbers"), [*said.numbers, *below], list(lines_of(about, there))))
+        for i, printed in enumerate(about.paper):
+            below = [printed.baseline_line(line) for line in printed.numbers] if printed.over else []
+            named.append((("paper", i, "numbers"), [*printed.numbers, *below], list(lines_of(about, methods))))
         problems = [
             Problem(("recipe", *path), f"there is no method {name!r}.{nearest(name, known)}")
             for path, names_, known in named
@@ -181,7 +183,7 @@ class Recipe:
         by_method = sweep is not None and sweep.key.partition(".")[0] == "methods"
         rows: list[tuple[str, Setting]] = [("", {})]
         if series is not None:
-            rows = [(f", {series.named(place)}", series.of(place)) for place in range(len(series.values))]
+            rows = [(f", {series.line_name(place)}", series.settings_at(place)) for place in range(len(series.values))]
         columns: list[Setting] = [{}]
         if sweep is not None and not by_method:
             columns = [{sweep.key: value} for value in sweep.values]
@@ -239,7 +241,7 @@ def lines_of(about: RecipeSection, methods: list[str] | tuple[str, ...]) -> Iter
         if about.series is None:
             yield method
         else:
-            yield from (f"{method}, {about.series.named(place)}" for place in range(len(about.series.values)))
+            yield from (f"{method}, {about.series.line_name(place)}" for place in range(len(about.series.values)))
 
 
 def names() -> list[str]:
@@ -271,26 +273,26 @@ def find(name: str) -> list[str]:
     paper, _, item = name.strip("/").partition("/")
     figure = item[-1:].isdigit()  # else a name that lacks its last letter would stand for it
     variants = [each for each in known if figure and each[-1].isalpha() and each[:-1] == f"{paper}/{item}"]
-    found = variants if item else [each for each in known if each.startswith(f"{paper}/")]
-    if not found:
+    matches = variants if item else [each for each in known if each.startswith(f"{paper}/")]
+    if not matches:
         everything = [*dict.fromkeys(each.partition("/")[0] for each in known), *known]
         raise ConfigError(
             f"There is no recipe {name!r}.{nearest(name, everything)} `python -m papers list` lists them; "
             "a file of your own ends in .toml."
         )
-    return found
+    return matches
 
 
 def title(name: str) -> str:
-    """Return what a recipe is called, without asking for its data."""
-    said: str = _read(_path(name, Path()))["recipe"]["title"]
-    return said
+    """Return the title of a recipe, without looking for its data."""
+    text: str = _read(_path(name, Path()))["recipe"]["title"]
+    return text
 
 
 def load(name: str, scale: str, *, device: str | None = None) -> Recipe:
-    """Return a recipe by its name, or by the path of a file of one's own.
+    """Return a recipe by its name, or by the path of a recipe file.
 
-    A recipe takes all that it does not say itself from the one that ``[recipe] extends`` names: a file, relative to its
+    A recipe inherits what it does not set from the one that ``[recipe] extends`` names: a file, relative to its
     own, or the name of a recipe. The table ``[recipe.scale.SCALE]`` is laid over the whole file.
 
     Raises:
@@ -303,22 +305,25 @@ def load(name: str, scale: str, *, device: str | None = None) -> Recipe:
     scales = raw["recipe"].pop("scale", {})
     if not isinstance(scales, dict) or not isinstance(scales.get(scale, {}), dict):
         raise ConfigError(f"{source}: [recipe.scale.{scale}] must be a table.")
-    raw = _over(raw, scales.get(scale, {}))
+    raw = _merge(raw, scales.get(scale, {}))
     if device is not None:
-        raw = _over(raw, {"engine": {"device": device}})
-    raw, said = _with_data_at_hand(raw)
-    return Recipe(source.stem if name.endswith(".toml") else name, scale, source, raw, said)
+        raw = _merge(raw, {"engine": {"device": device}})
+    raw, note = _with_available_data(raw)
+    return Recipe(source.stem if name.endswith(".toml") else name, scale, source, raw, note)
 
 
-def _with_data_at_hand(raw: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """Return a recipe with data that are here, and what stands in for what; a stand-in is no reason to download."""
-    other, data = raw["recipe"].get("stand_in"), raw.get("data", {})
-    if not isinstance(other, str) or is_here(data):
+def _with_available_data(raw: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return a recipe with data that are available, and a sentence about its stand-in; nothing is downloaded."""
+    stand_in, data = raw["recipe"].get("stand_in"), raw.get("data", {})
+    if not isinstance(stand_in, str) or is_available(data):
         return raw, ""
-    return {**raw, "data": {"name": other}}, f"{data['name']} is not in the data folder: {other} stands in for it."
+    return {
+        **raw,
+        "data": {"name": stand_in},
+    }, f"{data['name']} is not in the data folder: {stand_in} stands in for it."
 
 
-def is_here(data: Mapping[str, Any]) -> bool:
+def is_available(data: Mapping[str, Any]) -> bool:
     """Return whether a data set can be read without downloading."""
     options = {key: value for key, value in data.items() if key != "name"}
     try:
@@ -340,25 +345,25 @@ def _read(source: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
         return raw
     if not isinstance(parent, str) or source in seen:
         raise ConfigError(f"{source}: `extends` must name another recipe file; got {parent!r}.")
-    return _over(_read(_path(parent, source.parent), (*seen, source)), raw)
+    return _merge(_read(_path(parent, source.parent), (*seen, source)), raw)
 
 
 def _path(name: str, base: Path) -> Path:
     return base / name if name.endswith(".toml") else FOLDER / f"{name}.toml"
 
 
-def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Return a table with another laid over it; where the `name` of a part differs, nothing of the other remains.
 
     Example:
-        >>> _over({"a": {"x": 1, "y": 2}, "p": {"name": "one", "x": 1}}, {"a": {"y": 3}, "p": {"name": "two"}})
+        >>> _merge({"a": {"x": 1, "y": 2}, "p": {"name": "one", "x": 1}}, {"a": {"y": 3}, "p": {"name": "two"}})
         {'a': {'x': 1, 'y': 3}, 'p': {'name': 'two'}}
     """
     result = dict(below)
     for key, value in above.items():
         old = result.get(key)
         if isinstance(old, dict) and isinstance(value, dict) and value.get("name") in (None, old.get("name")):
-            result[key] = _over(old, value)
+            result[key] = _merge(old, value)
         else:
             result[key] = value
     return result

@@ -1,4 +1,4 @@
-"""What a reproduction found: a record, and that as files and for the terminal."""
+"""The record of a recipe, as JSON, CSV, Markdown and tables."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,29 +10,29 @@ import numpy as np
 from fedreach.config.sections import Experiment
 from fedreach.runs.describe import package_revision
 from fedreach.tables import csv_text, markdown_lines
-from papers.claims import UNITLESS, ClaimVerdict
-from papers.measured import WORDS, Floats, Measured, difference, unit, written
+from papers.claims import UNITLESS, Conclusion
+from papers.measured import TITLES, Floats, Measured, format_difference, format_value, unit_of
 from papers.recipe import Printed, Recipe
 
 ALWAYS = ("accuracy", "served", "seconds", "joules", "cost", "seconds_total", "joules_total", "cost_total")
-"""Quantities that are shown whoever asks; others are where a statement, or a number of the paper, is about them."""
-OPEN = "What the paper leaves open or is at odds with itself about, and what is done here:"
+"""Quantities that are always shown; others are if a claim or a printed number is about them."""
+OPEN = "What the paper leaves open or contradicts itself about, and what is done here:"
 CUT = "What is smaller here than in the paper:"
-SHOWN = 7  # columns of numbers; of more values, so many are shown
+SHOWN = 7  # values of the axis in a table, at most
 
 
-def record(
+def make_record(
     recipe: Recipe,
     experiment: Experiment,
     measured: Measured,
-    verdicts: Sequence[ClaimVerdict],
+    conclusions: Sequence[Conclusion],
     failed: Mapping[str, str],
     hours: float | None,
 ) -> dict[str, Any]:
-    """Return all that was found, as JSON has it: numbers by quantity and method, (seeds, values), nan as None.
+    """Return the record: numbers by quantity and method are (seeds, values), with nan as None.
 
     Args:
-        hours: Of training and evaluation, of all runs one after the other; None where nothing was trained.
+        hours: Training and evaluation of all runs one after the other; None if nothing was trained.
     """
     from fedreach import __version__
 
@@ -43,7 +43,7 @@ def record(
         "kind": recipe.about.kind,
         "scale": recipe.scale,
         "data": experiment.data.name,
-        "stand_in": recipe.stands_in,
+        "stand_in": recipe.stand_in_note,
         "rounds": experiment.rounds,
         "seeds": list(measured.seeds),
         "hours": None if hours is None else round(hours, 3),
@@ -58,36 +58,36 @@ def record(
             quantity: {m: _plain(row) for m, row in zip(measured.methods, rows, strict=True)}
             for quantity, rows in measured.numbers.items()
         },
-        "paper": [said.model_dump() for said in recipe.about.paper],
+        "paper": [printed.model_dump() for printed in recipe.about.paper],
         "claims": [
             {
-                "says": v.claim.says,
-                "control": v.claim.control,
-                "instead": v.instead,
-                "quantity": v.claim.quantity,
-                "test": v.claim.test,
-                "outcome": v.outcome,
-                "what": v.what,
-                "mean": v.mean,
-                "low": v.low,
-                "high": v.high,
-                "detectable": v.detectable,
-                "reason": v.reason,
-                "see": v.claim.see,
+                "says": conclusion.claim.says,
+                "control": conclusion.claim.control,
+                "instead": conclusion.instead,
+                "quantity": conclusion.claim.quantity,
+                "test": conclusion.claim.test,
+                "outcome": conclusion.outcome,
+                "what": conclusion.what,
+                "mean": conclusion.mean,
+                "low": conclusion.low,
+                "high": conclusion.high,
+                "mde": conclusion.mde,
+                "reason": conclusion.reason,
+                "see": conclusion.claim.see,
             }
-            for v in verdicts
+            for conclusion in conclusions
         ],
         "failed": dict(failed),
     }
 
 
-def told(record: Mapping[str, Any]) -> dict[str, str]:
+def shown_titles(record: Mapping[str, Any]) -> dict[str, str]:
     """Return the quantities that tables and figures show, with their titles."""
-    asked = {each["quantity"] for each in (*record["claims"], *record["paper"])}
-    return {key: words for key, words in WORDS.items() if key in asked or key in ALWAYS}
+    needed = {entry["quantity"] for entry in (*record["claims"], *record["paper"])}
+    return {quantity: title for quantity, title in TITLES.items() if quantity in needed or quantity in ALWAYS}
 
 
-def write(record: Mapping[str, Any], out: Path) -> None:
+def write_record(record: Mapping[str, Any], out: Path) -> None:
     """Write ``reproduced.json``, ``numbers.csv`` and ``claims.md``."""
     texts = {
         "reproduced.json": json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n",
@@ -118,7 +118,7 @@ def _cell(value: float | None) -> str:
 
 def to_markdown(record: Mapping[str, Any]) -> str:
     """Return claims and numbers as GitHub-flavoured Markdown."""
-    lines = [f"## {record['recipe']}: {record['title']}", "", f"{record['reference']}. {setting(record)}", ""]
+    lines = [f"## {record['recipe']}: {record['title']}", "", f"{record['reference']}. {describe_setting(record)}", ""]
     return "\n".join([*lines, *body(record)])
 
 
@@ -126,114 +126,123 @@ def body(record: Mapping[str, Any], link: Callable[[str], str] = str) -> list[st
     """Return the lines of claims, numbers and choices.
 
     Args:
-        link: What the name of another recipe is written as.
+        link: Function that formats the name of another recipe.
     """
     lines = []
     if record["claims"]:
-        lines += _markdown(CLAIMS, [claim_cells(claim, link) for claim in record["claims"]])
+        lines += _markdown(CLAIM_COLUMNS, [claim_cells(claim, link) for claim in record["claims"]])
     for title, header, rows in tables(record):
         lines += [f"**{title}**", "", *_markdown(header, rows)]
-    for heading, said in ((OPEN, record["choices"]), (CUT, record["cut"])):
-        if said:
-            lines += [heading, "", *(f"- {each}" for each in said), ""]
+    for heading, sentences in ((OPEN, record["choices"]), (CUT, record["cut"])):
+        if sentences:
+            lines += [heading, "", *(f"- {sentence}" for sentence in sentences), ""]
     return lines
 
 
-def setting(record: Mapping[str, Any]) -> str:
-    """Return data, scale, rounds and seeds in a sentence, and what failed."""
+def describe_setting(record: Mapping[str, Any]) -> str:
+    """Return data, scale, rounds and seeds in a sentence, and which runs failed."""
     seeds = len(record["seeds"])
-    said = f"{record['data']}, scale {record['scale']}: {record['rounds']} rounds, {seeds} seed{'s' * (seeds != 1)}."
+    text = f"{record['data']}, scale {record['scale']}: {record['rounds']} rounds, {seeds} seed{'s' * (seeds != 1)}."
     if record["stand_in"]:
-        said += f" {record['stand_in']}"
+        text += f" {record['stand_in']}"
     if record["scale"] == "smoke":
-        said += " This shows that it runs; the numbers mean little."
-    return said + "".join(f" FAILED: {label}: {cause}" for label, cause in record["failed"].items())
+        text += " This shows that it runs; the numbers mean little."
+    return text + "".join(f" FAILED: {label}: {cause}" for label, cause in record["failed"].items())
 
 
-CLAIMS = ("the paper says", "here", "difference [95 %]", "least seen")
-"""Columns of `claim_cells`; the last is the least difference that these seeds find in four of five studies."""
+CLAIM_COLUMNS = ("claim", "conclusion", "difference [95% CI]", "MDE")
+"""Columns of `claim_cells`; MDE: smallest true difference detected with 80% power."""
 
 
 def claim_cells(claim: Mapping[str, Any], link: Callable[[str], str] = str) -> list[str]:
-    """Return what the paper says, what can be said of it here, what decides it, and what could have been seen."""
+    """Return the cells of a claim: in the paper's words, the conclusion, the deciding difference, the MDE."""
     says = f"... with {claim['instead']}" if claim["instead"] else claim["says"]
-    says = f"(control) {says}" if claim["control"] else says
+    says = f"(control experiment) {says}" if claim["control"] else says
     if claim["reason"]:
         return [says, f"not testable: {claim['reason']}", "", ""]
     plain = claim["test"] in UNITLESS
 
     def number(value: float) -> str:
-        return f"{value:+.3g}" if plain else difference(claim["quantity"], value)
+        return f"{value:+.3g}" if plain else format_difference(claim["quantity"], value)
 
-    units = "" if plain else f" {unit(claim['quantity'])}".rstrip()
+    units = "" if plain else f" {unit_of(claim['quantity'])}".rstrip()
     interval = "" if claim["low"] is None else f" [{number(claim['low'])}, {number(claim['high'])}]"
-    seen = "" if claim["detectable"] is None else number(claim["detectable"]).removeprefix("+") + units
-    here = "; see ".join([claim["outcome"], *([", ".join(map(link, see(claim)))] if see(claim) else [])])
-    return [says, here, f"{claim['what']}: {number(claim['mean'])}{interval}{units}", seen]
+    mde = "" if claim["mde"] is None else number(claim["mde"]).removeprefix("+") + units
+    asked = ", ".join(map(link, control_experiments(claim)))
+    conclusion = f"{claim['outcome']}; see {asked}" if asked else claim["outcome"]
+    return [says, conclusion, f"{claim['what']}: {number(claim['mean'])}{interval}{units}", mde]
 
 
-def see(claim: Mapping[str, Any]) -> list[str]:
-    """Return the recipes that ask where a statement holds which does not hold here."""
+def control_experiments(claim: Mapping[str, Any]) -> list[str]:
+    """Return the recipes that ask when a claim holds that does not hold here."""
     return claim["see"] if claim["outcome"] in ("contradicted", "not reproduced") else []
 
 
 def tables(record: Mapping[str, Any]) -> Iterator[tuple[str, list[str], list[list[str]]]]:
-    """Yield (title, header, rows) of means over seeds: a table a quantity along the axis, else one for all.
+    """Yield (title, header, rows) of means over seeds: a table per quantity along the axis, else one for all.
 
-    What the paper prints stands below, or beside, the numbers here.
+    The numbers that the paper prints are in rows below, or columns beside, the numbers here.
     """
     x, methods = record["x"], record["methods"]
     values = {
         quantity: {m: np.array(rows, dtype=np.float64) for m, rows in by_method.items()}
         for quantity, by_method in record["numbers"].items()
-        if quantity in told(record)
+        if quantity in shown_titles(record)
     }
-    values = {q: found for q, found in values.items() if any(np.isfinite(rows).any() for rows in found.values())}
+    values = {q: by_method for q, by_method in values.items() if any(np.isfinite(r).any() for r in by_method.values())}
     if not record["axis"]:
         columns: list[tuple[str, list[str]]] = []
-        for quantity, found in values.items():
-            columns.append((WORDS[quantity], [_number(quantity, found[m][:, 0]) for m in methods]))
-            for said in _printed(record, quantity):
-                if said["over"]:
-                    more = [_over(said, quantity, found, m, 0) for m in methods]
-                    columns.append((f"{WORDS[quantity].partition(',')[0]} over {said['over']}", more))
-                columns.append((said["where"], [_of_paper(said["numbers"].get(m), 0) for m in methods]))
+        for quantity, by_method in values.items():
+            columns.append((TITLES[quantity], [_number(quantity, by_method[m][:, 0]) for m in methods]))
+            for printed in _printed(record, quantity):
+                if printed["over"]:
+                    gains = [_over(printed, quantity, by_method, m, 0) for m in methods]
+                    columns.append((f"{TITLES[quantity].partition(',')[0]} over {printed['over']}", gains))
+                columns.append((printed["where"], [_of_paper(printed["numbers"].get(m), 0) for m in methods]))
         header = ["method", *(title for title, _ in columns)]
         yield "Means over seeds, ± sd", header, [[m, *(c[i] for _, c in columns)] for i, m in enumerate(methods)]
         return
     shown = sorted({round(i) for i in np.linspace(0, len(x) - 1, min(SHOWN, len(x)))})
     header = [record["axis"], *(f"{x[i]:g}" for i in shown)]
-    for quantity, found in values.items():
-        rows = [[m, *(_number(quantity, found[m][:, i]) for i in shown)] for m in methods]
-        for said in _printed(record, quantity):
-            axis = said.get("at") or x
+    for quantity, by_method in values.items():
+        rows = [[m, *(_number(quantity, by_method[m][:, i]) for i in shown)] for m in methods]
+        for printed in _printed(record, quantity):
+            axis = printed.get("at") or x
             places = [axis.index(x[i]) if x[i] in axis else None for i in shown]
-            for m, numbers in ((m, said["numbers"][m]) for m in methods if m in said["numbers"]):
-                if said["over"]:
-                    rows.append([f"{m} over {said['over']}", *(_over(said, quantity, found, m, i) for i in shown)])
-                rows.append([f"{m}, {said['where']}", *(_of_paper(numbers, i) for i in places)])
-        yield WORDS[quantity], header, rows
+            for m, numbers in ((m, printed["numbers"][m]) for m in methods if m in printed["numbers"]):
+                if printed["over"]:
+                    rows.append(
+                        [f"{m} over {printed['over']}", *(_over(printed, quantity, by_method, m, i) for i in shown)]
+                    )
+                rows.append([f"{m}, {printed['where']}", *(_of_paper(numbers, i) for i in places)])
+        yield TITLES[quantity], header, rows
 
 
 def _printed(record: Mapping[str, Any], quantity: str) -> list[Mapping[str, Any]]:
-    return [said for said in record["paper"] if said["quantity"] == quantity]
+    return [printed for printed in record["paper"] if printed["quantity"] == quantity]
 
 
-def _over(said: Mapping[str, Any], quantity: str, found: Mapping[str, Floats], line: str, place: int) -> str:
-    """Return what a line has more than the one that the paper subtracts."""
-    if line not in said["numbers"]:
+def _over(printed: Mapping[str, Any], quantity: str, by_method: Mapping[str, Floats], line: str, place: int) -> str:
+    """Return the gain of a line over the one that the paper subtracts."""
+    if line not in printed["numbers"]:
         return "-"
-    return _number(quantity, (found[line] - found[Printed.model_validate(said).below(line)])[:, place], sign=True)
+    return _number(
+        quantity,
+        (by_method[line] - by_method[Printed.model_validate(printed).baseline_line(line)])[:, place],
+        sign=True,
+    )
 
 
 def _number(quantity: str, over_seeds: Floats, *, sign: bool = False) -> str:
     if not np.isfinite(over_seeds).all():
         return "-"
     mean = float(over_seeds.mean())
-    shown = difference(quantity, mean) if sign else written(quantity, mean).partition(" ")[0]
+    shown = (
+        format_difference(quantity, mean) if sign else format_value(quantity, mean).partition(" ")[0].removesuffix("%")
+    )
     if len(over_seeds) < 2:
         return shown
-    return f"{shown} ± {difference(quantity, float(over_seeds.std(ddof=1))).removeprefix('+')}"
+    return f"{shown} ± {format_difference(quantity, float(over_seeds.std(ddof=1))).removeprefix('+')}"
 
 
 def _of_paper(numbers: float | Sequence[float | None] | None, place: int | None) -> str:

@@ -1,4 +1,4 @@
-"""One recipe, from its file to its numbers, verdicts and files."""
+"""Run a recipe: its numbers, the conclusions about its claims, and their files."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +15,11 @@ from fedreach.experiments.compare import compare_several
 from fedreach.experiments.jobs import ComparisonCallback
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import Result, RoundRow, ServingRecord
-from papers import decisions, record
-from papers.claims import verdicts
-from papers.measured import WORDS, Measured, of_run
+from papers import decisions
+from papers.claims import judge_claims
+from papers.measured import TITLES, Measured, measure_run
 from papers.recipe import Cell, Place, Recipe
+from papers.record import make_record, write_record
 
 
 def reproduce(
@@ -29,7 +30,7 @@ def reproduce(
     callbacks: Sequence[ComparisonCallback] = (),
     progress: decisions.Progress = lambda done, rounds: None,
 ) -> dict[str, Any]:
-    """Run what a recipe needs and is not in its folder yet; write and return its record, see `record.record`.
+    """Run what a recipe needs and its folder lacks; write and return its record, see `papers.record.make_record`.
 
     Args:
         out: Its folder: rows, ``reproduced.json``, ``numbers.csv`` and ``claims.md``; of a recipe with training also
@@ -47,61 +48,61 @@ def reproduce(
         cells, places = recipe.cells()
         experiment, base = cells[0].experiment, recipe.source.parent
         checked_device(experiment.engine.device)
-        wanted = [(cell.experiment, out / cell.folder) for cell in cells]
+        comparisons = [(cell.experiment, out / cell.folder) for cell in cells]
         status = compare_several(
-            wanted, out=out, base=base, workers=workers, callbacks=[DataFirst(wanted, base), *callbacks]
+            comparisons, out=out, base=base, workers=workers, callbacks=[DataFirst(comparisons, base), *callbacks]
         )
         failed = {job.label: cause for job, cause in status.failed.items()}
         if not status.finished:
             label, cause = next(iter(failed.items()))
             raise RunFolderError(f"No run of {recipe.name} finished. {label}: {cause}")
-        measured, hours = reached(recipe, cells, places, out)
-    reason = "the scale smoke shows that it runs, and no more" if recipe.scale == "smoke" else ""
-    found = list(verdicts(recipe.about.claims, measured, recipe.about.instead, reason=reason))
-    made = record.record(recipe, experiment, measured, found, failed, hours)
-    record.write(made, out)
-    return made
+        measured, hours = read_measured(recipe, cells, places, out)
+    reason = "the scale smoke only shows that it runs" if recipe.scale == "smoke" else ""
+    conclusions = list(judge_claims(recipe.about.claims, measured, recipe.about.instead, reason=reason))
+    record = make_record(recipe, experiment, measured, conclusions, failed, hours)
+    write_record(record, out)
+    return record
 
 
 @dataclass(frozen=True)
 class DataFirst(ComparisonCallback):
-    """Reads the data before workers do, so that data that cannot be used end it at once."""
+    """Reads the data before the workers do, so that data that cannot be used end the command at once."""
 
-    wanted: Sequence[tuple[Experiment, Path]]
+    comparisons: Sequence[tuple[Experiment, Path]]
     base: Path
 
     def begin(self) -> None:
         seen = set()
-        for experiment, _ in self.wanted:
+        for experiment, _ in self.comparisons:
             if (name := experiment.data.model_dump_json()) not in seen:
                 Builder(experiment, self.base).dataset()
                 seen.add(name)
 
 
-def reached(
+def read_measured(
     recipe: Recipe, cells: Sequence[Cell], places: Mapping[str, Sequence[Place]], out: Path
 ) -> tuple[Measured, float]:
-    """Return what the runs reached, see `papers.measured.of_run`, and the hours that they took in all.
+    """Return the quantities of the runs, see `papers.measured.measure_run`, and the hours that they took in all.
 
     Numbers are nan where a run did not finish.
     """
     sweep, seeds = recipe.about.sweep, tuple(cells[0].experiment.seeds)
     x = (0.0,) if sweep is None else tuple(value / sweep.unit for value in sweep.values)
-    wanted = {(place, seed) for line in places.values() for place in line for seed in seeds}
-    paths = {(at, seed): out / cells[at.cell].folder / "runs" / at.method / f"seed-{seed}" for at, seed in wanted}
-    found = {key: _of_folder(path) for key, path in paths.items()}
-    quantities = [name for name in WORDS if any(name in numbers for numbers, _ in found.values())]
+    needed = {(place, seed) for line in places.values() for place in line for seed in seeds}
+    paths = {(at, seed): out / cells[at.cell].folder / "runs" / at.method / f"seed-{seed}" for at, seed in needed}
+    by_run = {key: _measure_run_folder(path) for key, path in paths.items()}
+    quantities = [name for name in TITLES if any(name in numbers for numbers, _ in by_run.values())]
     numbers = {
         quantity: np.array(
-            [[[found[at, s][0].get(quantity, np.nan) for at in line] for s in seeds] for line in places.values()]
+            [[[by_run[at, s][0].get(quantity, np.nan) for at in line] for s in seeds] for line in places.values()]
         )
         for quantity in quantities
     }
-    hours = sum(seconds for _, seconds in found.values()) / 3600
+    hours = sum(seconds for _, seconds in by_run.values()) / 3600
     return Measured(tuple(places), seeds, "" if sweep is None else sweep.label, x, numbers), hours
 
 
-def _of_folder(path: Path) -> tuple[dict[str, float], float]:
+def _measure_run_folder(path: Path) -> tuple[dict[str, float], float]:
     """Return the quantities of a run and the seconds that it took; nothing of one that did not finish."""
     folder = RunFolder(path)
     result = folder.read(Result) if path.exists() else None
@@ -111,4 +112,4 @@ def _of_folder(path: Path) -> tuple[dict[str, float], float]:
     served = None if serving is None else serving.columns["last"]
     timing = folder.timing(result.rounds or 0)
     seconds = sum((row.train_seconds or 0.0) + (row.evaluate_seconds or 0.0) for row in timing)
-    return of_run(folder.kept_rows(RoundRow.FILE), served), seconds
+    return measure_run(folder.kept_rows(RoundRow.FILE), served), seconds

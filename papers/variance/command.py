@@ -51,8 +51,8 @@ def variance(
 ) -> None:
     """Split the spread over seeds into partition, participants, initial model and batches.
 
-    Runs two methods on a nested design, in parallel processes, whatever seeds the experiment pins, and tells what more
-    seeds, more unseen clients or means over rounds would lower. The same command again runs only what is unfinished.
+    Runs two methods on a nested design, in parallel processes, whatever seeds the experiment pins, and estimates what
+    more seeds, more unseen clients or means over rounds would save. Rerun an interrupted command to resume it.
     """
     from fedreach.experiments.jobs import ComparisonCallback
     from fedreach.study import terminal
@@ -98,21 +98,23 @@ def _show(written: VariancePaths, as_json: bool) -> None:
 
     if as_json:
         files = [str(path) for path in (*written.tables, *written.figures)]
-        options.answer({**as_record(written.found), "files": files})
+        options.answer({**as_record(written.decomposition), "files": files})
         return
-    click.echo(_text(written.found, options.width()))
+    click.echo(_text(written.decomposition, options.width()))
     for kind, paths in (("Tables", written.tables), ("Figure", written.figures)):
         if paths:
             click.echo(f"{kind}: {paths[0].parent}/: {', '.join(path.name for path in paths)}")
 
 
-def _text(found: Decomposition, width: int) -> str:
+def _text(decomposition: Decomposition, width: int) -> str:
     from fedreach.text_tables import folded, text_table
     from papers.variance import report as words
 
-    design = words.design(found) + " Standard deviations in points, with 95 % intervals cut off at 0."
-    tables = [text_table(header, rows, width) for header, rows in (words.parts_table(found), words.ways_table(found))]
-    parts = [f"{words.title(found)}\n{design}", *tables, words.PINNED, "\n".join(words.sentences(found))]
+    design = words.design(decomposition) + " Standard deviations in points, with 95% intervals cut off at 0."
+    cells = (words.parts_table(decomposition), words.ways_table(decomposition))
+    tables = [text_table(header, rows, width) for header, rows in cells]
+    title, sentences = words.title(decomposition), "\n".join(words.sentences(decomposition))
+    parts = [f"{title}\n{design}", *tables, words.PINNED, sentences]
     return "\n\n".join(part if part in tables else "\n".join(folded(part, width)) for part in parts) + "\n"
 
 

@@ -29,7 +29,7 @@ _TAIL = (1 - LEVEL) / 2
 class Variance:
     """An estimated variance.
 
-    `value` is unbiased, so that it may be negative where the truth is 0 or little; `low` and `high` are a 95 %
+    `value` is unbiased, so that it may be negative where the truth is 0 or little; `low` and `high` are a 95%
     interval, cut off at 0. `freedom` are its degrees of freedom: below five or so the interval is wide in any case.
     """
 
@@ -44,8 +44,8 @@ class Variance:
         return max(self.value, 0.0)
 
     @property
-    def shown(self) -> bool:
-        """Whether the interval keeps away from 0, so that there is such a variance at all."""
+    def is_significant(self) -> bool:
+        """Whether the interval excludes 0."""
         return self.low > 0
 
     def times(self, factor: float) -> Variance:
@@ -66,7 +66,7 @@ class Nested:
     its own component and those of all levels within it. So component m is (MS_m - MS_{m+1}) / w_m, which is unbiased.
 
     Intervals of differences are those of Ting, Burdick, Graybill, Jeyaratnam and Lu, of sums those of Graybill and
-    Wang. The former keeps away from 0 exactly where the F test of the level says so at 2.5 %.
+    Wang. The former keeps away from 0 exactly where the F test of the level says so at 2.5%.
 
     References:
         Searle, Casella, McCulloch (1992), Variance Components, section 3.
@@ -111,8 +111,8 @@ class Nested:
             freedom.append(math.prod(y.shape[:m]) * (draws - 1))
             squares.append(math.prod(y.shape[m + 1 :]) * float((apart**2).sum()) / freedom[-1])
         rounding = (1e-12 * float(np.abs(y).max())) ** 2  # all that equal numbers leave
-        kept = [square if square > rounding else 0.0 for square in squares]
-        return cls(y.shape, float(means[0]), np.array(kept), np.array(freedom))
+        mean_squares = [square if square > rounding else 0.0 for square in squares]
+        return cls(y.shape, float(means[0]), np.array(mean_squares), np.array(freedom))
 
     def component(self, level: int) -> Variance:
         """Return the variance that one level adds; its degrees of freedom are those of the level."""
@@ -140,7 +140,7 @@ class Nested:
         return self._combined(whole, self._satterthwaite(whole))
 
     def of_mean(self) -> tuple[float, float]:
-        """Return the 95 % t interval of the mean, by the first level's mean square and degrees of freedom."""
+        """Return the 95% t interval of the mean, by the first level's mean square and degrees of freedom."""
         reach = float(stdtrit(self.freedom[0], 1 - _TAIL)) * math.sqrt(self.mean_squares[0] / math.prod(self.draws))
         return self.mean - reach, self.mean + reach
 
@@ -159,13 +159,13 @@ class Nested:
         down = float(((_g(self.freedom[plus]) * terms[plus]) ** 2).sum())
         up = float(((_h(self.freedom[plus]) * terms[plus]) ** 2).sum())
         if len(minus):
-            (one,), (other,) = plus, minus
-            f1, f2 = float(self.freedom[one]), float(self.freedom[other])
-            product = float(-terms[one] * terms[other])
+            (added,), (subtracted,) = plus, minus
+            f1, f2 = float(self.freedom[added]), float(self.freedom[subtracted])
+            product = float(-terms[added] * terms[subtracted])
             top, bottom = (float(fdtri(f1, f2, p)) for p in (1 - _TAIL, _TAIL))
             g1, h1, g2, h2 = _g(f1), _h(f1), _g(f2), _h(f2)
-            down += (h2 * terms[other]) ** 2 + ((top - 1) ** 2 - (g1 * top) ** 2 - h2**2) / top * product
-            up += (g2 * terms[other]) ** 2 + ((1 - bottom) ** 2 - (h1 * bottom) ** 2 - g2**2) / bottom * product
+            down += (h2 * terms[subtracted]) ** 2 + ((top - 1) ** 2 - (g1 * top) ** 2 - h2**2) / top * product
+            up += (g2 * terms[subtracted]) ** 2 + ((1 - bottom) ** 2 - (h1 * bottom) ** 2 - g2**2) / bottom * product
         low, high = value - math.sqrt(max(down, 0.0)), value + math.sqrt(max(up, 0.0))
         return Variance(value, max(low, 0.0), max(high, 0.0), freedom)
 

@@ -46,7 +46,7 @@ class Design:
             raise ConfigError(
                 "draws must be four numbers from 2 to 100: of partitions, of participants within each, of initial "
                 f"models within these and of batches within those; got {','.join(map(str, self.draws))}. What is drawn "
-                "once cannot be told from the next."
+                "once cannot be separated from the next level."
             )
 
     @property
@@ -90,13 +90,13 @@ def chosen_methods(experiment: Experiment, named: Sequence[str] = ()) -> tuple[s
     if len(known) < 2:
         raise ConfigError("A difference needs two methods: the experiment has no two [methods.NAME] tables.")
     baseline = experiment.baseline or known[0]
-    one, other = named or (baseline, next(name for name in known if name != baseline))
-    for name in (one, other):
+    first, second = named or (baseline, next(name for name in known if name != baseline))
+    for name in (first, second):
         if name not in known:
             raise ConfigError(f"There is no method {name!r} in this experiment." + nearest(name, known))
-    if one == other:
-        raise ConfigError(f"The two methods must differ; got {one!r} twice.")
-    return one, other
+    if first == second:
+        raise ConfigError(f"The two methods must differ; got {first!r} twice.")
+    return first, second
 
 
 def plan(experiment: Experiment, design: Design, methods: Sequence[str], out: Path) -> list[Job]:

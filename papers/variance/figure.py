@@ -20,25 +20,25 @@ REACH = 2.5  # of the longest bar: intervals that are longer run out of the fram
 
 
 @styled
-def components(found: Decomposition) -> Figure:
+def components(decomposition: Decomposition) -> Figure:
     """Draw the standard deviations of the four components in points, methods side by side, the difference below.
 
-    Beneath the components, paler, stand the parts that are in them already. Lines are 95 % intervals.
+    Beneath the components, paler, stand the parts that are in them already. Lines are 95% intervals.
     """
     from matplotlib.patches import Patch
 
-    study, parts = found.study, [*found.parts, *found.included]
+    results, parts = decomposition.results, [*decomposition.parts, *decomposition.included]
     figure = new_figure(1.2 + 0.5 * len(parts))
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
     _bars(above, parts, [0, 1], [colour(0), colour(1)])
     _bars(below, parts, [2], [MUTED])
-    above.set_title(f"On {POPULATION[study.column].words}")
-    below.set_title(short(f"{study.methods[1]} − {study.methods[0]}", 40))
+    above.set_title(f"On {POPULATION[results.column].words}")
+    below.set_title(short(f"{results.methods[1]} − {results.methods[0]}", 40))
     below.set_xlabel("sd of one seed, percentage points\npaler: in the others already")
     longest = max(_sd(part.of[number].cut) for part in parts for number in range(3))
     farthest = max(_sd(part.of[number].high) for part in parts for number in range(3))
     below.set_xlim(0, 1.04 * min(farthest, REACH * longest) or 1.0)
-    handles = [Patch(color=colour(j), label=short(method)) for j, method in enumerate(study.methods)]
+    handles = [Patch(color=colour(j), label=short(method)) for j, method in enumerate(results.methods)]
     figure.legend(handles=handles, loc="outside upper left", ncols=2)
     return figure
 

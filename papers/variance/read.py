@@ -26,13 +26,13 @@ COLUMNS = ("unseen_accuracy", "test_accuracy", "id_accuracy")
 
 
 @dataclass(frozen=True, eq=False)
-class Study:
+class DesignResults:
     """Two methods on a nested design of a x b x c x d draws, at the last t evaluated rounds."""
 
     name: str
     methods: tuple[str, str]  # the baseline first
     draws: tuple[int, ...]  # (a, b, c, d)
-    seeds: int  # of the comparison that is spoken of
+    seeds: int  # of the comparison that the decomposition is about
     column: str  # of `COLUMNS`
     rounds: tuple[int, ...]  # (t,), of the first run
     scores: Floats  # (2, a, b, c, d, t), each method's
@@ -51,8 +51,8 @@ class Study:
 
 
 @no_collection()
-def read_study(folder: Path, design: DesignRecord) -> Study:
-    """Return what the runs of a design say.
+def read_results(folder: Path, design: DesignRecord) -> DesignResults:
+    """Read the runs of a design.
 
     Args:
         folder: That the places of the design's runs are relative to.
@@ -69,10 +69,10 @@ def read_study(folder: Path, design: DesignRecord) -> Study:
     _check(runs)
     column = next((name for name in COLUMNS if all(np.isfinite(run.column(name)).any() for run in runs.values())), None)
     if column is None and all(run.judged_by is not ACCURACY for run in runs.values()):
-        raise RunFolderError(f"{folder} predicts numbers, and where spread comes from is told of accuracies only.")
+        raise RunFolderError(f"{folder} predicts numbers, and the decomposition of variance needs accuracies.")
     if column is None:
         raise RunFolderError(
-            f"{folder} has no accuracy that all runs tell. Leave some clients unseen, see population.participants."
+            f"{folder} has no accuracy that all runs report. Leave some clients unseen, see population.participants."
         )
     evaluated = {
         key: np.flatnonzero(np.isfinite(run.column(column)) & (run.rounds["round"] > 0)) for key, run in runs.items()
@@ -83,7 +83,7 @@ def read_study(folder: Path, design: DesignRecord) -> Study:
         scores[(methods.index(method), *place)] = run.column(column)[evaluated[method, place][-t:]]
     first = (methods[0], (0,) * len(draws))
     sampling = _sampling(runs, methods, draws) if column == "unseen_accuracy" else None
-    return Study(
+    return DesignResults(
         name=design.name,
         methods=methods,
         draws=draws,
@@ -98,7 +98,7 @@ def read_study(folder: Path, design: DesignRecord) -> Study:
 
 def _check(runs: Mapping[tuple[str, Place], Run]) -> None:
     """Refuse runs that are not nested as their places say, or that are no pairs."""
-    met: list[dict[Place, int]] = [{}, {}, {}, {}]
+    seeds_by_place: list[dict[Place, int]] = [{}, {}, {}, {}]
     clients: dict[Place, str] = {}
     for (method, place), run in runs.items():
         if run.status != "finished":
@@ -108,9 +108,9 @@ def _check(runs: Mapping[tuple[str, Place], Run]) -> None:
         if clients.setdefault(place[:2], run.partition.hash) != run.partition.hash:
             raise RunFolderError(f"{run.path} has other clients than the runs that it is compared with.")
         for level, seed in enumerate(_seeds(run)):
-            if met[level].setdefault(place[: level + 1], seed) != seed:
+            if seeds_by_place[level].setdefault(place[: level + 1], seed) != seed:
                 raise RunFolderError(f"{run.path} was drawn by other seeds than the runs that it is compared with.")
-    if any(len(set(seeds.values())) < len(seeds) for seeds in met):
+    if any(len(set(seeds.values())) < len(seeds) for seeds in seeds_by_place):
         raise RunFolderError("Two draws of the design have the same seed, so that they are one. Move the folder away.")
 
 
@@ -123,12 +123,12 @@ def _seeds(run: Run) -> tuple[int, int, int, int]:
 
 def _sampling(runs: Mapping[tuple[str, Place], Run], methods: tuple[str, str], draws: Place) -> Floats | None:
     """Return the (3, a) variance of a mean over unseen clients, by the spread between clients in each run."""
-    found: list[list[float]] = []
+    variances: list[list[float]] = []
     for place in product(*map(range, draws)):
-        one, other = (runs[method, place].clients["unseen"] for method in methods)
-        if not np.array_equal(one.ids, other.ids):
+        baseline, other = (runs[method, place].clients["unseen"] for method in methods)
+        if not np.array_equal(baseline.ids, other.ids):
             raise RunFolderError(f"{runs[methods[1], place].path} scores other unseen clients than the baseline.")
-        scored = (one.score, other.score, other.score - one.score)
-        found.append([of_sample(scores) for scores in scored])
-    means: Floats = np.array(found).T.reshape(3, draws[0], -1).mean(axis=2)
+        scored = (baseline.score, other.score, other.score - baseline.score)
+        variances.append([of_sample(scores) for scores in scored])
+    means: Floats = np.array(variances).T.reshape(3, draws[0], -1).mean(axis=2)
     return means if np.isfinite(means).all() else None

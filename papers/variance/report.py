@@ -18,37 +18,37 @@ from papers.variance.components import Variance
 from papers.variance.decomposition import FEDERATION, MEANS, TWICE, Decomposition, Part, Way, decompose
 from papers.variance.design import DesignRecord
 from papers.variance.figure import components
-from papers.variance.read import read_study
+from papers.variance.read import read_results
 
 Cells = tuple[list[str], list[list[str]]]
 """A header and rows."""
 
-SURE = 5  # degrees of freedom below which the text warns
+MIN_FREEDOM = 5  # degrees of freedom below which the text warns
 
 
-def title(found: Decomposition) -> str:
-    """Return what was looked at."""
-    study = found.study
-    one, other = study.methods
-    return f"{study.name}: where the spread of {other} − {one} on {POPULATION[study.column].words} comes from"
+def title(decomposition: Decomposition) -> str:
+    """Return the title."""
+    results = decomposition.results
+    baseline, other = results.methods
+    return f"{results.name}: where the spread of {other} − {baseline} on {POPULATION[results.column].words} comes from"
 
 
-def design(found: Decomposition) -> str:
-    """Return how often what was drawn."""
-    a, b, c, d = draws = found.study.draws
+def design(decomposition: Decomposition) -> str:
+    """Return the sentence about the numbers of draws."""
+    a, b, c, d = draws = decomposition.results.draws
     return (
         f"{a} partitions, {b} draws of participants within each, {c} initial models within these, {d} draws of batches "
         f"(and choices) within those: {2 * math.prod(draws)} runs."
     )
 
 
-def parts_table(found: Decomposition) -> Cells:
-    """Return the standard deviation that each part brings in, with its 95 % interval and degrees of freedom."""
-    one, other = found.study.methods
-    header = ["drawn anew", "df", one, other, f"{other} − {one}"]
-    rows = [_row(part, part.name) for part in found.parts]
-    rows.append(_row(found.total, "all of them: one seed"))
-    rows += [_row(part, f"in {' and '.join(part.within)}: {part.name}") for part in found.included]
+def parts_table(decomposition: Decomposition) -> Cells:
+    """Return the standard deviation that each part brings in, with its 95% interval and degrees of freedom."""
+    baseline, other = decomposition.results.methods
+    header = ["drawn anew", "df", baseline, other, f"{other} − {baseline}"]
+    rows = [_row(part, part.name) for part in decomposition.parts]
+    rows.append(_row(decomposition.total, "all of them: one seed"))
+    rows += [_row(part, f"in {' and '.join(part.within)}: {part.name}") for part in decomposition.included]
     return header, rows
 
 
@@ -71,13 +71,13 @@ def sd(variance: float) -> str:
     return f"{100 * math.sqrt(max(variance, 0.0)):.2f}"
 
 
-def ways_table(found: Decomposition) -> Cells:
+def ways_table(decomposition: Decomposition) -> Cells:
     """Return the standard deviation of the mean difference by how the comparison is run."""
-    n = found.study.seeds
+    n = decomposition.results.seeds
     header = ["how it is run", "one seed", f"mean of {n} seeds", f"mean of {2 * n}"]
     rows = []
-    for way in found.ways:
-        own = spread(way.one) if not way.fixed else sd(way.variance(1))
+    for way in decomposition.ways:
+        own = spread(way.one_seed) if not way.fixed else sd(way.variance(1))
         star = " *" if way.pinned else ""
         rows.append([way.name + star, own, sd(way.variance(n)), sd(way.variance(2 * n))])
     return header, rows
@@ -89,70 +89,76 @@ PINNED = (
 )
 
 
-def sentences(found: Decomposition) -> list[str]:
-    """Return what the tables say, and no more than their degrees of freedom allow."""
-    study, nested = found.study, found.difference
-    one, other = study.methods
+def sentences(decomposition: Decomposition) -> list[str]:
+    """Return the conclusions that the degrees of freedom of the tables allow."""
+    results, nested = decomposition.results, decomposition.difference
+    baseline, other = results.methods
     low, high = nested.of_mean()
-    where = POPULATION[study.column].words
-    said = [
-        f"{other} − {one} on {where} at the last evaluated round: {points(nested.mean, sign=True)} points"
-        f"{interval(low, high, sign=True)}, by the spread between {study.draws[0]} partitions."
+    where = POPULATION[results.column].words
+    lines = [
+        f"{other} − {baseline} on {where} at the last evaluated round: {points(nested.mean, sign=True)} points"
+        f"{interval(low, high, sign=True)}, by the spread between {results.draws[0]} partitions."
     ]
-    total = found.total.difference
+    total = decomposition.total.difference
     if total.cut == 0:
-        return [*said, "The difference is the same in all runs: there is no spread to be explained."]
-    said.append(
+        return [*lines, "The difference is the same in all runs: there is no spread to be explained."]
+    lines.append(
         f"One seed's difference has a standard deviation of {spread(total)} points ({total.freedom:.0f} degrees of "
-        f"freedom). {_shares(found)}"
+        f"freedom). {_shares(decomposition)}"
     )
-    said += _told(found)
-    said += [_included(part, found) for part in found.included]
-    said.append(_lower(found))
-    said.append(_pinned(found))
-    if study.draws[0] - 1 < SURE:
-        said.append(f"With {study.draws[0]} partitions their component is hardly known: read its interval.")
-    return said
+    lines += _significance(decomposition)
+    lines += [_included(part, decomposition) for part in decomposition.included]
+    lines.append(_lower(decomposition))
+    lines.append(_pinned(decomposition))
+    if results.draws[0] - 1 < MIN_FREEDOM:
+        lines.append(f"With {results.draws[0]} partitions their component is hardly known: read its interval.")
+    return lines
 
 
-def _shares(found: Decomposition) -> str:
+def _shares(decomposition: Decomposition) -> str:
     """Return what the components have of their sum, the largest first."""
-    whole = sum(part.difference.cut for part in found.parts)
-    ordered = sorted(found.parts, key=lambda part: -part.difference.cut)
-    shares = ", ".join(f"{part.name} {100 * part.difference.cut / whole:.0f} %" for part in ordered)
+    whole = sum(part.difference.cut for part in decomposition.parts)
+    ordered = sorted(decomposition.parts, key=lambda part: -part.difference.cut)
+    shares = ", ".join(f"{part.name} {100 * part.difference.cut / whole:.0f}%" for part in ordered)
     return f"Its variance: {shares}; the intervals say how sure that is."
 
 
-def _told(found: Decomposition) -> list[str]:
-    shown = [part.name for part in found.parts if part.difference.shown]
-    rest = [f"{part.name} (at most {sd(part.difference.high)})" for part in found.parts if not part.difference.shown]
-    said = [f"More than 0 by their 95 % intervals: {', '.join(shown)}."] if shown else []
-    return said + ([f"Not told from 0 by so many draws: {', '.join(rest)}."] if rest else [])
+def _significance(decomposition: Decomposition) -> list[str]:
+    significant = [part.name for part in decomposition.parts if part.difference.is_significant]
+    rest = [
+        f"{part.name} (at most {sd(part.difference.high)})"
+        for part in decomposition.parts
+        if not part.difference.is_significant
+    ]
+    lines = [f"More than 0 by their 95% intervals: {', '.join(significant)}."] if significant else []
+    return lines + ([f"Not significantly above 0 with this many draws: {', '.join(rest)}."] if rest else [])
 
 
-def _included(part: Part, found: Decomposition) -> str:
-    whole = sum(component.difference.cut for component in found.parts if component.name in part.within)
+def _included(part: Part, decomposition: Decomposition) -> str:
+    whole = sum(component.difference.cut for component in decomposition.parts if component.name in part.within)
     much = "as much as" if part.difference.cut >= whole else "a part of what"
     where = " and ".join(part.within)
     return f"{part.name[0].upper()}{part.name[1:]}: {spread(part.difference)} points, {much} {where} bring in."
 
 
-def _lower(found: Decomposition) -> str:
-    n = found.study.seeds
-    (now, *_) = found.ways
-    said = [f"The mean of {n} seeds is known to {sd(now.variance(n))} points (standard deviation), as it is"]
-    if (way := found.way(TWICE)) is not None:
-        said.append(f"to about {sd(way.variance(n))} with twice the unseen clients ({2 * found.study.unseen:g})")
-    if (way := found.way(MEANS)) is not None:
-        said.append(f"to {sd(way.variance(n))} {way.name}")
-    said.append(f"to {sd(now.variance(2 * n))} with twice the seeds, each drawing everything anew")
-    low, high = (math.sqrt(end / now.one.value) for end in (now.one.low, now.one.high))
-    return "; ".join(said) + f". These are estimates; the first is known to a factor of {low:.2f} to {high:.2f}."
+def _lower(decomposition: Decomposition) -> str:
+    n = decomposition.results.seeds
+    (now, *_) = decomposition.ways
+    lines = [f"The mean of {n} seeds is known to {sd(now.variance(n))} points (standard deviation), as it is"]
+    if (way := decomposition.way(TWICE)) is not None:
+        lines.append(
+            f"to about {sd(way.variance(n))} with twice the unseen clients ({2 * decomposition.results.unseen:g})"
+        )
+    if (way := decomposition.way(MEANS)) is not None:
+        lines.append(f"to {sd(way.variance(n))} {way.name}")
+    lines.append(f"to {sd(now.variance(2 * n))} with twice the seeds, each drawing everything anew")
+    low, high = (math.sqrt(end / now.one_seed.value) for end in (now.one_seed.low, now.one_seed.high))
+    return "; ".join(lines) + f". These are estimates; the first is known to a factor of {low:.2f} to {high:.2f}."
 
 
-def _pinned(found: Decomposition) -> str:
-    n = found.study.seeds
-    itself, others = (_named(found, f"{FEDERATION}: about {whom}") for whom in ("itself", "others"))
+def _pinned(decomposition: Decomposition) -> str:
+    n = decomposition.results.seeds
+    itself, others = (_named(decomposition, f"{FEDERATION}: about {whom}") for whom in ("itself", "others"))
     return (
         f"With one federation pinned, {n} seeds know its own difference to {sd(itself.variance(n))} points, which "
         f"found another question: what holds over federations they know to about {sd(others.variance(n))}, and no "
@@ -160,28 +166,28 @@ def _pinned(found: Decomposition) -> str:
     )
 
 
-def _named(found: Decomposition, name: str) -> Way:
-    (way,) = [way for way in found.ways if way.name == name]
+def _named(decomposition: Decomposition, name: str) -> Way:
+    (way,) = [way for way in decomposition.ways if way.name == name]
     return way
 
 
-def to_markdown(found: Decomposition) -> str:
-    """Return everything as Markdown."""
+def to_markdown(decomposition: Decomposition) -> str:
+    """Return the decomposition as Markdown."""
     return "\n".join(
         [
-            f"**{_escaped(title(found))}**",
+            f"**{_escaped(title(decomposition))}**",
             "",
-            _escaped(design(found)) + " Standard deviations in points, with 95 % intervals cut off at 0.",
+            _escaped(design(decomposition)) + " Standard deviations in points, with 95% intervals cut off at 0.",
             "",
-            *_lines(parts_table(found)),
+            *_lines(parts_table(decomposition)),
             "",
             "Standard deviation of the mean difference, in points:",
             "",
-            *_lines(ways_table(found)),
+            *_lines(ways_table(decomposition)),
             "",
             _escaped(PINNED),
             "",
-            *(f"- {_escaped(sentence)}" for sentence in sentences(found)),
+            *(f"- {_escaped(sentence)}" for sentence in sentences(decomposition)),
             "",
         ]
     )
@@ -196,33 +202,33 @@ def _escaped(text: str) -> str:
     return "".join("\\" + letter if letter in "\\|*_`<" else letter for letter in text)
 
 
-def as_record(found: Decomposition) -> dict[str, Any]:
-    """Return everything for machines: variances as fractions squared."""
-    study, nested = found.study, found.difference
+def as_record(decomposition: Decomposition) -> dict[str, Any]:
+    """Return the decomposition as JSON has it: variances as squared fractions."""
+    results, nested = decomposition.results, decomposition.difference
     low, high = nested.of_mean()
-    names = (*study.methods, "difference")
+    names = (*results.methods, "difference")
     return {
-        "name": study.name,
-        "methods": list(study.methods),
-        "draws": list(study.draws),
-        "judged_by": study.column,
-        "rounds": list(study.rounds),
-        "seeds": study.seeds,
+        "name": results.name,
+        "methods": list(results.methods),
+        "draws": list(results.draws),
+        "judged_by": results.column,
+        "rounds": list(results.rounds),
+        "seeds": results.seeds,
         "mean_difference": {"mean": nested.mean, "low": low, "high": high, "freedom": int(nested.freedom[0])},
-        "components": _parts(found.parts, names),
-        "one_seed": dict(zip(names, map(asdict, found.total.of), strict=True)),
-        "included": _parts(found.included, names),
+        "components": _parts(decomposition.parts, names),
+        "one_seed": dict(zip(names, map(asdict, decomposition.total.of), strict=True)),
+        "included": _parts(decomposition.included, names),
         "ways": [
             {
                 "name": way.name,
-                "one_seed": asdict(way.one),
+                "one_seed": asdict(way.one_seed),
                 "fixed": way.fixed,
                 "another_question": way.pinned,
-                "sd_of_mean": {str(n): math.sqrt(way.variance(n)) for n in (study.seeds, 2 * study.seeds)},
+                "sd_of_mean": {str(n): math.sqrt(way.variance(n)) for n in (results.seeds, 2 * results.seeds)},
             }
-            for way in found.ways
+            for way in decomposition.ways
         ],
-        "sentences": sentences(found),
+        "sentences": sentences(decomposition),
     }
 
 
@@ -235,11 +241,11 @@ def _parts(parts: Sequence[Part], names: Sequence[str]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class VariancePaths:
-    """The files of what a design says, and what they show."""
+    """The files of a decomposition."""
 
     tables: tuple[Path, ...]
     figures: tuple[Path, ...]
-    found: Decomposition
+    decomposition: Decomposition
 
 
 def write_variance(
@@ -258,15 +264,15 @@ def write_variance(
         RunFolderError: If a run is missing, cannot be read, or is not the one that the design says.
     """
     check_formats(formats or ())
-    found = decompose(read_study(folder, design))
+    decomposition = decompose(read_results(folder, design))
     report = (out or folder) / "report"
     with into(report):
         (report / "figures").mkdir(parents=True, exist_ok=True)
         texts = {
-            "variance.md": to_markdown(found),
-            "variance.json": json.dumps(as_record(found), indent=1, ensure_ascii=False) + "\n",
+            "variance.md": to_markdown(decomposition),
+            "variance.json": json.dumps(as_record(decomposition), indent=1, ensure_ascii=False) + "\n",
         }
         for name, text in texts.items():
             (report / name).write_text(text, encoding="utf-8", newline="\n")
-        figures = save(components(found), report / "figures" / "variance", formats) if formats else ()
-    return VariancePaths(tuple(report / name for name in texts), figures, found)
+        figures = save(components(decomposition), report / "figures" / "variance", formats) if formats else ()
+    return VariancePaths(tuple(report / name for name in texts), figures, decomposition)

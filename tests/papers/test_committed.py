@@ -16,7 +16,7 @@ from fedreach.experiments.run import run
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import RoundRow
 from papers import pages
-from papers.measured import SHARES, of_run
+from papers.measured import SHARES, measure_run
 from papers.recipe import load
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
@@ -34,7 +34,7 @@ def read(path: Path) -> dict[str, Any]:
 def test_pages_and_overview_are_those_of_the_records(tmp_path: Path) -> None:
     for path in RECORDS:
         shutil.copy(path, tmp_path)
-    made = {path.name for path in pages.write(tmp_path)}
+    made = {path.name for path in pages.write_pages(tmp_path)}
     assert made == {path.name for path in RESULTS.glob("*.md")}
     for name in made:
         assert (tmp_path / name).read_text("utf-8") == (RESULTS / name).read_text("utf-8"), f"make {name} again"
@@ -53,7 +53,7 @@ def test_a_record_is_of_the_recipe_as_it_stands(path: Path) -> None:
     ]
 
 
-def test_where_a_statement_holds_was_asked_on_a_page_that_is_here() -> None:
+def test_the_control_experiments_of_a_claim_have_a_page() -> None:
     """Names of recipes that have no page here would be text where a reader expects a link."""
     here = {read(path)["recipe"] for path in RECORDS}
     asked = {name for path in RECORDS for claim in read(path)["claims"] for name in claim["see"]}
@@ -91,7 +91,7 @@ def test_one_cell_at_random_comes_out_again(tmp_path: Path) -> None:
         run(experiment, seed=record["seeds"][seed], folder=tmp_path / "run", base=recipe.source.parent)
     except DataError as error:
         pytest.skip(f"{record['data']} is not here: {error}")
-    found = of_run(RunFolder(tmp_path / "run").kept_rows(RoundRow.FILE))
+    found = measure_run(RunFolder(tmp_path / "run").kept_rows(RoundRow.FILE))
     for quantity in SHARES:
         if quantity in record["numbers"] and quantity in found:
             stored = record["numbers"][quantity][line][seed][place]

@@ -102,7 +102,7 @@ def test_a_component_is_sure_to_be_there_exactly_where_its_f_test_says_so() -> N
         for level in range(3):
             ratio = made.mean_squares[level] / made.mean_squares[level + 1]
             p = stats.f.sf(ratio, made.freedom[level], made.freedom[level + 1])
-            assert made.component(level).shown == (p < 0.025)
+            assert made.component(level).is_significant == (p < 0.025)
 
 
 @pytest.mark.parametrize("freedom", [(2, 30), (5, 12), (12, 5), (40, 40)])
@@ -202,7 +202,7 @@ def test_where_all_is_the_same_nothing_varies() -> None:
     made = Nested.of(np.full(DRAWS, 0.7))
     assert [made.component(level) for level in range(3)] == [Variance(0.0, 0.0, 0.0, f) for f in (5.0, 12.0, 18.0)]
     assert made.of_one().value == 0.0
-    assert not made.of_one().shown
+    assert not made.of_one().is_significant
     assert made.of_one().freedom == 36.0  # of the innermost level, as Satterthwaite's are 0 / 0
 
 

@@ -22,7 +22,7 @@ from papers.variance.components import Nested
 from papers.variance.decomposition import FEDERATION, LEVELS, MEANS, PARTITION, TWICE, Decomposition, decompose
 from papers.variance.design import DesignRecord
 from papers.variance.figure import REACH, components
-from papers.variance.read import Study, read_study
+from papers.variance.read import DesignResults, read_results
 from papers.variance.report import write_variance
 
 DRAWS = (2, 2, 2, 2)
@@ -31,10 +31,12 @@ METHODS = ("fedavg", "fed|prox")
 # ------------------------------------------------------------------------------------- what follows from numbers
 
 
-def study(scores: Floats, sampling: Floats | None = None, seeds: int = 20) -> Study:
+def study(scores: Floats, sampling: Floats | None = None, seeds: int = 20) -> DesignResults:
     """Return a study of scores (2, a, b, c, d, t)."""
     t = scores.shape[-1]
-    return Study("digits", METHODS, scores.shape[1:-1], seeds, "unseen_accuracy", (*range(t),), scores, sampling, 30.0)
+    return DesignResults(
+        "digits", METHODS, scores.shape[1:-1], seeds, "unseen_accuracy", (*range(t),), scores, sampling, 30.0
+    )
 
 
 def scores(sds: tuple[float, ...], rng: np.random.Generator, noise: float = 0.0, t: int = 3) -> Floats:
@@ -46,7 +48,7 @@ def scores(sds: tuple[float, ...], rng: np.random.Generator, noise: float = 0.0,
     return np.stack([one, one + 0.02 + apart[..., None] + noise * rng.standard_normal((*draws, t))])
 
 
-def alike() -> Study:
+def alike() -> DesignResults:
     """Return a study whose partitions have the same mean difference, so that their component comes out below 0."""
     one, other = scores((0.0, 0.0, 0.0, 0.02), np.random.default_rng(3))
     apart = other - one
@@ -66,7 +68,7 @@ def test_more_seeds_lower_everything_but_what_is_pinned() -> None:
         left = found.difference.of_one(pinned).value
         itself, others = (variance_of(found, f"{name}: about {whom}", 20) for whom in ("itself", "others"))
         assert itself == pytest.approx(left / 20)
-        assert others == pytest.approx(now.one.value - left + left / 20)
+        assert others == pytest.approx(now.one_seed.value - left + left / 20)
         assert itself < now.variance(20) < others
         assert variance_of(found, f"{name}: about others", 1) == pytest.approx(now.variance(1))
     assert [way.pinned for way in found.ways if "itself" in way.name] == [True, True]
@@ -92,7 +94,7 @@ def test_means_over_rounds_lower_what_is_noise_from_round_to_round() -> None:
     assert np.mean(told) == pytest.approx(0.03**2, rel=0.05)
 
 
-def clients_study(clients: int, rng: np.random.Generator) -> Study:
+def clients_study(clients: int, rng: np.random.Generator) -> DesignResults:
     """Return a study whose difference varies by 0.1 from client to client and by 0.03 with who takes part."""
     draws, sampling, pair = (8, 2, 2, 2), np.zeros((3, 8)), np.zeros((2, 8, 2, 2, 2, 3))
     for i, j in product(range(8), range(2)):
@@ -121,7 +123,7 @@ def test_twice_the_unseen_clients_never_lower_more_than_the_levels_they_are_in_b
     both = found.difference.of_one().value - found.difference.of_one(2).value
     assert both > 0
     assert variance_of(found, TWICE, 1) == pytest.approx(found.difference.of_one().value - both / 2)
-    one = next(way.one for way in found.ways if way.name == TWICE)
+    one = next(way.one_seed for way in found.ways if way.name == TWICE)
     assert one.low <= one.value <= one.high
 
 
@@ -132,10 +134,10 @@ def test_the_text_claims_no_more_than_the_intervals() -> None:
     found = decompose(study(scores((0.0, 0.03, 0.0, 0.02), np.random.default_rng(3))))
     said = words.sentences(found)
     (sure,) = [line for line in said if line.startswith("More than 0")]
-    (perhaps,) = [line for line in said if line.startswith("Not told from 0")]
+    (perhaps,) = [line for line in said if line.startswith("Not significantly above 0")]
     for part in found.parts:
-        assert (part.name in sure) == part.difference.shown
-        assert (f"{part.name} (at most {words.sd(part.difference.high)})" in perhaps) != part.difference.shown
+        assert (part.name in sure) == part.difference.is_significant
+        assert (f"{part.name} (at most {words.sd(part.difference.high)})" in perhaps) != part.difference.is_significant
     assert "participants" in sure
     assert "partition (at most" in perhaps
     assert not any("hardly known" in line for line in said)
@@ -239,7 +241,7 @@ def copy(folder: Path, tmp_path: Path) -> Path:
 
 
 def test_every_run_is_read_to_its_place(folder: Path) -> None:
-    found = read_study(folder, design())
+    found = read_results(folder, design())
     assert (found.column, found.rounds, found.unseen) == ("unseen_accuracy", (2, 3, 4), 4.0)
     for place in product(*map(range, DRAWS)):
         assert found.final[(0, *place)] == pytest.approx(level_of(place))
@@ -277,13 +279,13 @@ def test_what_is_unpaired_or_unfinished_is_refused(copy: Path) -> None:
             before = {each: (path / each).read_bytes() for each in (file, "run.json")}
             edit(path / file, **values)
             with pytest.raises(RunFolderError, match=re.escape(said)):
-                read_study(copy, design())
+                read_results(copy, design())
             for each, content in before.items():
                 (path / each).write_bytes(content)
     for method in METHODS:  # a pair by its batches, which are those of another draw
         edit(copy / name(method, (0, 1, 0, 0)) / "run.json", seed=101)
     with pytest.raises(RunFolderError, match="Two draws of the design have the same seed"):
-        read_study(copy, design())
+        read_results(copy, design())
 
 
 def test_swapped_levels_are_refused(folder: Path) -> None:
@@ -293,7 +295,7 @@ def test_swapped_levels_are_refused(folder: Path) -> None:
         for method, places in swapped.runs.items()
     }
     with pytest.raises(RunFolderError, match="than the runs that it is compared with"):
-        read_study(folder, DesignRecord(**{**vars(swapped), "runs": runs}))
+        read_results(folder, DesignRecord(**{**vars(swapped), "runs": runs}))
 
 
 def test_tables_and_figure_are_written_and_the_same_bytes_each_time(folder: Path, tmp_path: Path) -> None:
@@ -320,7 +322,7 @@ def test_without_unseen_clients_the_test_set_judges_and_the_untrained_model_neve
 
     for method, place in product(METHODS, product(*map(range, DRAWS))):
         edit_rows(copy / name(method, place), change)
-    found = read_study(copy, design())
+    found = read_results(copy, design())
     assert (found.column, found.sampling, found.rounds) == ("test_accuracy", None, (4,))
     said = decompose(found)
     assert (said.included, said.way(TWICE), said.way(MEANS)) == ((), None, None)

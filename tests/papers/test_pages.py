@@ -13,12 +13,11 @@ import pytest
 
 from fedreach.errors import RunFolderError
 from papers import pages
-from papers.claims import Claim, verdicts
+from papers.claims import Claim, judge_claims
 from papers.figures import beside, figure_of
 from papers.measured import SHARES, Measured
 from papers.recipe import Recipe, load, names
-from papers.record import record as record_of
-from papers.record import tables, told
+from papers.record import make_record, shown_titles, tables
 
 MINE = """
 [recipe]
@@ -74,16 +73,16 @@ def made(recipe: Recipe, numbers: Any, *, claims: list[Claim] = CLAIMS, reason: 
     x = recipe.values or (0.0,)
     label = "" if recipe.about.sweep is None else recipe.about.sweep.label
     measured = Measured(recipe.lines, tuple(range(rows.shape[1])), label, x, {"accuracy": rows})
-    found = list(verdicts(claims, measured, {}, reason=reason))
-    return record_of(recipe, recipe.cells()[0][0].experiment, measured, found, {}, 1.25)
+    found = list(judge_claims(claims, measured, {}, reason=reason))
+    return make_record(recipe, recipe.cells()[0][0].experiment, measured, found, {}, 1.25)
 
 
 NUMBERS = [[[0.81], [0.82], [0.84]], [[0.61], [0.64], [0.63]]]
 
 
 def written(record: dict[str, Any], folder: Path) -> dict[str, bytes]:
-    pages.add(record, folder)
-    pages.write(folder)
+    pages.add_record(record, folder)
+    pages.write_pages(folder)
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
@@ -92,19 +91,19 @@ def test_the_same_records_give_the_same_bytes_wherever_and_whenever(home: Path) 
     first, again = written(record, home / "one"), written(deepcopy(record), home / "two")
     assert first.keys() == {"index.md", "mine.json", "mine.md", "mine.svg"}
     assert first == again
-    pages.write(home / "one")  # and from the records alone
+    pages.write_pages(home / "one")  # and from the records alone
     assert {path.name: path.read_bytes() for path in (home / "one").iterdir()} == first
 
 
 def test_a_page_says_claims_numbers_of_the_paper_choices_and_where_rows_are(home: Path) -> None:
     record = made(a_recipe(home), NUMBERS)
-    page = pages.page(record, "mine.svg")
+    page = pages.page_text(record, "mine.svg")
     assert page.startswith("# mine: Two methods | and a bar\n")
     assert "python -m papers mine --scale cpu" in page
     assert "| csra | 82.3 ± 1.5 | 80 |" in page
     assert "| fedavg | 62.7 ± 1.5 | 70.5 |" in page
-    assert "csra less fedavg: +19.7 [" in page
-    assert "(control) a question of ours" in page
+    assert "csra minus fedavg: +19.7 [" in page
+    assert "(control experiment) a question of ours" in page
     assert "1.2 hours" in page
     assert "[mine.json](mine.json)" in page
     assert all(said in page for said in (*record["choices"], *record["cut"]))
@@ -112,11 +111,14 @@ def test_a_page_says_claims_numbers_of_the_paper_choices_and_where_rows_are(home
 
 
 def test_the_overview_counts_what_the_paper_says_and_lists_controls_apart(home: Path) -> None:
-    index = pages.overview([made(a_recipe(home), NUMBERS)])
-    assert "1 item, 2 statements of the papers: 1 reproduced, 0 not reproduced, 1 contradicted, 0 not testable" in index
-    assert "*theirs is best*: fedavg less csra: -19.7" in index
-    _, asked = index.split("## What the papers leave out\n\nAsked and judged in the same way.\n\n")
-    assert asked.startswith("- [mine](mine.md): *a question of ours*: **no**. fedavg less csra: -19.7 [")
+    index = pages.overview_text([made(a_recipe(home), NUMBERS)])
+    assert (
+        "1 table or figure; 2 claims of the papers: 1 reproduced, 0 not reproduced, 1 contradicted, 0 not testable"
+        in index
+    )
+    assert "*theirs is best*: fedavg minus csra: -19.7" in index
+    _, asked = index.split("## Control experiments\n\nQuestions that the papers leave out, judged in the same way.\n\n")
+    assert asked.startswith("- [mine](mine.md): *a question of ours*: **no**. fedavg minus csra: -19.7 [")
     assert index.count("a question of ours") == 1
     assert "[mine](mine.md): Two methods \\| and a bar |" in index  # a bar would be one more column
 
@@ -124,9 +126,9 @@ def test_the_overview_counts_what_the_paper_says_and_lists_controls_apart(home: 
 def test_controls_have_a_table_of_their_own(home: Path) -> None:
     paper, control = made(a_recipe(home), NUMBERS), made(a_recipe(home), NUMBERS, claims=CLAIMS[2:])
     control["recipe"] = "other/control"
-    index = pages.overview([control, paper])
-    assert "\n1 item and 1 control, 2 statements of the papers" in index
-    before, after = index.split("## What the papers leave out")
+    index = pages.overview_text([control, paper])
+    assert "\n1 table or figure and 1 control experiment; 2 claims of the papers" in index
+    before, after = index.split("## Control experiments")
     assert "| [mine](mine.md): Two methods" in before
     assert "other/control" not in before
     assert "| [other/control](other-control.md): Two methods" in after
@@ -136,7 +138,7 @@ def test_what_does_not_hold_is_sent_to_where_that_is_asked(home: Path) -> None:
     claims = [claim.model_copy(update={"see": ["mine", "csra/control-prices"]}) for claim in CLAIMS[:2]]
     record = made(a_recipe(home), NUMBERS, claims=claims)
     names = "[mine](mine.md), csra/control-prices"  # of which there is no page
-    index, page = pages.overview([record]), pages.page(record, "", {"mine"})
+    index, page = pages.overview_text([record]), pages.page_text(record, "", {"mine"})
     assert index.count(f"points. See {names}\n") == 1  # and not of what is reproduced
     assert page.count(f"| contradicted; see {names} |") == 1
     assert page.count("; see") == 1
@@ -144,13 +146,13 @@ def test_what_does_not_hold_is_sent_to_where_that_is_asked(home: Path) -> None:
 
 def test_a_new_record_of_an_item_takes_the_place_of_the_old_one(home: Path) -> None:
     recipe = a_recipe(home)
-    pages.add(made(recipe, NUMBERS), home / "out")
-    pages.add(last := made(recipe, NUMBERS[::-1]), home / "out")
+    pages.add_record(made(recipe, NUMBERS), home / "out")
+    pages.add_record(last := made(recipe, NUMBERS[::-1]), home / "out")
     assert [json.loads(path.read_text()) for path in (home / "out").iterdir()] == [json.loads(json.dumps(last))]
 
 
 def test_what_could_not_be_tested_is_told_with_its_reason(home: Path) -> None:
-    page = pages.page(made(a_recipe(home), NUMBERS, reason="it is small"), "")
+    page = pages.page_text(made(a_recipe(home), NUMBERS, reason="it is small"), "")
     assert page.count("not testable: it is small") == 3
 
 
@@ -159,7 +161,7 @@ def test_a_stand_in_is_told_on_the_page(home: Path) -> None:
     stood = Recipe(
         stood.name, stood.scale, stood.source, stood.raw, "emnist is not in the data folder: digits stands in."
     )
-    assert "emnist is not in the data folder: digits stands in." in pages.page(made(stood, NUMBERS), "")
+    assert "emnist is not in the data folder: digits stands in." in pages.page_text(made(stood, NUMBERS), "")
 
 
 def test_gains_stand_beside_the_gains_that_a_paper_prints(home: Path) -> None:
@@ -184,18 +186,18 @@ def test_what_is_no_record_is_named(home: Path, text: str) -> None:
         del record["claims"][1]["outcome"]
         text = json.dumps(record)
     (home / "other.json").write_text(text, encoding="utf-8")
-    with pytest.raises(RunFolderError, match=r"other\.json is no record"):
-        pages.write(home)
+    with pytest.raises(RunFolderError, match=r"other\.json is not a record"):
+        pages.write_pages(home)
 
 
 def test_a_folder_without_records_says_how_to_get_some(home: Path) -> None:
     with pytest.raises(RunFolderError, match="python -m papers PAPER/ITEM --pages"):
-        pages.write(home / "none")
+        pages.write_pages(home / "none")
 
 
 def test_methods_beside_each_other_show_intervals_and_the_paper(home: Path) -> None:
     record = made(a_recipe(home), NUMBERS)
-    figure = beside(record, told(record), shares=SHARES)
+    figure = beside(record, shown_titles(record), shares=SHARES)
     assert figure is not None
     (axes,) = figure.axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["csra", "fedavg"]
@@ -203,10 +205,10 @@ def test_methods_beside_each_other_show_intervals_and_the_paper(home: Path) -> N
     assert [line.get_xydata().tolist() for line in hollow] == [[[80.0, 0.0]], [[70.5, 1.0]]]
     (ends,) = axes.collections[0].get_segments()
     assert ends[:, 0] == pytest.approx([82.333 - 3.795, 82.333 + 3.795], abs=2e-3)  # t(2) 4.303 * 1.528 / sqrt(3)
-    gains = beside({**record, "paper": [{**record["paper"][0], "over": "fedavg"}]}, told(record), shares=SHARES)
+    gains = beside({**record, "paper": [{**record["paper"][0], "over": "fedavg"}]}, shown_titles(record), shares=SHARES)
     assert gains is not None
     assert not [line for line in gains.axes[0].lines if line.get_marker() == "D"]  # 5 points are no accuracy of 5 %
-    assert beside({**record, "numbers": {}}, told(record), shares=SHARES) is None
+    assert beside({**record, "numbers": {}}, shown_titles(record), shares=SHARES) is None
 
 
 # ------------------------------------------------------------------------------------------------ the command
@@ -223,7 +225,7 @@ def test_the_command_makes_pages_of_what_it_ran(home: Path, papers: Callable[...
     assert result.exit_code == 0, result.output
     assert "Pages: pages/index.md and 1 more" in result.stdout
     assert {path.name for path in (home / "pages").iterdir()} == {"index.md", "tiny.md", "tiny.json", "tiny.svg"}
-    assert "not testable: the scale smoke shows that it runs, and no more" in (home / "pages" / "tiny.md").read_text()
+    assert "not testable: the scale smoke only shows that it runs" in (home / "pages" / "tiny.md").read_text()
 
 
 def test_all_and_an_item_are_not_asked_together(papers: Callable[..., Any]) -> None:
@@ -242,7 +244,7 @@ def test_all_recipes_run_at_scale_smoke_and_make_their_pages(home: Path, papers:
     assert [record["recipe"] for record in records] == names()
     for record in records:
         assert not record["failed"], record["recipe"]
-        assert (home / "pages" / f"{pages.slug(record)}.svg").is_file()
+        assert (home / "pages" / f"{pages.file_stem(record)}.svg").is_file()
         for quantity in {claim["quantity"] for claim in record["claims"]}:
             assert quantity in record["numbers"], (record["recipe"], quantity)
         assert {claim["outcome"] for claim in record["claims"]} <= {"not testable"}
@@ -250,8 +252,8 @@ def test_all_recipes_run_at_scale_smoke_and_make_their_pages(home: Path, papers:
 
 def test_a_record_that_lacks_something_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{"recipe": "x", "claims": [], "numbers": {}}', encoding="utf-8")
-    with pytest.raises(RunFolderError, match=r"x\.json is no record of a reproduction.*title"):
-        pages.write(tmp_path)
+    with pytest.raises(RunFolderError, match=r"x\.json is not a record of a recipe.*title"):
+        pages.write_pages(tmp_path)
 
 
 def test_points_are_drawn_as_points() -> None:

@@ -241,9 +241,9 @@ def test_data_that_are_not_here_are_stood_in_for_and_that_is_told(home: Path) ->
     (home / "mine.toml").write_text(text, encoding="utf-8")
     recipe = load("mine.toml", "cpu")
     assert (recipe.at().data.name, recipe.at().data.options) == ("digits", {})
-    assert recipe.stands_in == "emnist is not in the data folder: digits stands in for it."
+    assert recipe.stand_in_note == "emnist is not in the data folder: digits stands in for it."
     (home / "mine.toml").write_text(text.replace('"emnist"\nfolder = "nowhere"', '"digits"'), encoding="utf-8")
-    assert load("mine.toml", "cpu").stands_in == ""
+    assert load("mine.toml", "cpu").stand_in_note == ""
 
 
 # ------------------------------------------------------------------------------------------------ decisions
@@ -306,7 +306,7 @@ def test_decisions_that_were_changed_are_told_by_their_line(home: Path, damage: 
     lines = (home / "out" / ROWS).read_text(encoding="utf-8").splitlines(keepends=True)
     lines[4] = lines[4].replace(damage, damage[:-1] + "7", 1)
     (home / "out" / ROWS).write_text("".join(lines), encoding="utf-8")
-    with pytest.raises(RunFolderError, match=r"decisions\.jsonl: line 5 is not what was written there"):
+    with pytest.raises(RunFolderError, match=r"decisions\.jsonl: line 5 was changed"):
         decide(digits(home), RunFolder(home / "out"))
 
 
@@ -342,7 +342,7 @@ def test_the_command_writes_numbers_figure_and_verdicts(home: Path, papers: Call
     assert len(lines) == 6 * 2 * 3
     assert float(lines[0]["seconds"]) == pytest.approx(record["numbers"]["seconds"]["csra"][0][0], rel=1e-8)
     claim = record["claims"][0]
-    assert (claim["quantity"], claim["test"], claim["what"][-14:-5]) == ("cost", "least", "less csra")
+    assert (claim["quantity"], claim["test"], claim["what"][-15:-5]) == ("cost", "least", "minus csra")
     assert claim["mean"] > 0
     page = (home / "out" / "claims.md").read_text()
     assert all(claim["says"] in page for claim in record["claims"])
