@@ -74,7 +74,8 @@ def run(
 ) -> None:
     """Run tables and figures of a paper, and judge which of its claims hold here.
 
-    PAPER/ITEM is a recipe, such as csra/fig5; csra/fig2 stands for fig2a and fig2b, csra for all. Rerun an interrupted
+    PAPER/ITEM is a recipe, such as csra/fig5; csra/fig2 stands for fig2a and fig2b, entropy/table1 for
+    that table on each data set, csra for all of the paper. Rerun an interrupted
     command to resume it. A claim that does not hold is a result, not a failure. Figures 5 to 9 of csra also run the
     paper's own algorithm, which needs the extra `reproduce`: pip install 'fedreach[reproduce]'.
     """

@@ -1,6 +1,7 @@
 """A recipe: an experiment file with a table ``[recipe]`` of what a paper's table or figure shows and claims."""
 
 import copy
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -256,11 +257,13 @@ def names() -> list[str]:
 
 
 def find(name: str) -> list[str]:
-    """Return the recipes that a paper, an item or the path of a recipe file stands for.
+    """Return the recipes of a paper, of its table or figure in all variants, or of a recipe file.
 
     Example:
         >>> find("csra/fig2")
         ['csra/fig2a', 'csra/fig2b']
+        >>> find("entropy/table2")
+        ['entropy/table2-cifar10', 'entropy/table2-emnist']
 
     Raises:
         ConfigError: If there is none.
@@ -271,9 +274,10 @@ def find(name: str) -> list[str]:
     if name in known:
         return [name]
     paper, _, item = name.strip("/").partition("/")
-    figure = item[-1:].isdigit()  # else a name that lacks its last letter would stand for it
-    variants = [each for each in known if figure and each[-1].isalpha() and each[:-1] == f"{paper}/{item}"]
-    matches = variants if item else [each for each in known if each.startswith(f"{paper}/")]
+    if item[-1:].isdigit():  # fig2 is fig2a and fig2b, table2 is table2-cifar10 and table2-emnist
+        matches = [each for each in known if re.fullmatch(rf"{re.escape(f'{paper}/{item}')}([a-z]|-.+)", each)]
+    else:
+        matches = [] if item else [each for each in known if each.startswith(f"{paper}/")]
     if not matches:
         everything = [*dict.fromkeys(each.partition("/")[0] for each in known), *known]
         raise ConfigError(

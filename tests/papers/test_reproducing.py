@@ -142,6 +142,7 @@ def test_the_figures_of_the_paper_are_there() -> None:
     assert all(find(f"csra/fig{number}") for number in range(2, 10))
     assert find("csra/fig2") == ["csra/fig2a", "csra/fig2b"]
     assert find("csra/fig5") == ["csra/fig5"]
+    assert find("entropy/table1") == [f"entropy/table1-{data}" for data in ("cifar10", "emnist", "shakespeare")]
     assert set(find("safari")) >= {"safari/fig2", "safari/fig3", "safari/table1"}
     assert {name for paper in ("csra", "safari", "rademacher") for name in find(paper)} <= set(names())
 
