@@ -33,7 +33,7 @@ class Claim(Section):
     """A claim of the paper about one quantity.
 
     - ``least``, ``most``: the first of `methods` has the least of all, or of those named after it; equals count.
-    - ``ordered``: `methods` stand in increasing order; equals count.
+    - ``ordered``: `methods` are in increasing order; equals count.
     - ``near``: the first two of `methods` differ by less than `by`.
     - ``rises``, ``falls``: from the first value of the axis to the last, for each of `methods`, by default all.
     - ``level``: the last value of the axis and the first one differ by less than `by`, for each of `methods`.
@@ -58,9 +58,9 @@ class Claim(Section):
 
     @model_validator(mode="after")
     def _names_enough(self) -> Self:
-        least = {"ordered": 2, "near": 2, "least": 1, "most": 1}.get(self.test, 0 if self.test in ALONE else 1)
-        if len(self.methods) < least:
-            raise ValueError(f"a claim of the test {self.test!r} that names {least} methods or more")
+        min_methods = {"ordered": 2, "near": 2, "least": 1, "most": 1}.get(self.test, 0 if self.test in ALONE else 1)
+        if len(self.methods) < min_methods:
+            raise ValueError(f"a claim of the test {self.test!r} that names {min_methods} methods or more")
         if self.test in ("near", "level") and not self.by:
             raise ValueError(f"a claim of the test {self.test!r} that says by how much `by` two numbers may differ")
         return self
@@ -99,12 +99,12 @@ class _ClaimData(NamedTuple):
     x: Floats  # (v,)
 
     @property
-    def named(self) -> list[str]:
+    def claimed_methods(self) -> list[str]:
         return self.claim.methods or list(self.rows)
 
     @property
     def first(self) -> str:
-        return self.named[0]
+        return self.claimed_methods[0]
 
     @property
     def rivals(self) -> list[str]:
@@ -221,14 +221,14 @@ def _least(case: _ClaimData) -> Iterator[ClaimedDifference]:
         yield from case.pairs(rival, case.first)
 
 
-def _ordered(case: _ClaimData) -> Iterator[ClaimedDifference]:
-    for below, above in pairwise(case.named):
+def _in_order(case: _ClaimData) -> Iterator[ClaimedDifference]:
+    for below, above in pairwise(case.claimed_methods):
         yield from case.pairs(above, below)
 
 
 def _near(case: _ClaimData) -> Iterator[ClaimedDifference]:
     """Two one-sided tests: the difference is below `by`, and above its negative."""
-    a, b = case.named[:2]
+    a, b = case.claimed_methods[:2]
     for above, below in ((a, b), (b, a)):
         for what, values, scale, _ in case.pairs(above, below):
             yield ClaimedDifference(f"{case.margin} minus ({what})", case.claim.by - values, scale)
@@ -236,7 +236,7 @@ def _near(case: _ClaimData) -> Iterator[ClaimedDifference]:
 
 def _rises(case: _ClaimData, sign: float = 1.0) -> Iterator[ClaimedDifference]:
     ends = f"{case.x[-1]:.4g} minus {case.x[0]:.4g}" if sign > 0 else f"{case.x[0]:.4g} minus {case.x[-1]:.4g}"
-    for method in case.named:
+    for method in case.claimed_methods:
         row = case.rows[method]
         yield ClaimedDifference(f"{method}, {ends}", sign * (row[:, -1] - row[:, 0]), float(abs(row).max()))
 
@@ -248,7 +248,7 @@ def _level(case: _ClaimData) -> Iterator[ClaimedDifference]:
 
 
 def _levels_off(case: _ClaimData) -> Iterator[ClaimedDifference]:
-    for method in case.named:
+    for method in case.claimed_methods:
         slopes = abs(np.diff(case.rows[method], axis=1) / np.diff(case.x))
         yield ClaimedDifference(f"{method}, first slope minus last", slopes[:, 0] - slopes[:, -1], float(slopes.max()))
 
@@ -274,7 +274,7 @@ def _varies_least(case: _ClaimData) -> Iterator[ClaimedDifference]:
 TESTS: Mapping[str, Callable[[_ClaimData], Iterator[ClaimedDifference]]] = {
     "least": _least,
     "most": _most,
-    "ordered": _ordered,
+    "ordered": _in_order,
     "near": _near,
     "rises": _rises,
     "falls": partial(_rises, sign=-1.0),

@@ -138,18 +138,18 @@ def _rounds_progress(name: str, *, quiet: bool) -> Progress:
     """Return a callback that prints every ten seconds how many rounds are decided and how long the rest takes."""
     from fedreach.study.terminal import clock
 
-    start = shown = time.monotonic()
+    start = last_report = time.monotonic()
     before: int | None = None
 
     def report(done: int, rounds: int) -> None:
-        nonlocal shown, before
+        nonlocal last_report, before
         now = time.monotonic()
         if before is None:
             before = done  # decided by earlier commands
-        elif not quiet and (now - shown > SECONDS_BETWEEN_LINES or done == rounds):
-            shown = now
-            left = (now - start) * (rounds - done) / (done - before)
-            print(f"{name}: {done}/{rounds} rounds, {clock(left)} left", file=sys.stderr, flush=True)
+        elif not quiet and (now - last_report > SECONDS_BETWEEN_LINES or done == rounds):
+            last_report = now
+            remaining = (now - start) * (rounds - done) / (done - before)
+            print(f"{name}: {done}/{rounds} rounds, {clock(remaining)} left", file=sys.stderr, flush=True)
 
     return report
 

@@ -38,10 +38,10 @@ def decide(recipe: Recipe, folder: RunFolder, progress: Progress = lambda done, 
     """Decide the rounds of a recipe that are not in the folder yet, and return what all of them cost.
 
     Rows are appended to ``decisions.jsonl`` as they are decided. No decision depends on another one, so that the same
-    command goes on where it was interrupted, and with more rounds or seeds decides only what is new.
+    command resumes where it was interrupted, and with more rounds or seeds decides only what is new.
 
     Raises:
-        ConfigError: If there is no radio, or a method needs to hear from clients before it chooses.
+        ConfigError: If the experiment lacks a radio, or a method needs to hear from clients before it chooses.
         RunFolderError: If the folder holds another recipe.
     """
     experiments = {value: recipe.at(value) for value in recipe.values or (None,)}
@@ -56,8 +56,8 @@ def decide(recipe: Recipe, folder: RunFolder, progress: Progress = lambda done, 
             (value, method, seed): [n for n in rounds if n not in costs.setdefault((value, method, seed), {})]
             for seed, value, method in keys
         }
-        left, wanted, cache = sum(map(len, missing.values())), len(missing) * len(rounds), _SimulationCache(recipe)
-        progress(wanted - left, wanted)
+        remaining, total, cache = sum(map(len, missing.values())), len(missing) * len(rounds), _SimulationCache(recipe)
+        progress(total - remaining, total)
         for key, numbers in missing.items():
             if numbers:
                 value, method, seed = key
@@ -65,9 +65,9 @@ def decide(recipe: Recipe, folder: RunFolder, progress: Progress = lambda done, 
                 for row in _rows(simulation, numbers):
                     folder.append_json(ROWS, _with_digest({"value": value, "method": method, "seed": seed, **row}))
                     costs[key][row["round"]] = _numbers(row)
-                left -= len(numbers)
-                progress(wanted - left, wanted)
-    return _measured(recipe, first, costs)
+                remaining -= len(numbers)
+                progress(total - remaining, total)
+    return _to_measured(recipe, first, costs)
 
 
 class _SimulationCache:
@@ -133,14 +133,14 @@ def _check_same(folder: RunFolder, recipe: Recipe, experiments: dict[float | Non
     config = {str(value): plain(e) for value, e in experiments.items()}
     stored = folder.read_json("recipe.json")
     if stored is not None:
-        kept = stored.get("config", {})
-        changed = [value for value, now in config.items() if kept.get(value, now) != now]
+        stored_config = stored.get("config", {})
+        changed = [value for value, now in config.items() if stored_config.get(value, now) != now]
         if stored.get("recipe") != recipe.name or changed:
             raise RunFolderError(
                 f"{folder.path} holds decisions of another recipe, or of other options. Choose another folder with "
                 "--out, or move this one away."
             )
-        config = {**kept, **config}
+        config = {**stored_config, **config}
     folder.write_json("recipe.json", {"recipe": recipe.name, "config": config})
 
 
@@ -180,7 +180,7 @@ def _numbers(row: dict[str, Any]) -> tuple[float, ...]:
     return tuple(row[quantity] for quantity in QUANTITIES)
 
 
-def _measured(recipe: Recipe, e: Experiment, costs: dict[Key, dict[int, tuple[float, ...]]]) -> Measured:
+def _to_measured(recipe: Recipe, e: Experiment, costs: dict[Key, dict[int, tuple[float, ...]]]) -> Measured:
     """Return means over rounds along the sweep; without one, sums over the rounds so far."""
     methods, seeds, rounds = tuple(e.methods), tuple(e.seeds), range(1, e.rounds + 1)
 

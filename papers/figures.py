@@ -17,11 +17,11 @@ from papers.record import shown_titles
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TITLE_LETTERS = 38  # of a line above a panel, beside which names of methods stand
+TITLE_LETTERS = 38  # of a line above a panel
 
 
 def figure_of(record: Mapping[str, Any]) -> Figure | None:
-    """Return the figure of a record: curves along its axis, else methods beside each other; None without numbers."""
+    """Return the figure of a record: curves along its axis, else methods side by side; None without numbers."""
     from fedreach.report.figures.sweep import sweep
 
     return sweep(record, shown_titles(record), shares=HUNDREDTHS) or beside(
@@ -53,7 +53,7 @@ def beside(record: Mapping[str, Any], titles: Mapping[str, str], *, shares: Sequ
     }
     if not drawn:
         return None
-    printed = {each["quantity"]: each["numbers"] for each in record.get("paper", ()) if not each["over"]}
+    printed = {table["quantity"]: table["numbers"] for table in record.get("paper", ()) if not table["over"]}
     titled = {quantity: textwrap.fill(titles[quantity], TITLE_LETTERS) for quantity in drawn}
     more = sum(text.count("\n") for text in titled.values())
     figure = new_figure((0.5 + 0.19 * len(methods)) * len(drawn) + 0.2 * bool(printed) + 0.14 * more)

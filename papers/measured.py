@@ -66,8 +66,8 @@ def measure_run(rows: Sequence[Mapping[str, Any]], served: Mapping[str, float] |
     columns = {"accuracy": "test_accuracy", "participants": "id_accuracy", "unseen": "unseen_accuracy"}
     columns |= {f"bounds_{loss}": f"test_bound_disagreement_{loss}" for loss in ("jsd", "zero_one")}
     for quantity, column in columns.items():
-        known = [(row["round"], row[column]) for row in rows if row.get(column) is not None]
-        late = [value for number, value in known if number > (1 - LATE) * length]
+        evaluated = [(row["round"], row[column]) for row in rows if row.get(column) is not None]
+        late = [value for number, value in evaluated if number > (1 - LATE) * length]
         if late:
             quantities[quantity] = float(np.mean(late))
     tested = [(row["round"], row["test_accuracy"]) for row in rows if row.get("test_accuracy") is not None]

@@ -58,11 +58,11 @@ def file_stem(record: Mapping[str, Any]) -> str:
 def add_record(record: Mapping[str, Any], folder: Path) -> None:
     """Write a record into a folder of pages, replacing an earlier one of the same recipe; numbers to five digits."""
     folder.mkdir(parents=True, exist_ok=True)
-    shown = shown_titles(record)
+    titles = shown_titles(record)
     rounded = {
         quantity: {line: [[_short(number) for number in seed] for seed in rows] for line, rows in by_line.items()}
         for quantity, by_line in record["numbers"].items()
-        if quantity in shown
+        if quantity in titles
     }
     (folder / f"{file_stem(record)}.json").write_text(
         _text({**record, "numbers": rounded}), encoding="utf-8", newline="\n"
@@ -77,7 +77,7 @@ def _text(value: Any, depth: int = 0) -> str:
     """Return JSON with a line for each key, and for each line of numbers."""
     if not isinstance(value, Mapping) or not value:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
-    inner = ",\n".join(f"{' ' * (depth + 1)}{json.dumps(key)}: {_text(own, depth + 1)}" for key, own in value.items())
+    inner = ",\n".join(f"{' ' * (depth + 1)}{json.dumps(key)}: {_text(item, depth + 1)}" for key, item in value.items())
     return f"{{\n{inner}\n{' ' * depth}}}" + "\n" * (depth == 0)
 
 
@@ -90,8 +90,8 @@ def write_pages(folder: Path) -> list[Path]:
     records = [_read(path) for path in sorted(folder.glob("*.json"))]
     if not records:
         raise RunFolderError(f"{folder} has no records: run `python -m papers PAPER/ITEM --pages {folder}`.")
-    known = {str(record["recipe"]) for record in records}
-    texts = {folder / f"{file_stem(record)}.md": page_text(record, draw(record, folder), known) for record in records}
+    recipes = {str(record["recipe"]) for record in records}
+    texts = {folder / f"{file_stem(record)}.md": page_text(record, draw(record, folder), recipes) for record in records}
     texts[folder / INDEX] = overview_text(records)
     for path, text in texts.items():
         path.write_text(text, encoding="utf-8", newline="\n")
@@ -101,9 +101,9 @@ def write_pages(folder: Path) -> list[Path]:
 def _read(path: Path) -> dict[str, Any]:
     try:
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        for whole, keys in ((record, KEYS), *((claim, OF_CLAIM) for claim in record["claims"])):
+        for table, keys in ((record, KEYS), *((claim, OF_CLAIM) for claim in record["claims"])):
             for key in keys:
-                whole[key]
+                table[key]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunFolderError(
             f"{path} is not a record of a recipe ({error!r}). Remove it, or rerun its recipe."
@@ -122,7 +122,7 @@ def draw(record: Mapping[str, Any], folder: Path) -> str:
     return f"{file_stem(record)}.svg"
 
 
-def page_text(record: Mapping[str, Any], figure: str, known: Container[str] = ()) -> str:
+def page_text(record: Mapping[str, Any], figure: str, recipes: Container[str] = ()) -> str:
     """Return the page of a record, with links to the recipes that have a page."""
     lines = [f"# {record['recipe']}: {record['title']}", "", f"{record['reference']}. {describe_setting(record)}", ""]
     command = f"python -m papers {record['recipe']} --scale {record['scale']}"
@@ -130,17 +130,17 @@ def page_text(record: Mapping[str, Any], figure: str, known: Container[str] = ()
     if figure:
         lines += [f"![{record['title']}]({figure})", ""]
     lines += [LEGEND, ""] if record["claims"] else []
-    return "\n".join([*lines, *body(record, partial(link_recipe, known))]).rstrip() + "\n"
+    return "\n".join([*lines, *body(record, partial(link_recipe, recipes))]).rstrip() + "\n"
 
 
-def link_recipe(known: Container[str], recipe: str) -> str:
+def link_recipe(recipes: Container[str], recipe: str) -> str:
     """Return the name of a recipe, with a link if its page is there.
 
     Example:
         >>> link_recipe(["csra/fig5"], "csra/fig5"), link_recipe([], "csra/fig5")
         ('[csra/fig5](csra-fig5.md)', 'csra/fig5')
     """
-    return f"[{recipe}]({file_stem({'recipe': recipe})}.md)" if recipe in known else recipe
+    return f"[{recipe}]({file_stem({'recipe': recipe})}.md)" if recipe in recipes else recipe
 
 
 def describe_run(record: Mapping[str, Any]) -> str:
@@ -162,12 +162,12 @@ def overview_text(records: Sequence[Mapping[str, Any]]) -> str:
     controls = [record for record in records if record not in papers]
     more = f" and {len(controls)} control experiment{'s' * (len(controls) != 1)}" if controls else ""
     untested = ["not testable"] * bool(counts["not testable"])
-    shown = f"{len(papers)} tables and figures" if len(papers) != 1 else "1 table or figure"
+    tables = f"{len(papers)} tables and figures" if len(papers) != 1 else "1 table or figure"
     header = ["table or figure", "scale, seeds", *OUTCOMES[:3], *untested, "MDE"]
     lines = [
         "# Five papers, table by table",
         "",
-        f"{shown}{more}; {sum(counts.values())} claims of the papers: {total}. "
+        f"{tables}{more}; {sum(counts.values())} claims of the papers: {total}. "
         f"Training and evaluation took {hours:.2g} hours on one core. "
         "`python -m papers PAPER/ITEM --scale SCALE --pages FOLDER` makes these pages.",
         "",
@@ -180,11 +180,11 @@ def overview_text(records: Sequence[Mapping[str, Any]]) -> str:
         if counts[outcome]:
             lines += [f"## {outcome.capitalize()}", ""]
         for record in records:
-            for claim in (each for each in _of_paper(record) if each["outcome"] == outcome):
+            for claim in (claim for claim in _of_paper(record) if claim["outcome"] == outcome):
                 with_ = f", with {claim['instead']}" if claim["instead"] else ""
                 decided = f"*{claim['says']}*{with_}: {claim_cells(claim)[2]}"
-                asked = ", ".join(map(link, control_experiments(claim)))
-                lines.append(f"- {link(record['recipe'])}: {decided}{f'. See {asked}' if asked else ''}")
+                see = ", ".join(map(link, control_experiments(claim)))
+                lines.append(f"- {link(record['recipe'])}: {decided}{f'. See {see}' if see else ''}")
         lines.append("")
     if any(claim["control"] for record in records for claim in record["claims"]):
         lines += ["## Control experiments", "", "Questions that the papers leave out, judged in the same way.", ""]
@@ -192,7 +192,7 @@ def overview_text(records: Sequence[Mapping[str, Any]]) -> str:
         header = ["control experiment", "scale, seeds"]
         lines += [*markdown_lines(header, [_row(record, link) for record in controls]), ""]
     for record in records:
-        for claim in (each for each in record["claims"] if each["control"]):
+        for claim in (claim for claim in record["claims"] if claim["control"]):
             answer = ANSWERS.get(claim["outcome"], claim["outcome"])
             decided = f" {claim_cells(claim)[2]}" if claim["mean"] is not None else ""
             lines.append(f"- {link(record['recipe'])}: *{claim['says']}*: **{answer}**.{decided}")

@@ -75,8 +75,8 @@ class Printed(Section):
 
     def baseline_line(self, line: str) -> str:
         """Return the line of the method `over` that goes with a line."""
-        _, comma, rest = line.partition(",")
-        return self.over + comma + rest
+        _, comma, setting = line.partition(",")
+        return self.over + comma + setting
 
 
 class RecipeSection(Section):
@@ -142,10 +142,10 @@ class Recipe:
             below = [printed.baseline_line(line) for line in printed.numbers] if printed.over else []
             named.append((("paper", i, "numbers"), [*printed.numbers, *below], list(lines_of(about, methods))))
         problems = [
-            Problem(("recipe", *path), f"there is no method {name!r}.{nearest(name, known)}")
-            for path, names_, known in named
+            Problem(("recipe", *path), f"there is no method {name!r}.{nearest(name, available)}")
+            for path, names_, available in named
             for name in names_
-            if name not in known
+            if name not in available
         ]
         if problems:
             raise self._refusal(problems)
@@ -167,7 +167,7 @@ class Recipe:
         raw = self._experiment()
         if value is not None and self.about.sweep is not None:
             raw = with_setting(raw, {self.about.sweep.key: value})
-        return self._checked(raw)
+        return self._checked_experiment(raw)
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -177,7 +177,7 @@ class Recipe:
     def cells(self) -> tuple[list[Cell], dict[str, tuple[Place, ...]]]:
         """Return the comparisons of a recipe with training, and where in them the runs of each line are, by value.
 
-        Values of an option of methods stand in one comparison, a method for each; one without that option is the same
+        Values of an option of methods share one comparison, a method for each; one without that option is the same
         at every value, and runs once. Values of any other option need a comparison each.
         """
         sweep, series = self.about.sweep, self.about.series
@@ -189,13 +189,19 @@ class Recipe:
         if sweep is not None and not by_method:
             columns = [{sweep.key: value} for value in sweep.values]
         settings = [{**row, **column} for (_, row), column in product(rows, columns)]
-        made = [self._with_methods_swept(with_setting(self._experiment(), each), by_method) for each in settings]
-        where = [Path()] if len(made) == 1 else folders(settings, Path("cells"))
-        cells = [Cell(folder, self._checked(raw)) for folder, (raw, _) in zip(where, made, strict=True)]
+        swept_cells = [
+            self._with_methods_swept(with_setting(self._experiment(), setting), by_method) for setting in settings
+        ]
+        where = [Path()] if len(swept_cells) == 1 else folders(settings, Path("cells"))
+        cells = [
+            Cell(folder, self._checked_experiment(raw)) for folder, (raw, _) in zip(where, swept_cells, strict=True)
+        ]
         places = {}
-        for method, (number, (name, _)) in product(self.methods, enumerate(rows)):
-            own = range(number * len(columns), (number + 1) * len(columns))
-            places[method + name] = tuple(Place(cell, each) for cell in own for each in made[cell][1][method])
+        for method, (number, (suffix, _)) in product(self.methods, enumerate(rows)):
+            line_cells = range(number * len(columns), (number + 1) * len(columns))
+            places[method + suffix] = tuple(
+                Place(cell, name) for cell in line_cells for name in swept_cells[cell][1][method]
+            )
         return cells, places
 
     def _with_methods_swept(
@@ -213,10 +219,10 @@ class Recipe:
         names, methods = {}, {}
         for name, table in raw["methods"].items():
             names[name] = tuple(f"{name}-{value:g}" if name in swept else name for value in sweep.values)
-            for each, value in zip(names[name], sweep.values, strict=True):
-                methods[each] = copy.deepcopy(table)
+            for swept_name, value in zip(names[name], sweep.values, strict=True):
+                methods[swept_name] = copy.deepcopy(table)
                 if name in swept:
-                    put(methods[each], option, value)
+                    put(methods[swept_name], option, value)
         if raw.get("baseline") in names:
             raw["baseline"] = names[raw["baseline"]][0]
         return {**raw, "methods": methods}, names
@@ -226,7 +232,7 @@ class Recipe:
         raw["methods"] = {name: raw["methods"][name] for name in self.methods}
         return {"name": self.name.replace("/", "-"), **raw}
 
-    def _checked(self, raw: Mapping[str, Any]) -> Experiment:
+    def _checked_experiment(self, raw: Mapping[str, Any]) -> Experiment:
         experiment, problems = check(raw, self.source.parent)
         if problems or experiment is None:
             raise self._refusal(problems)
@@ -270,16 +276,16 @@ def find(name: str) -> list[str]:
     """
     if name.endswith(".toml"):
         return [name]
-    known = names()
-    if name in known:
+    recipes = names()
+    if name in recipes:
         return [name]
     paper, _, item = name.strip("/").partition("/")
     if item[-1:].isdigit():  # fig2 is fig2a and fig2b, table2 is table2-cifar10 and table2-emnist
-        matches = [each for each in known if re.fullmatch(rf"{re.escape(f'{paper}/{item}')}([a-z]|-.+)", each)]
+        matches = [recipe for recipe in recipes if re.fullmatch(rf"{re.escape(f'{paper}/{item}')}([a-z]|-.+)", recipe)]
     else:
-        matches = [] if item else [each for each in known if each.startswith(f"{paper}/")]
+        matches = [] if item else [recipe for recipe in recipes if recipe.startswith(f"{paper}/")]
     if not matches:
-        everything = [*dict.fromkeys(each.partition("/")[0] for each in known), *known]
+        everything = [*dict.fromkeys(recipe.partition("/")[0] for recipe in recipes), *recipes]
         raise ConfigError(
             f"There is no recipe {name!r}.{nearest(name, everything)} `python -m papers list` lists them; "
             "a file of your own ends in .toml."
@@ -337,7 +343,7 @@ def is_available(data: Mapping[str, Any]) -> bool:
     return True
 
 
-def _read(source: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
+def _read(source: Path, parents: tuple[Path, ...] = ()) -> dict[str, Any]:
     try:
         raw = tomllib.loads(source.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -347,9 +353,9 @@ def _read(source: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     parent = raw["recipe"].pop("extends", None)
     if parent is None:
         return raw
-    if not isinstance(parent, str) or source in seen:
+    if not isinstance(parent, str) or source in parents:
         raise ConfigError(f"{source}: `extends` must name another recipe file; got {parent!r}.")
-    return _merge(_read(_path(parent, source.parent), (*seen, source)), raw)
+    return _merge(_read(_path(parent, source.parent), (*parents, source)), raw)
 
 
 def _path(name: str, base: Path) -> Path:

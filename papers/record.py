@@ -130,9 +130,9 @@ def body(record: Mapping[str, Any], link: Callable[[str], str] = str) -> list[st
     """
     lines = []
     if record["claims"]:
-        lines += _markdown(CLAIM_COLUMNS, [claim_cells(claim, link) for claim in record["claims"]])
+        lines += _markdown_table(CLAIM_COLUMNS, [claim_cells(claim, link) for claim in record["claims"]])
     for title, header, rows in tables(record):
-        lines += [f"**{title}**", "", *_markdown(header, rows)]
+        lines += [f"**{title}**", "", *_markdown_table(header, rows)]
     for heading, sentences in ((OPEN, record["choices"]), (CUT, record["cut"])):
         if sentences:
             lines += [heading, "", *(f"- {sentence}" for sentence in sentences), ""]
@@ -168,8 +168,8 @@ def claim_cells(claim: Mapping[str, Any], link: Callable[[str], str] = str) -> l
     units = "" if plain else f" {unit_of(claim['quantity'])}".rstrip()
     interval = "" if claim["low"] is None else f" [{number(claim['low'])}, {number(claim['high'])}]"
     mde = "" if claim["mde"] is None else number(claim["mde"]).removeprefix("+") + units
-    asked = ", ".join(map(link, control_experiments(claim)))
-    conclusion = f"{claim['outcome']}; see {asked}" if asked else claim["outcome"]
+    see = ", ".join(map(link, control_experiments(claim)))
+    conclusion = f"{claim['outcome']}; see {see}" if see else claim["outcome"]
     return [says, conclusion, f"{claim['what']}: {number(claim['mean'])}{interval}{units}", mde]
 
 
@@ -181,7 +181,7 @@ def control_experiments(claim: Mapping[str, Any]) -> list[str]:
 def tables(record: Mapping[str, Any]) -> Iterator[tuple[str, list[str], list[list[str]]]]:
     """Yield (title, header, rows) of means over seeds: a table per quantity along the axis, else one for all.
 
-    The numbers that the paper prints are in rows below, or columns beside, the numbers here.
+    The numbers that the paper prints are in rows below, or columns next to, the numbers here.
     """
     x, methods = record["x"], record["methods"]
     values = {
@@ -194,7 +194,7 @@ def tables(record: Mapping[str, Any]) -> Iterator[tuple[str, list[str], list[lis
         columns: list[tuple[str, list[str]]] = []
         for quantity, by_method in values.items():
             columns.append((TITLES[quantity], [_number(quantity, by_method[m][:, 0]) for m in methods]))
-            for printed in _printed(record, quantity):
+            for printed in _paper_numbers(record, quantity):
                 if printed["over"]:
                     gains = [_over(printed, quantity, by_method, m, 0) for m in methods]
                     columns.append((f"{TITLES[quantity].partition(',')[0]} over {printed['over']}", gains))
@@ -202,23 +202,26 @@ def tables(record: Mapping[str, Any]) -> Iterator[tuple[str, list[str], list[lis
         header = ["method", *(title for title, _ in columns)]
         yield "Means over seeds, ± sd", header, [[m, *(c[i] for _, c in columns)] for i, m in enumerate(methods)]
         return
-    shown = sorted({round(i) for i in np.linspace(0, len(x) - 1, min(SHOWN, len(x)))})
-    header = [record["axis"], *(f"{x[i]:g}" for i in shown)]
+    places_shown = sorted({round(i) for i in np.linspace(0, len(x) - 1, min(SHOWN, len(x)))})
+    header = [record["axis"], *(f"{x[i]:g}" for i in places_shown)]
     for quantity, by_method in values.items():
-        rows = [[m, *(_number(quantity, by_method[m][:, i]) for i in shown)] for m in methods]
-        for printed in _printed(record, quantity):
+        rows = [[m, *(_number(quantity, by_method[m][:, i]) for i in places_shown)] for m in methods]
+        for printed in _paper_numbers(record, quantity):
             axis = printed.get("at") or x
-            places = [axis.index(x[i]) if x[i] in axis else None for i in shown]
+            places = [axis.index(x[i]) if x[i] in axis else None for i in places_shown]
             for m, numbers in ((m, printed["numbers"][m]) for m in methods if m in printed["numbers"]):
                 if printed["over"]:
                     rows.append(
-                        [f"{m} over {printed['over']}", *(_over(printed, quantity, by_method, m, i) for i in shown)]
+                        [
+                            f"{m} over {printed['over']}",
+                            *(_over(printed, quantity, by_method, m, i) for i in places_shown),
+                        ]
                     )
                 rows.append([f"{m}, {printed['where']}", *(_of_paper(numbers, i) for i in places)])
         yield TITLES[quantity], header, rows
 
 
-def _printed(record: Mapping[str, Any], quantity: str) -> list[Mapping[str, Any]]:
+def _paper_numbers(record: Mapping[str, Any], quantity: str) -> list[Mapping[str, Any]]:
     return [printed for printed in record["paper"] if printed["quantity"] == quantity]
 
 
@@ -250,7 +253,7 @@ def _of_paper(numbers: float | Sequence[float | None] | None, place: int | None)
     return "-" if number is None else f"{number:g}"
 
 
-def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     header, *rows = ([cell.replace("|", "\\|") for cell in cells] for cells in (header, *rows))
     return [*markdown_lines(header, rows), ""]
 

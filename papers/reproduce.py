@@ -72,11 +72,11 @@ class DataFirst(ComparisonCallback):
     base: Path
 
     def begin(self) -> None:
-        seen = set()
+        names = set()
         for experiment, _ in self.comparisons:
-            if (name := experiment.data.model_dump_json()) not in seen:
+            if (name := experiment.data.model_dump_json()) not in names:
                 Builder(experiment, self.base).dataset()
-                seen.add(name)
+                names.add(name)
 
 
 def read_measured(

@@ -1,4 +1,4 @@
-"""Where a spread comes from: the analysis of variance of a balanced nested design, and two parts that rows tell of.
+"""Analysis of variance of a balanced nested design, and two parts that are estimated within runs.
 
 A design has L levels. Level 1 is drawn a_1 times; within each of its draws level 2 is drawn a_2 times, and so on, so
 that the number of draw (i, j, ..., l) is mean + A_i + B_ij + ... + E_ij...l with independent terms. What is asked for
@@ -95,7 +95,7 @@ class Nested:
         """Return the analysis of numbers (a_1, ..., a_L).
 
         Raises:
-            ConfigError: If a level is drawn once only, so that it cannot be told from the next, or a number is missing.
+            ConfigError: If a level is drawn once only, or a number is missing.
         """
         y = np.asarray(values, np.float64)
         if y.ndim == 0 or min(y.shape) < 2:
@@ -116,14 +116,14 @@ class Nested:
 
     def component(self, level: int) -> Variance:
         """Return the variance that one level adds; its degrees of freedom are those of the level."""
-        own = np.zeros(len(self.draws))
-        own[level] = 1 / self._within(level)
+        factors = np.zeros(len(self.draws))
+        factors[level] = 1 / self._within(level)
         if level + 1 < len(self.draws):
-            own[level + 1] = -own[level]
-        return self._combined(own, float(self.freedom[level]))
+            factors[level + 1] = -factors[level]
+        return self._combine(factors, float(self.freedom[level]))
 
     def of_one(self, pinned: int = 0) -> Variance:
-        """Return the variance of one number whose levels are all drawn anew, but for the first `pinned` ones.
+        """Return the variance of one number whose levels are all drawn again, except the first `pinned` ones.
 
         It is the sum of the components from there on. Its degrees of freedom are Satterthwaite's.
 
@@ -132,12 +132,12 @@ class Nested:
         """
         if not 0 <= pinned < len(self.draws):
             raise ConfigError(f"pinned must leave one of {len(self.draws)} levels; got {pinned}.")
-        whole = np.zeros(len(self.draws))
+        factors = np.zeros(len(self.draws))
         for level in range(pinned, len(self.draws)):
-            whole[level] += 1 / self._within(level)
+            factors[level] += 1 / self._within(level)
             if level + 1 < len(self.draws):
-                whole[level + 1] -= 1 / self._within(level)
-        return self._combined(whole, self._satterthwaite(whole))
+                factors[level + 1] -= 1 / self._within(level)
+        return self._combine(factors, self._satterthwaite(factors))
 
     def of_mean(self) -> tuple[float, float]:
         """Return the 95% t interval of the mean, by the first level's mean square and degrees of freedom."""
@@ -152,7 +152,7 @@ class Nested:
         below = float((terms**2 / self.freedom).sum())
         return float(terms.sum()) ** 2 / below if below > 0 else float(self.freedom[-1])
 
-    def _combined(self, factors: Floats, freedom: float) -> Variance:
+    def _combine(self, factors: Floats, freedom: float) -> Variance:
         """Return the sum of `factors` times mean squares, with its interval; at most one factor may be negative."""
         terms, value = factors * self.mean_squares, float(factors @ self.mean_squares)
         plus, minus = np.flatnonzero(factors > 0), np.flatnonzero(factors < 0)

@@ -69,24 +69,24 @@ def decompose(results: DesignResults) -> Decomposition:
         difference=nested[2],
         parts=parts,
         total=Part("one seed", _as_triple([n.of_one() for n in nested])),
-        included=(*_unseen(results), *_rounds(results)),
+        included=(*_sampling_parts(results), *_round_parts(results)),
         ways=tuple(_ways(results, nested[2])),
     )
 
 
 def _as_triple(variances: Sequence[Variance]) -> tuple[Variance, Variance, Variance]:
-    baseline, other, difference = variances
-    return baseline, other, difference
+    first, second, difference = variances
+    return first, second, difference
 
 
-def _unseen(results: DesignResults) -> list[Part]:
+def _sampling_parts(results: DesignResults) -> list[Part]:
     if results.sampling is None:
         return []
     of = _as_triple([mean_of(estimates) for estimates in results.sampling])
     return [Part("which clients are unseen", of, LEVELS[:2], "unseen clients")]
 
 
-def _rounds(results: DesignResults) -> list[Part]:
+def _round_parts(results: DesignResults) -> list[Part]:
     if results.scores.shape[-1] < 2:
         return []
     of = _as_triple([round_noise(series) for series in results.with_difference(results.scores)])
@@ -97,11 +97,11 @@ def _ways(results: DesignResults, now: Nested) -> list[Way]:
     """Return the ways to run a comparison whose variance the runs can predict."""
     total = now.of_one()
     ways = [Way(NOW, total)]
-    for part in _unseen(results):
+    for part in _sampling_parts(results):
         clients = part.difference
         # The clients' part lies in the first two components; an estimate above these says more than there is.
-        most = max(total.value - now.of_one(pinned=2).value, 0.0)
-        saved, low, high = (min(value, most) / 2 for value in (clients.cut, clients.low, clients.high))
+        limit = max(total.value - now.of_one(pinned=2).value, 0.0)
+        saved, low, high = (min(value, limit) / 2 for value in (clients.cut, clients.low, clients.high))
         limits = max(total.low - high, 0.0), total.high - low
         ways.append(Way(TWICE, Variance(total.value - saved, *limits, min(total.freedom, clients.freedom))))
     if (rounds := results.scores.shape[-1]) > 1:

@@ -84,16 +84,16 @@ def chosen_methods(experiment: Experiment, named: Sequence[str] = ()) -> tuple[s
     """Return the two methods whose difference is looked at, the baseline first: those named, or the first two.
 
     Raises:
-        ConfigError: If there are no two such methods.
+        ConfigError: If the experiment lacks two such methods.
     """
-    known = list(experiment.methods)
-    if len(known) < 2:
+    names = list(experiment.methods)
+    if len(names) < 2:
         raise ConfigError("A difference needs two methods: the experiment has no two [methods.NAME] tables.")
-    baseline = experiment.baseline or known[0]
-    first, second = named or (baseline, next(name for name in known if name != baseline))
+    baseline = experiment.baseline or names[0]
+    first, second = named or (baseline, next(name for name in names if name != baseline))
     for name in (first, second):
-        if name not in known:
-            raise ConfigError(f"There is no method {name!r} in this experiment." + nearest(name, known))
+        if name not in names:
+            raise ConfigError(f"There is no method {name!r} in this experiment." + nearest(name, names))
     if first == second:
         raise ConfigError(f"The two methods must differ; got {first!r} twice.")
     return first, second
@@ -108,13 +108,19 @@ def plan(experiment: Experiment, design: Design, methods: Sequence[str], out: Pa
     if experiment.partition.file is not None:
         raise ConfigError("partition.file holds one partition, and the design draws several. Remove it.")
     return [
-        Job(method, design.seeds(place)[-1], _folder(out, method, place), drawn(experiment, design, place, method), out)
+        Job(
+            method,
+            design.seeds(place)[-1],
+            _folder(out, method, place),
+            drawn_experiment(experiment, design, place, method),
+            out,
+        )
         for place in design.places()
         for method in methods
     ]
 
 
-def drawn(experiment: Experiment, design: Design, place: Place, method: str) -> Experiment:
+def drawn_experiment(experiment: Experiment, design: Design, place: Place, method: str) -> Experiment:
     """Return the experiment of one run, its partition, participants and initial model pinned by seeds of their own."""
     e = experiment.resolved(method)
     partition, population, model, _ = design.seeds(place)
@@ -144,7 +150,7 @@ def run_design(
 
     Raises:
         RunFolderError: If a folder holds another run or cannot be read, or another process writes to `out`.
-        ConfigError: If the experiment cannot be drawn anew, or the executor's machines cannot run it.
+        ConfigError: If the experiment cannot be drawn again, or the executor's machines cannot run it.
     """
     status, folder = ComparisonStatus(plan(experiment, design, methods, out)), RunFolder(out)
     executor = executor or Local()
@@ -160,7 +166,7 @@ def run_design(
 
 
 def record(experiment: Experiment, design: Design, methods: Sequence[str], out: Path) -> DesignRecord:
-    """Return what is written of a design beside its runs."""
+    """Return the record of a design."""
     return DesignRecord(
         name=experiment.name,
         methods=list(methods),

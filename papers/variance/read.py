@@ -20,7 +20,7 @@ from papers.variance.design import DesignRecord
 
 Place = tuple[int, ...]
 
-WINDOW = 3  # evaluated rounds at the end: by more of them, noise that falls as training goes on would be overestimated
+WINDOW = 3  # evaluated rounds at the end: by more of them, noise that falls during training would be overestimated
 COLUMNS = ("unseen_accuracy", "test_accuracy", "id_accuracy")
 """What methods are judged by: the first that all runs have."""
 
@@ -97,7 +97,7 @@ def read_results(folder: Path, design: DesignRecord) -> DesignResults:
 
 
 def _check(runs: Mapping[tuple[str, Place], Run]) -> None:
-    """Refuse runs that are not nested as their places say, or that are no pairs."""
+    """Refuse runs that are not nested as their places say, or that are not pairs."""
     seeds_by_place: list[dict[Place, int]] = [{}, {}, {}, {}]
     clients: dict[Place, str] = {}
     for (method, place), run in runs.items():
@@ -125,10 +125,10 @@ def _sampling(runs: Mapping[tuple[str, Place], Run], methods: tuple[str, str], d
     """Return the (3, a) variance of a mean over unseen clients, by the spread between clients in each run."""
     variances: list[list[float]] = []
     for place in product(*map(range, draws)):
-        baseline, other = (runs[method, place].clients["unseen"] for method in methods)
-        if not np.array_equal(baseline.ids, other.ids):
+        baseline, second = (runs[method, place].clients["unseen"] for method in methods)
+        if not np.array_equal(baseline.ids, second.ids):
             raise RunFolderError(f"{runs[methods[1], place].path} scores other unseen clients than the baseline.")
-        scored = (baseline.score, other.score, other.score - baseline.score)
+        scored = (baseline.score, second.score, second.score - baseline.score)
         variances.append([of_sample(scores) for scores in scored])
     means: Floats = np.array(variances).T.reshape(3, draws[0], -1).mean(axis=2)
     return means if np.isfinite(means).all() else None

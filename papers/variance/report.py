@@ -29,8 +29,8 @@ MIN_FREEDOM = 5  # degrees of freedom below which the text warns
 def title(decomposition: Decomposition) -> str:
     """Return the title."""
     results = decomposition.results
-    baseline, other = results.methods
-    return f"{results.name}: where the spread of {other} − {baseline} on {POPULATION[results.column].words} comes from"
+    baseline, second = results.methods
+    return f"{results.name}: where the spread of {second} − {baseline} on {POPULATION[results.column].words} comes from"
 
 
 def design(decomposition: Decomposition) -> str:
@@ -44,8 +44,8 @@ def design(decomposition: Decomposition) -> str:
 
 def parts_table(decomposition: Decomposition) -> Cells:
     """Return the standard deviation that each part brings in, with its 95% interval and degrees of freedom."""
-    baseline, other = decomposition.results.methods
-    header = ["drawn anew", "df", baseline, other, f"{other} − {baseline}"]
+    baseline, second = decomposition.results.methods
+    header = ["drawn anew", "df", baseline, second, f"{second} − {baseline}"]
     rows = [_row(part, part.name) for part in decomposition.parts]
     rows.append(_row(decomposition.total, "all of them: one seed"))
     rows += [_row(part, f"in {' and '.join(part.within)}: {part.name}") for part in decomposition.included]
@@ -77,9 +77,9 @@ def ways_table(decomposition: Decomposition) -> Cells:
     header = ["how it is run", "one seed", f"mean of {n} seeds", f"mean of {2 * n}"]
     rows = []
     for way in decomposition.ways:
-        own = spread(way.one_seed) if not way.fixed else sd(way.variance(1))
+        one_seed = spread(way.one_seed) if not way.fixed else sd(way.variance(1))
         star = " *" if way.pinned else ""
-        rows.append([way.name + star, own, sd(way.variance(n)), sd(way.variance(2 * n))])
+        rows.append([way.name + star, one_seed, sd(way.variance(n)), sd(way.variance(2 * n))])
     return header, rows
 
 
@@ -92,11 +92,11 @@ PINNED = (
 def sentences(decomposition: Decomposition) -> list[str]:
     """Return the conclusions that the degrees of freedom of the tables allow."""
     results, nested = decomposition.results, decomposition.difference
-    baseline, other = results.methods
+    baseline, second = results.methods
     low, high = nested.of_mean()
     where = POPULATION[results.column].words
     lines = [
-        f"{other} − {baseline} on {where} at the last evaluated round: {points(nested.mean, sign=True)} points"
+        f"{second} − {baseline} on {where} at the last evaluated round: {points(nested.mean, sign=True)} points"
         f"{interval(low, high, sign=True)}, by the spread between {results.draws[0]} partitions."
     ]
     total = decomposition.total.difference
@@ -104,44 +104,44 @@ def sentences(decomposition: Decomposition) -> list[str]:
         return [*lines, "The difference is the same in all runs: there is no spread to be explained."]
     lines.append(
         f"One seed's difference has a standard deviation of {spread(total)} points ({total.freedom:.0f} degrees of "
-        f"freedom). {_shares(decomposition)}"
+        f"freedom). {_shares_sentence(decomposition)}"
     )
     lines += _significance(decomposition)
-    lines += [_included(part, decomposition) for part in decomposition.included]
-    lines.append(_lower(decomposition))
-    lines.append(_pinned(decomposition))
+    lines += [_included_sentence(part, decomposition) for part in decomposition.included]
+    lines.append(_lower_sentence(decomposition))
+    lines.append(_pinned_sentence(decomposition))
     if results.draws[0] - 1 < MIN_FREEDOM:
         lines.append(f"With {results.draws[0]} partitions their component is hardly known: read its interval.")
     return lines
 
 
-def _shares(decomposition: Decomposition) -> str:
+def _shares_sentence(decomposition: Decomposition) -> str:
     """Return what the components have of their sum, the largest first."""
-    whole = sum(part.difference.cut for part in decomposition.parts)
+    total = sum(part.difference.cut for part in decomposition.parts)
     ordered = sorted(decomposition.parts, key=lambda part: -part.difference.cut)
-    shares = ", ".join(f"{part.name} {100 * part.difference.cut / whole:.0f}%" for part in ordered)
+    shares = ", ".join(f"{part.name} {100 * part.difference.cut / total:.0f}%" for part in ordered)
     return f"Its variance: {shares}; the intervals say how sure that is."
 
 
 def _significance(decomposition: Decomposition) -> list[str]:
     significant = [part.name for part in decomposition.parts if part.difference.is_significant]
-    rest = [
+    uncertain = [
         f"{part.name} (at most {sd(part.difference.high)})"
         for part in decomposition.parts
         if not part.difference.is_significant
     ]
     lines = [f"More than 0 by their 95% intervals: {', '.join(significant)}."] if significant else []
-    return lines + ([f"Not significantly above 0 with this many draws: {', '.join(rest)}."] if rest else [])
+    return lines + ([f"Not significantly above 0 with this many draws: {', '.join(uncertain)}."] if uncertain else [])
 
 
-def _included(part: Part, decomposition: Decomposition) -> str:
-    whole = sum(component.difference.cut for component in decomposition.parts if component.name in part.within)
-    much = "as much as" if part.difference.cut >= whole else "a part of what"
+def _included_sentence(part: Part, decomposition: Decomposition) -> str:
+    total = sum(component.difference.cut for component in decomposition.parts if component.name in part.within)
+    much = "as much as" if part.difference.cut >= total else "a part of what"
     where = " and ".join(part.within)
     return f"{part.name[0].upper()}{part.name[1:]}: {spread(part.difference)} points, {much} {where} bring in."
 
 
-def _lower(decomposition: Decomposition) -> str:
+def _lower_sentence(decomposition: Decomposition) -> str:
     n = decomposition.results.seeds
     (now, *_) = decomposition.ways
     lines = [f"The mean of {n} seeds is known to {sd(now.variance(n))} points (standard deviation), as it is"]
@@ -156,17 +156,17 @@ def _lower(decomposition: Decomposition) -> str:
     return "; ".join(lines) + f". These are estimates; the first is known to a factor of {low:.2f} to {high:.2f}."
 
 
-def _pinned(decomposition: Decomposition) -> str:
+def _pinned_sentence(decomposition: Decomposition) -> str:
     n = decomposition.results.seeds
-    itself, others = (_named(decomposition, f"{FEDERATION}: about {whom}") for whom in ("itself", "others"))
+    itself, elsewhere = (_find_way(decomposition, f"{FEDERATION}: about {whom}") for whom in ("itself", "others"))
     return (
         f"With one federation pinned, {n} seeds know its own difference to {sd(itself.variance(n))} points, which "
-        f"found another question: what holds over federations they know to about {sd(others.variance(n))}, and no "
-        f"number of seeds to less than about {sd(others.fixed)}."
+        f"found another question: what holds over federations they know to about {sd(elsewhere.variance(n))}, and no "
+        f"number of seeds to less than about {sd(elsewhere.fixed)}."
     )
 
 
-def _named(decomposition: Decomposition, name: str) -> Way:
+def _find_way(decomposition: Decomposition, name: str) -> Way:
     (way,) = [way for way in decomposition.ways if way.name == name]
     return way
 
@@ -175,9 +175,9 @@ def to_markdown(decomposition: Decomposition) -> str:
     """Return the decomposition as Markdown."""
     return "\n".join(
         [
-            f"**{_escaped(title(decomposition))}**",
+            f"**{_escape(title(decomposition))}**",
             "",
-            _escaped(design(decomposition)) + " Standard deviations in points, with 95% intervals cut off at 0.",
+            _escape(design(decomposition)) + " Standard deviations in points, with 95% intervals cut off at 0.",
             "",
             *_lines(parts_table(decomposition)),
             "",
@@ -185,9 +185,9 @@ def to_markdown(decomposition: Decomposition) -> str:
             "",
             *_lines(ways_table(decomposition)),
             "",
-            _escaped(PINNED),
+            _escape(PINNED),
             "",
-            *(f"- {_escaped(sentence)}" for sentence in sentences(decomposition)),
+            *(f"- {_escape(sentence)}" for sentence in sentences(decomposition)),
             "",
         ]
     )
@@ -195,10 +195,10 @@ def to_markdown(decomposition: Decomposition) -> str:
 
 def _lines(cells: Cells) -> list[str]:
     header, rows = cells
-    return markdown_lines([_escaped(cell) for cell in header], [[_escaped(c) for c in row] for row in rows], right=True)
+    return markdown_lines([_escape(cell) for cell in header], [[_escape(c) for c in row] for row in rows], right=True)
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return "".join("\\" + letter if letter in "\\|*_`<" else letter for letter in text)
 
 
