@@ -6,20 +6,20 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 # One thread a test process: pytest-xdist fills the cores.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: demo test test-planted test-all check format bench bench-long bench-gpu mutate docs figures clean
+.PHONY: demo test test-planted test-all check format papers bench bench-long bench-gpu mutate docs figures clean
 
 demo: $(VENV)/.installed-base
 	$(BIN)/fedreach compare --set method.serving=label_shift --out runs/digits
 
 test: $(VENV)/.installed-dev
-	$(TEST_ENV) $(BIN)/pytest -n 2 --dist worksteal --timeout 600 -m "not slow and not planted" tests src/fedreach
+	$(TEST_ENV) $(BIN)/pytest -n 2 --dist worksteal --timeout 600 -m "not slow and not planted" tests src/fedreach papers
 
 # Components with a mistake, and the checks that must catch them: where checks or methods have changed.
 test-planted: $(VENV)/.installed-dev
 	$(TEST_ENV) $(BIN)/pytest -n 2 --dist worksteal --timeout 600 -m planted tests/testing tests/methods
 
 test-all: $(VENV)/.installed-oracles
-	$(TEST_ENV) $(BIN)/pytest -n 2 --dist worksteal tests src/fedreach
+	$(TEST_ENV) $(BIN)/pytest -n 2 --dist worksteal tests src/fedreach papers
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -29,6 +29,10 @@ check: $(VENV)/.installed-dev
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Every table and figure of the five papers at its smallest scale, in runs/; rerun it to resume it.
+papers: $(VENV)/.installed-dev
+	$(BIN)/python -m papers --all --scale smoke --formats none
 
 # Half an hour on two cores; what takes longer is `make bench-long`, under two hours.
 bench: $(VENV)/.installed-bench

@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
-NEEDED = ("src", "examples", "tests/flower")  # of a checkout
+NEEDED = ("src", "papers", "examples", "tests/flower")  # of a checkout
 SECONDS = 300  # a command that takes longer hangs
 TOLD = 8  # files of an experiment that are told of
 DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "I64": np.int64, "I32": np.int32, "U8": np.uint8}
@@ -316,9 +316,9 @@ run same.toml --set method.selection=own.py:wrong --out b -> 1
 run same.toml --set method.weighting=own.py:fails --out c -> 1
 verify own.py:wrong -> 1
 """),
-    "reproduce": Experiment("""
-reproduce csra/fig5 --scale smoke --workers 1 --formats svg --out 5
-reproduce csra/fig9a --scale smoke --workers 1 --formats svg --out 9a -q
+    "papers": Experiment("""
+papers csra/fig5 --scale smoke --workers 1 --formats svg --out 5
+papers csra/fig9a --scale smoke --workers 1 --formats svg --out 9a -q
 """),
     "examples": Experiment("""
 CHECKOUT/examples/deeper/11_rounds.py
@@ -351,6 +351,8 @@ class Step(NamedTuple):
         before = ["-m", "fedreach"]
         older = str(checkout.parents[1] / "old" / "checkout")
         first, *others = self.words.replace("CHECKOUT", str(checkout)).replace("OLDER", older).split()
+        if first == "papers":
+            return ["-m", first, *others] if (checkout / first).is_dir() else [*before, "reproduce", *others]
         if first == "ranks":
             return ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *before, *others]
         return [first, *others] if first.endswith(".py") else [*before, first, *others]
@@ -385,7 +387,7 @@ def python(checkout: Path, words: list[str], folder: Path) -> subprocess.Popen[b
     """Start Python with a checkout's FedReach; the files ``stdout`` and ``stderr`` take what it prints."""
     switches = {"COLUMNS": "150", "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
     env = {"FEDREACH_DATA": str(ROOT.parent / "shared" / "data"), **os.environ, **switches}
-    env |= {"PYTHONPATH": str(checkout / "src"), "FLWR_HOME": str(folder / ".flwr")}
+    env |= {"PYTHONPATH": os.pathsep.join(map(str, [checkout / "src", checkout])), "FLWR_HOME": str(folder / ".flwr")}
     with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
         return subprocess.Popen([sys.executable, *words], cwd=folder, env=env, stdout=out, stderr=err)
 

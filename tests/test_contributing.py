@@ -51,7 +51,9 @@ def follow(copy: Path, block: str) -> None:
         if "reads Fashion-MNIST" in line and not Path(DATA, "FashionMNIST").exists():
             print(f"left out, as the files are not here: {line}")
             continue
-        assert words[0] in ("fedreach", "pytest", "ruff", "mypy"), line
+        if words[:2] == ["python", "-m"]:
+            del words[:2]
+        assert words[0] in ("fedreach", "papers", "pytest", "ruff", "mypy"), line
         done = subprocess.run(
             [sys.executable, "-m", *words],
             cwd=copy,
@@ -72,7 +74,7 @@ LONG = ("A new figure", "A new recipe", "A new engine")  # they draw a report, r
 @pytest.mark.parametrize("recipe", [pytest.param(r, marks=pytest.mark.slow) if r in LONG else r for r in RECIPES])
 def test_a_recipe_works_to_the_letter(recipe: str, tmp_path: Path) -> None:
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    for name in ("src", "tests", "pyproject.toml"):
+    for name in ("src", "papers", "tests", "pyproject.toml"):
         from_, to = ROOT / name, tmp_path / name
         shutil.copytree(from_, to, ignore=ignored) if from_.is_dir() else shutil.copy(from_, to)
     steps = {"python": add_file, "toml": add_file, "diff": change, "console": follow}

@@ -19,7 +19,7 @@ import pytest
 
 from fedreach.config.load import load
 from fedreach.errors import ConfigError
-from fedreach.reproduce import recipe as recipes
+from papers import recipe as recipes
 
 from .installed import EXTRAS, environment, extras_named, packages_named
 
@@ -64,6 +64,7 @@ def run(
     command: list[str], folder: Path, extras: set[str], beside: Set[str] = frozenset()
 ) -> subprocess.CompletedProcess[str]:
     seen = {**environment(extras, beside), "FEDREACH_DATA": DATA}
+    seen["PYTHONPATH"] = os.pathsep.join([seen["PYTHONPATH"], str(ROOT)])  # papers/ is run from the checkout
     done = subprocess.run(command, cwd=folder, env=seen, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout}\n{done.stderr}"
     return done
@@ -75,9 +76,12 @@ def quick(line: str) -> list[str]:
     Where the number of seeds is worked out it has two methods, too.
     """
     words = shlex.split(line, comments=True)
-    assert words[0] == "fedreach", f"only fedreach commands belong into ```sh blocks; got {line!r}"
-    first = words[:3] == ["fedreach", "compare", "--set"]  # one page with its figures is enough
-    words = [sys.executable, "-m", "fedreach", *words[1:]]
+    if words[:3] == ["python", "-m", "papers"]:
+        words[0] = sys.executable
+    else:
+        assert words[0] == "fedreach", f"only commands of FedReach and of papers/ belong into ```sh; got {line!r}"
+        words[:1] = [sys.executable, "-m", "fedreach"]
+    first = words[2:5] == ["fedreach", "compare", "--set"]  # one page with its figures is enough
     if words[3] in ("run", "compare", "variance"):
         words += FEW
     if words[3] == "variance":
@@ -116,7 +120,7 @@ def test_where_a_command_needs_an_extra_its_section_names_it(page: Path, monkeyp
         assert extras <= EXTRAS.keys()
         for named in set(re.findall(r"fedreach (?:run|compare|partition) (examples/[\w/]+\.toml)", text)):
             assert refused(lambda named=named: load(ROOT / named)) <= extras
-        for named in re.findall(r"fedreach reproduce (\w+/\w+)", text):
+        for named in re.findall(r"python -m papers (\w+/\w+)", text):
             for name in recipes.find(named):
                 assert refused(lambda name=name: recipes.load(name, "smoke").at()) <= extras
 

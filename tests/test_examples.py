@@ -72,6 +72,14 @@ def test_pip_installs_the_wheel_and_nothing_else_beside_a_torch_that_is_there(ho
     assert said[1] == metadata.version("torch")
 
 
+def test_the_wheel_holds_the_library_and_not_the_papers(home: Home) -> None:
+    (record,) = home.site.glob("fedreach-*.dist-info/RECORD")
+    files = [Path(line.partition(",")[0]) for line in record.read_text(encoding="utf-8").splitlines()]
+    packages = {file.parts[0] for file in files if file.parts[0] != ".."}  # beside bin/fedreach
+    assert packages == {"fedreach", record.parent.name}
+    assert not [file for file in files if "recipes" in file.parts]
+
+
 def test_the_wheel_and_what_it_needs_beside_torch_are_small(home: Home) -> None:
     beside = brought(set()) - closure([("torch", "")]) - {"fedreach"}
     assert {"numpy", "scipy", "cloudpickle"} <= beside

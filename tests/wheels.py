@@ -61,7 +61,8 @@ def home_with_wheel(folder: Path, more: Set[str] = frozenset()) -> Home:
         pytest.skip("setuptools from 77 on builds the wheel")
     sources, home = folder / "sources", Home(folder / "home")
     beside = folder / "beside" / "site-packages"  # so called, as some libraries look for that in the path of a module
-    shutil.copytree(ROOT / "src", sources / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for name in ("src", "papers"):  # of which only the first is to be in the wheel
+        shutil.copytree(ROOT / name, sources / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     for name in SOURCES:
         shutil.copy(ROOT / name, sources)
     beside.mkdir(parents=True)

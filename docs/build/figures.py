@@ -40,9 +40,11 @@ def main() -> None:
                 continue
             for line in block.splitlines():
                 print(line, flush=True)
-                subprocess.run(
-                    [sys.executable, "-m", *shlex.split(line)], cwd=folder, check=True, stdout=subprocess.DEVNULL
-                )
+                words = shlex.split(line)
+                words = words[2:] if words[:2] == ["python", "-m"] else words
+                seen = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+                command = [sys.executable, "-m", *words]
+                subprocess.run(command, cwd=folder, env=seen, check=True, stdout=subprocess.DEVNULL)
         for image in shown:
             shutil.copyfile(folder / drawn(folder, image), FIGURES / f"{image}.svg")
         page = folder / "runs" / "digits" / "report" / "index.html"

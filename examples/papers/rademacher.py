@@ -1,6 +1,6 @@
 """Paper 004, "Client Selection with Rademacher Complexity for Federated Learning": has the cluster of clients with the
 lowest score the lowest error? The paper has no experiments; this is one, with Fashion-MNIST. What training on that
-cluster brings, and for whom, is `fedreach reproduce rademacher/demo`; this looks at the groups' own models, which no
+cluster brings, and for whom, is `python -m papers rademacher/demo`; this looks at the groups' own models, which no
 run of a recipe has.
 
 Clients hold 320 images each, of the classes of their group. Of the 8 in a group 4 train in every round and 4 never do.

@@ -38,7 +38,7 @@ def furnished(home: Path, monkeypatch: pytest.MonkeyPatch, fedreach: Command) ->
     pilot = small.replace("seeds = [0]", f"seeds = {list(range(10))}")  # enough for --detect, as in the real one
     (home / "default.toml").write_text(pilot.replace('"tiny"', '"digits"'), encoding="utf-8")
     monkeypatch.setattr("fedreach.config.load.DEFAULT", home / "default.toml")
-    for command in ("compare", "variance", "report", "extend"):  # what is drawn has tests of its own
+    for command in ("compare", "report", "extend"):  # what is drawn has tests of its own
         (formats,) = [p for p in main.commands[command].params if p.name == "formats"]
         monkeypatch.setattr(formats, "default", "none")
     (home / "my.toml").write_text(small, encoding="utf-8")
@@ -68,7 +68,6 @@ def run_example(fedreach: Command, line: str) -> None:
         "init",
         "completion",
         pytest.param("compare", marks=pytest.mark.slow),
-        pytest.param("variance", marks=pytest.mark.slow),
         pytest.param("extend", marks=pytest.mark.slow),
         "report",
         "export",
@@ -108,8 +107,6 @@ def test_every_command_has_help_examples_and_json() -> None:
         "verify",
         "completion",
         "allocate",
-        "reproduce",
-        "variance",
     }
     for name, command in main.commands.items():
         assert command.help, name
@@ -350,7 +347,6 @@ def test_kinds_and_commands_are_completed() -> None:
         return [item.value for item in found.get_completions(words.split()[:-1], last)]
 
     assert complete("com", "com") == ["compare", "completion"]
-    assert complete("var", "var") == ["variance"]
     assert complete("list sel", "sel") == ["selection"]
     assert complete("run --me", "--me") == ["--method"]
 

@@ -12,8 +12,8 @@ import pytest
 from fedreach.config.load import load
 from fedreach.errors import ConfigError
 from fedreach.report.analysis.chance import advice, chance, hardly_learned
-from fedreach.reproduce import recipe as recipes
 from fedreach.runs.schema import FederationRecord
+from papers import recipe as recipes
 
 from ..conftest import TINY, Command, Refused, rows  # noqa: TID252 (tests are no package that has a name)
 

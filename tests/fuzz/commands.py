@@ -55,8 +55,6 @@ STARTS: dict[str, list[list[str]]] = {
         ["right.toml", "--workers", "0"],
         ["right.toml", "--out", "garbage"],
     ],
-    "variance": [["garbage.toml"], ["folder"], ["right.toml", "--draws", "no-such"]],
-    "reproduce": [["no-such"], ["garbage.toml"], ["--list"]],
     "report": [[], ["folder"], ["garbage"]],
     "extend": [["folder", "--rounds", "3"], ["garbage", "--rounds", "3"], ["folder"]],
     "export": [["serving"], ["folder"], ["folder", "serving"]],
@@ -66,7 +64,7 @@ STARTS: dict[str, list[list[str]]] = {
     "init": [[], ["folder/new"]],
     "completion": [["bash"], []],
 }
-LONG = ("verify", "reproduce", "compare", "variance", "run")
+LONG = ("verify", "compare", "run")
 """Commands that would work for long with names that are right: none is added to theirs."""
 
 

@@ -23,9 +23,7 @@ from fedreach.cli import (
     partition,
     predict,
     report,
-    reproduce,
     run,
-    variance,
     verify,
 )
 from fedreach.cli.options import InterruptError, promise_json, say_json
@@ -34,7 +32,7 @@ from fedreach.tables import visible_lines
 from fedreach.threads import ONE_THREAD
 
 
-class _Commands(click.Group):
+class Commands(click.Group):
     """Commands whose mistakes end in one message, never in a traceback, and with --json in one JSON document."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -97,9 +95,9 @@ def _end(ctx: click.Context, message: str, code: int) -> NoReturn:
 
 
 @click.group(
-    cls=_Commands,
+    cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="Without CONFIG, `run`, `compare`, `variance` and `partition` use the digits that come with FedReach.",
+    epilog="Without CONFIG, `run`, `compare` and `partition` use the digits that come with FedReach.",
 )
 @click.version_option(fedreach.__version__, prog_name="fedreach")
 def main() -> None:
@@ -113,12 +111,10 @@ for _command in (
     run.run,
     compare.compare,
     extend.extend,
-    variance.variance,
     report.report,
     export.export,
     predict.predict,
     partition.partition,
-    reproduce.reproduce,
     allocate.allocate,
     verify.verify,
     doctor.doctor,

@@ -11,7 +11,6 @@ baselines.json    BaselinesRecord    what a model must beat, such as the majorit
 served.jsonl      ServedLine         the same for single clients, a line for each model, population and rung
 result.json       Result             how it ended; written last
 comparison.json   ComparisonRecord   several runs, in the folder that theirs lie in
-design.json       DesignRecord       the runs of a nested design, likewise
 sweep.json        SweepRecord        several comparisons, one a setting, likewise
 tuning.json       TuningRecord       which setting each method of a comparison was given, and why
 ```
@@ -405,20 +404,6 @@ class ComparisonRecord(Record):
     pilot: Sequence[int] | None = None  # the seeds whose spread gave the number of seeds, where it was not declared
     looks: Sequence[int] | None = None  # numbers of seeds declared before, if seeds were added once there were results
     lengths: Sequence[int] | None = None  # rounds of its runs before these were made longer, if they were
-    config: Mapping[str, Any]
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class DesignRecord(Record):
-    """Two methods on a nested design, see `fedreach.experiments.variance.Design`."""
-
-    FILE = "design.json"
-
-    name: str
-    methods: Sequence[str]  # the baseline first
-    draws: Sequence[int]  # of partitions, participants within each, initial models within these, batches within those
-    seeds: int  # of the comparison that the design is to speak of
-    runs: Mapping[str, Mapping[str, str]]  # method -> place, such as "0-1-0-1" -> folder, relative to this one
     config: Mapping[str, Any]
 
 

@@ -1,0 +1,1 @@
+"""Where the spread over seeds comes from: a nested design of runs, and what its numbers say."""

@@ -1,0 +1,265 @@
+"""Pages are made from records and from nothing else, and say what the records carry."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedreach.errors import RunFolderError
+from papers import pages
+from papers.claims import Claim, judge_claims
+from papers.figures import beside, figure_of
+from papers.measured import SHARES, Measured
+from papers.recipe import Recipe, load, names
+from papers.record import make_record, shown_titles, tables
+
+MINE = """
+[recipe]
+extends = "csra/fig2a"
+title = "Two methods | and a bar"
+methods = ["csra", "fedavg"]
+{more}
+
+[data]
+name = "digits"
+[model]
+name = "linear"
+[radio]
+[partition]
+clients = 12
+"""
+PAPER = """
+[[recipe.paper]]
+where = "Table 1"
+quantity = "accuracy"
+numbers = { csra = 80, fedavg = 70.5 }
+"""
+OVER = """
+[recipe.series]
+key = "partition.alpha"
+values = [1, 2]
+label = "alpha"
+[recipe.sweep]
+key = "rounds"
+values = [10, 20]
+label = "rounds"
+[[recipe.paper]]
+where = "Table 2"
+quantity = "accuracy"
+over = "fedavg"
+numbers = { "csra, alpha 1" = [4.15, nan] }
+"""
+CLAIMS = [
+    Claim(says="ours is best", quantity="accuracy", test="most", methods=["csra"]),
+    Claim(says="theirs is best", quantity="accuracy", test="most", methods=["fedavg"]),
+    Claim(says="a question of ours", quantity="accuracy", test="most", methods=["fedavg"], control=True),
+]
+
+
+def a_recipe(home: Path, more: str = PAPER) -> Recipe:
+    (home / "mine.toml").write_text(MINE.format(more=f"claims = []\n{more}"), encoding="utf-8")
+    return load("mine.toml", "cpu")
+
+
+def made(recipe: Recipe, numbers: Any, *, claims: list[Claim] = CLAIMS, reason: str = "") -> dict[str, Any]:
+    """Return a record with these accuracies, (methods, seeds, values)."""
+    rows = np.asarray(numbers, dtype=np.float64)
+    x = recipe.values or (0.0,)
+    label = "" if recipe.about.sweep is None else recipe.about.sweep.label
+    measured = Measured(recipe.lines, tuple(range(rows.shape[1])), label, x, {"accuracy": rows})
+    found = list(judge_claims(claims, measured, {}, reason=reason))
+    return make_record(recipe, recipe.cells()[0][0].experiment, measured, found, {}, 1.25)
+
+
+NUMBERS = [[[0.81], [0.82], [0.84]], [[0.61], [0.64], [0.63]]]
+
+
+def written(record: dict[str, Any], folder: Path) -> dict[str, bytes]:
+    pages.add_record(record, folder)
+    pages.write_pages(folder)
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def test_the_same_records_give_the_same_bytes_wherever_and_whenever(home: Path) -> None:
+    record = made(a_recipe(home), NUMBERS)
+    first, again = written(record, home / "one"), written(deepcopy(record), home / "two")
+    assert first.keys() == {"index.md", "mine.json", "mine.md", "mine.svg"}
+    assert first == again
+    pages.write_pages(home / "one")  # and from the records alone
+    assert {path.name: path.read_bytes() for path in (home / "one").iterdir()} == first
+
+
+def test_a_page_says_claims_numbers_of_the_paper_choices_and_where_rows_are(home: Path) -> None:
+    record = made(a_recipe(home), NUMBERS)
+    page = pages.page_text(record, "mine.svg")
+    assert page.startswith("# mine: Two methods | and a bar\n")
+    assert "python -m papers mine --scale cpu" in page
+    assert "| csra | 82.3 ± 1.5 | 80 |" in page
+    assert "| fedavg | 62.7 ± 1.5 | 70.5 |" in page
+    assert "csra minus fedavg: +19.7 [" in page
+    assert "(control experiment) a question of ours" in page
+    assert "1.2 hours" in page
+    assert "[mine.json](mine.json)" in page
+    assert all(said in page for said in (*record["choices"], *record["cut"]))
+    assert "![Two methods | and a bar](mine.svg)" in page
+
+
+def test_the_overview_counts_what_the_paper_says_and_lists_controls_apart(home: Path) -> None:
+    index = pages.overview_text([made(a_recipe(home), NUMBERS)])
+    assert (
+        "1 table or figure; 2 claims of the papers: 1 reproduced, 0 not reproduced, 1 contradicted, 0 not testable"
+        in index
+    )
+    assert "*theirs is best*: fedavg minus csra: -19.7" in index
+    _, asked = index.split("## Control experiments\n\nQuestions that the papers leave out, judged in the same way.\n\n")
+    assert asked.startswith("- [mine](mine.md): *a question of ours*: **no**. fedavg minus csra: -19.7 [")
+    assert index.count("a question of ours") == 1
+    assert "[mine](mine.md): Two methods \\| and a bar |" in index  # a bar would be one more column
+
+
+def test_controls_have_a_table_of_their_own(home: Path) -> None:
+    paper, control = made(a_recipe(home), NUMBERS), made(a_recipe(home), NUMBERS, claims=CLAIMS[2:])
+    control["recipe"] = "other/control"
+    index = pages.overview_text([control, paper])
+    assert "\n1 table or figure and 1 control experiment; 2 claims of the papers" in index
+    before, after = index.split("## Control experiments")
+    assert "| [mine](mine.md): Two methods" in before
+    assert "other/control" not in before
+    assert "| [other/control](other-control.md): Two methods" in after
+
+
+def test_what_does_not_hold_is_sent_to_where_that_is_asked(home: Path) -> None:
+    claims = [claim.model_copy(update={"see": ["mine", "csra/control-prices"]}) for claim in CLAIMS[:2]]
+    record = made(a_recipe(home), NUMBERS, claims=claims)
+    names = "[mine](mine.md), csra/control-prices"  # of which there is no page
+    index, page = pages.overview_text([record]), pages.page_text(record, "", {"mine"})
+    assert index.count(f"points. See {names}\n") == 1  # and not of what is reproduced
+    assert page.count(f"| contradicted; see {names} |") == 1
+    assert page.count("; see") == 1
+
+
+def test_a_new_record_of_an_item_takes_the_place_of_the_old_one(home: Path) -> None:
+    recipe = a_recipe(home)
+    pages.add_record(made(recipe, NUMBERS), home / "out")
+    pages.add_record(last := made(recipe, NUMBERS[::-1]), home / "out")
+    assert [json.loads(path.read_text()) for path in (home / "out").iterdir()] == [json.loads(json.dumps(last))]
+
+
+def test_what_could_not_be_tested_is_told_with_its_reason(home: Path) -> None:
+    page = pages.page_text(made(a_recipe(home), NUMBERS, reason="it is small"), "")
+    assert page.count("not testable: it is small") == 3
+
+
+def test_a_stand_in_is_told_on_the_page(home: Path) -> None:
+    stood = a_recipe(home)
+    stood = Recipe(
+        stood.name, stood.scale, stood.source, stood.raw, "emnist is not in the data folder: digits stands in."
+    )
+    assert "emnist is not in the data folder: digits stands in." in pages.page_text(made(stood, NUMBERS), "")
+
+
+def test_gains_stand_beside_the_gains_that_a_paper_prints(home: Path) -> None:
+    lines = [[0.5, 0.6], [0.5, 0.6], [0.4, 0.4], [0.3, 0.3]]  # csra with alpha 1 and 2, fedavg with alpha 1 and 2
+    numbers = np.array(lines)[:, None] + np.array([-0.01, 0.01])[None, :, None]
+    record = made(a_recipe(home, OVER), numbers, claims=[])
+    ((title, header, rows),) = tables(record)
+    assert title.startswith("Accuracy on the test set")
+    assert header == ["rounds", "10", "20"]
+    assert [row[0] for row in rows] == [
+        "csra, alpha 1", "csra, alpha 2", "fedavg, alpha 1", "fedavg, alpha 2", "csra, alpha 1 over fedavg",
+        "csra, alpha 1, Table 2",
+    ]  # fmt: skip
+    assert rows[-2][1:] == ["+10.0 ± 0.0", "+20.0 ± 0.0"]  # paired: what both share is none of the spread
+    assert rows[-1][1:] == ["4.15", "-"]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"recipe": "a/b"}', "a claim without its outcome"])
+def test_what_is_no_record_is_named(home: Path, text: str) -> None:
+    if text.startswith("a claim"):
+        record = made(a_recipe(home), NUMBERS)
+        del record["claims"][1]["outcome"]
+        text = json.dumps(record)
+    (home / "other.json").write_text(text, encoding="utf-8")
+    with pytest.raises(RunFolderError, match=r"other\.json is not a record"):
+        pages.write_pages(home)
+
+
+def test_a_folder_without_records_says_how_to_get_some(home: Path) -> None:
+    with pytest.raises(RunFolderError, match="python -m papers PAPER/ITEM --pages"):
+        pages.write_pages(home / "none")
+
+
+def test_methods_beside_each_other_show_intervals_and_the_paper(home: Path) -> None:
+    record = made(a_recipe(home), NUMBERS)
+    figure = beside(record, shown_titles(record), shares=SHARES)
+    assert figure is not None
+    (axes,) = figure.axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["csra", "fedavg"]
+    hollow = [line for line in axes.lines if line.get_marker() == "D" and line.get_markerfacecolor() == "none"]
+    assert [line.get_xydata().tolist() for line in hollow] == [[[80.0, 0.0]], [[70.5, 1.0]]]
+    (ends,) = axes.collections[0].get_segments()
+    assert ends[:, 0] == pytest.approx([82.333 - 3.795, 82.333 + 3.795], abs=2e-3)  # t(2) 4.303 * 1.528 / sqrt(3)
+    gains = beside({**record, "paper": [{**record["paper"][0], "over": "fedavg"}]}, shown_titles(record), shares=SHARES)
+    assert gains is not None
+    assert not [line for line in gains.axes[0].lines if line.get_marker() == "D"]  # 5 points are no accuracy of 5 %
+    assert beside({**record, "numbers": {}}, shown_titles(record), shares=SHARES) is None
+
+
+# ------------------------------------------------------------------------------------------------ the command
+
+
+def test_the_command_makes_pages_of_what_it_ran(home: Path, papers: Callable[..., Any]) -> None:
+    (home / "tiny.toml").write_text(
+        '[model]\nname = "linear"\n[recipe]\nextends = "csra/fig9a"\n'
+        '[data]\nname = "digits"\n[partition]\nclients = 12\n'
+        "[methods]\ncsra.selection = { min_examples = 300 }\ncsra-paper.selection = { min_examples = 300 }\n",
+        encoding="utf-8",
+    )
+    result = papers("tiny.toml", "--scale", "smoke", "--pages", "pages", "--formats", "none")
+    assert result.exit_code == 0, result.output
+    assert "Pages: pages/index.md and 1 more" in result.stdout
+    assert {path.name for path in (home / "pages").iterdir()} == {"index.md", "tiny.md", "tiny.json", "tiny.svg"}
+    assert "not testable: the scale smoke only shows that it runs" in (home / "pages" / "tiny.md").read_text()
+
+
+def test_all_and_an_item_are_not_asked_together(papers: Callable[..., Any]) -> None:
+    result = papers("csra/fig5", "--all")
+    assert result.exit_code == 2
+    assert "leave it out to run csra/fig5" in result.stderr
+
+
+@pytest.mark.slow
+def test_all_recipes_run_at_scale_smoke_and_make_their_pages(home: Path, papers: Callable[..., Any]) -> None:
+    result = papers("--all", "--scale", "smoke", "--pages", "pages", "--formats", "none", "--json")
+    if "is not here" in result.output or "cannot be downloaded" in result.output:
+        pytest.skip("the data sets are not here")
+    assert result.exit_code == 0, result.output
+    records = json.loads(result.stdout)
+    assert [record["recipe"] for record in records] == names()
+    for record in records:
+        assert not record["failed"], record["recipe"]
+        assert (home / "pages" / f"{pages.file_stem(record)}.svg").is_file()
+        for quantity in {claim["quantity"] for claim in record["claims"]}:
+            assert quantity in record["numbers"], (record["recipe"], quantity)
+        assert {claim["outcome"] for claim in record["claims"]} <= {"not testable"}
+
+
+def test_a_record_that_lacks_something_is_named(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text('{"recipe": "x", "claims": [], "numbers": {}}', encoding="utf-8")
+    with pytest.raises(RunFolderError, match=r"x\.json is not a record of a recipe.*title"):
+        pages.write_pages(tmp_path)
+
+
+def test_points_are_drawn_as_points() -> None:
+    """A swing of 0.05 is five points, as the title says."""
+    rows = {"a": [[0.05], [0.0501]], "b": [[0.01], [0.0101]]}
+    record = {"methods": ["a", "b"], "x": [0.0], "axis": "", "numbers": {"swing": rows}, "paper": []}
+    figure = figure_of({**record, "claims": [{"quantity": "swing"}]})
+    assert figure is not None
+    assert 1 < figure.axes[0].get_xlim()[1] < 10
