@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import Tensor, nn
 
 from fedreach.errors import ConfigError
+
+TensorHook = tuple[str, Callable[..., Any]]
+"""A hook on the gradient of a tensor, and the method that registers it."""
 
 
 def copied(module: nn.Module) -> nn.Module:
@@ -38,12 +41,17 @@ def copied(module: nn.Module) -> nn.Module:
             "normalization use torch.nn.utils.parametrizations.weight_norm."
         ) from error
     for ours, theirs in zip(other.parameters(), module.parameters(), strict=True):
-        for register, hook in tensor_hooks(theirs):
-            getattr(ours, register)(hook)
+        register_hooks(ours, tensor_hooks(theirs))
     return other
 
 
-def tensor_hooks(tensor: Tensor) -> list[tuple[str, Callable[..., Any]]]:
+def register_hooks(tensor: Tensor, hooks: Iterable[TensorHook]) -> None:
+    """Register hooks on the gradient of a tensor, as `tensor_hooks` returns them."""
+    for register, hook in hooks:
+        getattr(tensor, register)(hook)
+
+
+def tensor_hooks(tensor: Tensor) -> list[TensorHook]:
     """Return the hooks on the gradient of a tensor, each with the method that registers it."""
     kinds = {
         "register_hook": "_backward_hooks",
