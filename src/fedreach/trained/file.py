@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from fedreach.engines.trainer import logits_and_features
 from fedreach.errors import ConfigError
+from fedreach.models.draws import drawn_from, generators_kept, states
 from fedreach.storage import disk
 from fedreach.storage.files import UNFINISHED
 
@@ -34,11 +35,11 @@ class Features(nn.Module):
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, ...]:
         if not self.has_features:
-            return (self.net(inputs),)
+            return (self.net(inputs).float(),)
         seen: list[Tensor] = []
         last = [part for part in self.net.modules() if isinstance(part, nn.Linear)][-1]
         with last.register_forward_pre_hook(lambda _, args: seen.append(args[0])):
-            logits = self.net(inputs)
+            logits = self.net(inputs).float()
         return logits, seen[0]
 
 
@@ -55,8 +56,9 @@ def content(
         outputs: Names of what an ONNX graph returns; its input is ``samples``.
 
     Raises:
-        ConfigError: If torch.export cannot follow the module, or what writes ONNX is missing.
+        ConfigError: If torch.export cannot follow the module, it draws random numbers, or what writes ONNX is missing.
     """
+    _refuse_draws(module, example)
     with _quiet():
         try:
             dynamic = ({0: torch.export.Dim("m")},)
@@ -72,6 +74,23 @@ def content(
         found = io.BytesIO()
         torch.export.save(program, found, extra_files={ABOUT: json.dumps(about, indent=1)})
         return found.getvalue()
+
+
+def _refuse_draws(module: nn.Module, example: Tensor) -> None:
+    """Refuse a module that draws random numbers in evaluation, which a graph would draw without a seed, or never again.
+
+    Raises:
+        ConfigError: If it does.
+    """
+    before = states(example.device)
+    with torch.no_grad(), generators_kept(example.device):
+        module(example)
+        drawn = drawn_from(before, example.device)
+    if drawn:
+        raise ConfigError(
+            f"The model draws random numbers in evaluation (by {' and '.join(drawn)}), which FedReach seeds by each "
+            "example and a graph cannot. Export it --to safetensors, or draw none where self.training is False."
+        )
 
 
 def _onnx(program: torch.export.ExportedProgram, about: Mapping[str, Any], outputs: Sequence[str]) -> bytes:
