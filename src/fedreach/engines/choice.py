@@ -78,7 +78,7 @@ def build_engine(
 ) -> TorchEngine:
     """Return the engine of this name, see `TorchEngine`; ``"auto"`` takes the fastest, see `choose`.
 
-    A named engine that would compute something else gives way to `sequential`, with a Python warning.
+    A named engine that would fail or compute something else gives way to `sequential`, with a Python warning.
 
     Args:
         name: A name of `ENGINES`, or ``"auto"``.
@@ -92,7 +92,7 @@ def build_engine(
 
     Raises:
         ConfigError: If the engine is not known, or cannot train the model.
-        TrainingError: If it fails on a few examples.
+        TrainingError: If each engine that ``"auto"`` tries fails.
     """
     if name == "auto":
         name, examined = choose(task, device, threads, precision, cohort=cohort).name, True
@@ -105,17 +105,20 @@ def build_engine(
 
 
 def examine_named(name: str, task: Task, device: str = "cpu") -> str | None:
-    """Return the warning that a named engine gives way to `sequential`, as it computes something else; None: it trains.
+    """Return the warning that a named engine gives way to `sequential`; None: it trains the model as torch does.
 
     Raises:
         ConfigError: If the engine cannot train the model at all.
-        TrainingError: If it fails on a few examples.
     """
     kind = ENGINES.get(name, Sequential)
     if kind is Sequential or not len(task.data.labels):
         return None
     examination = Examination(task, device)
-    why = examination.only_plain or examination.difference(kind)
+    try:
+        why = examination.only_plain or examination.difference(kind)
+    except TrainingError as error:
+        first_line = str(error.__cause__ or error).partition("\n")[0].rstrip(".")
+        why = f"it fails on a few examples ({first_line})"
     return None if why is None else f"engine sequential: {name} would not train the model as torch does: {why}"
 
 
