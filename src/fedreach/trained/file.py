@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import os
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -22,6 +23,7 @@ from fedreach.storage import disk
 from fedreach.storage.files import UNFINISHED
 
 ABOUT = "fedreach.json"
+COLOR = re.compile(r"\x1b\[[0-9;]*m")
 ENDINGS = {"torch": ".pt2", "onnx": ".onnx"}
 
 
@@ -56,7 +58,8 @@ def content(
         outputs: Names of what an ONNX graph returns; its input is ``samples``.
 
     Raises:
-        ConfigError: If torch.export cannot follow the module, it draws random numbers, or what writes ONNX is missing.
+        ConfigError: If torch.export cannot follow the module, it draws random numbers, what writes ONNX is missing, or
+            onnxruntime cannot run it.
     """
     _refuse_draws(module, example)
     with _quiet():
@@ -70,7 +73,9 @@ def content(
                 "processes that have FedReach."
             ) from error
         if library == "onnx":
-            return _onnx(program, about, outputs)
+            written = _onnx(program, about, outputs)
+            _check_onnx_runs(written, example)
+            return written
         found = io.BytesIO()
         torch.export.save(program, found, extra_files={ABOUT: json.dumps(about, indent=1)})
         return found.getvalue()
@@ -113,6 +118,23 @@ def _onnx(program: torch.export.ExportedProgram, about: Mapping[str, Any], outpu
     return written
 
 
+def _check_onnx_runs(graph: bytes, example: Tensor) -> None:
+    """Refuse a graph that onnxruntime does not run, where that is installed: it lacks operations in bfloat16, say.
+
+    Raises:
+        ConfigError: If it does not.
+    """
+    try:
+        import onnxruntime
+    except ImportError:
+        return
+    try:
+        session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
+        session.run(None, {"samples": example.cpu().numpy()})
+    except Exception as error:  # it has classes of its own for each reason
+        raise ConfigError(f"onnxruntime cannot run this model: {_first(error)}. Export it --to torch.") from error
+
+
 def put(path: Path, text: bytes | str) -> None:
     """Write a file, whole or not at all.
 
@@ -147,4 +169,5 @@ def _quiet() -> Iterator[None]:
 
 
 def _first(error: Exception) -> str:
-    return f"{error}".strip().partition("\n")[0].rstrip(".")
+    """Return the first line of an error, without the colors that torch.onnx gives it."""
+    return COLOR.sub("", f"{error}").strip().partition("\n")[0].rstrip(".")
