@@ -97,10 +97,11 @@ class TrainedModel(nn.Module):
         return logits
 
     def _several_inputs(self) -> Tensor:
-        """Return inputs of the module, which differ where they are numbers."""
+        """Return inputs of the module, which differ in size and sign where they are numbers."""
         x: Tensor = self.inputs(self.expected.example())[:1].repeat_interleave(TRIED, 0)
         if x.is_floating_point():
-            x += torch.arange(TRIED, device=x.device).view(-1, *[1] * (x.dim() - 1))
+            steps = torch.arange(1, TRIED + 1, device=x.device)
+            x += torch.where(steps % 2 == 1, steps, -steps).view(-1, *[1] * (x.dim() - 1))
         return x
 
     def raw(self, samples: Any) -> Tensor:
