@@ -170,9 +170,12 @@ def watched(folder: Path) -> Iterator[Watch]:
 
 
 def killed(watch: Watch, moment: int, half: bool = False) -> State:
-    """Return the folder of a process that was killed after so many operations; of a last write, the `half`."""
+    """Return the folder of a process that was killed after so many operations; where the last is a write, its `half`.
+
+    A write that other operations followed was whole, whether it was synced or not.
+    """
     state = after(watch, moment)
-    if half and state.pending and state.pending[-1].what == "write":
+    if half and moment and watch.done[moment - 1].what == "write":
         last = state.pending.pop()
         state.pending.append(last._replace(data=last.data[: len(last.data) // 2]))
     return state.with_(state.pending)

@@ -190,3 +190,16 @@ def test_a_model_that_is_edited_is_examined_again(fedreach: Command, home: Path)
     (home / "y").mkdir()
     (home / "y" / "engine.json").write_text(engine, encoding="utf-8")
     assert "draws random numbers by numpy" in fedreach("run", "tiny.toml", "--out", "y", *named).stderr
+
+
+def test_an_engine_that_is_noted_gives_way_too_and_the_explanation_agrees(fedreach: Command, home: Path) -> None:
+    (home / "noisy.py").write_text(OWN_MODEL, encoding="utf-8")
+    own = ["--set", "model.name=noisy.py:Noisy"]
+    note(home / "x", "stacked")
+    told = "engine sequential: stacked would not train the model as torch does: the model draws random numbers by numpy"
+    assert told in explained(fedreach, *own)
+    done = fedreach("run", "tiny.toml", "--out", "x", *own)
+    assert done.exit_code == 0, done.output
+    assert f"warning: {told}" in done.stderr
+    fedreach("run", "tiny.toml", "--out", "z", *own, "--set", "engine.name=sequential")
+    assert (home / "x" / "last.safetensors").read_bytes() == (home / "z" / "last.safetensors").read_bytes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib
 import pickle
@@ -25,6 +26,7 @@ from fedreach.experiments.naming import Shelf, importable, plain, said
 from fedreach.federation.selection import FunctionSelection, PowerOfChoice, Uniform
 from fedreach.federation.weighting import ByEntropy
 from fedreach.models import build
+from fedreach.models.instance import ModuleInstance
 
 
 @pytest.fixture
@@ -335,3 +337,29 @@ def test_a_part_of_a_module_of_ones_own_has_another_name_once_what_that_imports_
         return subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
 
     assert name(1) == name(1) != name(2)
+
+
+def hooked(factor: float) -> nn.Module:
+    """Return a layer whose gradient is scaled by a hook on its weight."""
+    module = nn.Linear(3, 2, bias=False)
+    module.weight.register_hook(lambda gradient: factor * gradient)
+    return module
+
+
+def gradient(module: nn.Module) -> torch.Tensor:
+    module(torch.ones(1, 3)).sum().backward()
+    found = module.weight.grad
+    assert isinstance(found, torch.Tensor)
+    return found
+
+
+def test_a_module_keeps_the_hooks_on_its_gradients_in_other_processes(shelf: Shelf) -> None:
+    """torch's own pickles and copies drop them, and the module would train otherwise."""
+    name = said("model", hooked(0.0), shelf)
+    assert name == said("model", hooked(0.0), shelf) != said("model", hooked(2.0), shelf)
+    assert gradient(read_anew(name, shelf)()).tolist() == [[0.0] * 3] * 2
+
+
+def test_a_copy_of_a_module_that_was_handed_over_keeps_the_hooks_on_its_gradients() -> None:
+    made = copy.deepcopy(ModuleInstance(hooked(0.0)))()
+    assert gradient(made).tolist() == [[0.0] * 3] * 2

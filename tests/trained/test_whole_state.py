@@ -167,7 +167,18 @@ def centred():
     return nn.Sequential(Centred(), nn.Linear(6, 2))
 
 
-@pytest.mark.parametrize("model", [normalized, centred])
+class CentredIfFull(nn.Module):
+    """Normalizes by batches that hold more than a few examples."""
+
+    def forward(self, x):
+        return x - x.mean(0) if len(x) > 4 else x
+
+
+def centred_if_full():
+    return nn.Sequential(CentredIfFull(), nn.Linear(6, 2))
+
+
+@pytest.mark.parametrize("model", [normalized, centred, centred_if_full])
 def test_a_clients_predictions_do_not_depend_on_other_rows_of_the_file(model, data, tmp_path):
     from fedreach.trained.export import predicted
 

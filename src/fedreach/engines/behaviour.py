@@ -1,4 +1,4 @@
-"""What a trial on two examples tells of a module: whether it fits the data, draws, mixes examples, or keeps count."""
+"""What a trial on a few examples tells of a module: whether it fits the data, draws, mixes examples, or keeps count."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from fedreach.models.flat import narrow_types
 from fedreach.models.outputs import not_a_tensor
 from fedreach.models.state import Snapshot
 
-FAR = 1e-3  # relative: outputs of one example that differ by more, beside another one, do not differ by rounding
+TRIED = 8  # examples of a trial
+ALONE = 4  # of these are evaluated in a batch of themselves alone, too
+FAR = 1e-3  # relative: outputs of one example that differ by more, in batches of one size, do not differ by rounding,
+FAR_IN_HALF = 3e-2  # and these in batches of two sizes, which kernels for bfloat16 round otherwise
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ def mixes_examples(module: nn.Module, x: Tensor) -> bool:
 
     Args:
         module: Stays as it is.
-        x: (2, ...) two inputs that differ.
+        x: (m, ...) inputs that differ, at least two.
 
     Example:
         >>> x = torch.tensor([[0.0, 1.0], [2.0, 5.0]])
@@ -94,7 +97,7 @@ def mixes_examples(module: nn.Module, x: Tensor) -> bool:
 def behaviour_of(
     module: nn.Module, samples: Samples, outputs: tuple[int, ...], losses: Callable[..., Any]
 ) -> Behaviour:
-    """Return what a trial on two examples tells; the module stays as it is.
+    """Return what a trial on a few examples tells; the module stays as it is.
 
     Args:
         module: The model.
@@ -109,7 +112,8 @@ def behaviour_of(
     """
     trial = copied(module)
     first = Snapshot(trial)
-    x, y = samples.batch(torch.tensor([0, min(1, len(samples) - 1)], device=samples.y.device))
+    several, targets = samples.batch(torch.arange(TRIED, device=samples.y.device).clamp(max=len(samples) - 1))
+    x, y = several[:2], targets[:2]
     name, drew, counts = type(module).__name__, list[bool](), tuple[str, ...]()
     with torch.no_grad(), generators_kept(x.device):
         for training in (True, False):
@@ -132,7 +136,7 @@ def behaviour_of(
                 with suppress(Exception):  # a loss that fails is told of with the client and the round
                     losses(logits, y, None)
             drew.append(bool(drawn_from(before, x.device)))
-        mixes = normalizes_by_batch(trial) or _mixes(trial, x)
+        mixes = normalizes_by_batch(trial) or _mixes(trial, several)
     if refers_elsewhere(trial, x):
         raise ConfigError(
             f"The model {name} must go on by itself when it is copied; got hooks or functions that refer to the layers "
@@ -170,15 +174,24 @@ def _advice(module: nn.Module, x: Tensor) -> str:
 
 
 def _mixes(module: nn.Module, x: Tensor) -> bool:
-    """Return whether an example's outputs in evaluation depend on the other one of its batch."""
-    first, found = Snapshot(module), []
-    for batch in (x, x[[0, 0]], x, x[[0, 0]]):
+    """Return whether an example's outputs in evaluation depend on the others of its batch, or on how many these are."""
+    first = Snapshot(module)
+
+    def outputs(batch: Tensor) -> Tensor:
         first.restore()
-        try:
-            found.append(module(batch)[0])
-        except Exception:
-            return False
-    pairs = list(zip(found, found[2:], strict=False))
-    if not all(torch.equal(one, other) for one, other in pairs):  # it draws numbers in evaluation
+        found: Tensor = module(batch).float()
+        return found
+
+    try:
+        together, again, pair = outputs(x), outputs(x), outputs(x[:2])
+        alone = [outputs(x[[place] * len(x)])[0] for place in range(min(ALONE, len(x)))]
+    except Exception:
         return False
-    return not torch.allclose(found[0], found[1], rtol=FAR, atol=FAR * float(found[0].abs().max()), equal_nan=True)
+    if not torch.equal(together, again):  # it draws numbers in evaluation
+        return False
+    largest = float(together.abs().max())
+    pairs = [(one, other, FAR) for one, other in zip(alone, together, strict=False)]
+    pairs += [(one, other, FAR_IN_HALF) for one, other in zip(pair, together, strict=False)]
+    return not all(
+        torch.allclose(one, other, rtol=far, atol=far * largest, equal_nan=True) for one, other, far in pairs
+    )

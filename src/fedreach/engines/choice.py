@@ -1,6 +1,7 @@
 """Which engine trains: by name, or the fastest by a short trial; in both cases only if it computes this model."""
 
 import time
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -77,6 +78,8 @@ def build_engine(
 ) -> TorchEngine:
     """Return the engine of this name, see `TorchEngine`; ``"auto"`` takes the fastest, see `choose`.
 
+    A named engine that would fail or compute something else gives way to `sequential`, with a Python warning.
+
     Args:
         name: A name of `ENGINES`, or ``"auto"``.
         task: What is trained.
@@ -88,35 +91,35 @@ def build_engine(
             found out, unless it is `sequential`.
 
     Raises:
-        ConfigError: If the engine is not known, cannot train the model, or computes something else.
-        TrainingError: If it fails on a few examples.
+        ConfigError: If the engine is not known, or cannot train the model.
+        TrainingError: If each engine that ``"auto"`` tries fails.
     """
     if name == "auto":
         name, examined = choose(task, device, threads, precision, cohort=cohort).name, True
     if name not in ENGINES:
         raise ConfigError(f"engine.name must be known; got {name!r}." + nearest(name, [*ENGINES, "auto"]))
-    if not examined and (why := unlike_torch(name, task, device)) is not None:
-        raise ConfigError(_computes_otherwise(name, task, why))
+    if not examined and (warning := examine_named(name, task, device)) is not None:
+        warnings.warn(warning, stacklevel=2)
+        name = "sequential"
     return TorchEngine(ENGINES[name], task, device, threads, precision)
 
 
-def unlike_torch(name: str, task: Task, device: str = "cpu") -> str | None:
-    """Return what an engine that is named would compute otherwise than torch, in words; None where it is right.
+def examine_named(name: str, task: Task, device: str = "cpu") -> str | None:
+    """Return the warning that a named engine gives way to `sequential`; None: it trains the model as torch does.
 
     Raises:
         ConfigError: If the engine cannot train the model at all.
-        TrainingError: If it fails on a few examples.
     """
     kind = ENGINES.get(name, Sequential)
     if kind is Sequential or not len(task.data.labels):
         return None
     examination = Examination(task, device)
-    return examination.only_plain or examination.difference(kind)
-
-
-def _computes_otherwise(name: str, task: Task, why: str) -> str:
-    model = type(task.module).__name__
-    return f"engine.name = {name!r} may not train {model} as torch does: {why}. Use 'auto' or 'sequential'."
+    try:
+        why = examination.only_plain or examination.difference(kind)
+    except TrainingError as error:
+        first_line = str(error.__cause__ or error).partition("\n")[0].rstrip(".")
+        why = f"it fails on a few examples ({first_line})"
+    return None if why is None else f"engine sequential: {name} would not train the model as torch does: {why}"
 
 
 def choose(
@@ -154,7 +157,8 @@ def choose(
         try:
             engine = TorchEngine(kind, trial, device, threads, precision)
             if kind is not Sequential and (why := examination.difference(kind)) is not None:
-                wrong[name], refused[name] = why, _computes_otherwise(name, task, why)
+                wrong[name] = why
+                refused[name] = f"{name} would not train {type(task.module).__name__} as torch does: {why}"
                 continue
             seconds[name] = _round_seconds(engine, middle, local)
         except (ConfigError, TrainingError) as error:  # the latter where a model cannot be stacked, as is seen late

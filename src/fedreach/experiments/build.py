@@ -19,7 +19,7 @@ from fedreach.data.partition.divide import Labelled
 from fedreach.data.sets.catalogue import load
 from fedreach.data.shifts import shift_unseen
 from fedreach.data.validation import for_validation
-from fedreach.engines.choice import EngineChoice, choose, unlike_torch
+from fedreach.engines.choice import EngineChoice, choose, examine_named
 from fedreach.engines.protocols import Task
 from fedreach.errors import ConfigError
 from fedreach.evaluation.metrics import AUROC, Metric, refuse_metrics
@@ -165,10 +165,10 @@ class Builder:
         e, task = self.experiment, self._task(data, seed)
         return choose(task, e.engine.device, threads, e.engine.precision, cohort=self.federation(seed).cohort)
 
-    def unlike_torch(self, data: FederatedData, seed: int) -> str | None:
-        """Return what the engine that is named would compute otherwise than torch; None where it is right."""
+    def examine_named_engine(self, data: FederatedData, seed: int) -> str | None:
+        """Return the warning that the named engine gives way, see `fedreach.engines.choice.examine_named`."""
         engine = self.experiment.engine
-        return unlike_torch(engine.name, self._task(data, seed), engine.device)
+        return examine_named(engine.name, self._task(data, seed), engine.device)
 
     def _task(self, data: FederatedData, seed: int) -> Task:
         shape, outputs = data.dataset.sample_shape, data.dataset.outputs

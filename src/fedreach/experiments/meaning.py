@@ -14,7 +14,7 @@ import linecache
 import re
 import sys
 from collections import ChainMap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import MISSING
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -26,6 +26,7 @@ from torch import nn
 
 from fedreach import registry
 from fedreach.config.own_files import imported_by, module_files
+from fedreach.models.copying import TensorHook, register_hooks, tensor_hooks
 from fedreach.storage.code import READS_ITSELF, digest_of_code
 from fedreach.storage.definitions import AT_RUN_TIME
 
@@ -64,8 +65,9 @@ def tensor_reduced(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def parameter_reduced(parameter: nn.Parameter) -> tuple[Any, ...]:
-    """Return a parameter as an array, likewise."""
-    return _parameter, (parameter.detach().cpu().numpy(), parameter.requires_grad)
+    """Return a parameter as an array, likewise, with the hooks on its gradient, which torch's own way drops."""
+    hooks = tensor_hooks(parameter)
+    return _parameter, (parameter.detach().cpu().numpy(), parameter.requires_grad, *([hooks] if hooks else []))
 
 
 def missing_reduced(missing: Any) -> str:
@@ -77,8 +79,10 @@ def _tensor(array: Any) -> torch.Tensor:
     return torch.from_numpy(array.copy())
 
 
-def _parameter(array: Any, requires_grad: bool) -> nn.Parameter:
-    return nn.Parameter(torch.from_numpy(array.copy()), requires_grad)
+def _parameter(array: Any, requires_grad: bool, hooks: Sequence[TensorHook] = ()) -> nn.Parameter:
+    parameter = nn.Parameter(torch.from_numpy(array.copy()), requires_grad)
+    register_hooks(parameter, hooks)
+    return parameter
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it is not typed

@@ -160,7 +160,7 @@ def each_round_of(
                 engine = _engine(builder, data, seed, threads, noted)
                 builder = _with_engine(builder, seed, engine, noted)
                 with _recorded_engine(experiment, noted.path / _note(builder, seed)):
-                    made = builder.simulation(data, seed, threads, examined=engine.examined)
+                    made = builder.simulation(data, seed, threads, examined=True)
                 _note_examined(builder, seed, noted)
                 simulation = replace(made, memory_file=folder / MEMORY)
                 for line in (engine.warning, _draws(simulation)):
@@ -264,32 +264,34 @@ def _baselines(
 
 
 class _Engine(NamedTuple):
-    """Which engine trains."""
+    """Which engine trains; it is known to compute the model."""
 
     name: str
     why: str  # it is named, or noted, or was tried now
-    examined: bool  # whether it is known to compute the model
     warning: str | None = None  # what people are told, once
+    is_chosen: bool = False  # by a trial: other runs of a comparison may have agreed on another one meanwhile
 
 
 def _engine(builder: Builder, data: FederatedData, seed: int, threads: int, agreed: RunFolder) -> _Engine:
-    section, note = builder.experiment.engine, _note(builder, seed)
-    record = agreed.read_json(note)
-    if section.name != "auto":
-        examined = record is not None and record.get("name") == section.name and _is_examined(builder, record)
-        if not examined and (why := builder.unlike_torch(data, seed)) is not None:
-            told = f"engine sequential: {section.name} would not train the model as torch does: {why}"
-            return _Engine("sequential", told, True, told)
-        return _Engine(section.name, f"engine {section.name}: the experiment says so", True)
-    if record is None:
+    experiment, note = builder.experiment, _note(builder, seed)
+    name, record = experiment.engine.name, agreed.read_json(note)
+    why = f"engine {name}: the experiment says so"
+    if name == "auto" and record is None:
         choice = builder.choice(data, seed, threads)
-        return _Engine(choice.name, str(choice), True, choice.warning)
-    if record.get("name") not in ENGINES:
-        raise RunFolderError(
-            f"{agreed.path / note} must name an engine; got {record.get('name')!r}. Remove it to have one tried anew."
-        )
-    why = f"engine {record['name']}: noted in {agreed.path / note}"
-    return _Engine(record["name"], why, _is_examined(builder, record))
+        return _Engine(choice.name, str(choice), choice.warning, is_chosen=True)
+    if name == "auto":
+        name = (record or {}).get("name", "")
+        why = f"engine {name}: noted in {agreed.path / note}"
+        if name not in ENGINES:
+            raise RunFolderError(
+                f"{agreed.path / note} must name an engine; got {name!r}. Remove it to have one tried anew."
+            )
+    if record is None or record.get("name") != name or not _is_examined(builder, record):
+        with _recorded_engine(experiment, agreed.path / note):
+            warning = _with_name(builder, name).examine_named_engine(data, seed)
+        if warning is not None:
+            return _Engine("sequential", warning, warning)
+    return _Engine(name, why)
 
 
 def _is_examined(builder: Builder, record: Mapping[str, Any]) -> bool:
@@ -315,12 +317,16 @@ def _note(builder: Builder, seed: int) -> str:
 
 def _with_engine(builder: Builder, seed: int, engine: _Engine, agreed: RunFolder) -> Builder:
     """Return the builder with the engine that trains, which is noted where the experiment leaves it open."""
-    section, name = builder.experiment.engine, engine.name
-    if section.name == "auto":
-        note = _note(builder, seed)
-        content = {"name": name, "examined": _model_digest(builder)}  # by the choice, if nothing is noted so far
-        name = (agreed.read_json(note) or agreed.agree_on(note, content))["name"]
-    section = section.model_copy(update={"name": name})
+    name = engine.name
+    if engine.is_chosen:
+        content = {"name": name, "examined": _model_digest(builder)}
+        name = agreed.agree_on(_note(builder, seed), content)["name"]
+    return _with_name(builder, name)
+
+
+def _with_name(builder: Builder, name: str) -> Builder:
+    """Return the builder with the engine of this name."""
+    section = builder.experiment.engine.model_copy(update={"name": name})
     return replace(builder, experiment=builder.experiment.model_copy(update={"engine": section}))
 
 

@@ -3,7 +3,6 @@
 Of Flower's `Strategy` it overrides what is sent (`configure_...`) and what becomes of the replies (`aggregate_...`).
 """
 
-import copy
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,6 +45,7 @@ from fedreach.flower.messages import FAILED
 from fedreach.flower.open_round import OpenRound
 from fedreach.flower.outgoing import Outgoing
 from fedreach.flower.serving import RemoteServing, serve_clients
+from fedreach.models.copying import copied
 from fedreach.models.flat import Layout, flatten
 from fedreach.models.state import constant_arrays, set_constants
 from fedreach.runs.callbacks import Callback, told
@@ -144,7 +144,7 @@ class FedReachStrategy(Strategy):
                 f"{type(federation.server).__name__} trains on data of the server's own. Pass "
                 "engine=server_engine(..., own=(x, y))."
             )
-        model = copy.deepcopy(model)  # that of the caller stays as it is
+        model = copied(model)  # that of the caller stays as it is
         self.federation, self.layout, self.rounds, self.timeout = federation, Layout.of(model), rounds, timeout
         if engine is not None and engine.layout != self.layout:
             raise ConfigError(

@@ -8,7 +8,7 @@ gradient; a copy starts without that gradient, as nothing reads the tensor befor
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import Tensor, nn
@@ -17,6 +17,8 @@ from fedreach.errors import ConfigError
 
 COMPUTES_WEIGHTS = {("torch.nn.utils.weight_norm", "WeightNorm"), ("torch.nn.utils.spectral_norm", "SpectralNorm")}
 """Modules and names of the hooks that compute a layer's weight; looked up by name, as both are deprecated."""
+TensorHook = tuple[str, Callable[..., Any]]
+"""A hook on the gradient of a tensor, and the method that registers it."""
 
 
 def copied(module: nn.Module) -> nn.Module:
@@ -46,8 +48,7 @@ def copied(module: nn.Module) -> nn.Module:
             f"{str(error).partition('.')[0] or type(error).__name__}. Compute such tensors in forward()."
         ) from error
     for ours, theirs in zip(other.parameters(), module.parameters(), strict=True):
-        for register, hook in tensor_hooks(theirs):
-            getattr(ours, register)(hook)
+        register_hooks(ours, tensor_hooks(theirs))
     return other
 
 
@@ -65,7 +66,13 @@ def computed_weights(layer: nn.Module) -> list[str]:
     return [name for name in names if name in vars(layer)]
 
 
-def tensor_hooks(tensor: Tensor) -> list[tuple[str, Callable[..., Any]]]:
+def register_hooks(tensor: Tensor, hooks: Iterable[TensorHook]) -> None:
+    """Register hooks on the gradient of a tensor, as `tensor_hooks` returns them."""
+    for register, hook in hooks:
+        getattr(tensor, register)(hook)
+
+
+def tensor_hooks(tensor: Tensor) -> list[TensorHook]:
     """Return the hooks on the gradient of a tensor, each with the method that registers it."""
     kinds = {
         "register_hook": "_backward_hooks",

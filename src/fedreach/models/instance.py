@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -34,6 +35,10 @@ class ModuleInstance:
             redraw(module)
             module.__dict__[DRAWN] = True
         return module
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ModuleInstance:
+        """Return a copy that keeps the hooks on tensors, see `copied`."""
+        return ModuleInstance(copied(self.module))
 
 
 def redraw(module: nn.Module) -> None:

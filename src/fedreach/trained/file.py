@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import os
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -17,10 +18,12 @@ from torch import Tensor, nn
 
 from fedreach.engines.trainer import logits_and_features
 from fedreach.errors import ConfigError
+from fedreach.models.draws import drawn_from, generators_kept, states
 from fedreach.storage import disk
 from fedreach.storage.files import UNFINISHED
 
 ABOUT = "fedreach.json"
+COLOR = re.compile(r"\x1b\[[0-9;]*m")
 ENDINGS = {"torch": ".pt2", "onnx": ".onnx"}
 
 
@@ -34,11 +37,11 @@ class Features(nn.Module):
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, ...]:
         if not self.has_features:
-            return (self.net(inputs),)
+            return (self.net(inputs).float(),)
         seen: list[Tensor] = []
         last = [part for part in self.net.modules() if isinstance(part, nn.Linear)][-1]
         with last.register_forward_pre_hook(lambda _, args: seen.append(args[0])):
-            logits = self.net(inputs)
+            logits = self.net(inputs).float()
         return logits, seen[0]
 
 
@@ -55,8 +58,10 @@ def content(
         outputs: Names of what an ONNX graph returns; its input is ``samples``.
 
     Raises:
-        ConfigError: If torch.export cannot follow the module, or what writes ONNX is missing.
+        ConfigError: If torch.export cannot follow the module, it draws random numbers, what writes ONNX is missing, or
+            onnxruntime cannot run it.
     """
+    _refuse_draws(module, example)
     with _quiet():
         try:
             dynamic = ({0: torch.export.Dim("m")},)
@@ -68,10 +73,29 @@ def content(
                 "processes that have FedReach."
             ) from error
         if library == "onnx":
-            return _onnx(program, about, outputs)
+            written = _onnx(program, about, outputs)
+            _check_onnx_runs(written, example)
+            return written
         found = io.BytesIO()
         torch.export.save(program, found, extra_files={ABOUT: json.dumps(about, indent=1)})
         return found.getvalue()
+
+
+def _refuse_draws(module: nn.Module, example: Tensor) -> None:
+    """Refuse a module that draws random numbers in evaluation, which a graph would draw without a seed, or never again.
+
+    Raises:
+        ConfigError: If it does.
+    """
+    before = states(example.device)
+    with torch.no_grad(), generators_kept(example.device):
+        module(example)
+        drawn = drawn_from(before, example.device)
+    if drawn:
+        raise ConfigError(
+            f"The model draws random numbers in evaluation (by {' and '.join(drawn)}), which FedReach seeds by each "
+            "example and a graph cannot. Export it --to safetensors, or draw none where self.training is False."
+        )
 
 
 def _onnx(program: torch.export.ExportedProgram, about: Mapping[str, Any], outputs: Sequence[str]) -> bytes:
@@ -92,6 +116,23 @@ def _onnx(program: torch.export.ExportedProgram, about: Mapping[str, Any], outpu
     onnx.helper.set_model_props(made.model_proto, {ABOUT: json.dumps(about)})
     written: bytes = made.model_proto.SerializeToString()
     return written
+
+
+def _check_onnx_runs(graph: bytes, example: Tensor) -> None:
+    """Refuse a graph that onnxruntime does not run, where that is installed: it lacks operations in bfloat16, say.
+
+    Raises:
+        ConfigError: If it does not.
+    """
+    try:
+        import onnxruntime
+    except ImportError:
+        return
+    try:
+        session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
+        session.run(None, {"samples": example.cpu().numpy()})
+    except Exception as error:  # it has classes of its own for each reason
+        raise ConfigError(f"onnxruntime cannot run this model: {_first(error)}. Export it --to torch.") from error
 
 
 def put(path: Path, text: bytes | str) -> None:
@@ -128,4 +169,5 @@ def _quiet() -> Iterator[None]:
 
 
 def _first(error: Exception) -> str:
-    return f"{error}".strip().partition("\n")[0].rstrip(".")
+    """Return the first line of an error, without the colors that torch.onnx gives it."""
+    return COLOR.sub("", f"{error}").strip().partition("\n")[0].rstrip(".")

@@ -14,7 +14,7 @@ import fedreach
 from fedreach import registry
 from fedreach.arrays import AnyArray, Float32s, Floats
 from fedreach.data.target_scale import TargetScale
-from fedreach.engines.behaviour import batches_of, mixes_examples
+from fedreach.engines.behaviour import TRIED, batches_of, mixes_examples
 from fedreach.engines.several import add_hooks
 from fedreach.engines.trainer import EVALUATION_BATCH, logits_and_features
 from fedreach.errors import ConfigError, DataError, RunFolderError
@@ -93,19 +93,20 @@ class TrainedModel(nn.Module):
         self.units: nn.Module = nn.Identity() if scale is None else Units(scale)
         add_hooks(net, expected.layout, expected.positions, num_classes)
         self.class_names: tuple[str, ...] | None = None if class_names is None else tuple(class_names)
-        self.mixes = mixes_examples(net, self._two_inputs())
+        self.mixes = mixes_examples(net, self._several_inputs())
         self.requires_grad_(False)
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.units(self.net(self.inputs(x)))
+        logits: Tensor = self.units(self.net(self.inputs(x)).float())
         return logits
 
-    def _two_inputs(self) -> Tensor:
-        """Return two inputs of the module, which differ where they are numbers."""
-        x: Tensor = self.inputs(self.expected.example()).clone()
+    def _several_inputs(self) -> Tensor:
+        """Return inputs of the module, which differ in size and sign where they are numbers."""
+        x: Tensor = self.inputs(self.expected.example())[:1].repeat_interleave(TRIED, 0)
         if x.is_floating_point():
-            x[1] += 1
+            steps = torch.arange(1, TRIED + 1, device=x.device)
+            x += torch.where(steps % 2 == 1, steps, -steps).view(-1, *[1] * (x.dim() - 1))
         return x
 
     def raw(self, samples: Any) -> Tensor:
