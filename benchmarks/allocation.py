@@ -99,7 +99,7 @@ def instance(clients: int, regime: str, seed: int) -> tuple[Any, int]:
     """
     import numpy as np
 
-    from fedreach.streams import generator
+    from fedreach._util.streams import generator
     from fedreach.wireless.radio import PaperRadio, Radio
 
     kind, example_bits, parameters = (Radio, 24_576, 62_006) if regime == "G" else (PaperRadio, 6_272, 44_426)
@@ -128,9 +128,9 @@ class Found(NamedTuple):
 def find(method: str, problem: Any, min_examples: int, seed: int) -> Found:
     """Choose clients by one of the methods."""
     from allocation_oracles import scip
-    from fedreach.streams import generator
-    from fedreach.wireless.allocation.baselines import DC, genetic_selection, sqrt_sort
-    from fedreach.wireless.allocation.search.solve import solve
+    from fedreach._util.streams import generator
+    from fedreach.wireless.baselines import DC, genetic_selection, sqrt_sort
+    from fedreach.wireless.solve import solve
 
     if method in OURS:
         tolerance = target(len(problem))[0] if method == "target" else GAP
@@ -169,8 +169,8 @@ def measured(work: Callable[[], Any], repeats: int, limit: int) -> tuple[Any, Ro
 
 def cell(method: str, clients: int, regime: str, seed: int, limit: int) -> None:
     """Run one method on one draw and print a line of JSON for it, and for each rule on the clients it chooses."""
-    from fedreach.streams import generator
-    from fedreach.wireless.allocation.rules import RULES
+    from fedreach._util.streams import generator
+    from fedreach.wireless.rules import RULES
 
     resource.setrlimit(resource.RLIMIT_AS, (int(MOST_MEMORY * memory()),) * 2)  # so that nothing else is ended for it
     signal.alarm(limit)
@@ -197,14 +197,20 @@ def profile(clients: int, regime: str, seed: int) -> dict[str, float]:
 
     The functions of a part are replaced, wherever they are imported, by ones that note the time and call them.
     """
-    from fedreach.wireless.allocation import exact, kernel
-    from fedreach.wireless.allocation.search import incumbent, knapsack
-    from fedreach.wireless.allocation.search.solve import solve
+    from fedreach.wireless import candidates, exact
+    from fedreach.wireless import exact as kernel
+    from fedreach.wireless.solve import solve
 
     functions = (
         (kernel.priced, kernel.sending),
-        (knapsack.fractional_cover,),
-        (knapsack.coarser, knapsack.cover_table, knapsack.cheapest_covers, knapsack.covers_below, incumbent.repaired),
+        (candidates.fractional_cover,),
+        (
+            candidates.coarser,
+            candidates.cover_table,
+            candidates.cheapest_covers,
+            candidates.covers_below,
+            candidates.repaired,
+        ),
         (exact.allocate_batch, exact.allocate),
     )
     solve(*instance(5, regime, seed))  # imports
@@ -229,7 +235,7 @@ def profile(clients: int, regime: str, seed: int) -> dict[str, float]:
 
         return call
 
-    modules = [module for name, module in sys.modules.items() if name.startswith("fedreach.wireless.allocation")]
+    modules = [module for name, module in sys.modules.items() if name.startswith("fedreach.wireless")]
     places = [(module, name, value) for module in modules for name, value in vars(module).items()]
     for part, some in zip(PARTS, functions, strict=False):
         for function in some:

@@ -1,6 +1,6 @@
 """The paper's sub-gradient loop for step (b) and its cubic, eq. 57 to 60, as printed and set right.
 
-A comparison, not a tool: `fedreach.wireless.allocation.baselines.best_frequencies` has the answer at once.
+A comparison, not a tool: `fedreach.wireless.baselines.best_frequencies` has the answer at once.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from fedreach.arrays import Floats
-from fedreach.errors import ConfigError, nearest
-from fedreach.wireless import cost
-from fedreach.wireless.allocation.problem import AllocationProblem
-from fedreach.wireless.allocation.rules.base import frequency_alone
+from fedreach._util.arrays import Floats
+from fedreach._util.errors import ConfigError, nearest
+from fedreach.wireless import problem as cost
+from fedreach.wireless.problem import AllocationProblem
+from fedreach.wireless.rules import frequency_alone
 
 Version = Literal["corrected", "printed"]
 RUNAWAY = 1e15  # times f^max: no way back, and float64 ends soon

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedreach.arrays import Floats
-from fedreach.errors import ConfigError, InfeasibleError
-from fedreach.wireless import cost
-from fedreach.wireless.allocation.problem import AllocationProblem
+from fedreach._util.arrays import Floats
+from fedreach._util.errors import ConfigError, InfeasibleError
+from fedreach.wireless import problem as cost
+from fedreach.wireless.problem import AllocationProblem
 
 
 def scip(

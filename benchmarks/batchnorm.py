@@ -21,13 +21,13 @@ from scipy.stats import t
 from torch import nn
 
 import fedreach
-from fedreach.arrays import Floats
+from fedreach._util.arrays import Floats
 from fedreach.data.datasets import Dataset
 from fedreach.data.shifts import SHIFTS, Examples, Shift
-from fedreach.federation.protocols import Serving
-from fedreach.federation.serving.batchnorm import BatchNormRefresh
-from fedreach.federation.serving.label_shift import LabelShift
-from fedreach.federation.values import State
+from fedreach.federation.adaptation.label_shift import LabelShift
+from fedreach.federation.adaptation.methods import BatchNormRefresh
+from fedreach.federation.base import Serving
+from fedreach.federation.types import State
 from harm import FEWEST, INPUTS, Trained, fitted, holdings, shown, train
 from harm_tables import KINDS, signed
 from seeds import asked, kept, tell

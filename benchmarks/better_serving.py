@@ -28,16 +28,17 @@ import numpy as np
 from scipy.stats import t
 
 import harm
-from fedreach.arrays import Floats
+from fedreach._util.arrays import Floats
 from fedreach.data.datasets import Dataset
 from fedreach.data.shifts import Examples, Shift
-from fedreach.evidence.corrections import holm
-from fedreach.federation.serving import evidence, mixing, priors
-from fedreach.federation.serving.guard import Chosen, Guard
-from fedreach.federation.serving.label_shift import LabelShift, scores
-from fedreach.federation.serving.mixing import weights
-from fedreach.federation.serving.softmax import log_softmax
-from fedreach.federation.values import Outputs, State
+from fedreach.evaluation.statistics import holm
+from fedreach.federation.adaptation import base as mixing
+from fedreach.federation.adaptation import base as priors
+from fedreach.federation.adaptation import online as evidence
+from fedreach.federation.adaptation.base import log_softmax, weights
+from fedreach.federation.adaptation.label_shift import LabelShift, scores
+from fedreach.federation.adaptation.safeguard import Chosen, Guard
+from fedreach.federation.types import Outputs, State
 from harm_shifts import Change, Pixels, affine
 from harm_tables import OF_LABELS, signed
 from seeds import asked, tell

@@ -38,22 +38,23 @@ import torch
 from scipy.stats import t
 from sklearn.cluster import KMeans
 
-from fedreach.arrays import Floats, Ints
-from fedreach.config.load import load
+from fedreach._util.arrays import Floats, Ints
+from fedreach._util.errors import FedReachError
 from fedreach.data.federated import FederatedData
-from fedreach.errors import FedReachError
-from fedreach.evaluation.populations import Group
-from fedreach.evidence.corrections import holm
-from fedreach.experiments.build import Builder
-from fedreach.federation.protocols import SelectionPolicy
-from fedreach.federation.selection import Clustered, Uniform
+from fedreach.evaluation.evaluator import Group
+from fedreach.evaluation.statistics import holm
+from fedreach.experiment.build import Builder
+from fedreach.experiment.load import load
+from fedreach.federation.adaptation import online
+from fedreach.federation.adaptation.base import HeldOut, fit
+from fedreach.federation.adaptation.label_shift import LabelShift, scores
+from fedreach.federation.base import SelectionPolicy
 from fedreach.federation.selection.base import Policy
-from fedreach.federation.serving import evidence
-from fedreach.federation.serving.fit import HeldOut, fit
-from fedreach.federation.serving.label_shift import LabelShift, scores
+from fedreach.federation.selection.labels import Clustered
+from fedreach.federation.selection.random import Uniform
 from fedreach.federation.state import FederationState
-from fedreach.federation.values import ClientView, Outputs, Reports, Selection, State
-from fedreach.simulation.simulation import Simulation, simulate
+from fedreach.federation.types import ClientView, Outputs, Reports, Selection, State
+from fedreach.runs.simulation import Simulation, simulate
 from harm_tables import signed
 from page import put
 from seeds import RESULTS
@@ -178,7 +179,7 @@ def cluster_evidence(u: Floats, base: Floats, pseudo_counts: float | None = None
         pseudo_counts: A of the cluster; None: its clients all have `base`.
     """
     point = float(log_sum(u + np.log(base)).sum())
-    return point if pseudo_counts is None else point + float(evidence.course(u, base, pseudo_counts).log_w[-1, 0])
+    return point if pseudo_counts is None else point + float(online.course(u, base, pseudo_counts).log_w[-1, 0])
 
 
 def measured(world: World) -> dict[str, float]:

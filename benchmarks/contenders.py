@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from measure import CANNOT, CORES, family
 
-from fedreach.engines import ENGINES
+from fedreach.engines.choice import ENGINES
 from tables import Row, Setting
 
 PEERS = Path(__file__).parent / "peers"

@@ -20,12 +20,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import page
-from fedreach.arrays import Floats
-from fedreach.evidence.corrections import LEVEL
-from fedreach.evidence.judgement import Judgement, judge
-from fedreach.evidence.power import POWER, seeds_to_equate, shift_found
-from fedreach.evidence.spread import t_quantile
-from fedreach.evidence.stein import plan_seeds
+from fedreach._util.arrays import Floats
+from fedreach.evaluation.statistics import (
+    LEVEL,
+    POWER,
+    Judgement,
+    judge,
+    plan_seeds,
+    seeds_to_equate,
+    shift_found,
+    t_quantile,
+)
 from tables import table
 
 PAGE = Path(__file__).parents[1] / "docs" / "statistics.md"

@@ -60,7 +60,7 @@ def updates(clients: int, numbers: int) -> Callable[[Any], Any]:
     """Return a function from ids to updates: mixtures of ten directions, as label skew makes them, and noise."""
     import numpy as np
 
-    from fedreach.streams import generator
+    from fedreach._util.streams import generator
 
     rng = generator(0, "updates")
     directions = rng.standard_normal((CLASSES, numbers), dtype=np.float32)
@@ -92,8 +92,8 @@ def reports_of(ids: Any, update: Any, part: Any, **more: Any) -> Any:
     """Return reports with everything that a part may look at."""
     import numpy as np
 
-    from fedreach.federation.values import Reports
-    from fedreach.streams import generator
+    from fedreach._util.streams import generator
+    from fedreach.federation.types import Reports
 
     rng = generator(1, "reports")
     metrics = {"num_examples": rng.integers(10, 500, len(ids)) * 1.0, "loss": rng.random(len(ids))}
@@ -106,10 +106,10 @@ def selection_work(policy: Any, clients: int, numbers: int) -> dict[str, Callabl
     """Return what is timed: a choice among clients that were all heard in round 1, and hearing a cohort."""
     import numpy as np
 
+    from fedreach._util.streams import generator
     from fedreach.federation.traits import Traits
-    from fedreach.federation.values import ClientView
-    from fedreach.streams import generator
-    from fedreach.testing.worlds import with_rates
+    from fedreach.federation.types import ClientView
+    from fedreach.testing.problems import with_rates
 
     rng, k, ids = generator(0, "view"), cohort(clients), np.arange(clients)
     counts = rng.integers(0, 50, (clients, CLASSES)) * 1.0
@@ -138,7 +138,7 @@ def weighting_work(weighting: Any, clients: int, numbers: int) -> dict[str, Call
     """Return what is timed: weights of reports whose updates, which no weighting reads, take no memory."""
     import numpy as np
 
-    from fedreach.federation.values import NO_STATE
+    from fedreach.federation.types import NO_STATE
 
     reports = reports_of(np.arange(clients), np.broadcast_to(np.float32(0), (clients, numbers)), weighting)
     return {"weigh": lambda: weighting.weights(NO_STATE, reports)}
@@ -187,8 +187,7 @@ def sketch_error(clients: int, numbers: int, sizes: list[int]) -> None:
     """Print for each size how far cosines are off and how many of minimax's choice are the same."""
     import numpy as np
 
-    from fedreach.federation.selection.shared.gradient_table import sketched
-    from fedreach.federation.selection.shared.similarity import first_by_similarity, gram, inverse, lengths
+    from fedreach.federation.selection.geometry import first_by_similarity, gram, inverse, lengths, sketched
 
     def cosines(rows: Any) -> Any:
         return gram(rows, inverse(lengths(rows)))[np.triu_indices(len(rows), 1)]

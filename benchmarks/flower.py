@@ -81,7 +81,7 @@ def overrides(clients: int, cohort: int, rounds: int) -> list[str]:
 
 def surroundings(folder: Path, clients: int, cohort: int, rounds: int) -> dict[str, str]:
     """Write the examples of each client for the plain app, and return the variables that both apps read."""
-    from fedreach.flower import FlowerExperiment
+    from fedreach.flower.experiment import FlowerExperiment
 
     asked = overrides(clients, cohort, rounds)
     data = FlowerExperiment(overrides=tuple(asked)).data
@@ -105,8 +105,8 @@ def surroundings(folder: Path, clients: int, cohort: int, rounds: int) -> dict[s
 
 def run_simulator(out: Path, asked: list[str]) -> None:
     """Run in FedReach's simulator, in this process, and write down when rounds ended."""
-    from fedreach.config.load import load
-    from fedreach.experiments.run import run
+    from fedreach.experiment.load import load
+    from fedreach.experiment.run import run
     from fedreach.runs.callbacks import Callback
 
     ends: list[float] = []

@@ -16,15 +16,16 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 
-from fedreach.arrays import Float32s
+from fedreach._util.arrays import Float32s
+from fedreach._util.errors import ConfigError
+from fedreach.data.assignment import Partition
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData, federate
-from fedreach.data.partition import Partition
-from fedreach.engines import Task, build_engine
-from fedreach.errors import ConfigError
+from fedreach.engines.choice import build_engine
+from fedreach.engines.models.networks import build
+from fedreach.engines.protocols import Task
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg
-from fedreach.models import build
 from tables import table
 
 ENGINES_TRIED = ("sequential", "auto")

@@ -26,27 +26,27 @@ import numpy as np
 import torch
 
 import fedreach
-from fedreach.arrays import Floats, Ints
+from fedreach._util.arrays import Floats, Ints
+from fedreach._util.errors import FedReachError
+from fedreach._util.streams import generator
 from fedreach.data.datasets import Dataset
 from fedreach.data.federated import FederatedData, federate
 from fedreach.data.partition import dirichlet_by_class
 from fedreach.data.shifts import SHIFTS, Examples, InputScale, Shift
+from fedreach.engines.models.flat import Layout
+from fedreach.engines.models.networks import lenet, mlp
 from fedreach.engines.trainer import answers
-from fedreach.errors import FedReachError
+from fedreach.federation.adaptation.base import HeldOut, fit
+from fedreach.federation.adaptation.label_shift import LabelShift
+from fedreach.federation.base import Serving
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
-from fedreach.federation.protocols import Serving
-from fedreach.federation.selection import Uniform
+from fedreach.federation.selection.random import Uniform
 from fedreach.federation.server import Average
-from fedreach.federation.serving.fit import HeldOut, fit
-from fedreach.federation.serving.label_shift import LabelShift
 from fedreach.federation.solvers import FedAvg
-from fedreach.federation.values import Outputs, State
+from fedreach.federation.types import Outputs, State
 from fedreach.federation.weighting import ByExamples
-from fedreach.models import lenet, mlp
-from fedreach.models.flat import Layout
-from fedreach.simulation.simulation import simulate
-from fedreach.streams import generator
+from fedreach.runs.simulation import simulate
 from harm_shifts import FRESH, IN_COLOR, Pixels
 from harm_tables import KINDS, text
 from seeds import asked, kept, tell

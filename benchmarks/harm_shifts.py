@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import fft, ndimage
 
-from fedreach.arrays import Floats
-from fedreach.data.shifts.base import WHITE, Examples, InputScale
+from fedreach._util.arrays import Floats
+from fedreach.data.shifts import WHITE, Examples, InputScale
 
 Change = Callable[[Floats, np.random.Generator], Floats]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import t
 
-from fedreach.arrays import Floats
+from fedreach._util.arrays import Floats
 from tables import table
 
 RULES = ("guarded", "unguarded")

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from fedreach.arrays import Floats, Ints
-from fedreach.config.load import load
-from fedreach.experiments.build import Builder
-from fedreach.federation.selection.hics import HiCS, estimated_entropy
+from fedreach._util.arrays import Floats, Ints
+from fedreach.experiment.build import Builder
+from fedreach.experiment.load import load
+from fedreach.federation.selection.labels import HiCS, estimated_entropy
 from outside import PAGE
 from page import put
 from tables import table

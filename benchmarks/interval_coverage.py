@@ -5,7 +5,7 @@
 
 A population gives accuracies of clients, whose mean is known. Each cell draws n clients 4000 times and counts the
 intervals that hold the mean; the Monte-Carlo standard error is 0.3 points at 95%. In parentheses is the mean length.
-`fedreach.evaluation.confidence` has the method that is used, and `tests/evaluation/test_confidence.py` fewer draws.
+`fedreach.evaluation.evaluator` has the method that is used, and `tests/evaluation/test_confidence.py` fewer draws.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import numpy as np
 from scipy import special, stats
 
 import page
-from fedreach.arrays import Floats
-from fedreach.evaluation.confidence import mean_interval
+from fedreach._util.arrays import Floats
+from fedreach.evaluation.evaluator import mean_interval
 from tables import table
 
 PAGE = Path(__file__).parents[1] / "docs" / "statistics.md"

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedreach.data.sets.catalogue import load
-from fedreach.errors import FedReachError
+from fedreach._util.errors import FedReachError
+from fedreach.data.sets import load
 
 
 class Arrays(NamedTuple):

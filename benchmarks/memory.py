@@ -86,10 +86,10 @@ def images(clients: int, shape: tuple[int, ...]) -> Any:
     """Return a federation of two images a client."""
     import numpy as np
 
+    from fedreach._util.streams import generator
+    from fedreach.data.assignment import Partition
     from fedreach.data.datasets import from_arrays
     from fedreach.data.federated import federate
-    from fedreach.data.partition import Partition
-    from fedreach.streams import generator
 
     x = generator(0, "images").integers(0, 256, (2 * clients, *shape), dtype=np.uint8)
     owner = np.arange(2 * clients) // 2
@@ -107,7 +107,7 @@ def simulation_of(
     from fedreach.federation.server import Average
     from fedreach.federation.solvers import SOLVERS
     from fedreach.federation.weighting import WEIGHTINGS
-    from fedreach.simulation.simulation import simulate
+    from fedreach.runs.simulation import simulate
 
     federation = Federation(
         selection=selection or SELECTIONS["uniform"](),
@@ -130,7 +130,7 @@ def population(row: Row, folder: Path) -> dict[str, float]:
 
 def training(row: Row, folder: Path) -> dict[str, float]:
     """Rounds in which clients may keep a vector as long as the model."""
-    from fedreach.storage.table import RowTable
+    from fedreach._util.row_store import RowTable
 
     began = time.perf_counter()
     hidden = {"hidden": [max(1, row.numbers // 795)]}  # 784 inputs, 10 outputs, and a constant
@@ -147,9 +147,9 @@ def minimax(row: Row, folder: Path) -> dict[str, float]:
     """Rounds of training and of minimax on sketches, after every client was heard once, with made-up sketches."""
     import numpy as np
 
-    from fedreach.federation.selection import Minimax
-    from fedreach.federation.values import Reports
-    from fedreach.streams import generator
+    from fedreach._util.streams import generator
+    from fedreach.federation.selection.losses import Minimax
+    from fedreach.federation.types import Reports
 
     began, policy = time.perf_counter(), Minimax(sketch=SKETCH)
     hidden = {"hidden": [max(1, row.numbers // 795)]}
@@ -165,17 +165,17 @@ def table(row: Row, folder: Path) -> dict[str, float]:
     """The server's table of updates: hearing everybody once, and then a cohort a round."""
     import numpy as np
 
-    from fedreach.federation.selection import GradientTable
-    from fedreach.federation.selection.shared import gradient_table
+    from fedreach._util.streams import generator
+    from fedreach.federation.selection import geometry
+    from fedreach.federation.selection.geometry import GradientTable
     from fedreach.federation.state import FederationState
-    from fedreach.federation.values import ClientView, Reports
+    from fedreach.federation.types import ClientView, Reports
     from fedreach.runs.folder import RunFolder
-    from fedreach.streams import generator
 
     began, rng, store = time.perf_counter(), generator(0, "updates"), RunFolder(folder)
     options = dict(row.options)
     if options.pop("whole", False):
-        gradient_table.LARGE = 2**62  # as small tables are kept
+        geometry.LARGE = 2**62  # as small tables are kept
     policy, ids = GradientTable(**options), np.arange(row.clients)
     block = rng.standard_normal((max(1, 2**24 // row.numbers), row.numbers), dtype=np.float32)
     state = policy.init(ClientView.of(ids, np.full(row.clients, 10)))
@@ -198,10 +198,10 @@ def mapped(row: Row, folder: Path) -> dict[str, float]:
     """Rounds of logistic regression on images that stay on disk; the file has holes, so that it takes no room here."""
     import numpy as np
 
-    from fedreach.data import mapped
+    from fedreach._util.streams import generator
+    from fedreach.data import stored as mapped
     from fedreach.data.federated import federate
     from fedreach.data.partition import iid
-    from fedreach.streams import generator
 
     samples = row.bytes_of_data // int(np.prod(LARGE_IMAGE))
     data_folder = folder.with_name("data")
@@ -224,8 +224,8 @@ def rounding(clients: int, numbers: int) -> dict[str, float]:
     import numpy as np
 
     from decisions import cohort, updates
-    from fedreach.federation.selection.shared.similarity import first_by_similarity, gram, inverse, lengths
-    from fedreach.storage.float16 import packed, unpacked
+    from fedreach._util.arrays import packed, unpacked
+    from fedreach.federation.selection.geometry import first_by_similarity, gram, inverse, lengths
 
     def cosines(rows: Any) -> Any:
         return gram(rows, inverse(lengths(rows)))[np.triu_indices(len(rows), 1)]

@@ -23,25 +23,25 @@ import numpy as np
 import torch
 
 import fedreach
-from fedreach.arrays import Float32s
-from fedreach.data.all_rows import on_all_rows
+from fedreach._util.arrays import Float32s
+from fedreach._util.errors import FedReachError
+from fedreach._util.streams import generator
 from fedreach.data.datasets import Dataset
 from fedreach.data.federated import FederatedData, federate
 from fedreach.data.partition import dirichlet_by_class
+from fedreach.data.validation import on_all_rows
 from fedreach.engines.batches import batch_plan
-from fedreach.errors import FedReachError
-from fedreach.evidence.judgement import paired
+from fedreach.engines.models.flat import bind, flatten
+from fedreach.evaluation.statistics import paired
+from fedreach.federation.base import Loss
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.losses import MOON, CrossEntropy
-from fedreach.federation.protocols import Loss
-from fedreach.federation.selection import Full
+from fedreach.federation.selection.random import Full
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg
 from fedreach.federation.weighting import ByExamples
-from fedreach.models.flat import bind, flatten
-from fedreach.simulation.simulation import Simulation, simulate
-from fedreach.streams import generator
+from fedreach.runs.simulation import Simulation, simulate
 from harm_tables import signed
 from moon_loop import Options, PlainLoop, projection_cnn
 from seeds import asked, kept, tell

@@ -31,16 +31,14 @@ import numpy as np
 import torch
 
 import fedreach as fr
-from fedreach.arrays import Floats, Ints
+from fedreach._util.arrays import Floats, Ints
+from fedreach.engines.models.flat import Layout, flatten
 from fedreach.engines.trainer import answers
-from fedreach.federation.serving.few_labels import FewLabels, moved_head
-from fedreach.federation.serving.few_shot import FewShot
-from fedreach.federation.serving.fit import HeldOut, fit
-from fedreach.federation.serving.label_shift import LabelShift
-from fedreach.federation.serving.softmax import log_softmax
-from fedreach.federation.serving.trust import expected_gain
-from fedreach.federation.values import Outputs, State
-from fedreach.models.flat import Layout, flatten
+from fedreach.federation.adaptation.base import HeldOut, fit, log_softmax
+from fedreach.federation.adaptation.few_labels import FewLabels, FewShot, moved_head
+from fedreach.federation.adaptation.label_shift import LabelShift
+from fedreach.federation.adaptation.trust import expected_gain
+from fedreach.federation.types import Outputs, State
 from natural_report import text
 from natural_rules import OTHERS, Head, Predict
 from natural_tables import TABLES, load

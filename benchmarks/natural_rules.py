@@ -12,11 +12,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import minimize
 
-from fedreach.arrays import Floats
-from fedreach.federation.serving.fit import HeldOut, fit
-from fedreach.federation.serving.label_shift import LabelShift, corrected, scores
-from fedreach.federation.serving.softmax import log_softmax
-from fedreach.federation.values import Outputs
+from fedreach._util.arrays import Floats
+from fedreach.federation.adaptation.base import HeldOut, fit, log_softmax
+from fedreach.federation.adaptation.label_shift import LabelShift, corrected, scores
+from fedreach.federation.types import Outputs
 
 Predict = Callable[[Outputs, Outputs], Floats]
 """Returns (m, c) log probabilities of some inputs, from the outputs of those that were seen and of these."""

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from fedreach.config.load import load
-from fedreach.experiments.build import Builder
-from fedreach.report.load import read
-from fedreach.report.values import Run
+from fedreach.experiment.build import Builder
+from fedreach.experiment.load import load
+from fedreach.report.numbers import Run
+from fedreach.report.read import read
+from fedreach.runs.checkpoint import read_models
 from fedreach.runs.folder import RunFolder
-from fedreach.runs.models import read_models
 from outside import PAGE
 from page import put
 from tables import table

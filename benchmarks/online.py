@@ -23,12 +23,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 
 import harm
-from fedreach.arrays import AnyArray, Floats, Ints
+from fedreach._util.arrays import AnyArray, Floats, Ints
+from fedreach._util.streams import generator
 from fedreach.data.datasets import Dataset
-from fedreach.federation.serving.label_shift import LabelShift
-from fedreach.federation.values import Outputs, State
-from fedreach.models import lenet
-from fedreach.streams import generator
+from fedreach.engines.models.networks import lenet
+from fedreach.federation.adaptation.label_shift import LabelShift
+from fedreach.federation.types import Outputs, State
 from seeds import asked, kept, tell
 from tables import table
 

@@ -16,10 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 import page
-from fedreach.evidence.judgement import Judgement, judge
-from fedreach.evidence.spread import spread
-from fedreach.report.load import read
-from fedreach.report.values import Comparison, Run
+from fedreach.evaluation.statistics import Judgement, judge, spread
+from fedreach.report.numbers import Comparison, Run
+from fedreach.report.read import read
 from served import signed
 from tables import table
 

@@ -13,12 +13,10 @@ from pathlib import Path
 import numpy as np
 
 import page
-from fedreach.evidence.judgement import Judgement
-from fedreach.evidence.spread import spread
-from fedreach.report.analysis.contrasts import contrasts
-from fedreach.report.analysis.rows import mean_of, rows_of, target_row
-from fedreach.report.load import read
-from fedreach.report.values import Comparison, Run
+from fedreach.evaluation.statistics import Judgement, spread
+from fedreach.report.analysis import contrasts, mean_of, rows_of, target_row
+from fedreach.report.numbers import Comparison, Run
+from fedreach.report.read import read
 from served import signed
 from tables import table
 

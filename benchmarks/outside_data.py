@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedreach.arrays import Ints
+from fedreach._util.arrays import Ints
+from fedreach.data.assignment import Partition
 from fedreach.data.datasets import Dataset
-from fedreach.data.partition.assignment import Partition
-from fedreach.data.sets.catalogue import load
+from fedreach.data.sets import load
 
 
 def fashion_mnist(*, mean: float = 0.0, std: float = 1.0) -> Dataset:

@@ -7,13 +7,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedreach.arrays import Float32s, Floats, Ints
+from fedreach._util.arrays import Float32s, Floats, Ints
 from fedreach.federation.selection.base import Policy
-from fedreach.federation.selection.hics import estimated_entropy
-from fedreach.federation.selection.shared.clustering import angles
-from fedreach.federation.selection.shared.urns import groups_within, poured
-from fedreach.federation.solvers.scaffold import Scaffold
-from fedreach.federation.values import ClientView, Reports, Selection, State
+from fedreach.federation.selection.labels import angles, estimated_entropy
+from fedreach.federation.selection.random import groups_within, poured
+from fedreach.federation.solvers import Scaffold
+from fedreach.federation.types import ClientView, Reports, Selection, State
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
-from fedreach.config.load import load
 from fedreach.data.federated import FederatedData
-from fedreach.experiments.build import Builder
+from fedreach.experiment.build import Builder
+from fedreach.experiment.load import load
 from seeds import Row, asked, kept, tell
 
 

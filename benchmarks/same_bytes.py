@@ -122,7 +122,7 @@ from pathlib import Path
 sys.path.append(sys.argv[1])
 from in_process import InProcess
 
-from fedreach.flower import FlowerExperiment
+from fedreach.flower.experiment import FlowerExperiment
 
 PARTS = {
     "memory": ["method.selection=minimax", "method.weighting=entropy", "method.solver=scaffold"],

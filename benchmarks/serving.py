@@ -27,12 +27,12 @@ from typing import Any
 
 import numpy as np
 
-from fedreach.arrays import Float32s, Floats, Ints
-from fedreach.evaluation.rungs import Client, in_groups
-from fedreach.federation.serving.fit import HeldOut, fit
-from fedreach.federation.serving.label_shift import LabelShift
-from fedreach.federation.values import Outputs
-from fedreach.streams import generator
+from fedreach._util.arrays import Float32s, Floats, Ints
+from fedreach._util.streams import generator
+from fedreach.evaluation.modes import Client, in_groups
+from fedreach.federation.adaptation.base import HeldOut, fit
+from fedreach.federation.adaptation.label_shift import LabelShift
+from fedreach.federation.types import Outputs
 from page import processor, put
 from tables import table
 

@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from fedreach.config.load import load
 from fedreach.data.federated import FederatedData
-from fedreach.engines import TorchEngine
-from fedreach.evaluation import Evaluator
-from fedreach.experiments.run import run
+from fedreach.engines.engine import TorchEngine
+from fedreach.evaluation.evaluator import Evaluator
+from fedreach.experiment.load import load
+from fedreach.experiment.run import run
 from fedreach.runs.callbacks import Callback
 from fedreach.runs.schema import RunRecord
 

@@ -4,7 +4,7 @@ python examples/06_own_serving.py
 """
 
 import fedreach as fr
-from fedreach.federation.serving.bbse import BBSE
+from fedreach.federation.adaptation.methods import BBSE
 
 
 class Counting(BBSE):  # participants have told how often the model names each class; a client's own inputs differ

@@ -15,9 +15,9 @@ from typing import Annotated, Literal, NamedTuple, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from fedreach.config.section import Section
-from fedreach.errors import ConfigError, nearest
-from fedreach.evidence.judgement import Judgement, judge, paired
+from fedreach._util.errors import ConfigError, nearest
+from fedreach.evaluation.statistics import Judgement, judge, paired
+from fedreach.experiment.schema import Section
 from papers.measured import TITLES, Floats, Measured, format_difference, unit_of
 
 Test = Literal[

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fedreach._util.tables import folded, text_table
 from fedreach.cli import Commands, options
-from fedreach.text_tables import folded, text_table
 from papers.variance.command import variance
 
 if TYPE_CHECKING:
@@ -79,9 +79,9 @@ def run(
     command to resume it. A claim that does not hold is a result, not a failure. Figures 5 to 9 of csra also run the
     paper's own algorithm, which needs the extra `reproduce`: pip install 'fedreach[reproduce]'.
     """
-    from fedreach.report import save as save_figure
-    from fedreach.report import write_report
-    from fedreach.study import terminal
+    from fedreach.api import terminal
+    from fedreach.report.figures.style import save as save_figure
+    from fedreach.report.write import write_report
     from papers import figures
     from papers import pages as page_writer
     from papers import recipe as recipes
@@ -136,7 +136,7 @@ def _text(record: Mapping[str, Any], width: int) -> str:
 
 def _rounds_progress(name: str, *, quiet: bool) -> Progress:
     """Return a callback that prints every ten seconds how many rounds are decided and how long the rest takes."""
-    from fedreach.study.terminal import clock
+    from fedreach.api.terminal import clock
 
     start = last_report = time.monotonic()
     before: int | None = None

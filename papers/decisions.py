@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 
 import fedreach as fr
-from fedreach.config.sections import DefaultMethod, Experiment
-from fedreach.config.user_code import locate_user_errors
-from fedreach.data.own_data import OwnData
-from fedreach.errors import ConfigError, RunFolderError
-from fedreach.experiments.build import Builder
+from fedreach._util.errors import ConfigError, RunFolderError
+from fedreach._util.processes import one_thread
+from fedreach.data.stored import OwnData
+from fedreach.experiment.build import Builder
+from fedreach.experiment.components import locate_user_errors
+from fedreach.experiment.schema import DefaultMethod, Experiment
+from fedreach.federation.costs import round_cost
 from fedreach.federation.steps import AskUpdates, advance, play
-from fedreach.federation.time_energy import round_cost
 from fedreach.federation.traits import name_of
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import HARMLESS
-from fedreach.simulation.simulation import Simulation
-from fedreach.threads import one_thread
+from fedreach.runs.simulation import Simulation
 from papers.measured import Floats, Measured
 from papers.recipe import Recipe
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import stdtrit
 
-from fedreach.report.figures.names import short
-from fedreach.report.figures.style import INK, MUTED, look, new_figure, plain_numbers, styled
+from fedreach.report.figures.style import INK, MUTED, look, new_figure, plain_numbers, short, styled
 from papers.measured import HUNDREDTHS
 from papers.record import shown_titles
 
@@ -22,7 +21,7 @@ TITLE_LETTERS = 38  # of a line above a panel
 
 def figure_of(record: Mapping[str, Any]) -> Figure | None:
     """Return the figure of a record: curves along its axis, else methods side by side; None without numbers."""
-    from fedreach.report.figures.sweep import sweep
+    from fedreach.report.figures.sweeps import sweep
 
     return sweep(record, shown_titles(record), shares=HUNDREDTHS) or beside(
         record, shown_titles(record), shares=HUNDREDTHS
@@ -34,7 +33,7 @@ def beside(record: Mapping[str, Any], titles: Mapping[str, str], *, shares: Sequ
     """Draw means over seeds with their 95% confidence intervals, and the numbers of the paper as hollow diamonds.
 
     Args:
-        record: As of `fedreach.report.figures.sweep.sweep`, with one value of the axis, and ``paper``: quantities, each
+        record: As of `sweep`, with one value of the axis, and ``paper``: quantities, each
             with ``numbers``: method -> a number, in per cent where the quantity is a share; gains over another method
             are not drawn.
         titles: Of the quantities; those without a title are not drawn.

@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedreach.errors import RunFolderError
-from fedreach.tables import markdown_lines
+from fedreach._util.errors import RunFolderError
+from fedreach._util.tables import markdown_lines
 from papers.claims import UNITLESS
 from papers.figures import figure_of
 from papers.measured import format_difference, unit_of
@@ -113,7 +113,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def draw(record: Mapping[str, Any], folder: Path) -> str:
     """Draw the figure of a record; return its name, empty where there is none."""
-    from fedreach.report.figures.saving import save
+    from fedreach.report.figures.style import save
 
     figure = figure_of(record)
     if figure is None:

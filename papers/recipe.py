@@ -14,13 +14,10 @@ import pydantic
 from pydantic import Field
 
 import fedreach as fr
-from fedreach.config.grid import Setting
-from fedreach.config.load import check
-from fedreach.config.messages import Path_, Problem, explained, listed
-from fedreach.config.section import Section
-from fedreach.config.sections import Experiment
-from fedreach.config.sweep import Sweep, folders, put, with_setting
-from fedreach.errors import ConfigError, DataError, nearest
+from fedreach._util.errors import ConfigError, DataError, nearest
+from fedreach.experiment.load import Sweep, check, folders, put, with_setting
+from fedreach.experiment.messages import Path_, Problem, explained, listed
+from fedreach.experiment.schema import Experiment, Section, Setting
 from papers.claims import Claim
 
 SCALES = ("smoke", "cpu", "full")

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from fedreach.config.sections import Experiment
+from fedreach._util.tables import csv_text, markdown_lines
+from fedreach.experiment.schema import Experiment
 from fedreach.runs.describe import package_revision
-from fedreach.tables import csv_text, markdown_lines
 from papers.claims import UNITLESS, Conclusion
 from papers.measured import TITLES, Floats, Measured, format_difference, format_value, unit_of
 from papers.recipe import Printed, Recipe

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from fedreach.config.sections import Experiment
-from fedreach.engines.samples import checked_device
-from fedreach.errors import RunFolderError
-from fedreach.experiments.build import Builder
-from fedreach.experiments.compare import compare_several
-from fedreach.experiments.jobs import ComparisonCallback
+from fedreach._util.errors import RunFolderError
+from fedreach.engines.batches import checked_device
+from fedreach.experiment.build import Builder
+from fedreach.experiment.compare import compare_several
+from fedreach.experiment.schema import Experiment
+from fedreach.experiment.workers import ComparisonCallback
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import Result, RoundRow, ServingRecord
 from papers import decisions
@@ -35,7 +35,7 @@ def reproduce(
     Args:
         out: Its folder: rows, ``reproduced.json``, ``numbers.csv`` and ``claims.md``; of a recipe with training also
             the run folders of its comparison, or of several in ``cells/``.
-        workers: As in `fedreach.experiments.compare.compare`.
+        workers: As in `fedreach.experiment.compare.compare`.
 
     Raises:
         RunFolderError: If all runs failed, or the folder holds something else.

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedreach.wireless.allocation.search.solve import solve
+from fedreach.wireless.solve import solve
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "allocation.py"
 
@@ -108,13 +108,13 @@ def test_costs_are_compared_with_the_best_bound_on_the_same_clients(allocation):
 
 
 def test_the_parts_of_a_profile_add_up_and_nothing_stays_replaced(allocation):
-    from fedreach.wireless.allocation.search import knapsack, relaxation
+    from fedreach.wireless import candidates, search
 
-    before = relaxation.priced, relaxation.fractional_cover, knapsack.cover_table
+    before = search.priced, search.fractional_cover, candidates.cover_table
     spent = allocation.profile(20, "G", 0)
     assert tuple(spent) == allocation.PARTS
     assert all(seconds > 0 for seconds in spent.values())
-    assert (relaxation.priced, relaxation.fractional_cover, knapsack.cover_table) == before
+    assert (search.priced, search.fractional_cover, candidates.cover_table) == before
 
 
 def test_the_page_is_put_before_the_decisions_and_then_between_its_markers(allocation, tmp_path, monkeypatch):

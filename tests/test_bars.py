@@ -13,12 +13,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedreach.bars import LOCK, Bar, bars
+from fedreach._util.processes import fork
+from fedreach._util.progress import LOCK, Bar, bars
+from fedreach.api.terminal import RunProgress, compare_progress, run_progress
 from fedreach.cli import main
-from fedreach.config.sections import Experiment
-from fedreach.experiments.jobs import ComparisonStatus, Job
-from fedreach.forks import fork
-from fedreach.study.terminal import RunProgress, compare_progress, run_progress
+from fedreach.experiment.schema import Experiment
+from fedreach.experiment.workers import ComparisonStatus, Job
 
 from .terminals import on_terminal
 
@@ -74,7 +74,7 @@ def test_a_log_says_how_long_it_takes_before_the_first_long_run_has_ended(
     jobs = [Job("a", seed, tmp_path / str(seed), Experiment(rounds=100), tmp_path) for seed in range(2)]
     status = ComparisonStatus(jobs, began=time.monotonic() - 1000)  # it read data for long
     clock = iter([0.0, 1.0, 12.0, 21.0, 41.0])
-    monkeypatch.setattr("fedreach.study.terminal.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr("fedreach.api.terminal.time", SimpleNamespace(monotonic=lambda: next(clock)))
     with compare_progress(quiet=False) as (shown,):
         for round_ in (1, 1, 1, 5, 9):  # the first is not counted, then nothing is new, and once is enough
             status.running, status.fresh_rounds = {jobs[0]: round_}, round_
@@ -132,7 +132,7 @@ def test_a_log_has_a_line_of_it_every_ten_seconds(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = iter([0.0, 0.0, 4.0, 9.0, 12.0, 15.0, 22.0])
-    monkeypatch.setattr("fedreach.study.terminal.time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    monkeypatch.setattr("fedreach.api.terminal.time", SimpleNamespace(monotonic=lambda: next(seconds)))
     progress = RunProgress(Experiment(), Path(), None)
     for round_ in (10, 11, 12, 14, 15, 21):  # resumed after round 10
         progress.refit_round(round_, 30)
@@ -220,7 +220,7 @@ def test_a_fork_prints_though_the_lock_is_held(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_clock_goes_on_where_nothing_else_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedreach.bars.SECONDS", 0.02)
+    monkeypatch.setattr("fedreach._util.progress.SECONDS", 0.02)
     with on_terminal() as terminal, bars() as add:
         add("all", total=9)
         once = terminal.text.count("0/9")

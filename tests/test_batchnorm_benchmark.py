@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import fedreach
-from fedreach.federation.serving import Plain
+from fedreach.federation.adaptation.base import Plain
 
 from .benchmarked import benchmarks
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedreach.config.load import load
-from fedreach.evaluation.serving import ServingEvaluator
-from fedreach.experiments.build import Builder
-from fedreach.federation.selection import Uniform
+from fedreach.evaluation.modes import ServingEvaluator
+from fedreach.experiment.build import Builder
+from fedreach.experiment.load import load
+from fedreach.federation.selection.random import Uniform
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 

@@ -14,9 +14,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 import coverage
-from fedreach.evidence import corrections
-from fedreach.evidence.corrections import LEVEL
-from fedreach.evidence.judgement import Judgement, judge
+from fedreach.evaluation import statistics
+from fedreach.evaluation.statistics import LEVEL, Judgement, judge
 
 STUDIES = 250
 Family = Callable[[coverage.Studies], Iterable[coverage.Line]]
@@ -25,7 +24,7 @@ Family = Callable[[coverage.Studies], Iterable[coverage.Line]]
 @pytest.fixture(autouse=True)
 def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten times fewer draws of the largest t: its critical value is as right, and less exact by a hundredth."""
-    monkeypatch.setattr(corrections, "DRAWS", 999)
+    monkeypatch.setattr(statistics, "DRAWS", 999)
 
 
 @pytest.mark.parametrize("family", coverage.FAMILIES)

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from fedreach.config.load import load
-from fedreach.errors import ConfigError
+from fedreach._util.errors import ConfigError
+from fedreach.experiment.load import load
 from papers import recipe as recipes
 
 from .installed import EXTRAS, environment, extras_named, packages_named

@@ -15,16 +15,22 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedreach._util.errors import ConfigError
+from fedreach._util.streams import generator
 from fedreach.data.federated import FederatedData, federate
 from fedreach.data.partition import dirichlet_by_class
-from fedreach.data.sets.catalogue import load
-from fedreach.engines import GroupTrainer, Native, Sequential, Stacked, Task, TorchEngine
-from fedreach.errors import ConfigError
-from fedreach.federation.adam import Adam
+from fedreach.data.sets import load
+from fedreach.engines.engine import TorchEngine
+from fedreach.engines.models.networks import build
+from fedreach.engines.native.trainer import Native
+from fedreach.engines.protocols import Task
+from fedreach.engines.sequential import Sequential
+from fedreach.engines.trainer import GroupTrainer
+from fedreach.engines.vmap import Stacked
 from fedreach.federation.aggregation import AGGREGATIONS
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import LABEL_STATISTICS
-from fedreach.federation.local_sgd import LocalSGD
+from fedreach.federation.local_sgd import Adam, LocalSGD, UnevenSteps
 from fedreach.federation.losses import LOSSES
 from fedreach.federation.participation import Bernoulli
 from fedreach.federation.selection import SELECTIONS
@@ -32,12 +38,9 @@ from fedreach.federation.server import SERVERS
 from fedreach.federation.solvers import SOLVERS
 from fedreach.federation.state import FederationState
 from fedreach.federation.traits import Traits
-from fedreach.federation.uneven_steps import UnevenSteps
-from fedreach.federation.values import RoundResult
+from fedreach.federation.types import RoundResult
 from fedreach.federation.weighting import WEIGHTINGS
-from fedreach.models import build
-from fedreach.simulation.simulation import Simulation
-from fedreach.streams import generator
+from fedreach.runs.simulation import Simulation
 from fedreach.wireless.radio import Radio
 
 from .covering import covering, sets

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from fedreach import forks
-from fedreach.forks import map_forked
+from fedreach._util import processes as forks
+from fedreach._util.processes import map_forked
 
 pytestmark = pytest.mark.skipif(not forks.can_fork(), reason="processes are forked on Linux only")
 ONE = os.getpid()

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import fedreach
+from fedreach._util.streams import generator
 from fedreach.data.shifts import Examples, InputScale
-from fedreach.federation.serving.label_shift import LabelShift
-from fedreach.streams import generator
+from fedreach.federation.adaptation.label_shift import LabelShift
 
 from .benchmarked import benchmarks
 

@@ -25,12 +25,12 @@ import numpy as np
 ENGINE = """
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import federate
-from fedreach.data.partition import Partition
+from fedreach.data.assignment import Partition
 from fedreach.engines.choice import build_engine
 from fedreach.engines.protocols import Task
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg
-from fedreach.models import build
+from fedreach.engines.models.networks import build
 
 n = 200_000
 x, y = np.ones((n, 2), np.float32), np.arange(n) % 2
@@ -47,7 +47,7 @@ LONG = {
     "hashing": "from fedreach.data.datasets import content_hash\n"
     "print('go', flush=True)\ncontent_hash(np.zeros(2 * 10**10, np.uint8))\n",
     "drawing a partition": "from fedreach.data.partition import dirichlet_by_client\n"
-    "from fedreach.streams import generator\nlabels = np.arange(1_000_000) % 100\nprint('go', flush=True)\n"
+    "from fedreach._util.streams import generator\nlabels = np.arange(1_000_000) % 100\nprint('go', flush=True)\n"
     "while True: dirichlet_by_client(labels, 10_000, generator(0, 'partition'), alpha=0.1)\n",
     "allocation": "from fedreach.cli import main\nrows = np.random.default_rng(0).uniform(1, 2, (4000, 4))\n"
     "open('c.csv', 'w').write('num_examples,upload_seconds,power_watts,cycles,max_hertz\\n' + ''.join(\n"

@@ -9,19 +9,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedreach import limits
+from fedreach._util import limits
+from fedreach._util.errors import ConfigError, DataError
+from fedreach._util.streams import generator
+from fedreach.data.assignment import Partition
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData
-from fedreach.data.partition import Partition, partition
+from fedreach.data.partition import partition
 from fedreach.engines.batches import batch_plans
 from fedreach.engines.engine import TorchEngine
+from fedreach.engines.models.networks import build
 from fedreach.engines.native import Native
 from fedreach.engines.protocols import Task
-from fedreach.errors import ConfigError, DataError
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg
-from fedreach.models import build
-from fedreach.streams import generator
 from fedreach.testing.problems import tiny_data
 
 from .conftest import Refused
@@ -175,7 +176,7 @@ def test_batches_of_all_epochs_are_held_against_memory(machine: Callable[..., No
 
 
 def test_a_header_that_promises_more_than_its_file_holds_costs_no_memory(tmp_path: Path) -> None:
-    from fedreach.data.array_files import UnreadableError, read_npy
+    from fedreach.data.checks import UnreadableError, read_npy
 
     np.save(tmp_path / "x.npy", np.arange(4.0))
     whole = (tmp_path / "x.npy").read_bytes()

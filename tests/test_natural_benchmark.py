@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedreach.federation.serving.fit import HeldOut
-from fedreach.federation.values import Outputs
+from fedreach.federation.adaptation.base import HeldOut
+from fedreach.federation.types import Outputs
 
 from .benchmarked import benchmarks
 

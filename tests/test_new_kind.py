@@ -25,8 +25,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from fedreach.arrays import Floats
-from fedreach.registry import NameTable
+from fedreach._util.arrays import Floats
+from fedreach._util.registry import NameTable
 
 
 class Shrinking(Protocol):
@@ -165,9 +165,9 @@ def test_it_is_verified(python: Run) -> None:
 def test_an_experiment_may_name_it_and_is_told_what_is_wrong(python: Run) -> None:
     script = """
 from pathlib import Path
-from fedreach.config.load import load
-from fedreach.config.user_code import identity
-from fedreach.errors import FedReachError
+from fedreach.experiment.load import load
+from fedreach.experiment.components import identity
+from fedreach._util.errors import FedReachError
 
 file = Path("x.toml")
 e = load(file, ["method.shrinking={name='mine.py:Doubled',factor=0.5}"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import fedreach as fr
-from fedreach.report.load import read
+from fedreach.report.read import read
 
 from .benchmarked import benchmarks
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import fedreach as fr
-from fedreach.errors import TrainingError
+from fedreach._util.errors import TrainingError
 from fedreach.federation.solvers import Scaffold
-from fedreach.federation.values import ClientView, Reports
-from fedreach.report.load import read
+from fedreach.federation.types import ClientView, Reports
+from fedreach.report.read import read
 
 from .benchmarked import benchmarks
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedreach.errors import ConfigError, check, require
+from fedreach._util.errors import ConfigError, check, require
 
 
 @dataclass(frozen=True)

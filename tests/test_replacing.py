@@ -5,7 +5,7 @@ from functools import cached_property
 
 import pytest
 
-from fedreach.replacing import replaced
+from fedreach._util.arrays import replaced
 
 
 @dataclass(frozen=True, kw_only=True)

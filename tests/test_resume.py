@@ -14,16 +14,16 @@ import pytest
 from click.testing import CliRunner
 from safetensors.numpy import load_file
 
+from fedreach._util import files
+from fedreach._util.errors import RunFolderError
 from fedreach.cli import main
-from fedreach.config.load import load
-from fedreach.errors import RunFolderError
-from fedreach.experiments.run import run
+from fedreach.experiment.load import load
+from fedreach.experiment.run import run
 from fedreach.federation import round as decisions
-from fedreach.federation.selection.shared import gradient_table
+from fedreach.federation.selection import geometry
 from fedreach.runs.callbacks import Callback
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import RoundRow, Timing
-from fedreach.storage import files as folder_module
 
 from .conftest import TINY, Command, Start, exact, rows, wait_until
 
@@ -302,8 +302,8 @@ def test_a_large_table_changes_no_byte_and_survives_an_interruption(
         return exact(home / name)
 
     small = made("small")
-    monkeypatch.setattr(gradient_table, "LARGE", 1)
-    monkeypatch.setattr(gradient_table, "TOGETHER", 2**13)
+    monkeypatch.setattr(geometry, "LARGE", 1)
+    monkeypatch.setattr(geometry, "TOGETHER", 2**13)
     large = made("large")
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
@@ -411,7 +411,7 @@ def test_a_row_that_was_cut_off_is_written_anew(
     for name in ("rounds.jsonl", "clients.jsonl", "timing.jsonl"):
         with (home / "x" / name).open("a") as file:
             file.write('{"round": 10, "coh')
-    (home / "x" / f".checkpoint.safetensors.{killed.pid}{folder_module.UNFINISHED}").write_bytes(b"half")
+    (home / "x" / f".checkpoint.safetensors.{killed.pid}{files.UNFINISHED}").write_bytes(b"half")
     assert fedreach(*command).exit_code == 0
     assert exact(home / "x") == uninterrupted
     assert len(rows(home / "x", "timing.jsonl")) == ROUNDS + 1
@@ -421,7 +421,7 @@ def test_a_row_that_was_cut_off_is_written_anew(
 def test_two_processes_do_not_write_to_one_folder(
     refused: Callable[..., str], home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folder_module, "LOCK_SECONDS", 0.2)
+    monkeypatch.setattr(files, "LOCK_SECONDS", 0.2)
     with RunFolder(home / "x").locked():
         message = "Another process is writing to x. Wait for it, or choose another folder with --out (in Python, out)."
         assert refused(3, "run", "tiny.toml", "--out", "x") == message
@@ -430,12 +430,12 @@ def test_two_processes_do_not_write_to_one_folder(
 
 
 def test_the_lock_waits_for_a_process_that_is_about_to_end(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder_module.time, "sleep", lambda seconds: first.__exit__(None, None, None))
+    monkeypatch.setattr(files.time, "sleep", lambda seconds: first.__exit__(None, None, None))
     first = RunFolder(home / "x").locked()
     first.__enter__()
     with RunFolder(home / "x").locked():
-        monkeypatch.setattr(folder_module, "LOCK_SECONDS", -1.0)
-        monkeypatch.setattr(folder_module.time, "sleep", lambda seconds: pytest.fail("it waits for longer"))
+        monkeypatch.setattr(files, "LOCK_SECONDS", -1.0)
+        monkeypatch.setattr(files.time, "sleep", lambda seconds: pytest.fail("it waits for longer"))
         with pytest.raises(RunFolderError, match="Another process is writing"), RunFolder(home / "x").locked():
             pass
 

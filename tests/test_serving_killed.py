@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 import fedreach as fr
-from fedreach.federation.serving.label_shift import LabelShift
+from fedreach.federation.adaptation.label_shift import LabelShift
 
 SCRIPT = """
 import os, signal, sys
 import fedreach as fr
-from fedreach.federation.serving.label_shift import LabelShift
+from fedreach.federation.adaptation.label_shift import LabelShift
 
 fold, count = LabelShift.fold, 0
 

@@ -20,14 +20,14 @@ from pydantic import BaseModel
 
 import fedreach
 import fedreach.flower
-from fedreach import registry
+from fedreach._util import registry
 from fedreach.cli import main
-from fedreach.config.sections import Choice, Experiment
+from fedreach.experiment.schema import Choice, Experiment
 
 from .installed import ROOT
 from .test_docs import quick, run
 
-FRONT_DOORS = ("fedreach.trained", "fedreach.serving", "fedreach.testing")
+FRONT_DOORS = ("fedreach.deploy.saved", "fedreach.deploy.adapter", "fedreach.testing")
 BUILDER = ROOT / "docs" / "build"
 
 
@@ -198,7 +198,7 @@ def test_every_link_and_anchor_leads_somewhere(site: dict[str, Page]) -> None:
 def test_every_public_name_has_its_own_anchor(site: dict[str, Page]) -> None:
     ids = {word for page in site.values() for word in page.ids}
     assert [name for name in fedreach.__all__ if f"fedreach.{name}" not in ids] == []
-    assert "fedreach.federation.selection.uniform.Uniform" in ids
+    assert "fedreach.federation.selection.random.Uniform" in ids
 
 
 @pytest.mark.slow

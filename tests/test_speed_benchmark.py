@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedreach.engines import ENGINES
+from fedreach.engines.choice import ENGINES
 
 from .benchmarked import benchmarks
 
@@ -76,7 +76,7 @@ def test_an_lstm_s_cells_are_computed_by_these_products(bench):
 
 @pytest.mark.parametrize("name", ["femnist", "feddyn_cnn", "lenet", "lstm"])
 def test_a_case_is_the_model_that_has_its_name(bench, name):
-    from fedreach.models import build
+    from fedreach.engines.models.networks import build
 
     ours = {"femnist": None, "feddyn_cnn": "cnn"}.get(name, name)
     case = bench.cases.CASES[name]

@@ -5,7 +5,7 @@ import zlib
 import numpy as np
 import pytest
 
-from fedreach.streams import generator
+from fedreach._util.streams import generator
 
 
 @pytest.mark.parametrize(

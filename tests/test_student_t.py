@@ -7,7 +7,7 @@ import math
 import pytest
 from scipy import stats
 
-from fedreach.student_t import LARGE, t_quantile
+from fedreach._util.student_t import LARGE, t_quantile
 
 
 @pytest.mark.parametrize("level", [0.5, 0.6, 0.8, 0.95, 0.975, 0.9875, 0.995, 0.999])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from wcwidth import wcswidth
 
+from fedreach._util.tables import folded, text_table
 from fedreach.cli import options
-from fedreach.text_tables import folded, text_table
 
 from .terminals import on_terminal
 

@@ -22,9 +22,9 @@ from typing import IO, Any, NamedTuple
 
 from small import Counts, content, train
 
-from fedreach.errors import FedReachError
-from fedreach.report import read_run
-from fedreach.storage import disk
+from fedreach._util import files
+from fedreach._util.errors import FedReachError
+from fedreach.report.read import read_run
 
 
 class Operation(NamedTuple):
@@ -89,7 +89,7 @@ class State:
 
 
 class Watch:
-    """Notes what is done to a folder, through the functions of `fedreach.storage.disk`."""
+    """Notes what is done to a folder, through the functions of `fedreach._util.files`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.done = folder, list[Operation]()
@@ -114,7 +114,7 @@ class Watch:
             self.open[file] = self.inodes[path.name]
         return file
 
-    def write(self, file: IO[bytes], data: disk.Content) -> None:
+    def write(self, file: IO[bytes], data: files.Content) -> None:
         if file in self.open:
             at = Path(str(file.name)).stat().st_size if "a" in file.mode else file.tell()
             self.done.append(Operation("write", Path(str(file.name)).name, self.open[file], at, bytes(data)))
@@ -151,22 +151,22 @@ class Watch:
         disk_unlink(path)
 
 
-disk_opened, disk_write, disk_truncate = disk.opened, disk.write, disk.truncate
-disk_replace, disk_link, disk_unlink = disk.replace, disk.link, disk.unlink
+disk_opened, disk_write, disk_truncate = files.opened, files.write, files.truncate
+disk_replace, disk_link, disk_unlink = files.replace, files.link, files.unlink
 WATCHED = ("opened", "write", "sync", "sync_folder", "truncate", "replace", "link", "unlink")
 
 
 @contextmanager
 def watched(folder: Path) -> Iterator[Watch]:
     """Note all that is done to a folder; syncing, which would only take time, is left out."""
-    watch, before = Watch(folder), {name: getattr(disk, name) for name in WATCHED}
+    watch, before = Watch(folder), {name: getattr(files, name) for name in WATCHED}
     try:
         for name in WATCHED:
-            setattr(disk, name, getattr(watch, name))
+            setattr(files, name, getattr(watch, name))
         yield watch
     finally:
         for name, function in before.items():
-            setattr(disk, name, function)
+            setattr(files, name, function)
 
 
 def killed(watch: Watch, moment: int, half: bool = False) -> State:

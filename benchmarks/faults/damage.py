@@ -20,16 +20,16 @@ from typing import Any
 import numpy as np
 from small import TOML, Counts, content, train
 
-from fedreach.config.load import load
-from fedreach.errors import FedReachError
-from fedreach.experiments.compare import compare
-from fedreach.report import read
-from fedreach.report.analysis.analysis import analyse
-from fedreach.report.render.records import as_document
+from fedreach._util.errors import FedReachError
+from fedreach.api.comparison import Study
+from fedreach.deploy.adapter import read as read_rule
+from fedreach.deploy.saved import load as load_model
+from fedreach.experiment.compare import compare
+from fedreach.experiment.load import load
+from fedreach.report.overview import analyse
+from fedreach.report.read import read
+from fedreach.report.records import as_document
 from fedreach.runs.callbacks import Callback
-from fedreach.serving.saved import read as read_rule
-from fedreach.study.study import Study
-from fedreach.trained.saved import load as load_model
 
 Damage = Callable[[Path, random.Random], str]
 VALUES = (None, True, -1, 0, 10**400, 1e308, float("nan"), float("inf"), "", "x", [], {}, [[]], {"a": []}, "\u202e")

@@ -19,8 +19,8 @@ from typing import Any
 from rows import Row
 from small import content, train
 
-from fedreach.errors import FedReachError
-from fedreach.storage import disk
+from fedreach._util import files
+from fedreach._util.errors import FedReachError
 
 CODES = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EACCES, errno.EROFS)
 TOUCHED = ("opened", "write", "sync", "sync_folder", "truncate", "replace", "link", "unlink")
@@ -29,7 +29,7 @@ TOUCHED = ("opened", "write", "sync", "sync_folder", "truncate", "replace", "lin
 @contextmanager
 def failing(at: int, code: int, half: bool) -> Iterator[list[str]]:
     """Let the operation of this number fail; yield the names of those that were done."""
-    done, whole = list[str](), {name: getattr(disk, name) for name in TOUCHED}
+    done, whole = list[str](), {name: getattr(files, name) for name in TOUCHED}
 
     def instead(name: str) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
@@ -45,11 +45,11 @@ def failing(at: int, code: int, half: bool) -> Iterator[list[str]]:
 
     try:
         for name in TOUCHED:
-            setattr(disk, name, instead(name))
+            setattr(files, name, instead(name))
         yield done
     finally:
         for name, function in whole.items():
-            setattr(disk, name, function)
+            setattr(files, name, function)
 
 
 def disk_errors(every: int = 1, seed: int = 0) -> Row:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedreach.config.load import load
-from fedreach.experiments.run import run
-from fedreach.federation.selection.shared import gradient_table
+from fedreach.experiment.load import load
+from fedreach.experiment.run import run
+from fedreach.federation.selection import geometry
 from fedreach.runs.callbacks import Callback
 from fedreach.runs.schema import Timing
 
@@ -68,12 +68,12 @@ class Counts:
 @contextmanager
 def large_tables() -> Iterator[None]:
     """Have tables of updates stand in files of their own, however small they are."""
-    before = gradient_table.LARGE
-    gradient_table.LARGE = 1
+    before = geometry.LARGE
+    geometry.LARGE = 1
     try:
         yield
     finally:
-        gradient_table.LARGE = before
+        geometry.LARGE = before
 
 
 def train(folder: Path, *callbacks: Callback, seed: int = 0) -> None:

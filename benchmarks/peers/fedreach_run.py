@@ -17,22 +17,23 @@ from cases import Case
 from measure import Clock, cannot, case_of, family_peak_rss_mb, largest_difference, make_row, parse_arguments, require
 from plain_torch import run_round
 
+from fedreach._util.errors import ConfigError
+from fedreach.data.assignment import Partition
 from fedreach.data.checks import Kind
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData
-from fedreach.data.partition import Partition
-from fedreach.data.population import Population, Ranges
-from fedreach.engines import ENGINES, Task, build_engine
-from fedreach.errors import ConfigError
+from fedreach.data.splits import Population, Ranges
+from fedreach.engines.choice import ENGINES, build_engine
+from fedreach.engines.models.flat import Layout
+from fedreach.engines.protocols import Task
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
-from fedreach.federation.selection import Policy
+from fedreach.federation.selection.base import Policy
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg
-from fedreach.federation.values import ClientView, Selection, State
+from fedreach.federation.types import ClientView, Selection, State
 from fedreach.federation.weighting import ByExamples
-from fedreach.models.flat import Layout
-from fedreach.simulation.simulation import Simulation
+from fedreach.runs.simulation import Simulation
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from flwr.app import Context, Message, MetricRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from fedreach.flower import FedReachStrategy, FlowerExperiment
+from fedreach.flower.experiment import FlowerExperiment
+from fedreach.flower.strategy import FedReachStrategy
 
 client_app = ClientApp()
 server_app = ServerApp()

@@ -30,9 +30,10 @@ from measure import parse_arguments
 from torch.profiler import ProfilerActivity, profile
 
 import fedreach.federation.steps as steps_module
-from fedreach.engines import ENGINES, TorchEngine
-from fedreach.engines.samples import Samples
-from fedreach.simulation.simulation import Simulation
+from fedreach.engines.batches import Samples
+from fedreach.engines.choice import ENGINES
+from fedreach.engines.engine import TorchEngine
+from fedreach.runs.simulation import Simulation
 
 PRODUCTS = {
     "aten::mm",

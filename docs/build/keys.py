@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from fedreach import registry
-from fedreach.config.sections import PARTS, Experiment
+from fedreach._util import registry
+from fedreach.experiment.schema import PARTS, Experiment
 
 SCHEMA = Experiment.model_json_schema()
 BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}

@@ -15,20 +15,20 @@ PUBLIC: dict[str, tuple[str, str, list[str]]] = {
     "models": (
         "Models and deployed clients",
         "The model of a finished run, and a client that is served without it.",
-        ["fedreach.trained", "fedreach.serving"],
+        ["fedreach.deploy.saved", "fedreach.deploy.adapter"],
     ),
     "parts": (
         "What own parts are handed and follow",
         "A part of your own follows the protocol of its kind, and is handed these values.",
         [
-            "fedreach.federation.values",
-            "fedreach.federation.protocols",
+            "fedreach.federation.types",
+            "fedreach.federation.base",
             "fedreach.federation.participation:Participation,LosesReplies",
             "fedreach.federation.selection:Policy",
             "fedreach.federation.weighting:OwnWeight",
-            "fedreach.data.shifts.base",
+            "fedreach.data.shifts",
             "fedreach.evaluation.metrics:Metric",
-            "fedreach.wireless.allocation.rules:AllocationRule",
+            "fedreach.wireless.rules:AllocationRule",
         ],
     ),
     "federations": (
@@ -37,15 +37,15 @@ PUBLIC: dict[str, tuple[str, str, list[str]]] = {
         [
             "fedreach.data.federated:federate",
             "fedreach.data.partition:Partition",
-            "fedreach.data.mapped",
+            "fedreach.data.stored",
             "fedreach.data.table_source:read_table",
             "fedreach.federation.federation",
             "fedreach.federation.local_sgd",
-            "fedreach.federation.uneven_steps",
-            "fedreach.simulation.simulation",
-            "fedreach.evaluation:Evaluator,Scores,Group",
+            "fedreach.federation.local_sgd",
+            "fedreach.runs.simulation",
+            "fedreach.evaluation.evaluator:Evaluator,Scores,Group",
             "fedreach.runs.callbacks",
-            "fedreach.streams:generator",
+            "fedreach._util.streams:generator",
         ],
     ),
     "flower": ("Flower", "Real federations; `pip install 'fedreach[flower]'`.", ["fedreach.flower"]),
@@ -53,13 +53,13 @@ PUBLIC: dict[str, tuple[str, str, list[str]]] = {
     "wireless": (
         "Seconds, joules and bandwidth",
         "Channels, costs, and who gets which share of the band.",
-        ["fedreach.wireless.allocation", "fedreach.wireless.channel", "fedreach.wireless.cost"],
+        ["fedreach.wireless", "fedreach.wireless.radio", "fedreach.wireless.problem"],
     ),
     "theory": (
         "Theory",
         "What the papers bound and measure, as numpy functions.",
         [
-            f"fedreach.theory.{name}"
+            f"fedreach.federation.bounds.{name}"
             for name in (
                 "csra",
                 "disagreement",
@@ -79,7 +79,7 @@ PUBLIC: dict[str, tuple[str, str, list[str]]] = {
         "Errors",
         "All that FedReach raises of its own.",
         [
-            "fedreach.errors:FedReachError,ConfigError,PartError,InfeasibleError,DataError,RunFolderError,TrainingError",
+            "fedreach._util.errors:FedReachError,ConfigError,PartError,InfeasibleError,DataError,RunFolderError,TrainingError",
         ],
     ),
 }

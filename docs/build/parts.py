@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedreach import registry
+from fedreach._util import registry
 from fedreach.cli.listing import entries
 
 FROM_CATALOGUE = ("data",)  # known by what the catalogue says, not by their loaders

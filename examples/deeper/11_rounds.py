@@ -4,17 +4,17 @@ Run: python examples/deeper/11_rounds.py
 """
 
 import fedreach
+from fedreach._util.streams import generator
 from fedreach.data.federated import federate
 from fedreach.data.partition import dirichlet_by_class
-from fedreach.evaluation import Evaluator
+from fedreach.evaluation.evaluator import Evaluator
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
-from fedreach.federation.selection import Uniform
+from fedreach.federation.selection.random import Uniform
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg
 from fedreach.federation.weighting import ByExamples
-from fedreach.simulation.simulation import simulate
-from fedreach.streams import generator
+from fedreach.runs.simulation import simulate
 
 digits = fedreach.load("digits")
 partition = dirichlet_by_class(digits.train_y, 50, generator(0, "partition"), alpha=0.1)

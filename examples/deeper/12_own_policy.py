@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 import fedreach as fr
-from fedreach.federation.selection import Policy
-from fedreach.federation.values import Selection
+from fedreach.federation.selection.base import Policy
+from fedreach.federation.types import Selection
 
 
 @dataclass(frozen=True)

@@ -7,21 +7,22 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fedreach._util.streams import generator
 from fedreach.data.federated import federate
 from fedreach.data.partition import dirichlet_by_class
-from fedreach.data.sets.catalogue import load
+from fedreach.data.sets import load
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
-from fedreach.federation.selection import Uniform
+from fedreach.federation.selection.random import Uniform
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg
 from fedreach.federation.weighting import ByExamples
-from fedreach.simulation.simulation import simulate
-from fedreach.streams import generator
+from fedreach.runs.simulation import simulate
 from fedreach.testing import check
-from fedreach.wireless.allocation import Allocation, AllocationProblem, solve
-from fedreach.wireless.allocation.rules import Equal, Exact
+from fedreach.wireless.problem import Allocation, AllocationProblem
 from fedreach.wireless.radio import Radio
+from fedreach.wireless.rules import Equal, Exact
+from fedreach.wireless.solve import solve
 
 
 @dataclass(frozen=True)

@@ -28,10 +28,10 @@ def main(folder: Path) -> None:
     os.environ |= {**OFF, "FLWR_HOME": str(folder)}  # nothing is reported to anybody; read by the imports below
     from flwr.simulation import run_simulation
 
-    from fedreach.experiments.run import run
-    from fedreach.flower import FlowerExperiment
+    from fedreach.experiment.run import run
+    from fedreach.flower.experiment import FlowerExperiment
+    from fedreach.runs.adaptation import served_table
     from fedreach.runs.folder import RunFolder
-    from fedreach.runs.serving import served_table
 
     logging.getLogger("flwr").setLevel(logging.WARNING)
     overrides = tuple(f"{key}={value}" for key, value in CHOSEN.items())

@@ -22,20 +22,20 @@ import numpy as np
 from scipy.stats import spearmanr
 
 import fedreach
+from fedreach import DataError
+from fedreach._util.streams import generator
+from fedreach.data.assignment import Partition
 from fedreach.data.federated import federate
 from fedreach.data.noise import corrupt
-from fedreach.data.partition import Partition
-from fedreach.errors import DataError
+from fedreach.federation.bounds import cluster_scores
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.measurements import WLRC
-from fedreach.federation.selection import Full
+from fedreach.federation.selection.random import Full
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg
 from fedreach.federation.weighting import Equal
-from fedreach.simulation.simulation import simulate
-from fedreach.streams import generator
-from fedreach.theory.rademacher import cluster_scores
+from fedreach.runs.simulation import simulate
 
 PAPER = """The paper claims (no experiments; sections 2.3 and 3): the cluster of clients with the lowest score has the
 lowest excess error, "the one whose local data distribution most closely aligns with the global learning objective".

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fedreach._util.errors import ConfigError, FedReachError
 from fedreach.cli import options
-from fedreach.errors import ConfigError, FedReachError
 
 if TYPE_CHECKING:
     from papers.variance.decomposition import Decomposition
@@ -54,8 +54,8 @@ def variance(
     Runs two methods on a nested design, in parallel processes, whatever seeds the experiment pins, and estimates what
     more seeds, more unseen clients or means over rounds would save. Rerun an interrupted command to resume it.
     """
-    from fedreach.experiments.jobs import ComparisonCallback
-    from fedreach.study import terminal
+    from fedreach.api import terminal
+    from fedreach.experiment.workers import ComparisonCallback
     from papers.variance.design import chosen_methods, plan, record, run_design
     from papers.variance.report import write_variance
 
@@ -68,7 +68,7 @@ def variance(
 
     class Beginning(ComparisonCallback):
         def begin(self) -> None:
-            from fedreach.engines.samples import checked_device
+            from fedreach.engines.batches import checked_device
 
             checked_device(experiment.engine.device)
             data = options.federated(first.experiment, base)  # data that cannot be used ends it at once
@@ -107,7 +107,7 @@ def _show(written: VariancePaths, as_json: bool) -> None:
 
 
 def _text(decomposition: Decomposition, width: int) -> str:
-    from fedreach.text_tables import folded, text_table
+    from fedreach._util.tables import folded, text_table
     from papers.variance import report as words
 
     design = words.design(decomposition) + " Standard deviations in points, with 95% intervals cut off at 0."

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import fdtri, gammaincinv, stdtrit
 
-from fedreach.errors import ConfigError
+from fedreach._util.errors import ConfigError
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -9,13 +9,10 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from fedreach.config.sections import Experiment
-from fedreach.config.user_code import identity
-from fedreach.errors import ConfigError, nearest
-from fedreach.experiments.executors.base import Executor
-from fedreach.experiments.executors.local import Local
-from fedreach.experiments.executors.scheduler import run_jobs
-from fedreach.experiments.jobs import ComparisonCallback, ComparisonStatus, Job
+from fedreach._util.errors import ConfigError, nearest
+from fedreach.experiment.components import identity
+from fedreach.experiment.schema import Experiment
+from fedreach.experiment.workers import ComparisonCallback, ComparisonStatus, Executor, Job, Local, run_jobs
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.identity import finished
 from fedreach.runs.schema import Record
@@ -144,7 +141,7 @@ def run_design(
     executor: Executor | None = None,
     callbacks: Sequence[ComparisonCallback] = (),
 ) -> ComparisonStatus:
-    """Run what is not finished of a design; arguments are those of `fedreach.experiments.compare.compare`.
+    """Run what is not finished of a design; arguments are those of `fedreach.experiment.compare.compare`.
 
     A failing run does not stop the others. A folder that cannot be used ends it at once, as all runs are needed.
 

@@ -6,9 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fedreach.report.analysis.quantities import POPULATION
-from fedreach.report.figures.names import short
-from fedreach.report.figures.style import INK, MUTED, colour, new_figure, styled, tag
+from fedreach.report.analysis import POPULATION
+from fedreach.report.figures.style import INK, MUTED, colour, new_figure, short, styled, tag
 from papers.variance.decomposition import Decomposition, Part
 
 if TYPE_CHECKING:

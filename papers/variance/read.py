@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from fedreach.errors import RunFolderError
-from fedreach.evidence.scores import ACCURACY
-from fedreach.forks import map_forked
-from fedreach.report.load import no_collection, read_run
-from fedreach.report.values import Run
+from fedreach._util.errors import RunFolderError
+from fedreach._util.processes import map_forked
+from fedreach.evaluation.scores import ACCURACY
+from fedreach.report.numbers import Run
+from fedreach.report.read import no_collection, read_run
 from papers.variance.components import Floats, of_sample
 from papers.variance.design import DesignRecord
 

@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedreach.report.analysis.quantities import POPULATION
-from fedreach.report.figures.saving import FORMATS, check_formats, save
+from fedreach._util.tables import markdown_lines
+from fedreach.report.analysis import POPULATION
+from fedreach.report.figures.style import FORMATS, check_formats, save
 from fedreach.report.numbers import interval, points
 from fedreach.report.write import into
-from fedreach.tables import markdown_lines
 from papers.variance.components import Variance
 from papers.variance.decomposition import FEDERATION, MEANS, TWICE, Decomposition, Part, Way, decompose
 from papers.variance.design import DesignRecord

@@ -15,46 +15,58 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedreach._util.errors import ConfigError as ConfigError
+    from fedreach._util.errors import DataError as DataError
+    from fedreach._util.errors import FedReachError as FedReachError
+    from fedreach._util.errors import InfeasibleError as InfeasibleError
+    from fedreach._util.errors import PartError as PartError
+    from fedreach._util.errors import RunFolderError as RunFolderError
+    from fedreach._util.errors import TrainingError as TrainingError
+    from fedreach.api.compare import Method as Method
+    from fedreach.api.compare import compare as compare
+    from fedreach.api.comparison import Study as Study
+    from fedreach.api.open import Run as Run
+    from fedreach.api.open import open as open  # noqa: A004  # fedreach.open
+    from fedreach.api.run import run as run
+    from fedreach.api.sweep import Sweep as Sweep
+    from fedreach.api.sweep import sweep as sweep
     from fedreach.data.datasets import Dataset as Dataset
     from fedreach.data.datasets import Recipe as Recipe
     from fedreach.data.datasets import from_arrays as from_arrays
     from fedreach.data.federated import FederatedData as FederatedData
-    from fedreach.data.sets.catalogue import load as load
-    from fedreach.errors import FedReachError as FedReachError
-    from fedreach.federation.values import ClientView as ClientView
-    from fedreach.federation.values import Reports as Reports
-    from fedreach.federation.values import Selection as Selection
+    from fedreach.data.sets import load as load
+    from fedreach.federation.types import ClientView as ClientView
+    from fedreach.federation.types import Reports as Reports
+    from fedreach.federation.types import Selection as Selection
     from fedreach.runs.callbacks import Callback as Callback
-    from fedreach.study.compare import compare as compare
-    from fedreach.study.method import Method as Method
-    from fedreach.study.opening import Run as Run
-    from fedreach.study.opening import open as open  # noqa: A004  # fedreach.open
-    from fedreach.study.run import run as run
-    from fedreach.study.study import Study as Study
-    from fedreach.study.sweep import Sweep as Sweep
-    from fedreach.study.sweep import sweep as sweep
 
 __version__ = "0.1.0"
 
 _WHERE = {
-    "load": "fedreach.data.sets.catalogue",
+    "load": "fedreach.data.sets",
     "from_arrays": "fedreach.data.datasets",
     "Dataset": "fedreach.data.datasets",
     "Recipe": "fedreach.data.datasets",
     "FederatedData": "fedreach.data.federated",
-    "Method": "fedreach.study.method",
-    "compare": "fedreach.study.compare",
-    "sweep": "fedreach.study.sweep",
-    "Sweep": "fedreach.study.sweep",
-    "run": "fedreach.study.run",
-    "open": "fedreach.study.opening",
-    "Run": "fedreach.study.opening",
-    "Study": "fedreach.study.study",
-    "ClientView": "fedreach.federation.values",
-    "Reports": "fedreach.federation.values",
-    "Selection": "fedreach.federation.values",
+    "Method": "fedreach.api.compare",
+    "compare": "fedreach.api.compare",
+    "sweep": "fedreach.api.sweep",
+    "Sweep": "fedreach.api.sweep",
+    "run": "fedreach.api.run",
+    "open": "fedreach.api.open",
+    "Run": "fedreach.api.open",
+    "Study": "fedreach.api.comparison",
+    "ClientView": "fedreach.federation.types",
+    "Reports": "fedreach.federation.types",
+    "Selection": "fedreach.federation.types",
     "Callback": "fedreach.runs.callbacks",
-    "FedReachError": "fedreach.errors",
+    "FedReachError": "fedreach._util.errors",
+    "ConfigError": "fedreach._util.errors",
+    "PartError": "fedreach._util.errors",
+    "InfeasibleError": "fedreach._util.errors",
+    "DataError": "fedreach._util.errors",
+    "RunFolderError": "fedreach._util.errors",
+    "TrainingError": "fedreach._util.errors",
 }
 
 __all__ = list(_WHERE)

@@ -18,8 +18,8 @@ from click.shell_completion import ShellComplete
 from safetensors.numpy import load_file
 
 from fedreach import __version__
+from fedreach._util.registry import KINDS, table
 from fedreach.cli import main
-from fedreach.registry import KINDS, table
 
 from ..conftest import TINY, Command, Refused, rows  # noqa: TID252 (tests are no package that has a name)
 
@@ -37,7 +37,7 @@ def furnished(home: Path, monkeypatch: pytest.MonkeyPatch, fedreach: Command) ->
     small = TINY.replace("rounds = 4", "rounds = 2").replace("seeds = [0, 1]", "seeds = [0]")
     pilot = small.replace("seeds = [0]", f"seeds = {list(range(10))}")  # enough for --detect, as in the real one
     (home / "default.toml").write_text(pilot.replace('"tiny"', '"digits"'), encoding="utf-8")
-    monkeypatch.setattr("fedreach.config.load.DEFAULT", home / "default.toml")
+    monkeypatch.setattr("fedreach.experiment.load.DEFAULT", home / "default.toml")
     for command in ("compare", "report", "extend"):  # what is drawn has tests of its own
         (formats,) = [p for p in main.commands[command].params if p.name == "formats"]
         monkeypatch.setattr(formats, "default", "none")
@@ -430,7 +430,7 @@ OWN = '''\
 import numpy as np
 from dataclasses import dataclass
 from fedreach import Selection
-from fedreach.federation.selection import Policy
+from fedreach.federation.selection.base import Policy
 
 
 def rarest(view, k, rng, power=1.0):

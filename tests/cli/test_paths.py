@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedreach.config.load import load
+from fedreach.experiment.load import load
 
 from ..conftest import TINY, Command, Refused  # noqa: TID252 (tests are no package that has a name)
 

@@ -14,8 +14,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fedreach.cli import main
-from fedreach.serving.deployed import Deployed
-from fedreach.serving.deployed import main as run_alone
+from fedreach.deploy.deployed import Deployed
+from fedreach.deploy.deployed import main as run_alone
 
 ROOT = Path(__file__).parents[2]
 STUDY = """

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedreach import registry
+from fedreach._util import registry
 from fedreach.cli import main
 
 from ..conftest import Command  # noqa: TID252 (tests are no package that has a name)
@@ -19,9 +19,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedreach.federation.selection import Minimax, Policy
+from fedreach.federation.selection.base import Policy
+from fedreach.federation.selection.losses import Minimax
 from fedreach.federation.solvers import FedDyn
-from fedreach.federation.values import Selection
+from fedreach.federation.types import Selection
 
 
 @dataclass(frozen=True)

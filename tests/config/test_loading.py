@@ -11,11 +11,11 @@ from typing import Any, Literal
 import pydantic
 import pytest
 
-from fedreach import registry
-from fedreach.config.load import DEFAULT, check, load
-from fedreach.config.options import options_model
-from fedreach.config.sections import Experiment
-from fedreach.errors import ConfigError
+from fedreach._util import registry
+from fedreach._util.errors import ConfigError
+from fedreach.experiment.load import DEFAULT, check, load
+from fedreach.experiment.options import options_model
+from fedreach.experiment.schema import Experiment
 
 
 @dataclass(frozen=True)

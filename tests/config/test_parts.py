@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 from click.testing import Result
 
-from fedreach import registry
-from fedreach.config.load import check, load
-from fedreach.config.messages import listed
-from fedreach.config.parts import federation, make
-from fedreach.config.sections import Choice
-from fedreach.config.user_code import identity
-from fedreach.errors import ConfigError
-from fedreach.federation.labels import Exact, SecureSum
+from fedreach._util import registry
+from fedreach._util.code import digest_of_code
+from fedreach._util.errors import ConfigError
+from fedreach.experiment.components import federation, identity, make
+from fedreach.experiment.load import check, load
+from fedreach.experiment.messages import listed
+from fedreach.experiment.schema import Choice
+from fedreach.federation.labels import Exact
+from fedreach.federation.secure_aggregation import SecureSum
 from fedreach.federation.server import Average, FedAdam, Safari
 from fedreach.federation.traits import Traits
-from fedreach.federation.values import Reports
+from fedreach.federation.types import Reports
 from fedreach.federation.weighting import ByEntropy, ByExamples, Clip, Equal, FunctionWeighting, Product
 from fedreach.runs.folder import RunFolder
-from fedreach.storage.code import digest_of_code
 
 Command = Callable[..., Result]
 Refused = Callable[..., str]
@@ -260,11 +260,11 @@ def test_a_mistake_inside_is_found_on_its_line(refused: Refused, home: Path) -> 
 def test_what_a_protocol_asks_besides_methods_is_asked_for(own: Path) -> None:
     (line,) = said({"method": {"label_statistics": "own.py:Told"}}, own)
     assert line == (
-        "method.label_statistics: 'own.py:Told' must have all of fedreach.federation.protocols.LabelStatistics; "
+        "method.label_statistics: 'own.py:Told' must have all of fedreach.federation.base.LabelStatistics; "
         "only_sum missing."
     )
     (line,) = said({"method": {"server": "own.py:HalfATrainer"}}, own)
-    assert "must have all of fedreach.federation.protocols.ServerTrains; learn missing." in line
+    assert "must have all of fedreach.federation.base.ServerTrains; learn missing." in line
     (line,) = said({"method": {"weighting": {"name": "product", "parts": ["own.py:Told"]}}}, own)
     assert line.startswith("method.weighting.parts[0]: 'own.py:Told' must have all of")
     assert line.endswith("Weighting; weights missing.")

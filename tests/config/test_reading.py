@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fedreach.config.load import load
-from fedreach.config.reading import MOST_NESTED, check_plain
-from fedreach.errors import ConfigError
+from fedreach._util.errors import ConfigError
+from fedreach.experiment.load import MOST_NESTED, check_plain, load
 
 DEEP = 10**4
 CHARACTER = "must not hold the character U+"

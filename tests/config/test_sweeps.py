@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 from tests.conftest import TINY
 
-from fedreach.config.cells import candidates, cells
-from fedreach.config.grid import Grid
-from fedreach.config.load import load
-from fedreach.config.sweep import folders
-from fedreach.errors import ConfigError
+from fedreach._util.errors import ConfigError
+from fedreach.experiment.cells import candidates, cells
+from fedreach.experiment.load import folders, load
+from fedreach.experiment.schema import Grid
 
 
 def swept(home: Path, text: str) -> Path:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedreach.streams import generator
+from fedreach._util.streams import generator
 
 HOSPITALS = ("north", "south", "east", "west", "harbour", "hill")
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import fedreach as fr
-from fedreach.errors import FedReachError
-from fedreach.streams import generator
+from fedreach._util.errors import FedReachError
+from fedreach._util.streams import generator
 
 TABLE = {"who": ["n", "s", "e"] * 4, "ill": ["no", "yes"] * 6, "x": list(range(12))}
 RIGHT: dict[str, Any] = {"client": "who", "label": "ill"}

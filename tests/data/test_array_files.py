@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedreach.data.array_files import UnreadableError, read_npy, read_npz
+from fedreach._util.errors import DataError
+from fedreach.data.checks import UnreadableError, read_npy, read_npz
 from fedreach.data.datasets import from_npz
-from fedreach.data.mapped import from_folder
-from fedreach.data.stored import opened
-from fedreach.errors import DataError
+from fedreach.data.stored import from_folder, opened
 
 
 def saved(array: np.ndarray) -> bytes:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedreach.cache import cache_folder
+from fedreach._util.files import cache_folder
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer, load_digits
 
-from fedreach.data.sets.catalogue import LOADERS, load, names
+from fedreach._util.errors import ConfigError
+from fedreach.data.sets import LOADERS, load, names
 from fedreach.data.sets.download import Place, sources
-from fedreach.errors import ConfigError
 
 
 def test_digits_are_those_of_scikit_learn_and_need_no_folder(tmp_path):

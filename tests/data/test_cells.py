@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from fedreach._util.errors import DataError
 from fedreach.data.cells import cells_of, days_of, named_rows, numbered, row_order, targets
-from fedreach.errors import DataError
 
 
 def test_numbers_by_what_a_cell_says_and_nothing_else():

@@ -9,15 +9,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedreach.data.cells import cells_of
-from fedreach.data.columns import ColumnRules, Reading
+from fedreach._util.errors import ConfigError, DataError
+from fedreach.data.cells import ColumnRules, Reading, cells_of
 from fedreach.data.federated import FederatedData
 from fedreach.data.own import of_frame
 from fedreach.data.preparation import Preparation
-from fedreach.data.sample_format import SampleFormat
+from fedreach.data.samples import SampleFormat
 from fedreach.data.stored import digest, opened, store
 from fedreach.data.table_source import as_arrow
-from fedreach.errors import ConfigError, DataError
 
 N = 240
 NAMES = ["hospital", "ill", "age", "code", "ward"]

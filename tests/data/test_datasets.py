@@ -8,9 +8,9 @@ import io
 import numpy as np
 import pytest
 
+from fedreach._util.errors import ConfigError, DataError
 from fedreach.data.datasets import content_hash, from_arrays, from_npz
-from fedreach.data.sets.catalogue import load
-from fedreach.errors import ConfigError, DataError
+from fedreach.data.sets import load
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedreach.data.sets.catalogue import load
+from fedreach._util.errors import DataError
+from fedreach.data.sets import load
 from fedreach.data.sets.download import Place, Source, data_folder, fetch, sources
-from fedreach.errors import DataError
 
 from ..conftest import wait_until  # noqa: TID252 (tests are no package that has a name)
 from ..terminals import on_terminal  # noqa: TID252
@@ -165,7 +165,7 @@ def test_progress_says_what_is_fetched_and_silence_is_the_default(server, tmp_pa
 
 
 def test_on_a_terminal_a_bar_says_how_far_it_is_and_vanishes(server, tmp_path, monkeypatch):
-    monkeypatch.setattr("fedreach.bars.SECONDS", 0.02)
+    monkeypatch.setattr("fedreach._util.progress.SECONDS", 0.02)
     with on_terminal(100) as terminal:
         source = toy(f"{server.address}/slow/")
         thread = threading.Thread(target=fetch, args=(PATH, source, tmp_path), kwargs={"progress": True})

@@ -7,15 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedreach.config.load import load as load_experiment
+from fedreach._util.errors import ConfigError, DataError
+from fedreach._util.streams import generator
+from fedreach.data.assignment import Partition
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData, federate
-from fedreach.data.held_out import draws, split_held_out
-from fedreach.data.partition import Partition
-from fedreach.data.population import Population, Ranges
-from fedreach.errors import ConfigError, DataError
-from fedreach.experiments.build import Builder
-from fedreach.streams import generator
+from fedreach.data.splits import Population, Ranges, draws, split_held_out
+from fedreach.experiment.build import Builder
+from fedreach.experiment.load import load as load_experiment
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)

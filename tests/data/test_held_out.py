@@ -7,16 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedreach._util.errors import ConfigError, DataError
+from fedreach._util.streams import generator, number_of, uniforms
+from fedreach.data.assignment import Partition
 from fedreach.data.federated import FederatedData
-from fedreach.data.held_out import Together, draws, split_held_out
 from fedreach.data.own import of_frame
-from fedreach.data.own_samples import of_clients, of_torch
-from fedreach.data.partition import Partition
-from fedreach.data.population import Ranges
+from fedreach.data.samples import of_clients, of_torch
+from fedreach.data.splits import Ranges, Together, draws, split_held_out
 from fedreach.data.stored import opened, store
 from fedreach.data.validation import for_validation
-from fedreach.errors import ConfigError, DataError
-from fedreach.streams import generator, number_of, uniforms
 
 # A client's own classes and cells are numbers; those of others make words of the same columns.
 ROW = st.tuples(st.sampled_from(["9", "10"]), st.sampled_from(["7", "7.00"]), st.integers(0, 2), st.integers(0, 3))

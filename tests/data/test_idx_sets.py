@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedreach.data.sets.catalogue import load
+from fedreach._util.errors import DataError
+from fedreach.data.sets import load
 from fedreach.data.sets.readers import parse_idx, read_bytes
-from fedreach.errors import DataError
 
 REAL = Path(os.environ.get("FEDREACH_DATA") or Path(__file__).parents[3] / "shared" / "data")
 

@@ -6,16 +6,16 @@ import shutil
 import numpy as np
 import pytest
 
-from fedreach.config.parts import federation
-from fedreach.config.sections import Experiment
+from fedreach._util.errors import ConfigError, DataError
+from fedreach._util.streams import generator
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import federate
-from fedreach.data.mapped import from_folder, index_folder
 from fedreach.data.partition import iid
-from fedreach.data.sets.catalogue import load
-from fedreach.errors import ConfigError, DataError
-from fedreach.simulation.simulation import simulate
-from fedreach.streams import generator
+from fedreach.data.sets import load
+from fedreach.data.stored import from_folder, index_folder
+from fedreach.experiment.components import federation
+from fedreach.experiment.schema import Experiment
+from fedreach.runs.simulation import simulate
 
 N = 40
 LABELS = np.arange(N) % 4

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedreach._util.errors import ConfigError, DataError
+from fedreach._util.streams import generator
+from fedreach.data.assignment import Partition
 from fedreach.data.noise import corrupt
-from fedreach.data.partition import Partition
-from fedreach.errors import ConfigError, DataError
-from fedreach.streams import generator
 
 KINDS = ["to_one_class", "symmetric", "asymmetric"]
 

@@ -10,16 +10,15 @@ import torch
 from tests.data.hospitals import HOSPITALS, reordered, table
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-from fedreach.data import own_data
+from fedreach._util.errors import ConfigError, DataError
+from fedreach._util.streams import generator
+from fedreach.data import stored
+from fedreach.data.assignment import Partition
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData, federate
-from fedreach.data.partition import Partition
 from fedreach.data.preparation import Preparation
-from fedreach.data.shifts import shift_unseen
-from fedreach.data.shifts.intensity import InputNoise
+from fedreach.data.shifts import InputNoise, shift_unseen
 from fedreach.data.table_source import read_table
-from fedreach.errors import ConfigError, DataError
-from fedreach.streams import generator
 
 NORTH = {"client": "hospital", "label": "readmitted", "participants": ["north", "south", "east"]}
 
@@ -125,7 +124,7 @@ def test_the_law_finds_inputs_that_are_on_everybodys_scale(monkeypatch):
     class Leaking(Preparation):
         of = staticmethod(everybodys)
 
-    monkeypatch.setattr(own_data, "Preparation", Leaking)
+    monkeypatch.setattr(stored, "Preparation", Leaking)
     with pytest.raises(AssertionError):
         unseen_clients_leak_nothing()
 

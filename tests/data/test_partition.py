@@ -5,9 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from fedreach.data.partition import PARTITIONS, Partition, partition
-from fedreach.errors import ConfigError, DataError
-from fedreach.streams import generator
+from fedreach._util.errors import ConfigError, DataError
+from fedreach._util.streams import generator
+from fedreach.data.assignment import Partition
+from fedreach.data.partition import PARTITIONS, partition
 
 
 @pytest.fixture

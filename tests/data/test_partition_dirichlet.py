@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedreach.data.partition import dirichlet_by_class, dirichlet_by_client, statistics
-from fedreach.data.partition.dirichlet_by_client import fill, visiting_order
-from fedreach.data.partition.draws import log_dirichlet, normalised
-from fedreach.streams import generator
+from fedreach._util.streams import generator
+from fedreach.data.assignment import log_dirichlet, normalised, statistics
+from fedreach.data.partition import dirichlet_by_class, dirichlet_by_client, fill, visiting_order
 
 BOTH = pytest.mark.parametrize("make", [dirichlet_by_class, dirichlet_by_client])
 

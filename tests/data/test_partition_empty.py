@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedreach.data.partition import Partition, handle_empty
-from fedreach.errors import ConfigError, DataError
+from fedreach._util.errors import ConfigError, DataError
+from fedreach.data.assignment import Partition, handle_empty
 
 owners = st.lists(st.integers(0, 14), min_size=1, max_size=40)
 

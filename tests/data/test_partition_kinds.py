@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedreach.data.partition import PARTITIONS, Partition, natural, partition
-from fedreach.errors import ConfigError, DataError
-from fedreach.streams import generator
+from fedreach._util.errors import ConfigError, DataError
+from fedreach._util.streams import generator
+from fedreach.data.assignment import Partition
+from fedreach.data.partition import PARTITIONS, natural, partition
 
 thorough = settings(max_examples=80, deadline=None, derandomize=True)
 alphas = st.sampled_from([1e-100, 1e-6, 0.05, 0.5, 1.0, 1e6, 1e100])

@@ -5,10 +5,10 @@ from math import comb
 import numpy as np
 import pytest
 
+from fedreach._util.errors import DataError
+from fedreach._util.streams import generator
+from fedreach.data.assignment import classes_of
 from fedreach.data.partition import hybrid, shards
-from fedreach.data.partition.draws import classes_of
-from fedreach.errors import DataError
-from fedreach.streams import generator
 
 BALANCED = np.arange(1000) % 10
 

@@ -5,9 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from fedreach.data.partition import Partition, iid, statistics
-from fedreach.errors import DataError
-from fedreach.streams import generator
+from fedreach._util.errors import DataError
+from fedreach._util.streams import generator
+from fedreach.data.assignment import Partition, statistics
+from fedreach.data.partition import iid
 
 
 def test_entropy_divergence_and_effective_classes_of_a_known_mix():

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from fedreach._util.errors import DataError
+from fedreach._util.streams import generator
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData
-from fedreach.data.pictures import as_shown, stacked
-from fedreach.errors import DataError
-from fedreach.streams import generator
+from fedreach.data.images import as_shown, stacked
 
 Image = pytest.importorskip("PIL.Image")
 

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedreach.data.population import draw_population
-from fedreach.errors import ConfigError
-from fedreach.streams import generator
+from fedreach._util.errors import ConfigError
+from fedreach._util.streams import generator
+from fedreach.data.splits import draw_population
 
 COUNTS = np.array([[5, 0, 0], [0, 5, 0], [5, 0, 1], [2, 2, 0], [0, 0, 9]])
 tables = st.tuples(st.integers(1, 12), st.integers(1, 5)).flatmap(

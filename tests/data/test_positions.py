@@ -7,15 +7,13 @@ import pytest
 import torch
 
 import fedreach as fr
+from fedreach._util.errors import ConfigError, DataError
+from fedreach.data.assignment import Partition
 from fedreach.data.datasets import content_hash, from_npz
 from fedreach.data.federated import FederatedData, federate
-from fedreach.data.partition import Partition
-from fedreach.data.positions import IGNORED, next_token_labels
-from fedreach.data.several import layout_of_json, layout_to_json, records
-from fedreach.data.shifts import shift_unseen
-from fedreach.data.shifts.intensity import Brightness
+from fedreach.data.several import IGNORED, layout_of_json, layout_to_json, next_token_labels, records
+from fedreach.data.shifts import Brightness, shift_unseen
 from fedreach.data.stored import opened, store
-from fedreach.errors import ConfigError, DataError
 
 TOKENS = np.random.default_rng(0).integers(0, 9, (12, 5))
 LABELS = np.where(TOKENS > 5, IGNORED, TOKENS)
@@ -58,7 +56,7 @@ def hugging(**named):
 
 def flower(examples):
     pytest.importorskip("flwr")
-    from fedreach.flower import ClientData
+    from fedreach.flower.local import ClientData
 
     return ClientData(examples, num_classes=9, kind="tokens").federated(0)
 
@@ -165,7 +163,7 @@ def test_inputs_in_order_are_told_by_their_place(door):
 
 def flower_of_two():
     pytest.importorskip("flwr")
-    from fedreach.flower import ClientData
+    from fedreach.flower.local import ClientData
 
     return ClientData(((TOKENS, AGES), TOKENS[:, 0]), num_classes=9).federated(0)
 

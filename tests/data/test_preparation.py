@@ -7,13 +7,11 @@ import pytest
 from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from fedreach.data.cells import Cells, Words, cells_by_name
-from fedreach.data.columns import ColumnRules, Reading
-from fedreach.data.input_column import InputColumn
-from fedreach.data.preparation import Preparation
+from fedreach._util.errors import ConfigError, DataError
+from fedreach._util.streams import generator
+from fedreach.data.cells import Cells, ColumnRules, Reading, Words, cells_by_name
+from fedreach.data.preparation import InputColumn, Preparation
 from fedreach.data.table_source import read_table
-from fedreach.errors import ConfigError, DataError
-from fedreach.streams import generator
 
 ROWS = 90
 

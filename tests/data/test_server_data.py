@@ -5,12 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedreach.data.datasets import from_arrays
+from fedreach._util.errors import ConfigError, DataError
+from fedreach._util.streams import generator
+from fedreach.data.assignment import Partition
+from fedreach.data.datasets import drawn_for_server, from_arrays, given_to_server
 from fedreach.data.federated import federate
-from fedreach.data.partition import Partition
-from fedreach.data.server_data import drawn_for_server, given_to_server
-from fedreach.errors import ConfigError, DataError
-from fedreach.streams import generator
 
 NUM_CLIENTS, EACH = 10, 6
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedreach.data.sets.catalogue import load
-from fedreach.data.sets.shakespeare import LENGTH, VOCABULARY, encode
-from fedreach.errors import ConfigError, DataError
+from fedreach._util.errors import ConfigError, DataError
+from fedreach.data.sets import load
+from fedreach.data.sets.readers import LENGTH, VOCABULARY, encode
 
 REAL = Path(os.environ.get("FEDREACH_DATA") or Path(__file__).parents[3] / "shared" / "data")
 

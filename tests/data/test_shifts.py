@@ -7,19 +7,30 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from fedreach._util.errors import ConfigError, DataError, PartError
+from fedreach._util.streams import generator
+from fedreach.data.assignment import Partition
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import federate
-from fedreach.data.mapped import from_folder
-from fedreach.data.partition import Partition
-from fedreach.data.shifts import SHIFTS, Examples, InputScale, shift_unseen
-from fedreach.data.shifts.composed import Composed
-from fedreach.data.shifts.intensity import Brightness, Contrast, InputNoise
-from fedreach.data.shifts.labels import OneClass, PermutedLabels
-from fedreach.data.shifts.position import Blur, Occlusion, Rotation, Translation
-from fedreach.errors import ConfigError, DataError, PartError
-from fedreach.federation.serving.repair import Values, intensity
+from fedreach.data.shifts import (
+    SHIFTS,
+    Blur,
+    Brightness,
+    Composed,
+    Contrast,
+    Examples,
+    InputNoise,
+    InputScale,
+    Occlusion,
+    OneClass,
+    PermutedLabels,
+    Rotation,
+    Translation,
+    shift_unseen,
+)
+from fedreach.data.stored import from_folder
+from fedreach.federation.adaptation.repair import Values, intensity
 from fedreach.runs.describe import federation_record
-from fedreach.streams import generator
 
 STRENGTHS = {
     "brightness": 0.3,

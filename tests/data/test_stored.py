@@ -7,12 +7,12 @@ import json
 import numpy as np
 import pytest
 
+from fedreach._util.errors import ConfigError, DataError
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData
 from fedreach.data.own import of_file, of_frame
-from fedreach.data.own_samples import of_clients
+from fedreach.data.samples import of_clients
 from fedreach.data.stored import digest, opened, store
-from fedreach.errors import ConfigError, DataError
 
 from .hospitals import reordered, table
 

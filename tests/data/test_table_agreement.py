@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fedreach._util.errors import ConfigError, DataError
 from fedreach.data.federated import FederatedData
 from fedreach.data.table_agreement import Agreed, LocalTable, TableOptions, agreement, sum_of
-from fedreach.errors import ConfigError, DataError
 
 NAMES = ("ash", "birch", "cedar", "dogwood")
 

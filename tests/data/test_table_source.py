@@ -12,11 +12,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fedreach.data.cells import BOOLEANS, cells_by_name, named_rows, numbered
-from fedreach.data.columns import EMPTY
+from fedreach._util.errors import RELATIVE, ConfigError, DataError
+from fedreach.data.cells import BOOLEANS, EMPTY, cells_by_name, named_rows, numbered
 from fedreach.data.federated import FederatedData
 from fedreach.data.table_source import as_arrow, read_table
-from fedreach.errors import RELATIVE, ConfigError, DataError
 
 N = 40
 TIME = datetime(2024, 2, 28)

@@ -11,18 +11,18 @@ import torch
 from tests.conftest import Command, Refused
 
 import fedreach as fr
-from fedreach.config.sections import Choice, Experiment
+from fedreach._util.errors import DataError
+from fedreach.data.assignment import Partition
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData, federate
 from fedreach.data.own import of_frame
-from fedreach.data.partition import Partition
-from fedreach.data.target_scale import TargetScale, TargetSums
-from fedreach.errors import DataError
+from fedreach.data.preparation import TargetScale, TargetSums
+from fedreach.deploy.saved import load
+from fedreach.experiment.schema import Choice, Experiment
 from fedreach.federation.losses import MSE, FunctionLoss, Huber
 from fedreach.federation.traits import Traits
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import FederationRecord
-from fedreach.trained import load
 
 COLUMNS = ["--data", "houses.csv", "--client", "town", "--target", "price"]
 SHORT = ["--set", "rounds=20", "--set", "engine.name=sequential"]

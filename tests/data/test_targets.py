@@ -4,17 +4,16 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_diabetes
 
+from fedreach._util.errors import ConfigError, DataError
+from fedreach._util.streams import generator
+from fedreach.data.assignment import Partition
 from fedreach.data.datasets import from_arrays, from_npz
 from fedreach.data.federated import FederatedData, federate
-from fedreach.data.mapped import from_folder, index_folder
 from fedreach.data.own import of_file, of_frame
-from fedreach.data.partition import PARTITIONS, Partition
-from fedreach.data.sets.catalogue import load
-from fedreach.data.shifts import shift_unseen
-from fedreach.data.shifts.intensity import Brightness
-from fedreach.data.stored import digest, opened, store
-from fedreach.errors import ConfigError, DataError
-from fedreach.streams import generator
+from fedreach.data.partition import PARTITIONS
+from fedreach.data.sets import load
+from fedreach.data.shifts import Brightness, shift_unseen
+from fedreach.data.stored import digest, from_folder, index_folder, opened, store
 
 X = np.eye(6, dtype=np.float32)
 Y = [1.5, 2.0, -3.0, 0.25, 7.0, 1e6]

@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from fedreach._util.streams import generator
+from fedreach.data.assignment import Partition
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData
-from fedreach.data.held_out import draws, split_held_out
-from fedreach.data.partition import Partition
-from fedreach.data.population import Population
-from fedreach.streams import generator
+from fedreach.data.splits import Population, draws, split_held_out
 
 
 @pytest.fixture(autouse=True)

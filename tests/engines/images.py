@@ -5,7 +5,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedreach.models import build
+from fedreach.engines.models.networks import build
 
 
 def _ends(*layers: nn.Module, numbers: int) -> nn.Module:

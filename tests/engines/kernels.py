@@ -12,10 +12,12 @@ import pytest
 import torch
 from torch import nn
 
-from fedreach.engines import Native, Sequential, Task, TorchEngine
-from fedreach.engines.native import library
-from fedreach.engines.native import trainer as native
-from fedreach.errors import ConfigError, TrainingError
+from fedreach._util.errors import ConfigError, TrainingError
+from fedreach.engines.engine import TorchEngine
+from fedreach.engines.native import library, trainer
+from fedreach.engines.native.trainer import Native
+from fedreach.engines.protocols import Task
+from fedreach.engines.sequential import Sequential
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg, FedProx
 
@@ -50,7 +52,9 @@ class Family(NamedTuple):
 
     def must_train_as_torch(self, module, data, how):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(native.np, "empty", lambda shape, dtype=float: np.full(shape, 7, dtype))  # memory may hold it
+            patch.setattr(
+                trainer.np, "empty", lambda shape, dtype=float: np.full(shape, 7, dtype)
+            )  # memory may hold it
             one, other = (self.moved(kind, module, data, how) for kind in (Sequential, Native))
         most = abs(one.update).max()
         assert most > 5e-3

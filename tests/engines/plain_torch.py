@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
+from fedreach._util.streams import torch_seed
 from fedreach.engines.batches import batch_plan
-from fedreach.models.draws import generators_kept
-from fedreach.streams import torch_seed
+from fedreach.engines.models.draws import generators_kept
 
 
 def numbers(module):

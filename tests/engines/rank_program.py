@@ -12,21 +12,23 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedreach.arrays import AnyArray, Float32s, Ints
+from fedreach._util.arrays import AnyArray, Float32s, Ints
+from fedreach._util.streams import generator
+from fedreach.data.assignment import Partition
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData, federate
-from fedreach.data.partition import Partition
-from fedreach.engines import ENGINES, GroupTrainer, Sequential, Stacked, Task, TorchEngine, stacked
-from fedreach.engines.choice import NOT_TRIED
-from fedreach.engines.parallel.distributed import DistributedEngine, serve
-from fedreach.engines.parallel.launch import join
-from fedreach.engines.parallel.ranks import Ranks
-from fedreach.evaluation.predictor import Split
+from fedreach.engines import vmap
+from fedreach.engines.choice import ENGINES, NOT_TRIED
+from fedreach.engines.distributed import DistributedEngine, Ranks, join, serve
+from fedreach.engines.engine import TorchEngine
+from fedreach.engines.models.networks import build
+from fedreach.engines.protocols import Split, Task
+from fedreach.engines.sequential import Sequential
+from fedreach.engines.trainer import GroupTrainer
+from fedreach.engines.vmap import Stacked
+from fedreach.federation.base import LocalSolver
 from fedreach.federation.local_sgd import LocalSGD
-from fedreach.federation.protocols import LocalSolver
 from fedreach.federation.solvers import FedAvg, FedDyn, FedProx, Scaffold
-from fedreach.models import build
-from fedreach.streams import generator
 
 CLIENTS, SAMPLES = 9, 520  # three batches of evaluation
 ALL = LocalSGD(batch_size=16, epochs=2, momentum=0.9, weight_decay=0.01, clip_norm=0.5)
@@ -75,7 +77,7 @@ class Interleaved(Stacked):
 
 Case = tuple[type[GroupTrainer], Callable[[], nn.Module], tuple[tuple[int, ...], str, int], LocalSolver, LocalSGD, int]
 FEATURES, IMAGE, TOKENS = ((5,), "features", 3), ((1, 16, 16), "image", 3), ((6,), "tokens", 12)
-stacked.STACK_BYTES = 4000  # so that small models make several stacks
+vmap.STACK_BYTES = 4000  # so that small models make several stacks
 ONE_GROUP = "one stack"
 CASES: dict[str, Case] = {
     "one client at a time": (Sequential, mlp, FEATURES, FedProx(mu=0.3), ALL, 1),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from fedreach.models import build
+from fedreach.engines.models.networks import build
 
 CLASSES = 12
 

@@ -12,13 +12,18 @@ import torch
 from torch import nn
 
 import fedreach as fr
-from fedreach.engines import Chain, Native, Sequential, Stacked, Task, TorchEngine, choose
-from fedreach.engines.augmenting import augmented
-from fedreach.errors import ConfigError, PartError
+from fedreach._util.errors import ConfigError, PartError
+from fedreach._util.streams import torch_seed
+from fedreach.engines.choice import choose
+from fedreach.engines.engine import TorchEngine
+from fedreach.engines.manual import Chain
+from fedreach.engines.native.trainer import Native
+from fedreach.engines.protocols import Task
+from fedreach.engines.sequential import Sequential, augmented
+from fedreach.engines.vmap import Stacked
 from fedreach.federation.augmentations import FlipAndCrop, FunctionAugmentation, Torchvision
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg
-from fedreach.streams import torch_seed
 
 SIZES, IDS = (13, 2, 8, 6), np.arange(4)
 LOCAL = LocalSGD(batch_size=4, epochs=2)

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 from torch import nn
 
-from fedreach.engines import ENGINES, Sequential, Task, TorchEngine, build_engine, choose
-from fedreach.engines.choice import NOT_TRIED
-from fedreach.errors import ConfigError
+from fedreach._util.errors import ConfigError
+from fedreach.engines.choice import ENGINES, NOT_TRIED, build_engine, choose
+from fedreach.engines.engine import TorchEngine
+from fedreach.engines.models.networks import build
+from fedreach.engines.protocols import Task
+from fedreach.engines.sequential import Sequential
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg, Scaffold
-from fedreach.models import build
 
 SIZES = (60, 40, 40, 30, 20)
 TRIED = set(ENGINES) - set(NOT_TRIED)

@@ -3,10 +3,13 @@
 import numpy as np
 import pytest
 
-from fedreach.engines import Compiled, Sequential, Task, TorchEngine
+from fedreach.engines.engine import TorchEngine
+from fedreach.engines.models.networks import build
+from fedreach.engines.protocols import Task
+from fedreach.engines.sequential import Sequential
+from fedreach.engines.vmap import Compiled
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg, FedProx, Scaffold
-from fedreach.models import build
 
 pytestmark = pytest.mark.slow
 

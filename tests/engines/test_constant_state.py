@@ -5,16 +5,18 @@ import pytest
 import torch
 from torch import nn
 
-from fedreach.engines import Sequential, Stacked, Task, TorchEngine
-from fedreach.engines.chain.trainer import Chain
+from fedreach._util.errors import ConfigError, TrainingError
 from fedreach.engines.choice import build_engine
+from fedreach.engines.engine import TorchEngine
+from fedreach.engines.manual import Chain, trained_chain_of
+from fedreach.engines.models.state import constant_arrays
 from fedreach.engines.native import Native
+from fedreach.engines.protocols import Task
 from fedreach.engines.recognition import NotAChainError
-from fedreach.engines.trained_chain import trained_chain_of
-from fedreach.errors import ConfigError, TrainingError
+from fedreach.engines.sequential import Sequential
+from fedreach.engines.vmap import Stacked
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg
-from fedreach.models.state import constant_arrays
 
 IDS = np.arange(4)
 SIZES = (13, 2, 8, 6)

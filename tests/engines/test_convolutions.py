@@ -9,11 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from fedreach.engines import Native, Sequential
-from fedreach.engines.native import library
-from fedreach.engines.native import trainer as native
-from fedreach.engines.native.table import layer_table
+from fedreach.engines.native import library, trainer
+from fedreach.engines.native.trainer import Native, layer_table
 from fedreach.engines.recognition import NotAChainError, chain_of
+from fedreach.engines.sequential import Sequential
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg
 
@@ -63,8 +62,8 @@ class Counted:
 def test_a_large_client_is_trained_in_parts_to_the_same_bits(how, look, federated, monkeypatch):
     module, shape = model("borders")
     whole, data = moved(Native, module, federated(SIZES, shape), how), federated(SIZES, shape)
-    monkeypatch.setattr(native, "SECONDS", 0.0)
-    monkeypatch.setattr(native, "LOOK", look)
+    monkeypatch.setattr(trainer, "SECONDS", 0.0)
+    monkeypatch.setattr(trainer, "LOOK", look)
     made = engine(Native, module, data, *how)
     made.trainer.library = counted = Counted()
     parts = made.train(made.initial, IDS, 2, 0.05)
@@ -77,8 +76,8 @@ def test_a_large_client_is_trained_in_parts_to_the_same_bits(how, look, federate
 
 def test_between_clients_of_one_step_each_ctrl_c_is_heard_too(federated, monkeypatch):
     module, shape = model("borders")
-    monkeypatch.setattr(native, "SECONDS", 0.0)
-    monkeypatch.setattr(native, "LOOK", 1)
+    monkeypatch.setattr(trainer, "SECONDS", 0.0)
+    monkeypatch.setattr(trainer, "LOOK", 1)
     made = engine(Native, module, federated(SIZES, shape), LocalSGD(batch_size=5, steps=1), FedAvg())
     made.trainer.library = counted = Counted()
     made.train(made.initial, IDS, 2, 0.05)

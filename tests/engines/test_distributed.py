@@ -6,13 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedreach.engines import Native, Sequential, Task, TorchEngine
-from fedreach.engines.parallel.distributed import DistributedEngine, examples_of, shared_out
-from fedreach.engines.parallel.ranks import Ranks
+from fedreach._util.streams import generator
+from fedreach.engines.distributed import DistributedEngine, Ranks, examples_of, shared_out
+from fedreach.engines.engine import TorchEngine
+from fedreach.engines.models.networks import build
+from fedreach.engines.native.trainer import Native
+from fedreach.engines.protocols import Task
+from fedreach.engines.sequential import Sequential
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg
-from fedreach.models import build
-from fedreach.streams import generator
 
 from ..launching import ended, start_ranks  # noqa: TID252 (tests are no package that has a name)
 from .rank_program import CASES, ONE_GROUP

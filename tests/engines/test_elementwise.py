@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from fedreach.engines import ENGINES, Task, TorchEngine, choose
-from fedreach.engines.elementwise import refuse_mixing
-from fedreach.errors import ConfigError
+from fedreach._util.errors import ConfigError
+from fedreach.engines.choice import ENGINES, choose
+from fedreach.engines.engine import TorchEngine
+from fedreach.engines.models.networks import build
+from fedreach.engines.protocols import Task
+from fedreach.engines.trainer import refuse_mixing
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import SOLVERS, FedProx, Scaffold
-from fedreach.models import build
 
 
 class Normed:

@@ -8,12 +8,17 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fedreach.engines import Chain, Native, Sequential, Stacked, Task, TorchEngine
-from fedreach.errors import ConfigError
-from fedreach.federation.aggregation.mean import finite_rows, weighted_sum
+from fedreach._util.errors import ConfigError
+from fedreach.engines.engine import TorchEngine
+from fedreach.engines.manual import Chain
+from fedreach.engines.models.networks import build
+from fedreach.engines.native.trainer import Native
+from fedreach.engines.protocols import Task
+from fedreach.engines.sequential import Sequential
+from fedreach.engines.vmap import Stacked
+from fedreach.federation.aggregation import finite_rows, weighted_sum
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg, FedDyn, FedProx, Scaffold
-from fedreach.models import build
 
 SIZES = (13, 2, 8, 6)  # of which one sample each is held out: 12, 1, 7 and 5 are trained on, in batches of 4
 IDS = np.arange(4)
@@ -294,8 +299,8 @@ def test_the_model_of_the_user_is_copied_and_left_alone(federated):
 @pytest.mark.parametrize(("kind", "name"), EVERY)
 def test_the_number_of_threads_changes_no_bit(name, kind, federated, monkeypatch):
     # Else these clients would all be one stack.
-    monkeypatch.setattr("fedreach.engines.stacked.STACK_BYTES", 1)
-    monkeypatch.setattr("fedreach.engines.chain.trainer.MAX_CLIENTS", 1)
+    monkeypatch.setattr("fedreach.engines.vmap.STACK_BYTES", 1)
+    monkeypatch.setattr("fedreach.engines.manual.MAX_CLIENTS", 1)
     monkeypatch.setattr("fedreach.engines.engine.EVALUATION_PART", 5)
     module, data = make(name, federated)
     index = np.arange(sum(SIZES))[::-1].copy()
@@ -330,7 +335,7 @@ def test_a_stack_is_cut_into_parts_that_stay_small_and_hold_everybody_once(feder
     module, data = make("mlp", federated)
     engine = TorchEngine(Stacked, Task(module, data, FedAvg(), LocalSGD(), 0))
     assert [len(group) for group in engine.groups(IDS)] == [4]
-    monkeypatch.setattr("fedreach.engines.stacked.STACK_BYTES", 2 * 4 * engine.layout.size)
+    monkeypatch.setattr("fedreach.engines.vmap.STACK_BYTES", 2 * 4 * engine.layout.size)
     groups = engine.groups(IDS)
     assert [len(group) for group in groups] == [2, 2]
     assert sorted(np.concatenate(groups)) == IDS.tolist()
@@ -338,7 +343,7 @@ def test_a_stack_is_cut_into_parts_that_stay_small_and_hold_everybody_once(feder
 
 @pytest.mark.parametrize("kind", [Sequential, Stacked])
 def test_the_masks_of_dropout_do_not_depend_on_the_number_of_threads(kind, federated, monkeypatch):
-    monkeypatch.setattr("fedreach.engines.stacked.STACK_BYTES", 1)
+    monkeypatch.setattr("fedreach.engines.vmap.STACK_BYTES", 1)
     module = nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(4, 3))
     found = [
         TorchEngine(kind, Task(module, federated(SIZES), FedAvg(), LocalSGD(), 0), threads=threads)
@@ -361,7 +366,7 @@ def test_a_model_that_does_not_fit_the_data_is_refused_before_round_1(module, me
 
 
 def test_processes_add_up_updates_to_the_bits_of_one(federated, monkeypatch):
-    monkeypatch.setattr("fedreach.federation.aggregation.mean.BLOCK", 7)
+    monkeypatch.setattr("fedreach.federation.aggregation.BLOCK", 7)
     module, data = make("mlp", federated)
     engine = TorchEngine(Sequential, Task(module, data, *LOOPS["epochs"], 3), threads=3)
     trained = engine.train(engine.initial, IDS, 1, RATE)

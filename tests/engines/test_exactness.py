@@ -7,17 +7,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach.engines import Sequential, Task, TorchEngine
-from fedreach.engines.stacked import Stacked
+from fedreach.engines.engine import TorchEngine
+from fedreach.engines.models.networks import build
+from fedreach.engines.protocols import Task
+from fedreach.engines.sequential import Sequential
+from fedreach.engines.vmap import Stacked
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.participation import Bernoulli
-from fedreach.federation.selection import Full, PowerOfChoice
+from fedreach.federation.selection.losses import PowerOfChoice
+from fedreach.federation.selection.random import Full
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg, FedProx
 from fedreach.federation.state import FederationState
 from fedreach.federation.weighting import ByEntropy
-from fedreach.models import build
-from fedreach.simulation.simulation import Simulation, simulate
+from fedreach.runs.simulation import Simulation, simulate
 from fedreach.testing.problems import tiny_data, tiny_simulation
 
 from .tiny import changed, run

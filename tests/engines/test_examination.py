@@ -12,12 +12,17 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedreach.engines import ENGINES, Native, Sequential, Stacked, Task, TorchEngine, build_engine, choose
+from fedreach._util.errors import ConfigError
+from fedreach.engines.choice import ENGINES, build_engine, choose
+from fedreach.engines.engine import TorchEngine
 from fedreach.engines.examination import SIZES, Examination, trial_of
-from fedreach.errors import ConfigError
+from fedreach.engines.models.networks import build
+from fedreach.engines.native.trainer import Native
+from fedreach.engines.protocols import Task
+from fedreach.engines.sequential import Sequential
+from fedreach.engines.vmap import Stacked
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg, FedDyn, FedProx, Scaffold
-from fedreach.models import build
 
 from .images import MODELS as IMAGES
 from .zoo import CLASSES, ZOO
@@ -262,7 +267,7 @@ def test_nothing_random_of_the_process_is_used_up(task):
 
 def test_an_engine_that_was_examined_is_not_examined_again(task, monkeypatch):
     given = task(nn.Linear(8, CLASSES))
-    monkeypatch.setattr("fedreach.engines.choice.Examination", None)
+    monkeypatch.setattr("fedreach.engines.examination.Examination", None)
     assert build_engine("stacked", given, examined=True).name == "stacked"
     assert isinstance(build_engine("sequential", given), TorchEngine)
     with pytest.raises(TypeError):

@@ -10,17 +10,19 @@ import torch
 from torch import nn
 
 import fedreach as fr
-from fedreach.data.server_data import ServerData
-from fedreach.engines import Sequential, Task, TorchEngine, build_engine
-from fedreach.errors import ConfigError
-from fedreach.federation.local_sgd import LocalSGD
+from fedreach._util.errors import ConfigError
+from fedreach.data.datasets import ServerData
+from fedreach.deploy.export import export
+from fedreach.deploy.saved import load
+from fedreach.engines.choice import build_engine
+from fedreach.engines.engine import TorchEngine
+from fedreach.engines.models.flat import Layout
+from fedreach.engines.models.state import Snapshot
+from fedreach.engines.protocols import Task
+from fedreach.engines.sequential import Sequential
+from fedreach.federation.local_sgd import LocalSGD, TorchSteps
 from fedreach.federation.solvers import FedAvg
-from fedreach.federation.torch_steps import TorchSteps
-from fedreach.models.flat import Layout
-from fedreach.models.state import Snapshot
 from fedreach.runs.callbacks import Callback
-from fedreach.trained import load
-from fedreach.trained.export import export
 
 from . import test_zoo
 from .test_zoo import IDS, LOCAL, RATE, ROUND, SEED, SIZES, made, trained_by_torch

@@ -6,15 +6,21 @@ import numpy as np
 import pytest
 import torch
 
-from fedreach.data.server_data import ServerData
-from fedreach.engines import ENGINES, Chain, Compiled, Native, Sequential, Stacked, Task, TorchEngine, choose
-from fedreach.engines.chain import trainer as chain_trainer
-from fedreach.errors import ConfigError, PartError, TrainingError
+from fedreach._util.errors import ConfigError, PartError, TrainingError
+from fedreach.data.datasets import ServerData
+from fedreach.engines import manual
+from fedreach.engines.choice import ENGINES, choose
+from fedreach.engines.engine import TorchEngine
+from fedreach.engines.manual import Chain
+from fedreach.engines.models.networks import build
+from fedreach.engines.native.trainer import Native
+from fedreach.engines.protocols import Task
+from fedreach.engines.sequential import Sequential
+from fedreach.engines.vmap import Compiled, Stacked
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.losses import CrossEntropy, FunctionLoss, LogitAdjusted
 from fedreach.federation.solvers import FedAvg
-from fedreach.models import build
-from fedreach.simulation.simulation import Simulation
+from fedreach.runs.simulation import Simulation
 from fedreach.testing.problems import tiny_simulation
 
 IDS = np.arange(4)
@@ -125,7 +131,7 @@ def test_all_engines_shift_outputs_by_what_each_client_has(engine, kind, loss, h
 
 
 def test_a_first_layer_without_weights_of_its_own_is_shifted_as_well(engine, monkeypatch):
-    monkeypatch.setattr(chain_trainer, "LARGE", 1)
+    monkeypatch.setattr(manual, "LARGE", 1)
     how = LocalSGD(batch_size=2, steps=2)
     one, other = (engine(kind, LogitAdjusted(), how) for kind in (Sequential, Chain))
     assert other.trainer._implicit(4)

@@ -6,16 +6,20 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from fedreach.data.population import Population, Ranges
-from fedreach.engines import Sequential, Task, TorchEngine
-from fedreach.errors import DataError, TrainingError
+from fedreach._util.errors import DataError, TrainingError
+from fedreach.data.splits import Population, Ranges
+from fedreach.engines.engine import TorchEngine
+from fedreach.engines.models.networks import build
+from fedreach.engines.protocols import Task
+from fedreach.engines.sequential import Sequential
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.participation import Always, Bernoulli
-from fedreach.federation.selection import Full, FunctionSelection, PowerOfChoice
+from fedreach.federation.selection.base import FunctionSelection
+from fedreach.federation.selection.losses import PowerOfChoice
+from fedreach.federation.selection.random import Full
 from fedreach.federation.solvers import FedAvg
 from fedreach.federation.weighting import OwnWeight
-from fedreach.models import build
-from fedreach.simulation.simulation import Simulation
+from fedreach.runs.simulation import Simulation
 from fedreach.testing.problems import tiny_data, tiny_simulation, two_quadratics
 
 from .tiny import MODEL, REPORT, changed, run

@@ -6,13 +6,16 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fedreach.engines import Sequential, Stacked, Task, TorchEngine
-from fedreach.engines.chain.trainer import Chain
-from fedreach.engines.filters import ChannelsLast
+from fedreach.engines.batches import ChannelsLast
+from fedreach.engines.engine import TorchEngine
+from fedreach.engines.manual import Chain
+from fedreach.engines.models.flat import Layout, bind, flatten
 from fedreach.engines.native import Native
+from fedreach.engines.protocols import Task
+from fedreach.engines.sequential import Sequential
+from fedreach.engines.vmap import Stacked
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg, FedProx
-from fedreach.models.flat import Layout, bind, flatten
 
 IDS = np.arange(3)
 

@@ -13,16 +13,18 @@ import pytest
 import torch
 from torch import nn
 
-from fedreach.data.population import Ranges
-from fedreach.engines import Native, Sequential, Task, TorchEngine
+from fedreach._util.errors import ConfigError, TrainingError
+from fedreach.data.splits import Ranges
 from fedreach.engines.batches import batch_plans
-from fedreach.engines.native import drawing, library
-from fedreach.engines.native import trainer as native
-from fedreach.errors import ConfigError, TrainingError
-from fedreach.federation.aggregation.mean import weighted_sum
+from fedreach.engines.engine import TorchEngine
+from fedreach.engines.models.networks import build
+from fedreach.engines.native import library, trainer
+from fedreach.engines.native.trainer import Native
+from fedreach.engines.protocols import Task
+from fedreach.engines.sequential import Sequential
+from fedreach.federation.aggregation import weighted_sum
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg, FedProx, Scaffold
-from fedreach.models import build
 
 SIZES = (13, 2, 8, 6)
 IDS = np.arange(4)
@@ -99,7 +101,9 @@ RULES = [
 @pytest.mark.parametrize("bias", [True, False])
 def test_every_rule_holds_with_and_without_bias(rule, bias, federated, monkeypatch):
     torch.manual_seed(0)
-    monkeypatch.setattr(native.np, "empty", lambda shape, dtype=float: np.full(shape, 7, dtype))  # what memory may hold
+    monkeypatch.setattr(
+        trainer.np, "empty", lambda shape, dtype=float: np.full(shape, 7, dtype)
+    )  # what memory may hold
     data = federated(SIZES, (20,), "features")
     one, other = both(broad(20, bias), data, LocalSGD(batch_size=4, epochs=2, **rule))
     np.testing.assert_allclose(other.update, one.update, rtol=0, atol=1e-5)
@@ -187,19 +191,19 @@ def test_batches_are_drawn_as_numpy_draws_them():
     for number, local in enumerate(locals_):
         for seed in (number, 2**31 + number, 2**64 + 1, 2**150 + 3):
             for client in rng.permutation(len(sizes))[:5]:
-                found = drawing.batch_plan_in_c(seed, number, client, train, local)
+                found = library.batch_plan_in_c(seed, number, client, train, local)
                 np.testing.assert_array_equal(
                     found, batch_plans(seed, number, np.array([client]), [train[client]], local)[0]
                 )
-    assert drawing.draws_as_numpy_does()
+    assert library.draws_as_numpy_does()
 
 
 def test_another_numpy_that_draws_otherwise_is_followed(federated, monkeypatch):
     module, data = build("linear", (5,), 3, seed=1), federated(SIZES, (5,), "features")
     expected = both(module, data)[1].update
-    monkeypatch.setattr(native, "draws_as_numpy_does", lambda: False)
+    monkeypatch.setattr(trainer, "draws_as_numpy_does", lambda: False)
     asked = []
-    monkeypatch.setattr(native, "batch_plans", lambda *arguments: asked.append(1) or batch_plans(*arguments))
+    monkeypatch.setattr(trainer, "batch_plans", lambda *arguments: asked.append(1) or batch_plans(*arguments))
     assert both(module, data)[1].update.tobytes() == expected.tobytes()
     assert len(asked) == len(IDS)
     solver, rng = Strength(), np.random.Generator(np.random.Philox(1))
@@ -271,8 +275,8 @@ def test_data_without_a_test_set_will_do(federated):
 
 
 def test_groups_hold_everybody_once_and_become_smaller(federated, monkeypatch):
-    monkeypatch.setattr(native, "PRODUCTS", 50)
-    monkeypatch.setattr(native, "PRODUCTS_OF_A_CLIENT", 1)
+    monkeypatch.setattr(trainer, "PRODUCTS", 50)
+    monkeypatch.setattr(trainer, "PRODUCTS_OF_A_CLIENT", 1)
     data = federated(tuple(range(2, 40)), (5,), "features")
     engine = TorchEngine(Native, Task(build("linear", (5,), 3, seed=1), data, FedAvg(), LocalSGD(), 0), threads=1)
     ids = np.arange(38)[::-1].copy()
@@ -370,7 +374,7 @@ def test_it_is_compiled_once_and_kept(no_library):
 
 
 def test_without_a_compiler_it_says_so_and_auto_takes_another_engine(no_library, federated, monkeypatch):
-    from fedreach.engines import choose
+    from fedreach.engines.choice import choose
 
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CC", raising=False)

@@ -6,30 +6,35 @@ import numpy as np
 import pytest
 import torch
 
-from fedreach.data.datasets import from_arrays
+from fedreach._util.errors import ConfigError
+from fedreach._util.streams import generator
+from fedreach.data.assignment import Partition
+from fedreach.data.datasets import ServerData, from_arrays
 from fedreach.data.federated import federate
-from fedreach.data.partition import Partition
-from fedreach.data.server_data import ServerData
-from fedreach.engines import Chain, Native, Sequential, Stacked, Task, TorchEngine, choose
 from fedreach.engines.batches import batch_plan
-from fedreach.errors import ConfigError
+from fedreach.engines.choice import choose
+from fedreach.engines.engine import TorchEngine
+from fedreach.engines.manual import Chain
+from fedreach.engines.models.networks import build
+from fedreach.engines.native.trainer import Native
+from fedreach.engines.protocols import Task
+from fedreach.engines.sequential import Sequential
+from fedreach.engines.vmap import Stacked
+from fedreach.federation.adaptation import SERVINGS
 from fedreach.federation.aggregation import AGGREGATIONS
-from fedreach.federation.federation import Federation
+from fedreach.federation.federation import Federation, refuse_targets_of
 from fedreach.federation.labels import Exact
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.losses import LOSSES, MSE, CrossEntropy, FedLC, FunctionLoss, Huber, LabelSmoothing
 from fedreach.federation.measurements import WLRC, Disagreement, LossRMS
-from fedreach.federation.selection import SELECTIONS, Uniform
+from fedreach.federation.selection import SELECTIONS
+from fedreach.federation.selection.random import Uniform
 from fedreach.federation.server import SERVERS, Average, FedDF, FineTune, Safari, ServerOnly
-from fedreach.federation.serving import SERVINGS
 from fedreach.federation.solvers import SOLVERS, FedAvg, FedProx
 from fedreach.federation.steps import server_split
-from fedreach.federation.targets import refuse_targets_of
-from fedreach.federation.values import LocalOutputs
+from fedreach.federation.types import LocalOutputs
 from fedreach.federation.weighting import WEIGHTINGS, ByExamples, Equal
-from fedreach.models import build
-from fedreach.simulation.simulation import simulate
-from fedreach.streams import generator
+from fedreach.runs.simulation import simulate
 from fedreach.wireless.radio import Radio
 
 IDS = np.arange(4)

@@ -11,10 +11,14 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from fedreach._util.errors import ConfigError, PartError, TrainingError
 from fedreach.data.federated import FederatedData
-from fedreach.engines import ENGINES, Sequential, Task, TorchEngine, choose
 from fedreach.engines.batches import batch_plan
-from fedreach.errors import ConfigError, PartError, TrainingError
+from fedreach.engines.choice import ENGINES, choose
+from fedreach.engines.engine import TorchEngine
+from fedreach.engines.models.flat import bind, flatten
+from fedreach.engines.protocols import Task
+from fedreach.engines.sequential import Sequential
 from fedreach.federation.aggregation import Mean
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
@@ -29,13 +33,11 @@ from fedreach.federation.losses import (
     LabelSmoothing,
     LogitAdjusted,
 )
-from fedreach.federation.selection import Full, Uniform
-from fedreach.federation.server import FedAdam, FedAvgM
-from fedreach.federation.server.average import Average
+from fedreach.federation.selection.random import Full, Uniform
+from fedreach.federation.server import Average, FedAdam, FedAvgM
 from fedreach.federation.solvers import FedAvg, FedDyn, FedProx, Scaffold
 from fedreach.federation.weighting import Equal
-from fedreach.models.flat import bind, flatten
-from fedreach.simulation.simulation import Simulation
+from fedreach.runs.simulation import Simulation
 
 ROUNDS, RATE, SIZES = 3, 0.2, (13, 7, 9)
 LOCAL = LocalSGD(batch_size=4, epochs=2, rate=RATE)

@@ -12,26 +12,26 @@ from torch import nn
 from torch.nn import functional as F
 
 import fedreach as fr
+from fedreach._util.errors import ConfigError
+from fedreach._util.streams import generator
 from fedreach.data.federated import FederatedData
-from fedreach.data.positions import IGNORED, next_token_labels
+from fedreach.data.several import IGNORED, next_token_labels
+from fedreach.deploy.saved import load
 from fedreach.engines.batches import batch_plan
 from fedreach.engines.choice import build_engine
+from fedreach.engines.models.flat import Layout
 from fedreach.engines.protocols import Task
 from fedreach.engines.trainer import shares_of_positions
-from fedreach.errors import ConfigError
-from fedreach.evaluation import Evaluator
+from fedreach.evaluation.evaluator import Evaluator
 from fedreach.evaluation.metrics import Accuracy, BalancedAccuracy, Perplexity
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
-from fedreach.federation.losses.label_smoothing import LabelSmoothing
-from fedreach.federation.selection import Full
+from fedreach.federation.losses import LabelSmoothing
+from fedreach.federation.selection.random import Full
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg
 from fedreach.federation.weighting import ByExamples
-from fedreach.models.flat import Layout
-from fedreach.simulation.simulation import Simulation
-from fedreach.streams import generator
-from fedreach.trained import load
+from fedreach.runs.simulation import Simulation
 
 WORDS, LENGTH, ROUNDS = 11, 6, 3
 NAMES = ("a", "b", "c", "d", "e")

@@ -5,14 +5,24 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fedreach.engines import Chain, Task, TorchEngine
-from fedreach.engines.chain.from_layers import written_out
-from fedreach.engines.layers import Addition, Convolution, Dense, Dropout, Flattening, Pooling
-from fedreach.engines.recognition import NotAChainError, chain_of
-from fedreach.errors import ConfigError
+from fedreach._util.errors import ConfigError
+from fedreach.engines.engine import TorchEngine
+from fedreach.engines.manual import Chain
+from fedreach.engines.manual_layers import written_out
+from fedreach.engines.models.networks import build
+from fedreach.engines.protocols import Task
+from fedreach.engines.recognition import (
+    Addition,
+    Convolution,
+    Dense,
+    Dropout,
+    Flattening,
+    NotAChainError,
+    Pooling,
+    chain_of,
+)
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg
-from fedreach.models import build
 
 IMAGE = (1, 16, 16)
 

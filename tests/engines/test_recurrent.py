@@ -13,15 +13,14 @@ import pytest
 import torch
 from torch import nn
 
-from fedreach.engines import Native, Sequential
-from fedreach.engines.native import library
-from fedreach.engines.native import trainer as native
-from fedreach.engines.native.table import layer_table
+from fedreach._util.errors import ConfigError
+from fedreach.engines.models.networks import build
+from fedreach.engines.native import library, trainer
+from fedreach.engines.native.trainer import Native, layer_table
 from fedreach.engines.recognition import NotAChainError, chain_of
-from fedreach.errors import ConfigError
+from fedreach.engines.sequential import Sequential
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg
-from fedreach.models import build
 
 from .dropped import Dropped
 from .kernels import CORRECTED, IDS, PLAIN, SEQUENCES, engine, is_noticed, must_judge_as_torch
@@ -52,7 +51,7 @@ def test_it_judges_sequences_as_torch_does(name, federated, monkeypatch):
     module, shape = model(name)
     data, index = SEQUENCES.data(federated, shape, (150,)), np.arange(150)  # more than it predicts at a time
     found, as_torch = (engine(kind, module, data) for kind in (Native, Sequential))
-    monkeypatch.setattr(native, "SECONDS", 0.0)
+    monkeypatch.setattr(trainer, "SECONDS", 0.0)
     must_judge_as_torch(found, as_torch, index)
 
 
@@ -69,8 +68,8 @@ def test_a_large_client_is_trained_in_parts_to_the_same_bits(how, federated, mon
     module, shape = model("as in LEAF")
     data = SEQUENCES.data(federated, shape)
     whole = moved(Native, module, data, how)
-    monkeypatch.setattr(native, "SECONDS", 0.0)
-    monkeypatch.setattr(native, "LOOK", 1)
+    monkeypatch.setattr(trainer, "SECONDS", 0.0)
+    monkeypatch.setattr(trainer, "LOOK", 1)
     parts = moved(Native, module, data, how)
     assert parts.update.tobytes() == whole.update.tobytes()
     np.testing.assert_allclose(parts.loss, whole.loss, rtol=1e-12)

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedreach.engines import Native
 from fedreach.engines.native import library
 from fedreach.engines.native import trainer as native
+from fedreach.engines.native.trainer import Native
 
 from .kernels import CORRECTED, IDS, IMAGES, PLAIN, SEQUENCES, compiled, engine
 

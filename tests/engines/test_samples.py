@@ -7,14 +7,20 @@ import numpy as np
 import pytest
 import torch
 
+from fedreach._util.errors import ConfigError
+from fedreach._util.streams import generator
 from fedreach.data.datasets import from_arrays
-from fedreach.engines import Chain, Native, Sequential, Stacked, Task, TorchEngine, build_engine
-from fedreach.engines.samples import Samples
-from fedreach.errors import ConfigError
+from fedreach.engines.batches import Samples
+from fedreach.engines.choice import build_engine
+from fedreach.engines.engine import TorchEngine
+from fedreach.engines.manual import Chain
+from fedreach.engines.models.networks import build
+from fedreach.engines.native.trainer import Native
+from fedreach.engines.protocols import Task
+from fedreach.engines.sequential import Sequential
+from fedreach.engines.vmap import Stacked
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg
-from fedreach.models import build
-from fedreach.streams import generator
 
 
 def samples_of(d):

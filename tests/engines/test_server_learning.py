@@ -9,21 +9,21 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fedreach.data.server_data import ServerData
-from fedreach.errors import ConfigError, PartError, TrainingError
+from fedreach._util.errors import ConfigError, PartError, TrainingError
+from fedreach._util.streams import torch_seed
+from fedreach.data.datasets import ServerData
+from fedreach.federation.base import ServerTunes
 from fedreach.federation.federation import Federation
-from fedreach.federation.labels import SecureSum
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.participation import Bernoulli
-from fedreach.federation.protocols import ServerTunes
-from fedreach.federation.selection import Clustered, Uniform
-from fedreach.federation.server import Average, FedAdam, FedDF, FineTune, ServerOnly
-from fedreach.federation.server.batches import batches
+from fedreach.federation.secure_aggregation import SecureSum
+from fedreach.federation.selection.labels import Clustered
+from fedreach.federation.selection.random import Uniform
+from fedreach.federation.server import Average, FedAdam, FedDF, FineTune, ServerOnly, batches
 from fedreach.federation.solvers import FedAvg, Scaffold
 from fedreach.federation.steps import AskServer, advance, play, server_batches, server_split
 from fedreach.federation.weighting import ByExamples, Equal
-from fedreach.simulation.simulation import simulate
-from fedreach.streams import torch_seed
+from fedreach.runs.simulation import simulate
 from fedreach.testing.problems import tiny_data
 
 from .tiny import run

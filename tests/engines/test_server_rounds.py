@@ -9,21 +9,21 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from fedreach._util.errors import ConfigError
+from fedreach._util.streams import generator
+from fedreach.data.datasets import ServerData
 from fedreach.data.federated import federate
 from fedreach.data.partition import iid
-from fedreach.data.server_data import ServerData
-from fedreach.engines import Sequential, Stacked
-from fedreach.errors import ConfigError
+from fedreach.engines.sequential import Sequential
+from fedreach.engines.vmap import Stacked
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
-from fedreach.federation.selection import Uniform
-from fedreach.federation.server import Average, FedAdam, Safari, ServerOnly
-from fedreach.federation.server.batches import batches
+from fedreach.federation.selection.random import Uniform
+from fedreach.federation.server import Average, FedAdam, Safari, ServerOnly, batches
 from fedreach.federation.solvers import FedAvg
 from fedreach.federation.steps import server_batches
 from fedreach.federation.weighting import ByExamples, Equal
-from fedreach.simulation.simulation import simulate
-from fedreach.streams import generator
+from fedreach.runs.simulation import simulate
 from fedreach.testing.problems import tiny_data, two_quadratics
 
 from .tiny import changed, run

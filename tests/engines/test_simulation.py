@@ -5,17 +5,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach.data.partition.statistics import label_entropy
-from fedreach.engines import Sequential, Task, TorchEngine
-from fedreach.errors import ConfigError, PartError
+from fedreach._util.errors import ConfigError, PartError
+from fedreach.data.assignment import label_entropy
+from fedreach.engines.engine import TorchEngine
+from fedreach.engines.models.networks import build
+from fedreach.engines.protocols import Task
+from fedreach.engines.sequential import Sequential
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
-from fedreach.federation.selection import Full, FunctionSelection, PowerOfChoice
+from fedreach.federation.selection.base import FunctionSelection
+from fedreach.federation.selection.losses import PowerOfChoice
+from fedreach.federation.selection.random import Full
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg, FedProx
 from fedreach.federation.weighting import ByEntropy, FunctionWeighting
-from fedreach.models import build
-from fedreach.simulation.simulation import simulate
+from fedreach.runs.simulation import simulate
 from fedreach.testing.problems import tiny_simulation
 
 from .tiny import MODEL, REPORT, changed, run

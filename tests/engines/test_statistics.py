@@ -5,19 +5,22 @@ import pytest
 import torch
 from torch import nn
 
-from fedreach.engines import Sequential, Stacked, Task, TorchEngine
-from fedreach.engines.statistics import BATCH
+from fedreach._util.errors import ConfigError
+from fedreach.engines.batches import BATCH
+from fedreach.engines.engine import TorchEngine
+from fedreach.engines.models.flat import Layout, flatten
+from fedreach.engines.protocols import Task
+from fedreach.engines.sequential import Sequential
 from fedreach.engines.trainer import answers
-from fedreach.errors import ConfigError
+from fedreach.engines.vmap import Stacked
+from fedreach.federation.adaptation.label_shift import LabelShift
+from fedreach.federation.adaptation.methods import BatchNormRefresh
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
-from fedreach.federation.selection import Full
+from fedreach.federation.selection.random import Full
 from fedreach.federation.server import Average
-from fedreach.federation.serving.batchnorm import BatchNormRefresh
-from fedreach.federation.serving.label_shift import LabelShift
 from fedreach.federation.solvers import FedAvg
 from fedreach.federation.weighting import ByExamples
-from fedreach.models.flat import Layout, flatten
 
 
 class Crossed(nn.Module):

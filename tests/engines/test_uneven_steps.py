@@ -5,12 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedreach.engines import Chain, Native, Sequential, Stacked, Task, TorchEngine
-from fedreach.engines.native import trainer as native
-from fedreach.federation.local_sgd import LocalSGD
+from fedreach.engines.engine import TorchEngine
+from fedreach.engines.manual import Chain
+from fedreach.engines.models.networks import build
+from fedreach.engines.native import trainer
+from fedreach.engines.native.trainer import Native
+from fedreach.engines.protocols import Task
+from fedreach.engines.sequential import Sequential
+from fedreach.engines.vmap import Stacked
+from fedreach.federation.local_sgd import LocalSGD, UnevenSteps
 from fedreach.federation.solvers import FedAvg, FedProx
-from fedreach.federation.uneven_steps import UnevenSteps
-from fedreach.models import build
 
 SIZES = (13, 2, 8, 6, 30, 5)
 IDS = np.arange(len(SIZES))
@@ -50,12 +54,12 @@ def test_in_c_neither_company_nor_pauses_change_a_bit(shape, federated, monkeypa
         alone = made.train(made.initial, IDS[[i]], 1, 0.1)
         assert alone.update[0].tobytes() == together.update[i].tobytes()
         assert alone.steps[0] == together.steps[i]
-    monkeypatch.setattr(native, "SECONDS", 0.0)
-    monkeypatch.setattr(native, "LOOK", 1)
+    monkeypatch.setattr(trainer, "SECONDS", 0.0)
+    monkeypatch.setattr(trainer, "LOOK", 1)
     paused = made.train(made.initial, IDS, 1, 0.1)
     assert paused.update.tobytes() == together.update.tobytes()
     assert paused.loss.tobytes() == together.loss.tobytes()
-    monkeypatch.setattr(native, "draws_as_numpy_does", lambda: False)
+    monkeypatch.setattr(trainer, "draws_as_numpy_does", lambda: False)
     assert made.train(made.initial, IDS, 1, 0.1).update.tobytes() == together.update.tobytes()
 
 

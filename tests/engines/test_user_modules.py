@@ -7,16 +7,19 @@ import pytest
 import torch
 from torch import nn
 
-from fedreach.engines import Sequential, Stacked, Task, TorchEngine
-from fedreach.errors import TrainingError
+from fedreach._util.errors import TrainingError
+from fedreach.engines.engine import TorchEngine
+from fedreach.engines.models.flat import unflatten
+from fedreach.engines.protocols import Task
+from fedreach.engines.sequential import Sequential
+from fedreach.engines.vmap import Stacked
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
-from fedreach.federation.selection import Full
+from fedreach.federation.selection.random import Full
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg
 from fedreach.federation.weighting import ByExamples
-from fedreach.models.flat import unflatten
-from fedreach.simulation.simulation import Simulation
+from fedreach.runs.simulation import Simulation
 
 ENGINES = [Sequential, Stacked]
 SIZES = (13, 2, 8, 6)

@@ -11,8 +11,8 @@ import time
 import numpy as np
 import pytest
 
-from fedreach.engines.parallel.processes import Workers, max_processes
-from fedreach.errors import TrainingError
+from fedreach._util.errors import TrainingError
+from fedreach.engines.processes import Workers, max_processes
 
 pytestmark = pytest.mark.skipif(max_processes() == 1, reason="one process does all the work on this system")
 
@@ -102,7 +102,7 @@ def test_new_arrays_after_the_first_call_are_seen_too():
 
 
 def test_more_parts_than_a_pipe_holds(monkeypatch):
-    monkeypatch.setattr("fedreach.engines.parallel.processes.QUEUE", 5)
+    monkeypatch.setattr("fedreach.engines.processes.QUEUE", 5)
     work = Work()
     workers = Workers(work, 2)
     assert workers.map(named, range(23), {"numbers": np.arange(23.0)}) == list(map(float, range(23)))
@@ -158,7 +158,7 @@ def test_a_thread_that_waits_for_input_stops_nobody():
     code = """
     import sys, threading, time
     import numpy as np
-    from fedreach.engines.parallel.processes import Workers
+    from fedreach.engines.processes import Workers
 
     def double(work, part):
         return 2 * part
@@ -192,7 +192,7 @@ def test_processes_end_when_the_first_one_is_killed_or_interrupted(number, tmp_p
         textwrap.dedent(
             """
             import os, signal, time
-            from fedreach.engines.parallel.processes import Workers
+            from fedreach.engines.processes import Workers
 
             signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run in the background
 

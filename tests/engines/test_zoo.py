@@ -11,12 +11,13 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fedreach.engines import Task, build_engine
-from fedreach.errors import ConfigError
+from fedreach._util.errors import ConfigError
+from fedreach.engines.choice import build_engine
+from fedreach.engines.models.draws import states
+from fedreach.engines.models.networks import build
+from fedreach.engines.protocols import Task
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg
-from fedreach.models import build
-from fedreach.models.draws import states
 
 from .plain_torch import inputs, train
 from .zoo import CLASSES, ZOO

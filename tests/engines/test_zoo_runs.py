@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import fedreach as fr
-from fedreach.errors import ConfigError
+from fedreach._util.errors import ConfigError
+from fedreach._util.streams import torch_seed
+from fedreach.deploy.export import export
+from fedreach.deploy.saved import load
+from fedreach.engines.models.networks import build
 from fedreach.federation.local_sgd import LocalSGD
-from fedreach.models import build
-from fedreach.streams import torch_seed
-from fedreach.trained import load
-from fedreach.trained.export import export
 
 from .plain_torch import train
 from .zoo import CLASSES

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedreach.models.outputs import TakeOutput
+from fedreach.engines.models.outputs import TakeOutput
 
 from .zoo import CLASSES, FEATURES, IMAGE, TOKENS, WithBody, member
 

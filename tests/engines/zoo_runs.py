@@ -14,13 +14,13 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from fedreach.arrays import Float32s
-from fedreach.config.load import load
-from fedreach.config.sections import Experiment
+from fedreach._util.arrays import Float32s
 from fedreach.data.federated import FederatedData
-from fedreach.experiments.build import Builder
-from fedreach.experiments.run import run
-from fedreach.simulation.simulation import Simulation
+from fedreach.experiment.build import Builder
+from fedreach.experiment.load import load
+from fedreach.experiment.run import run
+from fedreach.experiment.schema import Experiment
+from fedreach.runs.simulation import Simulation
 
 from .zoo import ZOO, Member
 

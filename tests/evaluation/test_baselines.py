@@ -11,8 +11,8 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData
-from fedreach.data.population import Ranges
-from fedreach.data.sets.catalogue import load
+from fedreach.data.sets import load
+from fedreach.data.splits import Ranges
 from fedreach.evaluation import baselines
 from fedreach.evaluation.baselines import (
     Baseline,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from fedreach.evaluation.confidence import difference_interval, mean_interval
-from fedreach.streams import generator
+from fedreach._util.streams import generator
+from fedreach.evaluation.evaluator import difference_interval, mean_interval
 
 REPEATS = 2000
 PROMISED = 0.93

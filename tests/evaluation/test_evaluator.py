@@ -6,20 +6,20 @@ import numpy as np
 import pytest
 import torch
 
+from fedreach._util.streams import generator
+from fedreach.data.assignment import Partition
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData
-from fedreach.data.partition import Partition
-from fedreach.data.population import Population, Ranges
-from fedreach.engines import Sequential, Stacked, Task, TorchEngine
-from fedreach.evaluation import Evaluator, Group
-from fedreach.evaluation.confidence import difference_interval, mean_interval
-from fedreach.evaluation.evaluator import summarized
-from fedreach.evaluation.populations import Scores
-from fedreach.evidence.scores import ACCURACY, MAE, worst_decile
+from fedreach.data.splits import Population, Ranges
+from fedreach.engines.engine import TorchEngine
+from fedreach.engines.models.networks import build
+from fedreach.engines.protocols import Task
+from fedreach.engines.sequential import Sequential
+from fedreach.engines.vmap import Stacked
+from fedreach.evaluation.evaluator import Evaluator, Group, Scores, difference_interval, mean_interval, summarized
+from fedreach.evaluation.scores import ACCURACY, MAE, worst_decile
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg
-from fedreach.models import build
-from fedreach.streams import generator
 
 SIZES = [12, 1, 9, 20, 5, 8]  # client 1 has a single sample, which is not held out
 PARTICIPANTS, UNSEEN = np.array([0, 1, 3, 4]), np.array([2, 5])

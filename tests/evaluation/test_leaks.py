@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from fedreach.data.federated import FederatedData
-from fedreach.data.sets.catalogue import load
-from fedreach.evaluation.leaks import Leak, leaks
+from fedreach.data.sets import load
+from fedreach.evaluation.baselines import Leak, leaks
 
 
 def patients(rows: int = 300, share: float = 0.5, **columns: object) -> pd.DataFrame:

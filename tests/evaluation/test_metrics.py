@@ -6,13 +6,15 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from fedreach.engines import Sequential, Task, TorchEngine
-from fedreach.errors import PartError
-from fedreach.evaluation import Evaluator
+from fedreach._util.errors import PartError
+from fedreach.engines.engine import TorchEngine
+from fedreach.engines.models.networks import build
+from fedreach.engines.protocols import Task
+from fedreach.engines.sequential import Sequential
+from fedreach.evaluation.evaluator import Evaluator
 from fedreach.evaluation.metrics import METRICS, Accuracy, FunctionMetric, MeanLoss
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg
-from fedreach.models import build
 
 from .test_evaluator import PARTICIPANTS, UNSEEN, make_data, params_of
 

@@ -15,8 +15,8 @@ from fedreach.evaluation.metrics import (
     MeanLoss,
     Miscalibration,
 )
-from fedreach.evaluation.rungs import score
-from fedreach.federation.serving.softmax import log_softmax
+from fedreach.evaluation.modes import score
+from fedreach.federation.adaptation.base import log_softmax
 
 RNG = np.random.default_rng(7)
 

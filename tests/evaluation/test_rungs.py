@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fedreach.evaluation.rungs import HELD_BYTES, TOGETHER, Client, in_groups
-from fedreach.federation.values import Outputs
+from fedreach.evaluation.modes import HELD_BYTES, TOGETHER, Client, in_groups
+from fedreach.federation.types import Outputs
 
 
 @pytest.mark.parametrize(

@@ -9,16 +9,24 @@ import numpy as np
 import pytest
 
 import fedreach
-from fedreach.errors import DataError
-from fedreach.evaluation.confidence import mean_interval
-from fedreach.evaluation.metrics.calibration_error import expected_calibration_error
-from fedreach.evaluation.rungs import Client, Score, ServedScores, mixed, rung_names, score, serve, tabulated
-from fedreach.evaluation.serving import ServingEvaluator
-from fedreach.evidence.scores import worst_decile
-from fedreach.federation.serving.plain import Plain
-from fedreach.federation.serving.softmax import log_softmax
-from fedreach.federation.values import NO_STATE, Outputs
-from fedreach.streams import generator
+from fedreach._util.errors import DataError
+from fedreach._util.streams import generator
+from fedreach.evaluation.evaluator import mean_interval
+from fedreach.evaluation.metrics import expected_calibration_error
+from fedreach.evaluation.modes import (
+    Client,
+    Score,
+    ServedScores,
+    ServingEvaluator,
+    mixed,
+    rung_names,
+    score,
+    serve,
+    tabulated,
+)
+from fedreach.evaluation.scores import worst_decile
+from fedreach.federation.adaptation.base import Plain, log_softmax
+from fedreach.federation.types import NO_STATE, Outputs
 
 from .test_evaluator import PARTICIPANTS, UNSEEN, make_data, params_of
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedreach.evidence.corrections import LEVEL, holm, holm_levels, max_t
+from fedreach.evaluation.statistics import LEVEL, holm, holm_levels, max_t
 
 probabilities = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=8)
 

@@ -6,12 +6,18 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedreach.errors import ConfigError
-from fedreach.evidence.corrections import LEVEL
-from fedreach.evidence.judgement import judge, paired
-from fedreach.evidence.plan import AnalysisPlan
-from fedreach.evidence.power import seeds_to_equate, seeds_to_find, shift_found
-from fedreach.evidence.spread import spread, t_quantile
+from fedreach._util.errors import ConfigError
+from fedreach.evaluation.statistics import (
+    LEVEL,
+    AnalysisPlan,
+    judge,
+    paired,
+    seeds_to_equate,
+    seeds_to_find,
+    shift_found,
+    spread,
+    t_quantile,
+)
 
 
 def by_seed(*values: float) -> dict[int, float]:

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedreach.config.sections import EngineSection
-from fedreach.experiments.executors.base import Message
-from fedreach.experiments.executors.worker import LastRead, Rounds, serve
+from fedreach.experiment.schema import EngineSection
+from fedreach.experiment.worker import LastRead, Rounds, serve
+from fedreach.experiment.workers import Message
 
 
 class Here:

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedreach.config.load import load
-from fedreach.errors import FedReachError, RunFolderError
-from fedreach.experiments.run import run
+from fedreach._util.errors import FedReachError, RunFolderError
+from fedreach.experiment.load import load
+from fedreach.experiment.run import run
 
 ERRORS = {
     "OSError": "raise OSError(28, 'No space left on device', 'mine.txt')",
@@ -35,10 +35,10 @@ from fedreach.federation.labels import LABEL_STATISTICS
 from fedreach.federation.participation import PARTICIPATIONS
 from fedreach.federation.selection import SELECTIONS
 from fedreach.federation.server import SERVERS
-from fedreach.federation.serving import SERVINGS
+from fedreach.federation.adaptation import SERVINGS
 from fedreach.federation.solvers import SOLVERS
 from fedreach.federation.weighting import WEIGHTINGS
-from fedreach.wireless.allocation.rules import RULES
+from fedreach.wireless.rules import RULES
 from fedreach.wireless.radio import RADIOS
 
 def boom():

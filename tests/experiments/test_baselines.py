@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from tests.conftest import EXACT, TINY, Command, exact, rows
 
-from fedreach.config.load import load
-from fedreach.experiments import run as experiments_run
-from fedreach.experiments.compare import compare
-from fedreach.experiments.run import run
-from fedreach.runs import baselines
+from fedreach.experiment import run as experiments_run
+from fedreach.experiment.compare import compare
+from fedreach.experiment.load import load
+from fedreach.experiment.run import run
+from fedreach.runs import describe
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import BaselinesRecord
 
@@ -28,13 +28,13 @@ FILE = BaselinesRecord.FILE
 def fitted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Federations whose baselines were fitted, in this order."""
     found: list[str] = []
-    original = baselines.score_baselines
+    original = describe.score_baselines
 
     def counting(data: Any, *others: Any) -> Any:
         found.append(data.digest())
         return original(data, *others)
 
-    monkeypatch.setattr(baselines, "score_baselines", counting)
+    monkeypatch.setattr(describe, "score_baselines", counting)
     return found
 
 
@@ -85,7 +85,7 @@ def test_a_run_that_is_stopped_while_they_are_fitted_goes_on_to_the_same_bytes(
         def stop(*arguments: Any) -> None:
             raise KeyboardInterrupt
 
-        stopping.setattr(baselines, "score_baselines", stop)
+        stopping.setattr(describe, "score_baselines", stop)
         with pytest.raises(KeyboardInterrupt):
             alone(home, "stopped")
     assert not (home / "stopped" / FILE).exists()

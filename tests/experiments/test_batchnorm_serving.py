@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tests.conftest import TINY, Command
 
-from fedreach.errors import ConfigError
+from fedreach._util.errors import ConfigError
+from fedreach.deploy.program import export
 from fedreach.runs.schema import ServingRecord
-from fedreach.serving.export import export
 
 NETWORK = """
 from torch import nn

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from threadpoolctl import threadpool_info
 
-from fedreach.federation.selection import Policy
-from fedreach.federation.values import Selection
+from fedreach.federation.selection.base import Policy
+from fedreach.federation.types import Selection
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ def in_python(code):
         in_python(
             """
             from pathlib import Path
-            from fedreach.config.load import load
-            from fedreach.experiments.run import run
+            from fedreach.experiment.load import load
+            from fedreach.experiment.run import run
 
             run(load(Path("e.toml")).resolved("a"), seed=0, folder=Path("out"), base=Path.cwd())
             """
@@ -96,8 +96,8 @@ def test_hulls_and_nearest_rows_are_the_same_bytes_with_one_thread_and_with_two(
         """
         import sys
         from pathlib import Path
-        from fedreach.config.load import load
-        from fedreach.experiments.run import run
+        from fedreach.experiment.load import load
+        from fedreach.experiment.run import run
 
         for selection in ("minimax", "convex_hull", "hull_distance"):
             options = ["rounds=2", "population.participants=60", "partition.clients=60", "method.cohort=20"]
@@ -124,7 +124,7 @@ def test_a_number_of_threads_that_a_user_chose_is_put_back(tmp_path):
     code = """
     import os
     from threadpoolctl import threadpool_info
-    from fedreach.threads import one_thread
+    from fedreach._util.processes import one_thread
 
     def now():
         blas = {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}

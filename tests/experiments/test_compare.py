@@ -11,14 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from fedreach.config.load import load
-from fedreach.config.user_code import file_digests
-from fedreach.errors import ConfigError, TrainingError
-from fedreach.experiments.compare import plan
-from fedreach.experiments.executors.base import Message
-from fedreach.experiments.executors.scheduler import Scheduler
-from fedreach.experiments.jobs import ComparisonStatus
-from fedreach.study.terminal import clock
+from fedreach._util.errors import ConfigError, TrainingError
+from fedreach.api.terminal import clock
+from fedreach.experiment.compare import plan
+from fedreach.experiment.components import file_digests
+from fedreach.experiment.load import load
+from fedreach.experiment.workers import ComparisonStatus, Message, Scheduler
 
 
 def test_seeds_come_one_after_the_other_with_all_methods_of_each() -> None:
@@ -113,7 +111,7 @@ def test_a_worker_ends_with_its_input_and_what_users_print_is_no_message(home: P
     request = {"method": "uniform", "seed": 0, "folder": "x", "out": ".", "base": str(home)}
     request |= {"config": e.model_dump(mode="json"), "files": file_digests(e, home)}
     process = subprocess.Popen(
-        [sys.executable, "-m", "fedreach.experiments.executors.worker"],
+        [sys.executable, "-m", "fedreach.experiment.worker"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -10,15 +10,14 @@ from typing import Any
 
 import pytest
 
-from fedreach.config.load import load
-from fedreach.config.sections import Experiment
-from fedreach.errors import ConfigError, RunFolderError
-from fedreach.evidence.stein import plan_seeds
-from fedreach.experiments.compare import check_declared, compare
-from fedreach.experiments.jobs import ComparisonCallback, ComparisonStatus
-from fedreach.report.analysis.contrasts import differences
-from fedreach.report.detect import seeds_to_detect
-from fedreach.report.load import read
+from fedreach._util.errors import ConfigError, RunFolderError
+from fedreach.evaluation.statistics import plan_seeds
+from fedreach.experiment.compare import check_declared, compare
+from fedreach.experiment.load import load
+from fedreach.experiment.schema import Experiment
+from fedreach.experiment.workers import ComparisonCallback, ComparisonStatus
+from fedreach.report.analysis import differences
+from fedreach.report.read import read, seeds_to_detect
 from fedreach.report.write import write_report
 from fedreach.runs.schema import ComparisonRecord, Result
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from tests.conftest import TINY, Command, Refused, Start, exact, wait_until
 
-from fedreach.config.load import load
-from fedreach.errors import RunFolderError
-from fedreach.experiments.compare import compare
-from fedreach.experiments.extend import extend_comparison, extend_run
-from fedreach.experiments.run import run
-from fedreach.report.analysis.analysis import analyse
-from fedreach.report.analysis.findings import find
-from fedreach.report.load import read
+from fedreach._util.errors import RunFolderError
+from fedreach.experiment.compare import compare
+from fedreach.experiment.extend import extend_comparison, extend_run
+from fedreach.experiment.load import load
+from fedreach.experiment.run import run
+from fedreach.report.findings import find
+from fedreach.report.overview import analyse
+from fedreach.report.read import read
 from fedreach.runs.callbacks import Callback
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import ComparisonRecord, Result, RoundRow
@@ -167,7 +167,7 @@ def test_what_depends_on_the_length_says_so_and_is_left_as_it_is(home: Path, opt
 
 LATE = """\
 from fedreach import Selection
-from fedreach.federation.selection import Policy
+from fedreach.federation.selection.base import Policy
 
 class Late(Policy):
     {said}

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 from tests.conftest import EXACT, TINY, Command
 
-from fedreach import trained
-from fedreach.config.load import load as read
-from fedreach.errors import ConfigError
-from fedreach.experiments.run import run
+from fedreach._util.errors import ConfigError
+from fedreach.deploy import saved
+from fedreach.deploy.adapter import load
+from fedreach.deploy.program import export
+from fedreach.experiment.load import load as read
+from fedreach.experiment.run import run
+from fedreach.runs.adaptation import served_table
 from fedreach.runs.callbacks import Callback
 from fedreach.runs.folder import SERVING, RunFolder
 from fedreach.runs.schema import ServedLine, ServingRecord
-from fedreach.runs.serving import served_table
-from fedreach.serving import load
-from fedreach.serving.export import export
 
 FILES = (*EXACT, ServingRecord.FILE, ServedLine.FILE, SERVING)
 SERVED = """
@@ -65,7 +65,7 @@ def test_a_comparison_scores_it_beside_the_others_and_marks_it(home: Path, fedre
     assert [line for line in table.splitlines() if line.startswith("| three") and "| labels" in line]
     assert "that one learns from are not scored" in table
     folder = home / "out" / "runs" / "three" / "seed-0"
-    for refuse in (lambda: export(folder, home / "client.py"), lambda: load(folder), trained.load(folder).adapter):
+    for refuse in (lambda: export(folder, home / "client.py"), lambda: load(folder), saved.load(folder).adapter):
         with pytest.raises(ConfigError, match=r"FewLabels learns from labels .* which none can deploy"):
             refuse()
 

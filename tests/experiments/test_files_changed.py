@@ -12,21 +12,19 @@ import numpy as np
 import pytest
 from tests.conftest import TINY, Command, Refused
 
-from fedreach.config import own_files
-from fedreach.config.load import load
-from fedreach.config.sections import EngineSection, Experiment
-from fedreach.config.user_code import file_digests, identity
-from fedreach.data.mapped import index_folder
-from fedreach.errors import RunFolderError
-from fedreach.experiments.executors.local import Local
-from fedreach.experiments.executors.scheduler import run_jobs
-from fedreach.experiments.jobs import ComparisonStatus
-from fedreach.experiments.run import run
-from fedreach.registry import KINDS, find
+from fedreach._util.code import digest_of_code
+from fedreach._util.errors import RunFolderError
+from fedreach._util.registry import KINDS, find
+from fedreach.data.stored import index_folder
+from fedreach.deploy.saved import load as trained_model
+from fedreach.experiment import components
+from fedreach.experiment.components import file_digests, identity
+from fedreach.experiment.load import load
+from fedreach.experiment.run import run
+from fedreach.experiment.schema import EngineSection, Experiment
+from fedreach.experiment.workers import ComparisonStatus, Local, run_jobs
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.identity import check_data
-from fedreach.storage.code import digest_of_code
-from fedreach.trained import load as trained_model
 
 OWN = """\
 import json
@@ -246,7 +244,7 @@ def test_a_replaced_file_of_data_is_another_run(
     base: Path, name: str, write: Write, options: list[str], changed: str
 ) -> None:
     (base / "mine.py").write_text(
-        "from fedreach.federation.selection import Uniform\nfrom dataclasses import dataclass\n"
+        "from fedreach.federation.selection.random import Uniform\nfrom dataclasses import dataclass\n"
         "@dataclass(frozen=True)\nclass Reads(Uniform):\n    table: str = ''\n"
     )
     write(base / name, 1)
@@ -270,7 +268,7 @@ def test_a_file_is_read_once_by_a_process_unless_it_was_changed(base: Path, monk
     npz(base / "t.npz", 1)
     options = ["data=t.npz", "partition={name='natural'}"]
     identity_of(base, *options)
-    monkeypatch.setattr(own_files.hashlib, "file_digest", lambda *given: pytest.fail("it was read again"))
+    monkeypatch.setattr(components.hashlib, "file_digest", lambda *given: pytest.fail("it was read again"))
     identity_of(base, *options)
 
 
@@ -406,6 +404,6 @@ def test_a_package_without_init_in_another_is_read_without_being_imported(tmp_pa
     """Python asks modules that are not imported where such a package lies, and ends in a KeyError."""
     (tmp_path / "proj" / "utils").mkdir(parents=True)
     (tmp_path / "proj" / "utils" / "plots.py").write_text("def draw(): pass")
-    found = list(own_files._modules("proj.utils.plots", tmp_path))
+    found = list(components._modules("proj.utils.plots", tmp_path))
     assert [name for _, name in found] == ["proj.utils.plots"]
     assert "proj" not in sys.modules

@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from fedreach import registry
-from fedreach.config.own_files import code_files
-from fedreach.experiments.meaning import meaning_of
-from fedreach.experiments.naming import Shelf
-from fedreach.storage.code import digest_of_code
+from fedreach._util import registry
+from fedreach._util.code import digest_of_code
+from fedreach.experiment.components import code_files
+from fedreach.experiment.naming import Shelf, meaning_of
 
 SCRIPT = '''\
 import math

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from tests.conftest import TINY
 
-from fedreach.config.load import load
-from fedreach.config.sections import Experiment
-from fedreach.experiments.build import Builder
-from fedreach.experiments.executors.worker import LastRead
-from fedreach.experiments.run import run
+from fedreach.experiment.build import Builder
+from fedreach.experiment.load import load
+from fedreach.experiment.run import run
+from fedreach.experiment.schema import Experiment
+from fedreach.experiment.worker import LastRead
 
 OWN = """\
 import numpy as np

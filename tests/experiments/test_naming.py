@@ -18,15 +18,17 @@ import pytest
 import torch
 from torch import nn
 
-from fedreach import registry
-from fedreach.config import parts
-from fedreach.config.sections import Choice
-from fedreach.errors import ConfigError
-from fedreach.experiments.naming import Shelf, importable, plain, said
-from fedreach.federation.selection import FunctionSelection, PowerOfChoice, Uniform
+from fedreach._util import registry
+from fedreach._util.errors import ConfigError
+from fedreach.engines.models.networks import build
+from fedreach.engines.models.state import ModuleInstance
+from fedreach.experiment import components
+from fedreach.experiment.naming import Shelf, importable, plain, said
+from fedreach.experiment.schema import Choice
+from fedreach.federation.selection.base import FunctionSelection
+from fedreach.federation.selection.losses import PowerOfChoice
+from fedreach.federation.selection.random import Uniform
 from fedreach.federation.weighting import ByEntropy
-from fedreach.models import build
-from fedreach.models.instance import ModuleInstance
 
 
 @pytest.fixture
@@ -91,7 +93,7 @@ def test_numbers_lists_and_paths_are_pythons_own():
 
 def test_a_part_that_options_do_not_say_is_kept_whole(shelf):
     name = said("weighting", Mine(most=5, table=np.arange(3)), shelf)
-    made = parts.make("weighting", Choice(name=name), Path.cwd())
+    made = components.make("weighting", Choice(name=name), Path.cwd())
     assert (made.most, made.table.tolist()) == (5, [0, 1, 2])
     again = read_anew(name, shelf)()
     assert (again.most, again.table.tolist()) == (5, [0, 1, 2])
@@ -113,7 +115,7 @@ def test_a_part_of_a_class_that_others_do_not_find_is_kept_whole(shelf):
 
         def weights(self, reports: Any) -> Any: ...
 
-    made = parts.make("weighting", Choice(name=said("weighting", Own(("a", "b")), shelf)), Path.cwd())
+    made = components.make("weighting", Choice(name=said("weighting", Own(("a", "b")), shelf)), Path.cwd())
     assert made == Own(("a", "b"))
 
 
@@ -129,7 +131,7 @@ def test_types_of_options_are_known_though_a_class_came_without_its_modules_name
 
     again = read_anew(said("weighting", Own, shelf), shelf)
     assert "Any" not in again.__init__.__globals__
-    assert parts.is_tuple(parts.hints(again)["names"])
+    assert components.is_tuple(components.hints(again)["names"])
 
 
 def test_a_dataclass_that_is_read_anew_is_a_dataclass_all_the_same(shelf):
@@ -165,7 +167,7 @@ def test_functions_lambdas_closures_and_partials_come_back_as_they_were(shelf):
 def test_a_function_is_a_part_by_the_wrapper_of_its_kind(shelf):
     name = said("selection", made_here(), shelf)
     assert name.endswith(".pkl:first")
-    assert isinstance(parts.make("selection", Choice(name=name), Path.cwd()), FunctionSelection)
+    assert isinstance(components.make("selection", Choice(name=name), Path.cwd()), FunctionSelection)
 
 
 def test_what_a_fresh_process_would_not_import_is_not_named_by_its_module(tmp_path, monkeypatch):
@@ -247,7 +249,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 import torch
-from fedreach.experiments.naming import Shelf, said
+from fedreach.experiment.naming import Shelf, said
 
 STEP = {step}
 
@@ -312,7 +314,7 @@ class Mine:
 
 def test_a_part_of_a_module_of_ones_own_has_another_name_once_that_is_changed(tmp_path):
     """Its class is pickled by its name alone."""
-    program = "from pathlib import Path\nfrom mine import Mine\nfrom fedreach.experiments.naming import Shelf, said\n"
+    program = "from pathlib import Path\nfrom mine import Mine\nfrom fedreach.experiment.naming import Shelf, said\n"
     program += "shelf = Shelf(Path('parts'))\nprint(said('weighting', Mine([1]), shelf))\nshelf.write()\n"
     (tmp_path / "program.py").write_text(program, encoding="utf-8")
 
@@ -326,7 +328,7 @@ def test_a_part_of_a_module_of_ones_own_has_another_name_once_that_is_changed(tm
 
 @pytest.mark.slow
 def test_a_part_of_a_module_of_ones_own_has_another_name_once_what_that_imports_is_changed(tmp_path):
-    program = "from pathlib import Path\nfrom mine import Mine\nfrom fedreach.experiments.naming import Shelf, said\n"
+    program = "from pathlib import Path\nfrom mine import Mine\nfrom fedreach.experiment.naming import Shelf, said\n"
     program += "shelf = Shelf(Path('parts'))\nprint(said('weighting', Mine([1]), shelf))\nshelf.write()\n"
     (tmp_path / "program.py").write_text(program, encoding="utf-8")
     (tmp_path / "mine.py").write_text(f"{MODULE}        import beside\n", encoding="utf-8")

@@ -10,25 +10,27 @@ import pytest
 from click.testing import CliRunner
 
 import fedreach as fr
+from fedreach._util.errors import ConfigError
+from fedreach._util.streams import generator
 from fedreach.cli import main
+from fedreach.data.assignment import Partition
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import federate
-from fedreach.data.partition import Partition
-from fedreach.engines import Sequential, Task, TorchEngine
-from fedreach.errors import ConfigError
-from fedreach.evaluation import Evaluator
+from fedreach.engines.engine import TorchEngine
+from fedreach.engines.models.networks import build
+from fedreach.engines.protocols import Task
+from fedreach.engines.sequential import Sequential
+from fedreach.evaluation.evaluator import Evaluator
 from fedreach.evaluation.metrics import AUROC, R2, Accuracy, MeanLoss
-from fedreach.evidence.scores import ACCURACY, MAE, main_score_of
+from fedreach.evaluation.scores import ACCURACY, MAE, main_score_of
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.losses import MSE
 from fedreach.federation.solvers import FedAvg
-from fedreach.models import build
-from fedreach.report.analysis.analysis import analyse
-from fedreach.report.analysis.findings import best_of, find
-from fedreach.report.load import read
-from fedreach.report.render.formats import terminal_table
+from fedreach.report.findings import best_of, find
+from fedreach.report.formats import terminal_table
+from fedreach.report.overview import analyse
+from fedreach.report.read import read
 from fedreach.runs.folder import RunFolder
-from fedreach.streams import generator
 
 NUMBERS = """
 name = "numbers"

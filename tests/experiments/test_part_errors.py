@@ -14,12 +14,12 @@ from tests.conftest import Command, Refused, Start, exact
 from tests.experiments.part_errors import ERRORS, PARTS, every, tried
 
 import fedreach as fr
-from fedreach.config.load import load
-from fedreach.errors import DISK, PartError
-from fedreach.experiments.run import run
+from fedreach._util import row_store
+from fedreach._util.errors import DISK, PartError
+from fedreach.experiment.load import load
+from fedreach.experiment.run import run
 from fedreach.runs.callbacks import Callback
 from fedreach.runs.schema import RoundRow, Timing
-from fedreach.storage import rows
 
 
 @pytest.mark.parametrize("kind", PARTS)
@@ -78,7 +78,7 @@ def test_a_part_that_ends_the_program_does_not_end_it_as_if_all_was_well(refused
 
 def test_a_part_that_ends_the_program_breaks_the_law_that_tried_it(fedreach: Command, home: Path) -> None:
     (home / "mine.py").write_text(
-        "from fedreach.federation.selection import Uniform\nclass Quits(Uniform):\n"
+        "from fedreach.federation.selection.random import Uniform\nclass Quits(Uniform):\n"
         "    def select(self, *given):\n        raise SystemExit(0)\n"
     )
     done = fedreach("verify", "mine.py:Quits")
@@ -128,14 +128,14 @@ def test_what_the_disk_refuses_elsewhere_is_told_with_the_file(
     def refuse(*given: object, **more: object) -> None:
         raise OSError(number, os.strerror(number), "some/file")
 
-    monkeypatch.setattr("fedreach.experiments.run.run", refuse)
+    monkeypatch.setattr("fedreach.experiment.run.run", refuse)
     assert refused(3, "run", "tiny.toml").startswith(f"some/file: {os.strerror(number)}. {DISK[number]}; nothing is")
 
 
 @pytest.mark.slow
 def test_too_few_open_files_are_told_as_that(start: Start) -> None:
     """After libraries are loaded, as these open files, too."""
-    before = "import os, resource, fedreach.experiments.run, fedreach.study.terminal\n"
+    before = "import os, resource, fedreach.experiment.run, fedreach.api.terminal\n"
     before += "free = os.dup(0)\nos.close(free)\nresource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, free + 1))\n"
     process = start("run", "tiny.toml", "-q", "--out", "x", before=before)
     _, said = process.communicate()
@@ -152,8 +152,8 @@ def test_a_disk_that_is_full_when_clients_memory_is_written_is_told_as_that(
     def full(path: Path | None, **more: object) -> IO[bytes]:
         return open("/dev/full", "r+b", buffering=0)  # noqa: PTH123 (RowFile closes it)
 
-    monkeypatch.setattr(rows, "_opened", full)
-    monkeypatch.setattr(rows.disk, "sync", lambda file: None)  # which a device has no use for
+    monkeypatch.setattr(row_store, "_opened", full)
+    monkeypatch.setattr(row_store.disk, "sync", lambda file: None)  # which a device has no use for
     said = refused(3, "run", "tiny.toml", "--set", "method.solver=scaffold", "--out", "x")
     assert said.startswith("x/memory.rows cannot be written: No space left on device. Free some space and repeat")
 

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from fedreach.config import parts
-from fedreach.config.load import load
-from fedreach.config.user_code import users_code
-from fedreach.errors import ConfigError
+from fedreach._util.errors import ConfigError
+from fedreach.experiment import components
+from fedreach.experiment.components import users_code
+from fedreach.experiment.load import load
 from fedreach.federation.federation import Federation
-from fedreach.wireless.allocation.rules import Equal, Greedy
 from fedreach.wireless.radio import PaperRadio, Radio
+from fedreach.wireless.rules import Equal, Greedy
 
 
 def federation(*overrides: str, method: str | None = None) -> Federation:
-    return parts.federation(load(None, overrides).resolved(method), 0, Path())
+    return components.federation(load(None, overrides).resolved(method), 0, Path())
 
 
 def test_without_the_section_there_is_no_radio() -> None:
@@ -43,11 +43,11 @@ def test_an_allocation_rule_of_ones_own_is_found_and_belongs_to_the_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(
-        "from fedreach.wireless.allocation.rules import Equal\nclass Mine(Equal):\n    pass\n", encoding="utf-8"
+        "from fedreach.wireless.rules import Equal\nclass Mine(Equal):\n    pass\n", encoding="utf-8"
     )
     (tmp_path / "study.toml").write_text('[radio]\n[method]\nallocation = "mine.py:Mine"\n', encoding="utf-8")
     e = load(tmp_path / "study.toml")
-    assert type(parts.federation(e, 0, tmp_path).allocation).__name__ == "Mine"
+    assert type(components.federation(e, 0, tmp_path).allocation).__name__ == "Mine"
     assert users_code(e, tmp_path) == {"mine.py:Mine": tmp_path / "mine.py"}
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from fedreach.errors import ConfigError
-from fedreach.experiments.executors.ray import TOKEN, Site, check_reachable, unfit, versions
+from fedreach._util.errors import ConfigError
+from fedreach.experiment.ray import TOKEN, Site, check_reachable, unfit, versions
 
 from ..conftest import Command, Start, exact, wait_until  # noqa: TID252 (tests are no package that has a name)
 
@@ -117,7 +117,7 @@ def workers(home: Path) -> list[int]:
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            ours = b"fedreach.experiments.executors.worker" in (process / "cmdline").read_bytes()
+            ours = b"fedreach.experiment.worker" in (process / "cmdline").read_bytes()
             if ours and (process / "cwd").resolve() == home.resolve():
                 found.append(int(process.name))
         except OSError:  # it ended meanwhile
@@ -233,7 +233,7 @@ def test_a_cluster_is_joined_by_its_address(start: Start, home: Path, cluster: s
         assert process.returncode == 2, said
         assert message in said
         assert said.count("error: ") == 1
-    hidden = "import fedreach.experiments.executors.ray as r; r.TOKEN = '.unshared'"
+    hidden = "import fedreach.experiment.ray as r; r.TOKEN = '.unshared'"
     process = start("compare", "tiny.toml", "--out", "z", *joined, before=hidden)
     _, said = process.communicate()
     assert process.returncode == 2, said

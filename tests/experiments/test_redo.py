@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from tests.conftest import Refused
 
-from fedreach.config.load import load
-from fedreach.errors import ConfigError, RunFolderError
-from fedreach.experiments.compare import compare
-from fedreach.experiments.jobs import ComparisonCallback, ComparisonStatus
+from fedreach._util.errors import ConfigError, RunFolderError
+from fedreach.experiment.compare import compare
+from fedreach.experiment.load import load
+from fedreach.experiment.workers import ComparisonCallback, ComparisonStatus
 
 from .inline import Inline
 from .test_extend import all_files

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import pytest
 from tests.conftest import Command, exact, rows
 
-from fedreach.config.load import load
 from fedreach.data.federated import FederatedData
-from fedreach.experiments.build import Builder
+from fedreach.experiment.build import Builder
+from fedreach.experiment.load import load
 
 BUSY = [
     "noise={name='symmetric', rate=0.3}",

@@ -10,13 +10,13 @@ import pytest
 from click.testing import CliRunner
 from tests.conftest import EXACT, TINY, Command, rows
 
+from fedreach._util.errors import ConfigError, RunFolderError
 from fedreach.cli import main
-from fedreach.errors import ConfigError, RunFolderError
+from fedreach.deploy.adapter import Adapter, load
+from fedreach.federation.adaptation.label_shift import LabelShift
 from fedreach.federation.labels import DiscreteLaplace
-from fedreach.federation.serving.label_shift import LabelShift
 from fedreach.runs.folder import SERVING
 from fedreach.runs.schema import ServedLine, ServingRecord
-from fedreach.serving import Adapter, load
 from fedreach.testing.problems import tiny_federation
 
 SERVED = """

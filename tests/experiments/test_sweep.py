@@ -12,15 +12,14 @@ import numpy as np
 import pytest
 from tests.conftest import Command, Refused, Start, wait_until
 
-from fedreach.config.load import load
+from fedreach._util.errors import RunFolderError
 from fedreach.data import validation
 from fedreach.data.federated import FederatedData
-from fedreach.errors import RunFolderError
-from fedreach.experiments import build
-from fedreach.experiments.build import Builder
-from fedreach.experiments.compare import compare
-from fedreach.experiments.jobs import ComparisonStatus
-from fedreach.experiments.sweep import sweep
+from fedreach.experiment import build
+from fedreach.experiment.build import Builder
+from fedreach.experiment.compare import compare, sweep
+from fedreach.experiment.load import load
+from fedreach.experiment.workers import ComparisonStatus
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import ComparisonRecord, RoundRow, RunRecord, SweepRecord, TuningRecord
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedreach.config.load import load
-from fedreach.errors import ConfigError
-from fedreach.report.analysis.chance import advice, chance, hardly_learned
+from fedreach._util.errors import ConfigError
+from fedreach.experiment.load import load
+from fedreach.report.concerns import advice, chance, hardly_learned
 from fedreach.runs.schema import FederationRecord
 from papers import recipe as recipes
 

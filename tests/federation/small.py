@@ -7,14 +7,14 @@ import numpy as np
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.round import conclude_round
-from fedreach.federation.selection import Uniform
+from fedreach.federation.selection.random import Uniform
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg
 from fedreach.federation.state import initial_state
 from fedreach.federation.traits import Traits
-from fedreach.federation.values import ClientView, Reports, Selection
+from fedreach.federation.types import ClientView, Reports, Selection
 from fedreach.federation.weighting import ByDisagreement, ByEntropy, ByExamples, Equal
-from fedreach.testing.worlds import with_rates
+from fedreach.testing.problems import with_rates
 from fedreach.wireless.radio import Radio
 
 D = 5  # numbers in the model, 4 bytes each

@@ -9,15 +9,20 @@ import numpy as np
 import pytest
 import torch
 
-from fedreach.config.load import load
-from fedreach.config.parts import local_of
-from fedreach.config.sections import LocalSection
-from fedreach.engines import Chain, Compiled, Native, Sequential, Stacked, Task, TorchEngine, choose
-from fedreach.errors import ConfigError
-from fedreach.federation.adam import Adam, AdamW
-from fedreach.federation.local_sgd import LocalSGD
+from fedreach._util.errors import ConfigError
+from fedreach.engines.choice import choose
+from fedreach.engines.engine import TorchEngine
+from fedreach.engines.manual import Chain
+from fedreach.engines.models.networks import build
+from fedreach.engines.native.trainer import Native
+from fedreach.engines.protocols import Task
+from fedreach.engines.sequential import Sequential
+from fedreach.engines.vmap import Compiled, Stacked
+from fedreach.experiment.components import local_of
+from fedreach.experiment.load import load
+from fedreach.experiment.schema import LocalSection
+from fedreach.federation.local_sgd import Adam, AdamW, LocalSGD
 from fedreach.federation.solvers import FedAvg, FedDyn, FedProx, Scaffold
-from fedreach.models import build
 from fedreach.testing.problems import tiny_data, tiny_federation, two_quadratics
 
 IDS = np.arange(4)

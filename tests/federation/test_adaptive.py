@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from fedreach.errors import ConfigError
+from fedreach._util.errors import ConfigError
+from fedreach._util.streams import generator
 from fedreach.federation.server import FedAdam, FedYogi
-from fedreach.streams import generator
 
 BOTH = pytest.mark.parametrize("kind", [FedAdam, FedYogi])
 

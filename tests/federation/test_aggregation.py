@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from fedreach.errors import ConfigError, PartError
+from fedreach._util.errors import ConfigError, PartError
 from fedreach.federation.aggregation import Mean
-from fedreach.federation.labels import SecureSum
+from fedreach.federation.secure_aggregation import SecureSum
 from fedreach.federation.traits import Traits
 from fedreach.testing.problems import tiny_simulation
 

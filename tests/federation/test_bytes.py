@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from fedreach.federation.round import conclude_round, conclude_server_round
-from fedreach.federation.selection import SELECTIONS, FunctionSelection
-from fedreach.federation.values import Selection
+from fedreach.federation.selection import SELECTIONS
+from fedreach.federation.selection.base import FunctionSelection
+from fedreach.federation.types import Selection
 from fedreach.federation.weighting import ByEntropy
 
 from .small import D, conclude, federation, make_reports, make_view, start

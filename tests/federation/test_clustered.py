@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach.errors import ConfigError
-from fedreach.federation.answers import checked_clusters
-from fedreach.federation.selection.clustered import Clustered
-from fedreach.federation.values import ClientView, Reports
-from fedreach.streams import generator
+from fedreach._util.errors import ConfigError
+from fedreach._util.streams import generator
+from fedreach.federation.checks import checked_clusters
+from fedreach.federation.selection.labels import Clustered
+from fedreach.federation.types import ClientView, Reports
 
 # design/algorithms.md, section 1.6: ||mean|| .2465765601, largest norm 1.1; sides 1, 1, 2, 2, 1
 ROWS = np.array([[1, 0.1, 0], [0.9, 0, 0.1], [-1, 0.2, 0], [-0.8, -0.1, 0.1], [1.1, 0, 0]], np.float32)

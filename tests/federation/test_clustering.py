@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from fedreach.federation.selection.shared.clustering import bipartition, by_first_member, kmeans
-from fedreach.federation.selection.shared.hull import principal_points
-from fedreach.streams import generator
+from fedreach._util.streams import generator
+from fedreach.federation.selection.geometry import principal_points
+from fedreach.federation.selection.labels import bipartition, by_first_member, kmeans
 
 # design/algorithms.md, section 1.6: labels 1, 1, 2, 2, 1
 ROWS = np.array([[1, 0.1, 0], [0.9, 0, 0.1], [-1, 0.2, 0], [-0.8, -0.1, 0.1], [1.1, 0, 0]])

@@ -5,15 +5,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from fedreach.errors import PartError
+from fedreach._util.errors import PartError
+from fedreach._util.row_store import RowTable
 from fedreach.federation.round import conclude_round
-from fedreach.federation.selection import Policy
+from fedreach.federation.selection.base import Policy
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedDyn, Scaffold
 from fedreach.federation.state import initial_state
-from fedreach.federation.values import NO_STATE, Selection
+from fedreach.federation.types import NO_STATE, Selection
 from fedreach.federation.weighting import Equal
-from fedreach.storage.table import RowTable
 from fedreach.testing.problems import two_quadratics
 
 from .small import D, federation, make_reports, make_view

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from fedreach.errors import ConfigError, PartError
+from fedreach._util.errors import ConfigError, PartError
 from fedreach.federation.round import plan_probe, plan_round
-from fedreach.federation.selection import FunctionSelection, Policy
-from fedreach.federation.values import Probe
+from fedreach.federation.selection.base import FunctionSelection, Policy
+from fedreach.federation.types import Probe
 from fedreach.federation.weighting import FunctionWeighting
 
 from .small import conclude, federation, make_view, start

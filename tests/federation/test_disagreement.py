@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from fedreach.errors import ConfigError
-from fedreach.federation.measurements.disagreement import Disagreement
-from fedreach.federation.protocols import Measurement
-from fedreach.federation.values import LocalOutputs
-from fedreach.streams import generator
+from fedreach._util.errors import ConfigError
+from fedreach._util.streams import generator
+from fedreach.federation.base import Measurement
+from fedreach.federation.measurements import Disagreement
+from fedreach.federation.types import LocalOutputs
 
 
 def outputs_of(logits, labels):

@@ -4,23 +4,24 @@ from itertools import combinations
 
 import numpy as np
 
-from fedreach.federation.selection import DivFL, divfl
-from fedreach.streams import generator
+from fedreach._util.streams import generator
+from fedreach.federation.selection import updates
+from fedreach.federation.selection.updates import DivFL
 
 
 def test_distances_block_by_block_are_those_at_once(monkeypatch):
     rows = generator(0, "rows").normal(size=(7, 50)).astype(np.float32)
     plain = np.linalg.norm(rows[:, None].astype(np.float64) - rows, axis=2)
-    np.testing.assert_allclose(divfl.distances(rows), plain, rtol=1e-9, atol=1e-9)
-    monkeypatch.setattr(divfl, "NUMBERS", 7 * 8)  # seven blocks, the last of two numbers
-    np.testing.assert_allclose(divfl.distances(rows), plain, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(updates.distances(rows), plain, rtol=1e-9, atol=1e-9)
+    monkeypatch.setattr(updates, "NUMBERS", 7 * 8)  # seven blocks, the last of two numbers
+    np.testing.assert_allclose(updates.distances(rows), plain, rtol=1e-9, atol=1e-9)
 
 
 def test_it_comes_as_near_to_the_best_choice_as_its_bound_says():
     """G falls from its bound by at least 1 - 1/e of the most that any k clients reach; here all of them are tried."""
     for seed in range(5):
         rows = generator(seed, "rows").normal(size=(9, 3)).astype(np.float32)
-        apart = divfl.distances(rows)
+        apart = updates.distances(rows)
         most = 9 * apart.max()
         for k in (2, 3, 4):
             chosen = DivFL().choose(np.arange(9), rows, k, generator(seed, "select")).ids

@@ -5,15 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach.errors import ConfigError, PartError
-from fedreach.federation.labels import SecureSum
+from fedreach._util.errors import ConfigError, PartError
 from fedreach.federation.participation import Bernoulli
 from fedreach.federation.round import conclude_round, plan_round
-from fedreach.federation.selection import Multinomial, Policy, Uniform, UrnsBySimilarity
-from fedreach.federation.selection.shared.urns import groups_within, poured
-from fedreach.federation.values import Selection
+from fedreach.federation.secure_aggregation import SecureSum
+from fedreach.federation.selection.base import Policy
+from fedreach.federation.selection.random import Multinomial, Uniform, groups_within, poured
+from fedreach.federation.selection.updates import UrnsBySimilarity
+from fedreach.federation.types import Selection
 from fedreach.federation.weighting import ByDraws, ByExamples, Equal, FedAU, Product
-from fedreach.simulation.simulation import Simulation
+from fedreach.runs.simulation import Simulation
 from fedreach.testing.problems import tiny_federation, tiny_simulation
 
 from .small import D, federation, make_reports, make_view, start

@@ -5,18 +5,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach.errors import ConfigError, PartError
+from fedreach._util.errors import ConfigError, PartError
+from fedreach._util.streams import generator
 from fedreach.federation.aggregation import MIFA, FedVARP, Mean
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.round import conclude_round
-from fedreach.federation.selection import Full
+from fedreach.federation.selection.random import Full
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg
 from fedreach.federation.state import initial_state
-from fedreach.federation.values import ClientView, Reports, Selection
+from fedreach.federation.types import ClientView, Reports, Selection
 from fedreach.federation.weighting import Equal, FedAU
-from fedreach.streams import generator
 
 from .small import conclude, federation, make_reports, make_view, start
 

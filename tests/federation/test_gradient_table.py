@@ -6,27 +6,19 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
-from fedreach.errors import ConfigError, PartError
-from fedreach.federation.labels import SecureSum
+from fedreach._util.arrays import packed, unpacked
+from fedreach._util.errors import ConfigError, PartError
+from fedreach._util.row_store import RowTable
+from fedreach._util.streams import generator
 from fedreach.federation.round import observe_probe, plan_probe, plan_round
-from fedreach.federation.selection import (
-    Clustered,
-    ConvexHull,
-    GradientTable,
-    HullDistance,
-    Interior,
-    MaxSimilarity,
-    Minimax,
-    Policy,
-    Rademacher,
-)
-from fedreach.federation.selection.shared import gradient_table
-from fedreach.federation.selection.shared.gradient_table import rows_of, sketched
-from fedreach.federation.selection.shared.similarity import gram
-from fedreach.federation.values import ClientView, Reports, Selection
-from fedreach.storage.float16 import packed, unpacked
-from fedreach.storage.table import RowTable
-from fedreach.streams import generator
+from fedreach.federation.secure_aggregation import SecureSum
+from fedreach.federation.selection import geometry
+from fedreach.federation.selection.base import Policy
+from fedreach.federation.selection.geometry import GradientTable, gram, rows_of, sketched
+from fedreach.federation.selection.labels import Clustered
+from fedreach.federation.selection.losses import Minimax, Rademacher
+from fedreach.federation.selection.updates import ConvexHull, HullDistance, Interior, MaxSimilarity
+from fedreach.federation.types import ClientView, Reports, Selection
 from fedreach.testing import check
 
 from .small import D, federation, make_reports, start
@@ -275,8 +267,8 @@ def heard(policy, state, ids, number, rng, sent, *, probe):
 
 @pytest.fixture
 def all_tables_are_large(monkeypatch):
-    monkeypatch.setattr(gradient_table, "LARGE", 1)
-    monkeypatch.setattr(gradient_table, "TOGETHER", 3 * 12 * 4)  # three rows of 12 float32
+    monkeypatch.setattr(geometry, "LARGE", 1)
+    monkeypatch.setattr(geometry, "TOGETHER", 3 * 12 * 4)  # three rows of 12 float32
 
 
 @pytest.mark.parametrize("storage", ["memory", "disk"])

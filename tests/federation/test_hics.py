@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 from torch import nn
 
-from fedreach.errors import PartError
-from fedreach.federation.selection import HiCS
-from fedreach.federation.selection.hics import estimated_entropy
-from fedreach.federation.values import ClientView
-from fedreach.models import build
-from fedreach.models.flat import Layout
-from fedreach.streams import generator
+from fedreach._util.errors import PartError
+from fedreach._util.streams import generator
+from fedreach.engines.models.flat import Layout
+from fedreach.engines.models.networks import build
+from fedreach.federation.selection.labels import HiCS, estimated_entropy
+from fedreach.federation.types import ClientView
 from fedreach.testing.problems import tiny_simulation
 
 from .small import make_reports

@@ -8,14 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog, nnls
 
-from fedreach.errors import ConfigError, PartError
+from fedreach._util.errors import ConfigError, PartError
+from fedreach._util.streams import generator
 from fedreach.federation.round import observe_probe, plan_round
-from fedreach.federation.selection import ConvexHull, HullDistance, Interior
-from fedreach.federation.selection.hull_distance import hull_distances
-from fedreach.federation.selection.shared import hull
-from fedreach.federation.selection.shared.hull import principal_points, spanning, vertices
-from fedreach.federation.values import ClientView, Reports
-from fedreach.streams import generator
+from fedreach.federation.selection import geometry
+from fedreach.federation.selection.geometry import principal_points, spanning, vertices
+from fedreach.federation.selection.updates import ConvexHull, HullDistance, Interior, hull_distances
+from fedreach.federation.types import ClientView, Reports
 
 from .small import federation, make_view, start
 
@@ -103,7 +102,7 @@ def test_principal_points_are_the_projection_on_the_leading_singular_vectors(n, 
 def test_large_tables_have_the_same_axes(monkeypatch, p):
     rows = normal(0, 80, p) * np.linspace(1, 3, p)
     whole = principal_points(rows, 3)
-    monkeypatch.setattr(hull, "FULL_EIGEN", 5)
+    monkeypatch.setattr(geometry, "FULL_EIGEN", 5)
     np.testing.assert_allclose(principal_points(rows, 3), whole, atol=1e-9)
     for value in (0, 1):
         assert principal_points(np.full((80, p), value), 3).shape == (80, 0)

@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach.errors import ConfigError, PartError
-from fedreach.federation.selection.kl_filter import KLFilter
-from fedreach.federation.values import ClientView
-from fedreach.streams import generator
+from fedreach._util.errors import ConfigError, PartError
+from fedreach._util.streams import generator
+from fedreach.federation.selection.labels import KLFilter
+from fedreach.federation.types import ClientView
 
 # design/golden.json, "kl": divergences KL(p || p_i) with smoothing 1 are .2053, .2106, .6646, .1480 for 20, 20, 30, 30
 # examples; reversed and without smoothing .2790, .2511, .6349, .1443

@@ -6,18 +6,19 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedreach.data.partition.statistics import label_entropy
-from fedreach.errors import ConfigError
+from fedreach._util.errors import ConfigError
+from fedreach._util.streams import generator
+from fedreach.data.assignment import label_entropy
 from fedreach.federation.labels import (
     LABEL_STATISTICS,
     DiscreteGaussian,
     DiscreteLaplace,
     Exact,
-    SecureSum,
+    discrete_gaussian,
+    exceeding,
     released_entropy,
 )
-from fedreach.federation.labels.discrete_gaussian import discrete_gaussian, exceeding
-from fedreach.streams import generator
+from fedreach.federation.secure_aggregation import SecureSum
 
 EVERY = [Exact(), SecureSum(), DiscreteLaplace(1.0), DiscreteGaussian(1.0, 1e-5)]
 NOISED = [DiscreteLaplace(0.3), DiscreteLaplace(4.0), DiscreteGaussian(0.5, 1e-6), DiscreteGaussian(4.0, 1e-3)]

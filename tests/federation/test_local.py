@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import fedreach as fr
-from fedreach.config.load import check, load
-from fedreach.config.user_code import file_digests
-from fedreach.errors import ConfigError, PartError
+from fedreach._util.errors import ConfigError, PartError
+from fedreach.experiment.components import file_digests
+from fedreach.experiment.load import check, load
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg, FedProx
 

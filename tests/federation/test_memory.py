@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from fedreach.errors import RunFolderError
-from fedreach.storage.float16 import packed, unpacked
-from fedreach.storage.table import RowTable
-from fedreach.streams import generator
+from fedreach._util.arrays import packed, unpacked
+from fedreach._util.errors import RunFolderError
+from fedreach._util.row_store import RowTable
+from fedreach._util.streams import generator
 
 N, P = 23, 7
 KINDS = [

@@ -5,13 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach.errors import ConfigError
+from fedreach._util.errors import ConfigError
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.participation import Always, Bernoulli
-from fedreach.federation.selection import Full, FunctionSelection, Policy, Uniform
+from fedreach.federation.selection.base import FunctionSelection, Policy
+from fedreach.federation.selection.random import Full, Uniform
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg, FedDyn, FedProx, Scaffold
-from fedreach.federation.values import Probe, Selection
+from fedreach.federation.types import Probe, Selection
 from fedreach.federation.weighting import ByExamples, Equal
 from fedreach.testing.problems import two_quadratics
 

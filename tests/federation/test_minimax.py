@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedreach.errors import PartError
-from fedreach.federation.selection import MaxSimilarity, Minimax
-from fedreach.federation.selection.shared import similarity
-from fedreach.federation.selection.shared.similarity import first_by_similarity, gram, nearest_similarity
-from fedreach.federation.values import ClientView, Reports
-from fedreach.streams import generator
+from fedreach._util.errors import PartError
+from fedreach._util.streams import generator
+from fedreach.federation.selection import geometry
+from fedreach.federation.selection.geometry import first_by_similarity, gram, nearest_similarity
+from fedreach.federation.selection.losses import Minimax
+from fedreach.federation.selection.updates import MaxSimilarity
+from fedreach.federation.types import ClientView, Reports
 
 # design/golden.json, "minimax"; rows 2 and 3, and rows 0 and 1, are each other's nearest
 G = np.array([[1, 0, 0], [0.9, 0.1, 0], [0, 1, 0], [0.1, 0.9, 0.2], [-1, -1, 0.5], [0.8, 0.2, 0.1]])
@@ -154,7 +155,7 @@ def test_blocks_change_nothing(monkeypatch, size):
     rows[35:38] = 0
     whole = gram(rows), nearest_similarity(rows), [first(rows, k) for k in range(1, 41)]
     for name, value in {"ROWS": size, "COLUMNS": size, "NUMBERS": 40 * size}.items():
-        monkeypatch.setattr(similarity, name, value)
+        monkeypatch.setattr(geometry, name, value)
     np.testing.assert_allclose(gram(rows), whole[0], atol=1e-12)
     np.testing.assert_allclose(gram(rows), rows.astype(np.float64) @ rows.T.astype(np.float64), atol=1e-12)
     np.testing.assert_allclose(nearest_similarity(rows), whole[1], atol=1e-14)

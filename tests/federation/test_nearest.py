@@ -5,13 +5,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach.federation.selection import MaxSimilarity, Minimax
-from fedreach.federation.selection.shared import nearest as module
-from fedreach.federation.selection.shared import similarity
-from fedreach.federation.selection.shared.nearest import Nearest, among, nearest_of_all, renewed
-from fedreach.federation.selection.shared.similarity import DECIMALS, first_by_similarity, lengths, nearest_similarity
-from fedreach.federation.values import ClientView, Reports
-from fedreach.streams import generator
+from fedreach._util.streams import generator
+from fedreach.federation.selection import geometry
+from fedreach.federation.selection.geometry import (
+    DECIMALS,
+    Nearest,
+    among,
+    first_by_similarity,
+    lengths,
+    nearest_of_all,
+    nearest_similarity,
+    renewed,
+)
+from fedreach.federation.selection.losses import Minimax
+from fedreach.federation.selection.updates import MaxSimilarity
+from fedreach.federation.types import ClientView, Reports
 
 KINDS = ("no two alike", "few directions", "with zeros", "in a plane")
 
@@ -46,11 +54,11 @@ def check(found, rows):
     assert (found.cosine[mutual] == found.cosine[found.whom[mutual]]).all()
 
 
-@pytest.mark.parametrize(("numbers", "most"), [(similarity.NUMBERS, module.MOST), (64, 8), (64, 3)])
+@pytest.mark.parametrize(("numbers", "most"), [(geometry.NUMBERS, geometry.MOST), (64, 8), (64, 3)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_after_any_changes_it_is_what_comparing_all_with_all_gives(kind, numbers, most, monkeypatch):
-    monkeypatch.setattr(module, "NUMBERS", numbers)  # 64: many small blocks
-    monkeypatch.setattr(module, "MOST", most)
+    monkeypatch.setattr(geometry, "NUMBERS", numbers)  # 64: many small blocks
+    monkeypatch.setattr(geometry, "MOST", most)
     rng = generator(0, kind)
     rows = table(kind, 40, rng)
     found = nearest_of_all(rows, lengths(rows))
@@ -71,8 +79,8 @@ def test_among_some_rows_it_is_what_comparing_these_gives(kind, monkeypatch):
     rng = generator(1, kind)
     rows = table(kind, 30, rng)
     found = nearest_of_all(rows, lengths(rows))
-    for share, most in ((0.9, module.MOST), (0.9, 2), (0.5, 3), (0.1, 1)):
-        monkeypatch.setattr(module, "MOST", most)
+    for share, most in ((0.9, geometry.MOST), (0.9, 2), (0.5, 3), (0.1, 1)):
+        monkeypatch.setattr(geometry, "MOST", most)
         some = rng.random(30) < share
         some[:2] = True
         here = among(rows, lengths(rows), found, some)
@@ -85,8 +93,8 @@ def test_few_products_are_needed_where_few_rows_change(monkeypatch):
     rng = generator(2, "few")
     rows = table("no two alike", 400, rng)
     found, counted = nearest_of_all(rows, lengths(rows)), []
-    plain = similarity.products
-    monkeypatch.setattr(module, "products", lambda *a: counted.append(plain(*a).size) or plain(*a))
+    plain = geometry.products
+    monkeypatch.setattr(geometry, "products", lambda *a: counted.append(plain(*a).size) or plain(*a))
     rows[:4] = table("no two alike", 4, rng)
     check(renewed(rows, lengths(rows), found, np.arange(4)), rows)
     assert sum(counted) < 0.15 * 400**2

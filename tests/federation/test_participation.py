@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from fedreach.errors import ConfigError
+from fedreach._util.errors import ConfigError
+from fedreach._util.streams import generator
 from fedreach.federation.participation import Always, Bernoulli
-from fedreach.streams import generator
 
 
 def test_always_and_bernoulli_with_probability_one_reach_everybody():

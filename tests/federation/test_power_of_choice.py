@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach.errors import ConfigError
-from fedreach.federation.selection.power_of_choice import PowerOfChoice
-from fedreach.federation.values import ClientView
-from fedreach.streams import generator
+from fedreach._util.errors import ConfigError
+from fedreach._util.streams import generator
+from fedreach.federation.selection.losses import PowerOfChoice
+from fedreach.federation.types import ClientView
 
 LOSS = np.array([0.3, 0.9, 0.1, 0.9, 0.5])  # design/algorithms.md, section 1.5
 

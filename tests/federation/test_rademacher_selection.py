@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach.errors import ConfigError, PartError
+from fedreach._util.errors import ConfigError, PartError
+from fedreach._util.streams import generator
 from fedreach.federation.measurements import WLRC
-from fedreach.federation.selection.rademacher import Rademacher
-from fedreach.federation.values import ClientView, Reports
-from fedreach.streams import generator
+from fedreach.federation.selection.losses import Rademacher
+from fedreach.federation.types import ClientView, Reports
 
 UPDATE = np.array([[1, 0.0], [0.9, 0.1], [0, 1], [0.1, 1]], np.float32)  # two clusters: 0, 1 and 2, 3
 SCORES = np.array([0.3, 0.1, 0.2, 0.5])  # design/algorithms.md, section 6.2: means .2, .35; by examples .15, .35

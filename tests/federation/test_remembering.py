@@ -7,16 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach.errors import ConfigError, PartError
+from fedreach._util.errors import ConfigError, PartError
 from fedreach.federation import round as round_
 from fedreach.federation.aggregation import MIFA, FedVARP, Mean
-from fedreach.federation.labels import SecureSum
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.participation import Bernoulli
 from fedreach.federation.round import conclude_round
-from fedreach.federation.selection import Full
+from fedreach.federation.secure_aggregation import SecureSum
+from fedreach.federation.selection.random import Full
 from fedreach.federation.state import reclustered
-from fedreach.federation.values import Selection
+from fedreach.federation.types import Selection
 from fedreach.federation.weighting import Equal, FedAU
 from fedreach.testing.problems import tiny_simulation
 

@@ -5,15 +5,16 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from fedreach.federation.aggregation import Mean
-from fedreach.federation.aggregation.mean import weighted_sum
+from fedreach._util.streams import generator
+from fedreach.federation.aggregation import Mean, weighted_sum
 from fedreach.federation.round import conclude_round, conclude_server_round, observe_probe, plan_probe, plan_round
-from fedreach.federation.selection import SELECTIONS, Full, PowerOfChoice, Uniform
+from fedreach.federation.selection import SELECTIONS
+from fedreach.federation.selection.losses import PowerOfChoice
+from fedreach.federation.selection.random import Full, Uniform
 from fedreach.federation.server import Average
 from fedreach.federation.state import FederationState
-from fedreach.federation.values import Probe, RoundCost, Selection
+from fedreach.federation.types import Probe, RoundCost, Selection
 from fedreach.federation.weighting import WEIGHTINGS, ByDisagreement, Equal
-from fedreach.streams import generator
 from fedreach.wireless.radio import Radio
 
 from .small import D, conclude, federation, make_reports, make_view, part, start

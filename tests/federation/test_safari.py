@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach.errors import ConfigError
-from fedreach.federation.protocols import ServerStep, ServerTrains, ServerTunes
+from fedreach._util.errors import ConfigError
+from fedreach._util.streams import generator
+from fedreach.federation.base import ServerStep, ServerTrains, ServerTunes
 from fedreach.federation.round import conclude_server_round, server_trains
 from fedreach.federation.server import (
     SERVERS,
@@ -19,7 +20,6 @@ from fedreach.federation.server import (
     ServerOnly,
     TorchOptimizer,
 )
-from fedreach.streams import generator
 
 from .small import conclude, federation, make_view, start
 

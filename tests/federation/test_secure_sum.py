@@ -8,21 +8,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedreach.errors import ConfigError, PartError
-from fedreach.federation.aggregation.mean import weighted_sum
-from fedreach.federation.aggregation.secure_sum import (
+from fedreach._util.errors import ConfigError, PartError
+from fedreach._util.streams import generator
+from fedreach.federation.aggregation import weighted_sum
+from fedreach.federation.labels import Exact
+from fedreach.federation.round import conclude_round
+from fedreach.federation.secure_aggregation import (
     LARGEST,
     FixedPoint,
+    SecureSum,
     error_bound,
     mask,
     mean_of,
     share,
     weighted_mean_of_shares,
 )
-from fedreach.federation.labels import Exact, SecureSum
-from fedreach.federation.round import conclude_round
 from fedreach.federation.selection.base import Policy
-from fedreach.federation.values import Probe, Selection
+from fedreach.federation.types import Probe, Selection
 from fedreach.federation.weighting import (
     ByDisagreement,
     ByEntropy,
@@ -33,7 +35,6 @@ from fedreach.federation.weighting import (
     Mix,
     Product,
 )
-from fedreach.streams import generator
 from fedreach.testing.problems import tiny_simulation
 
 from .small import D, federation, make_reports, make_view, start

@@ -6,13 +6,17 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from fedreach.data.partition.statistics import label_entropy
-from fedreach.errors import ConfigError
-from fedreach.federation.selection import SELECTIONS, EntropyTopK, Full, FunctionSelection, PowerOfChoice, Uniform
+from fedreach._util.errors import ConfigError
+from fedreach._util.streams import generator
+from fedreach.data.assignment import label_entropy
+from fedreach.federation.selection import SELECTIONS
+from fedreach.federation.selection.base import FunctionSelection
+from fedreach.federation.selection.labels import EntropyTopK
+from fedreach.federation.selection.losses import PowerOfChoice
+from fedreach.federation.selection.random import Full, Uniform
 from fedreach.federation.traits import Traits
-from fedreach.federation.values import ClientView
-from fedreach.streams import generator
-from fedreach.testing.worlds import with_rates
+from fedreach.federation.types import ClientView
+from fedreach.testing.problems import with_rates
 
 N = 8
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedreach.errors import ConfigError
+from fedreach._util.errors import ConfigError
 from fedreach.federation.server import Average
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from fedreach.federation.participation import Always, Bernoulli
-from fedreach.federation.selection import ConvexHull, PowerOfChoice
+from fedreach.federation.selection.losses import PowerOfChoice
+from fedreach.federation.selection.updates import ConvexHull
 from fedreach.federation.server import Safari
 from fedreach.federation.solvers import Scaffold
 from fedreach.federation.steps import (
@@ -24,7 +25,7 @@ from fedreach.federation.steps import (
     probe_batch,
     remembered,
 )
-from fedreach.federation.values import Reports
+from fedreach.federation.types import Reports
 from fedreach.testing.problems import tiny_simulation, two_quadratics
 
 from .small import D, federation, make_reports, make_view, start

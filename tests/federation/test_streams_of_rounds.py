@@ -5,16 +5,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
-from fedreach.errors import ConfigError
+from fedreach._util.errors import ConfigError
+from fedreach._util.streams import generator
 from fedreach.federation.aggregation import Mean
 from fedreach.federation.participation import Bernoulli
 from fedreach.federation.round import conclude_round, plan_probe, plan_round, server_trains
-from fedreach.federation.selection import Uniform
-from fedreach.federation.server import Safari
-from fedreach.federation.server.batches import batches
+from fedreach.federation.selection.random import Uniform
+from fedreach.federation.server import Safari, batches
 from fedreach.federation.steps import lost_replies, measured, next_view, probe_batch, server_batches, server_split
-from fedreach.federation.values import Probe, Selection
-from fedreach.streams import generator
+from fedreach.federation.types import Probe, Selection
 
 from .small import federation, make_reports, make_view, start
 from .test_clusters import two_rounds

@@ -6,24 +6,24 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from fedreach.errors import ConfigError, PartError
+from fedreach._util.errors import ConfigError, PartError
+from fedreach._util.streams import generator
+from fedreach.federation.costs import round_cost, training_passes, with_radio
 from fedreach.federation.federation import Federation
-from fedreach.federation.local_sgd import LocalSGD
+from fedreach.federation.local_sgd import LocalSGD, UnevenSteps
 from fedreach.federation.round import conclude_round, plan_round
-from fedreach.federation.selection import Policy, PowerOfChoice, Uniform
+from fedreach.federation.selection.base import Policy
+from fedreach.federation.selection.losses import PowerOfChoice
+from fedreach.federation.selection.random import Uniform
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg, Scaffold
-from fedreach.federation.time_energy import round_cost, training_passes, with_radio
-from fedreach.federation.uneven_steps import UnevenSteps
-from fedreach.federation.values import ClientView, Probe, Selection
+from fedreach.federation.types import ClientView, Probe, Selection
 from fedreach.federation.weighting import ByDisagreement, ByExamples
-from fedreach.streams import generator
-from fedreach.testing.problems import tiny_simulation
-from fedreach.testing.worlds import with_rates
-from fedreach.wireless.allocation.exact import allocate
-from fedreach.wireless.allocation.problem import Allocation
-from fedreach.wireless.allocation.rules import Equal, Greedy, Random
+from fedreach.testing.problems import tiny_simulation, with_rates
+from fedreach.wireless.exact import allocate
+from fedreach.wireless.problem import Allocation
 from fedreach.wireless.radio import Radio
+from fedreach.wireless.rules import Equal, Greedy, Random
 
 from .small import D, make_reports, start
 

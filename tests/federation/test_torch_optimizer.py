@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedreach.errors import ConfigError
+from fedreach._util.errors import ConfigError
+from fedreach._util.streams import generator
 from fedreach.federation.server import Average, TorchOptimizer
-from fedreach.streams import generator
 
 D, ROUNDS = 6, 5
 REFUSED = {"Optimizer", "LBFGS", "SparseAdam", "Muon"}

@@ -8,17 +8,22 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from fedreach.errors import ConfigError, PartError
-from fedreach.federation.labels import Exact, SecureSum
+from fedreach._util.errors import ConfigError, PartError
+from fedreach.federation.labels import Exact
 from fedreach.federation.measurements import WLRC, Disagreement
 from fedreach.federation.participation import Always, Bernoulli
-from fedreach.federation.selection import CSRA, Clustered, FunctionSelection, Policy, Rademacher, Uniform
+from fedreach.federation.secure_aggregation import SecureSum
+from fedreach.federation.selection.base import FunctionSelection, Policy
+from fedreach.federation.selection.labels import Clustered
+from fedreach.federation.selection.losses import Rademacher
+from fedreach.federation.selection.radio import CSRA
+from fedreach.federation.selection.random import Uniform
 from fedreach.federation.server import Average, FedDF, FineTune, Safari, ServerOnly
 from fedreach.federation.solvers import FedAvg, FedDyn, FedProx, Scaffold
 from fedreach.federation.traits import Traits
 from fedreach.federation.weighting import ByEntropy, ByExamples, Clip, FunctionWeighting, Mix, Product
 from fedreach.testing.checks.common import Watched
-from fedreach.wireless.allocation.rules import Equal as EqualShares
+from fedreach.wireless.rules import Equal as EqualShares
 
 from .small import federation
 

@@ -8,18 +8,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach.data.partition import Partition
-from fedreach.engines import Sequential, Task, TorchEngine
-from fedreach.errors import ConfigError
+from fedreach._util.errors import ConfigError
+from fedreach.data.assignment import Partition
+from fedreach.engines.engine import TorchEngine
+from fedreach.engines.models.networks import build
+from fedreach.engines.protocols import Task
+from fedreach.engines.sequential import Sequential
 from fedreach.federation.aggregation import MIFA
-from fedreach.federation.labels import SecureSum
-from fedreach.federation.local_sgd import LocalSGD
-from fedreach.federation.selection import Full
-from fedreach.federation.uneven_steps import UnevenSteps
-from fedreach.federation.values import Reports
+from fedreach.federation.local_sgd import LocalSGD, UnevenSteps
+from fedreach.federation.secure_aggregation import SecureSum
+from fedreach.federation.selection.random import Full
+from fedreach.federation.types import Reports
 from fedreach.federation.weighting import ByExamples, Clip, Equal, FedNova
-from fedreach.models import build
-from fedreach.simulation.simulation import Simulation
+from fedreach.runs.simulation import Simulation
 from fedreach.testing.problems import tiny_simulation, two_quadratics
 
 IDS = np.arange(2000)

@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedreach.data.partition.statistics import label_entropy
-from fedreach.errors import ConfigError, PartError
-from fedreach.federation.measurements.disagreement import Disagreement
+from fedreach._util.errors import ConfigError, PartError
+from fedreach.data.assignment import label_entropy
+from fedreach.federation.measurements import Disagreement
 from fedreach.federation.traits import Traits
-from fedreach.federation.values import Reports
+from fedreach.federation.types import Reports
 from fedreach.federation.weighting import (
     WEIGHTINGS,
     ByDisagreement,

@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedreach.config.options import options_model
-from fedreach.errors import ConfigError, PartError
-from fedreach.federation.measurements.disagreement import Disagreement
+from fedreach._util.errors import ConfigError, PartError
+from fedreach.experiment.options import options_model
+from fedreach.federation.measurements import Disagreement
 from fedreach.federation.traits import Traits
-from fedreach.federation.values import Reports
-from fedreach.federation.weighting import ByDisagreement, ByEntropy, ByExamples, Clip, Equal, Mix, Product
-from fedreach.federation.weighting.clip import capped
+from fedreach.federation.types import Reports
+from fedreach.federation.weighting import ByDisagreement, ByEntropy, ByExamples, Clip, Equal, Mix, Product, capped
 
 from .small import federation
 

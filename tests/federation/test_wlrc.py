@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedreach.errors import ConfigError, PartError
+from fedreach._util.errors import ConfigError, PartError
+from fedreach._util.streams import generator
+from fedreach.federation.bounds import all_signs, monte_carlo_score
 from fedreach.federation.measurements import WLRC
-from fedreach.federation.values import LocalOutputs
-from fedreach.streams import generator
-from fedreach.theory.rademacher import all_signs, monte_carlo_score
+from fedreach.federation.types import LocalOutputs
 
 # design/algorithms.md, section 6.1: three batches of 2, 2 and 1; exact .9125 size-weighted, 1.09375 unweighted
 LOGITS = np.array([[1, -2], [0.5, 3], [2, 0], [1, 1], [4, -1]], np.float32)

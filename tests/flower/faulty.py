@@ -22,10 +22,10 @@ from flwr.app import Array, Error, Message, MetricRecord
 from flwr.clientapp import ClientApp
 from safetensors.numpy import load_file
 
-from fedreach.data.population import Population
+from fedreach.data.splits import Population
 from fedreach.federation.state import FederationState
-from fedreach.flower import FlowerExperiment
-from fedreach.simulation.simulation import Simulation
+from fedreach.flower.experiment import FlowerExperiment
+from fedreach.runs.simulation import Simulation
 
 from ..conftest import rows  # noqa: TID252
 from .in_process import InProcess

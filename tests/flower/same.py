@@ -12,8 +12,8 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from fedreach.experiments.run import run
-from fedreach.flower import FlowerExperiment
+from fedreach.experiment.run import run
+from fedreach.flower.experiment import FlowerExperiment
 
 from .deployment import APP, DATA
 

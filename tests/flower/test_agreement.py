@@ -13,12 +13,13 @@ pytest.importorskip("flwr")
 from flwr.app import ConfigRecord, Message, RecordDict
 from torch import nn
 
-from fedreach.errors import ConfigError, RunFolderError, TrainingError
+from fedreach._util.errors import ConfigError, RunFolderError, TrainingError
+from fedreach.engines.models.flat import Layout
 from fedreach.federation.losses import FunctionLoss
-from fedreach.flower import FedReachStrategy, FlowerExperiment, client_app
 from fedreach.flower.agreement import difference, terms_of
-from fedreach.flower.experiment import run_on
-from fedreach.models.flat import Layout
+from fedreach.flower.app import client_app
+from fedreach.flower.experiment import FlowerExperiment, run_on
+from fedreach.flower.strategy import FedReachStrategy
 from fedreach.runs.recorder import Recorder
 from fedreach.testing.problems import tiny_federation
 

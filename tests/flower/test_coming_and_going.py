@@ -15,10 +15,11 @@ pytest.importorskip("flwr")
 
 from flwr.app import Message
 
-from fedreach.data.population import Population
-from fedreach.errors import TrainingError
-from fedreach.flower import FedReachStrategy, FlowerExperiment
-from fedreach.simulation.simulation import Simulation
+from fedreach._util.errors import TrainingError
+from fedreach.data.splits import Population
+from fedreach.flower.experiment import FlowerExperiment
+from fedreach.flower.strategy import FedReachStrategy
+from fedreach.runs.simulation import Simulation
 
 from ..conftest import rows  # noqa: TID252
 from .faulty import (

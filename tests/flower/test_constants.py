@@ -12,13 +12,17 @@ pytest.importorskip("flwr")
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedreach.engines import Sequential, Task, TorchEngine
+from fedreach.deploy.saved import load
+from fedreach.engines.engine import TorchEngine
+from fedreach.engines.protocols import Task
+from fedreach.engines.sequential import Sequential
 from fedreach.federation import selection, server, solvers, weighting
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
-from fedreach.flower import ClientData, FedReachStrategy, client_app, share_labels
+from fedreach.flower.app import client_app, share_labels
+from fedreach.flower.local import ClientData
+from fedreach.flower.strategy import FedReachStrategy
 from fedreach.runs.folder import CONSTANTS
-from fedreach.trained import load
 
 from .in_process import InProcess
 

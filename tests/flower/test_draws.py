@@ -10,9 +10,9 @@ import torch
 
 pytest.importorskip("flwr")
 
-from fedreach.experiments.run import run
-from fedreach.flower import FlowerExperiment
-from fedreach.trained import load
+from fedreach.deploy.saved import load
+from fedreach.experiment.run import run
+from fedreach.flower.experiment import FlowerExperiment
 
 from .in_process import InProcess
 from .same import rows_of

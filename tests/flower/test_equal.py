@@ -8,10 +8,10 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from fedreach.experiments.run import run
-from fedreach.flower import FlowerExperiment
+from fedreach._util.streams import generator
+from fedreach.experiment.run import run
+from fedreach.flower.experiment import FlowerExperiment
 from fedreach.flower.local import LocalClient
-from fedreach.streams import generator
 
 from .in_process import InProcess
 from .same import rows_of
@@ -154,7 +154,7 @@ import numpy as np
 import torch
 from torch import nn
 from fedreach import from_arrays
-from fedreach.data.positions import next_token_labels
+from fedreach.data.several import next_token_labels
 def texts():
     tokens = np.random.default_rng(0).integers(0, 9, (120, 5))
     labels = next_token_labels(tokens, (np.arange(5) < 3) | (tokens[:, :1] > 4))

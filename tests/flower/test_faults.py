@@ -15,9 +15,10 @@ pytest.importorskip("flwr")
 
 from flwr.app import Array, ArrayRecord, Error, Message
 
-from fedreach.errors import TrainingError
-from fedreach.flower import FedReachStrategy, FlowerExperiment
-from fedreach.models import build
+from fedreach._util.errors import TrainingError
+from fedreach.engines.models.networks import build
+from fedreach.flower.experiment import FlowerExperiment
+from fedreach.flower.strategy import FedReachStrategy
 
 from .faulty import (
     CLIENTS,

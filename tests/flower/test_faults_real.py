@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from fedreach.flower import FlowerExperiment
+from fedreach.flower.experiment import FlowerExperiment
 
 from .deployment import APP, Deployment, rows
 from .faulty import Clients, outcome_of, simulated

@@ -18,8 +18,9 @@ pytest.importorskip("flwr")
 from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedreach.errors import ConfigError, TrainingError
-from fedreach.flower import FlowerExperiment, client_app
+from fedreach._util.errors import ConfigError, TrainingError
+from fedreach.flower.app import client_app
+from fedreach.flower.experiment import FlowerExperiment
 from fedreach.flower.messages import LostError, content_of
 
 from .faulty import (

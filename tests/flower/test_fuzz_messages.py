@@ -23,15 +23,15 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedreach.federation.ranges import Range, is_part_of
-from fedreach.federation.serving import possible
+from fedreach.federation.adaptation import trust
+from fedreach.federation.checks import Range, is_part_of
 from fedreach.federation.steps import AskLosses
-from fedreach.federation.values import Probe
-from fedreach.flower import FedReachStrategy, messages
-from fedreach.flower.evaluation import answered
-from fedreach.flower.fitting import RemoteFit
-from fedreach.flower.incoming import Collected
-from fedreach.flower.serving import RemoteServing
+from fedreach.federation.types import Probe
+from fedreach.flower import messages
+from fedreach.flower.adaptation import RemoteServing
+from fedreach.flower.fitting import RemoteFit, answered
+from fedreach.flower.rounds import Collected
+from fedreach.flower.strategy import FedReachStrategy
 
 from .faulty import CLIENTS, DISAGREEMENT, SCAFFOLD, TIMEOUT, Method, app_of, experiment
 from .fuzzing import changed
@@ -256,7 +256,7 @@ def contributed(data: Any) -> bool:
     if client not in lost:
         facts = fit.registry.known[client]
         for sums in answers[client].values():
-            assert possible.are_sums(sums, facts.num_held_out, facts.num_examples)
+            assert trust.are_sums(sums, facts.num_held_out, facts.num_examples)
     return client in lost
 
 

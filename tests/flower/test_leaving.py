@@ -16,14 +16,16 @@ pytest.importorskip("flwr")
 from flwr.app import Context
 
 import fedreach
+from fedreach.deploy.saved import load as load_model
 from fedreach.federation import selection, server, solvers, weighting
+from fedreach.federation.adaptation.label_shift import LabelShift
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
-from fedreach.federation.serving.label_shift import LabelShift
-from fedreach.flower import ClientData, FedReachStrategy, client_app
+from fedreach.flower.app import client_app
+from fedreach.flower.local import ClientData
+from fedreach.flower.strategy import FedReachStrategy
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import FederationRecord, RoundRow
-from fedreach.trained import load as load_model
 
 from .in_process import InProcess
 

@@ -13,12 +13,12 @@ pytest.importorskip("flwr")
 
 from flwr.app import Array, Message, MetricRecord
 
-from fedreach.errors import PartError
-from fedreach.federation.aggregation.secure_sum import FixedPoint, mean_of
-from fedreach.flower import FlowerExperiment
+from fedreach._util.errors import PartError
+from fedreach.federation.secure_aggregation import FixedPoint, mean_of
+from fedreach.flower.experiment import FlowerExperiment
 from fedreach.flower.local import LocalClient
-from fedreach.flower.masks import is_public_key
-from fedreach.report import write_report
+from fedreach.flower.messages import is_public_key
+from fedreach.report.write import write_report
 from fedreach.runs.folder import SERVING, RunFolder
 
 from ..conftest import rows  # noqa: TID252

@@ -12,8 +12,8 @@ pytest.importorskip("flwr")
 
 from flwr.app import MetricRecord
 
-from fedreach.experiments.run import run
-from fedreach.flower import FlowerExperiment
+from fedreach.experiment.run import run
+from fedreach.flower.experiment import FlowerExperiment
 from fedreach.runs.schema import ClientLine
 
 from .in_process import Answering, InProcess

@@ -15,11 +15,14 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from safetensors.torch import load_file
 
-from fedreach.engines import Sequential, Task, TorchEngine
+from fedreach.deploy.saved import load
+from fedreach.engines.engine import TorchEngine
+from fedreach.engines.protocols import Task
+from fedreach.engines.sequential import Sequential
 from fedreach.federation import solvers
-from fedreach.federation.aggregation.mean import weighted_sum
-from fedreach.flower import ClientData, client_app, share_labels
-from fedreach.trained import load
+from fedreach.federation.aggregation import weighted_sum
+from fedreach.flower.app import client_app, share_labels
+from fedreach.flower.local import ClientData
 
 from .in_process import InProcess
 from .test_constants import CLIENTS, Watched, examples, federation, sizes, strategy

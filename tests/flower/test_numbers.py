@@ -9,9 +9,10 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from fedreach.errors import ConfigError, DataError
-from fedreach.experiments.run import run
-from fedreach.flower import ClientData, FlowerExperiment
+from fedreach._util.errors import ConfigError, DataError
+from fedreach.experiment.run import run
+from fedreach.flower.experiment import FlowerExperiment
+from fedreach.flower.local import ClientData
 
 from .in_process import InProcess
 from .same import rows_of

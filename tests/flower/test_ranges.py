@@ -11,23 +11,20 @@ pytest.importorskip("flwr")
 
 from torch import nn
 
-from fedreach.errors import PartError
-from fedreach.federation.labels import DiscreteGaussian, DiscreteLaplace, Exact, released_entropy
-from fedreach.federation.labels.released import entropy_range
-from fedreach.federation.local_sgd import LocalSGD
+from fedreach._util.errors import PartError
+from fedreach.engines.models.flat import Layout
+from fedreach.federation.adaptation import trust
+from fedreach.federation.checks import ROUNDING, Range, is_part_of
+from fedreach.federation.labels import DiscreteGaussian, DiscreteLaplace, Exact, entropy_range, released_entropy
+from fedreach.federation.local_sgd import LocalSGD, UnevenSteps
 from fedreach.federation.losses import CrossEntropy
 from fedreach.federation.measurements import WLRC, Disagreement
-from fedreach.federation.ranges import ROUNDING, Range, is_part_of
-from fedreach.federation.serving import possible
 from fedreach.federation.traits import Traits
-from fedreach.federation.uneven_steps import UnevenSteps
-from fedreach.federation.values import LocalOutputs
-from fedreach.federation.weighting.base import OwnWeight
-from fedreach.flower.checks import Checks
-from fedreach.flower.facts import Facts
+from fedreach.federation.types import LocalOutputs
+from fedreach.federation.weighting import OwnWeight
+from fedreach.flower.agreement import Checks, Facts
 from fedreach.flower.messages import ReplyError
-from fedreach.models.flat import Layout
-from fedreach.simulation.simulation import simulate
+from fedreach.runs.simulation import simulate
 from fedreach.testing.problems import tiny_data, tiny_federation
 
 
@@ -172,7 +169,7 @@ CONTRIBUTED = {
 
 
 def test_what_a_client_can_contribute_is_believed():
-    assert possible.are_sums(CONTRIBUTED, held_out=3, trained=9)
+    assert trust.are_sums(CONTRIBUTED, held_out=3, trained=9)
     assert entropy_range(2).holds(0.5)
 
 
@@ -197,4 +194,4 @@ def test_what_a_client_can_contribute_is_believed():
     ],
 )
 def test_what_no_client_can_contribute_is_not(name, value):
-    assert not possible.are_sums({**CONTRIBUTED, name: np.array(value)}, held_out=3, trained=9)
+    assert not trust.are_sums({**CONTRIBUTED, name: np.array(value)}, held_out=3, trained=9)

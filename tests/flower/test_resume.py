@@ -24,11 +24,12 @@ from flwr.app import ArrayRecord, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Result
 
-from fedreach.errors import RunFolderError, TrainingError
-from fedreach.flower import FedReachStrategy, FlowerExperiment
+from fedreach._util import files
+from fedreach._util.errors import RunFolderError, TrainingError
+from fedreach.flower.experiment import FlowerExperiment
+from fedreach.flower.strategy import FedReachStrategy
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.identity import OtherExperimentError
-from fedreach.storage import files as folder_module
 
 from ..conftest import exact, rows  # noqa: TID252
 from .in_process import InProcess
@@ -308,7 +309,7 @@ def test_a_strategy_of_ones_own_refuses_another_federation_too(tmp_path: Path) -
 
 
 def test_two_servers_do_not_write_to_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder_module, "LOCK_SECONDS", 0.1)
+    monkeypatch.setattr(files, "LOCK_SECONDS", 0.1)
     refused: list[str] = []
 
     def answering(client: int, message: Message, answer: Callable[[], Message]) -> Message:
@@ -429,7 +430,7 @@ import sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from in_process import InProcess
-from fedreach.flower import FlowerExperiment
+from fedreach.flower.experiment import FlowerExperiment
 
 def slowly(client, message, answer):
     time.sleep(0.02)

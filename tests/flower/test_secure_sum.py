@@ -13,14 +13,14 @@ pytest.importorskip("flwr")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 
-from fedreach.errors import ConfigError
+from fedreach._util.errors import ConfigError
 from fedreach.federation.selection.base import Policy
-from fedreach.federation.values import ClientView, Probe, Reports, Selection, State
-from fedreach.flower import FlowerExperiment
-from fedreach.flower.masks import new_private_key, pad, public_key
-from fedreach.report.analysis.analysis import analyse
+from fedreach.federation.types import ClientView, Probe, Reports, Selection, State
+from fedreach.flower.experiment import FlowerExperiment
+from fedreach.flower.messages import new_private_key, pad, public_key
 from fedreach.report.figures import gallery
-from fedreach.report.load import read
+from fedreach.report.overview import analyse
+from fedreach.report.read import read
 
 from .in_process import InProcess
 from .same import rows_of

@@ -19,16 +19,15 @@ pytest.importorskip("flwr")
 
 from flwr.app import Array, ArrayRecord, Error, Message
 
+from fedreach._util.errors import TrainingError
 from fedreach.data.federated import FederatedData
-from fedreach.data.population import Ranges
-from fedreach.errors import TrainingError
-from fedreach.evaluation.rungs import rung_names
-from fedreach.evaluation.serving import ServingEvaluator
-from fedreach.experiments.run import run
-from fedreach.flower import FlowerExperiment
+from fedreach.data.splits import Ranges
+from fedreach.evaluation.modes import ServingEvaluator, rung_names
+from fedreach.experiment.run import run
+from fedreach.flower.experiment import FlowerExperiment
+from fedreach.runs.adaptation import serve_models, served_table
 from fedreach.runs.folder import SERVING, RunFolder
 from fedreach.runs.schema import CHECKPOINT, ServedLine, ServingRecord
-from fedreach.runs.serving import serve_models, served_table
 
 from .in_process import Answering, InProcess
 from .same import anew, rows_of

@@ -16,12 +16,14 @@ pytest.importorskip("flwr")
 from flwr.app import Context, Message, MetricRecord
 from flwr.clientapp import ClientApp
 
-from fedreach.errors import PartError, TrainingError
-from fedreach.evaluation.rungs import rung_names
-from fedreach.federation.aggregation.secure_sum import exact_sum
-from fedreach.federation.serving.bbse import BBSE
-from fedreach.flower import ClientData, FedReachStrategy, client_app, share_labels
-from fedreach.models import build
+from fedreach._util.errors import PartError, TrainingError
+from fedreach.engines.models.networks import build
+from fedreach.evaluation.modes import rung_names
+from fedreach.federation.adaptation.methods import BBSE
+from fedreach.federation.secure_aggregation import exact_sum
+from fedreach.flower.app import client_app, share_labels
+from fedreach.flower.local import ClientData
+from fedreach.flower.strategy import FedReachStrategy
 from fedreach.runs.folder import SERVING, RunFolder
 from fedreach.testing.problems import tiny_federation
 

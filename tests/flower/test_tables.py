@@ -17,14 +17,15 @@ pytest.importorskip("flwr")
 from flwr.app import Array, ConfigRecord, Context, Message
 from tests.data.test_table_agreement import NAMES, hospitals
 
+from fedreach._util.errors import ConfigError, DataError, TrainingError
 from fedreach.data import table_agreement
 from fedreach.data.table_source import read_table
-from fedreach.errors import ConfigError, DataError, TrainingError
-from fedreach.experiments.run import run
-from fedreach.flower import FlowerExperiment, FlowerTables
+from fedreach.deploy.saved import load
+from fedreach.experiment.run import run
+from fedreach.flower.experiment import FlowerExperiment
+from fedreach.flower.tables import FlowerTables
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import FederationRecord
-from fedreach.trained import load
 
 from .deployment import APP
 from .in_process import Answering, InProcess

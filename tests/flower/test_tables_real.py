@@ -14,11 +14,11 @@ pytest.importorskip("flwr")
 
 from tests.data.test_table_agreement import NAMES, hospitals
 
-from fedreach.evaluation.serving import ServingEvaluator
-from fedreach.flower import FlowerExperiment
+from fedreach.evaluation.modes import ServingEvaluator
+from fedreach.flower.experiment import FlowerExperiment
+from fedreach.runs.adaptation import serve_models
 from fedreach.runs.folder import SERVING, RunFolder
 from fedreach.runs.schema import FederationRecord
-from fedreach.runs.serving import serve_models
 
 from .deployment import APP, Deployment, rows
 from .faulty import outcome_of, simulated

@@ -26,9 +26,9 @@ from flwr.app import Context, RecordDict
 from flwr.cli.build import build_fab_from_disk
 
 import fedreach
+from fedreach.runs.adaptation import served_table
 from fedreach.runs.folder import SERVING, RunFolder
 from fedreach.runs.schema import ServedLine, ServingRecord
-from fedreach.runs.serving import served_table
 
 from .deployment import APP, BIN, end
 from .in_process import InProcess

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from fedreach.flower import FlowerExperiment
+from fedreach.flower.experiment import FlowerExperiment
 
 from .in_process import InProcess
 from .same import rows_of

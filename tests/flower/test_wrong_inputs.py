@@ -16,12 +16,13 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
-from fedreach.data.population import Population
-from fedreach.errors import ConfigError, DataError, TrainingError
+from fedreach._util.errors import ConfigError, DataError, TrainingError
+from fedreach.data.splits import Population
+from fedreach.engines.models.networks import build
 from fedreach.federation.server import Safari
-from fedreach.flower import ClientData, FedReachStrategy, client_app, share_labels
-from fedreach.flower.local import server_engine
-from fedreach.models import build
+from fedreach.flower.app import client_app, share_labels
+from fedreach.flower.local import ClientData, server_engine
+from fedreach.flower.strategy import FedReachStrategy
 from fedreach.testing.problems import tiny_federation
 
 from .faulty import MINIMAX, SCAFFOLD, TIMEOUT, experiment
@@ -156,7 +157,7 @@ def test_an_app_that_trains_by_itself_is_refused_where_clients_keep_something(tm
     app = app_of_its_own()
     share_labels(app, lambda context: Y, num_classes=2)
     federation = experiment(SCAFFOLD).simulation.federation
-    with pytest.raises(TrainingError, match=r"it trains by itself, and .* need fedreach.flower.client_app"):
+    with pytest.raises(TrainingError, match=r"it trains by itself, and .* need fedreach.flower.app.client_app"):
         strategy_with(tmp_path, federation=federation, patience=0.1, timeout=TIMEOUT).run(InProcess(app, range(5)))
 
 

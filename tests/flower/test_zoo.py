@@ -8,8 +8,9 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from fedreach.experiments.build import Builder
-from fedreach.flower import FlowerExperiment, client_app
+from fedreach.experiment.build import Builder
+from fedreach.flower.app import client_app
+from fedreach.flower.experiment import FlowerExperiment
 
 from ..engines.zoo_runs import SEED, cases, finish  # noqa: TID252 (tests are no package that has a name)
 from .in_process import InProcess

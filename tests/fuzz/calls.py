@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import fedreach as fr
-from fedreach.study.question import ask
+from fedreach.api.compare import ask
 
 from .campaign import Target
 from .damage import SCALARS, SURROGATES, TEXTS, VALUES

@@ -20,7 +20,7 @@ import click
 from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import SearchStrategy
 
-from fedreach.errors import FedReachError
+from fedreach._util.errors import FedReachError
 
 SECONDS = 20.0  # of one example, on a busy machine
 BYTES = 2 * 2**30  # that one example may add to what the process has

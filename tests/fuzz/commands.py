@@ -9,8 +9,8 @@ import click
 from click.testing import CliRunner
 from hypothesis import strategies as st
 
+from fedreach._util.errors import FedReachError
 from fedreach.cli import main
-from fedreach.errors import FedReachError
 
 from .campaign import Target, WrongError
 from .damage import TEXTS, damaged

@@ -10,8 +10,8 @@ from typing import Any
 import tomli_w
 from hypothesis import strategies as st
 
-from fedreach.config.load import load
-from fedreach.registry import KINDS, table
+from fedreach._util.registry import KINDS, table
+from fedreach.experiment.load import load
 
 from .campaign import Target, WrongError
 from .damage import DEEP, SURROGATES, TEXTS, VALUES, damaged

@@ -16,14 +16,13 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from fedreach._util.errors import FedReachError
 from fedreach.data import stored
-from fedreach.data.datasets import from_arrays, from_npz
+from fedreach.data.assignment import Partition
+from fedreach.data.datasets import from_arrays, from_npz, given_to_server
 from fedreach.data.federated import FederatedData, federate
-from fedreach.data.mapped import from_folder, index_folder
-from fedreach.data.partition import Partition
-from fedreach.data.server_data import given_to_server
-from fedreach.data.sets.catalogue import load
-from fedreach.errors import FedReachError
+from fedreach.data.sets import load
+from fedreach.data.stored import from_folder, index_folder
 
 from .campaign import Target, WrongError
 from .damage import DEEP, TEXTS, damaged
@@ -405,7 +404,7 @@ def of_shakespeare(folder: Path, content: bytes) -> None:
     own = folder / "shakespeare"
     own.mkdir()
     (own / "roles.json.gz").write_bytes(gzip.compress(content))
-    from fedreach.data.sets.shakespeare import read_roles
+    from fedreach.data.sets.readers import read_roles
 
     try:
         read_roles(own / "roles.json.gz")

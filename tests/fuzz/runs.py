@@ -8,8 +8,8 @@ from typing import Any
 import tomli_w
 from hypothesis import strategies as st
 
-from fedreach.config.load import load
-from fedreach.experiments.build import Builder
+from fedreach.experiment.build import Builder
+from fedreach.experiment.load import load
 
 from .campaign import Target
 from .experiments import RIGHT, as_toml

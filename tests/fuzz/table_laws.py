@@ -14,11 +14,11 @@ from typing import Any, Literal, NamedTuple
 
 from click.testing import CliRunner
 
+from fedreach._util.errors import FedReachError
 from fedreach.cli import main
 from fedreach.data.federated import FederatedData
-from fedreach.data.sample_format import SampleFormat
-from fedreach.errors import FedReachError
-from fedreach.serving.rows import Columns, Rows, read_rows
+from fedreach.data.samples import SampleFormat
+from fedreach.deploy.predictions import Columns, Rows, read_rows
 
 from .campaign import Ending, WrongError, ending
 from .commands import must_be_told

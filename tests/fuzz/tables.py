@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fedreach.data import table_source
 from fedreach.data.federated import FederatedData
 from fedreach.data.own import of_file
-from fedreach.planning.table import COLUMNS, clients_of, read_table
+from fedreach.wireless.planning import COLUMNS, clients_of, read_table
 
 from .campaign import Target, WrongError
 from .damage import damaged

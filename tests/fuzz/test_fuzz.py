@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
-from fedreach.config.load import load
-from fedreach.errors import ConfigError
+from fedreach._util.errors import ConfigError
+from fedreach.experiment.load import load
 
 from .campaign import SECONDS, Target, TooLongError, WrongError, campaign, limited, tried
 from .experiments import RIGHT, written

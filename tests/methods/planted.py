@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedreach import registry
+from fedreach._util import registry
 from fedreach.testing.base import Check
 from fedreach.testing.verify import kind_of
 

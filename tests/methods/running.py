@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fedreach import registry
+from fedreach._util import registry
 from fedreach.testing.base import Check, Subject
 from fedreach.testing.verify import EXAMPLE_OPTIONS
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from fedreach.arrays import Float32s, Floats, Ints
-from fedreach.federation.values import NO_STATE, State
-from fedreach.streams import generator
+from fedreach._util.arrays import Float32s, Floats, Ints
+from fedreach._util.streams import generator
+from fedreach.federation.types import NO_STATE, State
 from fedreach.testing.base import Subject, define_check, fail, must_be_close, same, shown
 from fedreach.testing.checks.aggregation import Updates, combined_updates, updates
 

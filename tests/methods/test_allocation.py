@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from fedreach.streams import generator
+from fedreach._util.streams import generator
 from fedreach.testing.base import Subject, define_check, fail, must_be_close
 from fedreach.testing.checks.allocation import cell
-from fedreach.wireless.allocation.problem import AllocationProblem
+from fedreach.wireless.problem import AllocationProblem
 
 from .running import each_method, must_pass
 

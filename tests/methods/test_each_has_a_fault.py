@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedreach import registry
+from fedreach._util import registry
 
 from . import test_planted_batchnorm, test_planted_few_labels, test_planted_few_shot, test_planted_rules
 from .planted import checks_of_method

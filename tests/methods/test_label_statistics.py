@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from fedreach.arrays import Floats
+from fedreach._util.arrays import Floats
+from fedreach._util.streams import generator
 from fedreach.federation.weighting import ByEntropy, ByExamples, Equal
-from fedreach.streams import generator
 from fedreach.testing.base import Subject, define_check, fail, must_be_close, shown
 
 from .running import each_method, must_pass

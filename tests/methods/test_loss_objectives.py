@@ -1,4 +1,4 @@
-"""Checks of losses that see more than outputs and targets, see `fedreach.federation.objectives.Objective`."""
+"""Checks of losses that see more than outputs and targets, see `fedreach.federation.base.Objective`."""
 
 from __future__ import annotations
 

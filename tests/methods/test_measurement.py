@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from fedreach.arrays import AnyArray, Floats
-from fedreach.federation.values import LocalOutputs
-from fedreach.streams import generator
+from fedreach._util.arrays import AnyArray, Floats
+from fedreach._util.streams import generator
+from fedreach.federation.types import LocalOutputs
 from fedreach.testing.base import Subject, define_check, fail, must_be_close
 
 from .running import each_method, must_pass

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedreach.arrays import Floats
+from fedreach._util.arrays import Floats
 from fedreach.testing.base import Subject, fail, must_be_close, shown
 from fedreach.testing.checks.metric import Answers, of_answers
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedreach.streams import generator
+from fedreach._util.streams import generator
 from fedreach.testing.base import Subject, define_check, fail
 
 from .running import each_method, must_pass

@@ -7,16 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach.federation.selection import (
-    CSRA,
-    BestChannels,
-)
-from fedreach.testing.worlds import with_rates
-from fedreach.wireless.allocation.baselines import best_frequencies, best_shares, sqrt_sort
-from fedreach.wireless.allocation.exact import allocate
-from fedreach.wireless.allocation.problem import Allocation
-from fedreach.wireless.allocation.rules import Exact, Greedy
-from fedreach.wireless.allocation.rules import Random as RandomShares
+from fedreach.federation.selection.radio import CSRA, BestChannels
+from fedreach.testing.problems import with_rates
+from fedreach.wireless.baselines import best_frequencies, best_shares, sqrt_sort
+from fedreach.wireless.exact import allocate
+from fedreach.wireless.problem import Allocation
+from fedreach.wireless.rules import Exact, Greedy
+from fedreach.wireless.rules import Random as RandomShares
 
 from .planted import must_be_caught, noting
 

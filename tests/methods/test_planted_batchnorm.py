@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedreach.federation.serving.batchnorm import BatchNormRefresh
+from fedreach.federation.adaptation.methods import BatchNormRefresh
 
 from .planted import must_be_caught, noting
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedreach import registry
-from fedreach.federation.labels import released
+from fedreach._util import registry
+from fedreach.federation import labels
 from fedreach.testing.base import Subject
 
 from .planted import checks_of_method
@@ -26,11 +26,11 @@ def test_bounds_that_turn_back_are_caught(monkeypatch):
         return ((1 - shift) * mean - np.sqrt(shift * (2 - shift) * variance)) ** 2 / np.maximum(mean, 1e-12)
 
     assert not failed("measurement", "disagreement")
-    monkeypatch.setattr("fedreach.theory.disagreement._shrunk", unclamped)
+    monkeypatch.setattr("fedreach.federation.convergence._shrunk", unclamped)
     assert "bounds are clamped" in failed("measurement", "disagreement")
 
 
 def test_an_entropy_in_bits_is_caught(monkeypatch):
-    in_nats = released.label_entropy
-    monkeypatch.setattr(released, "label_entropy", lambda counts: in_nats(counts) / np.log(2))
+    in_nats = labels.label_entropy
+    monkeypatch.setattr(labels, "label_entropy", lambda counts: in_nats(counts) / np.log(2))
     assert "golden entropy" in failed("weighting", "entropy")

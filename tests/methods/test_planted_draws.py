@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach.federation.selection import HiCS, Multinomial, UrnsBySimilarity, UrnsBySize
-from fedreach.federation.selection.urns_by_size import in_order
-from fedreach.federation.values import Selection
+from fedreach.federation.selection.labels import HiCS
+from fedreach.federation.selection.random import Multinomial, UrnsBySize, in_order
+from fedreach.federation.selection.updates import UrnsBySimilarity
+from fedreach.federation.types import Selection
 from fedreach.federation.weighting import ByDraws, FedAU
 
 from .planted import must_be_caught, noting

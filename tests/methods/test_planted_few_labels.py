@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach.federation.serving.few_labels import FewLabels, moved_head
+from fedreach.federation.adaptation.few_labels import FewLabels, moved_head
 
 from .planted import must_be_caught, noting
 

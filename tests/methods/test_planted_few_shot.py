@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedreach.federation.serving.few_shot import FewShot
-from fedreach.federation.serving.softmax import log_softmax
+from fedreach.federation.adaptation.base import log_softmax
+from fedreach.federation.adaptation.few_labels import FewShot
 
 from .planted import must_be_caught, noting
 

@@ -9,9 +9,9 @@ import pytest
 
 from fedreach.federation.losses import FedLC, LabelSmoothing, LogitAdjusted
 from fedreach.federation.measurements import LossRMS
-from fedreach.federation.selection import DivFL, Oort
-from fedreach.federation.selection.divfl import distances
-from fedreach.federation.values import Selection
+from fedreach.federation.selection.losses import Oort
+from fedreach.federation.selection.updates import DivFL, distances
+from fedreach.federation.types import Selection
 
 from .planted import must_be_caught, noting
 

@@ -7,12 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach.federation.serving.bbse import BBSE, RLLS
-from fedreach.federation.serving.label_shift import LabelShift, scores
-from fedreach.federation.serving.plain import Plain
-from fedreach.federation.serving.priors import map_em, training_shares
-from fedreach.federation.serving.softmax import log_softmax
-from fedreach.federation.serving.true_prior import TruePrior
+from fedreach.federation.adaptation.base import Plain, log_softmax, map_em, training_shares
+from fedreach.federation.adaptation.label_shift import LabelShift, scores
+from fedreach.federation.adaptation.methods import BBSE, RLLS, TruePrior
 
 from .planted import must_be_caught, noting
 

@@ -7,18 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach.federation.selection import (
-    SELECTIONS,
-    ConvexHull,
-    EntropyTopK,
-    KLFilter,
-    MaxSimilarity,
-    Minimax,
-    PowerOfChoice,
-    Uniform,
-)
-from fedreach.federation.selection.shared.hull import farthest_first, principal_points, vertices
-from fedreach.federation.values import ClientView, Selection
+from fedreach.federation.selection import SELECTIONS
+from fedreach.federation.selection.geometry import farthest_first, principal_points, vertices
+from fedreach.federation.selection.labels import EntropyTopK, KLFilter
+from fedreach.federation.selection.losses import Minimax, PowerOfChoice
+from fedreach.federation.selection.random import Uniform
+from fedreach.federation.selection.updates import ConvexHull, MaxSimilarity
+from fedreach.federation.types import ClientView, Selection
 
 from .planted import must_be_caught, noting
 

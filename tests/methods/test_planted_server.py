@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fedreach._util.streams import generator
 from fedreach.federation.aggregation import MIFA, FedVARP, Mean
-from fedreach.federation.labels import DiscreteLaplace, SecureSum
+from fedreach.federation.labels import DiscreteLaplace
 from fedreach.federation.participation import Bernoulli
+from fedreach.federation.secure_aggregation import SecureSum
 from fedreach.federation.server import Average, FedAdam, FedAvgM, FedDF, FineTune, Safari, ServerOnly
-from fedreach.streams import generator
 
 from .planted import must_be_caught, noting
 

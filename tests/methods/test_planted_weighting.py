@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fedreach.evaluation.metrics import AUROC, Accuracy, BalancedAccuracy, MacroF1, MeanLoss, Miscalibration
+from fedreach.federation.adaptation.base import log_softmax
 from fedreach.federation.measurements import WLRC, Disagreement
-from fedreach.federation.serving.softmax import log_softmax
 from fedreach.federation.weighting import ByEntropy, ByExamples, Clip, FedNova
 
 from .planted import must_be_caught, noting

@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from fedreach.federation.values import ClientView
-from fedreach.streams import generator
+from fedreach._util.streams import generator
+from fedreach.federation.types import ClientView
 from fedreach.testing.base import Subject, define_check, fail
-from fedreach.testing.rounds import choice, frequencies
-from fedreach.testing.worlds import World, world
+from fedreach.testing.problems import World, choice, frequencies, world
 
 from .running import each_method, must_pass
 

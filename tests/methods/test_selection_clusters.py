@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from fedreach.federation.values import ClientView, Reports, State
-from fedreach.streams import generator
+from fedreach._util.streams import generator
+from fedreach.federation.types import ClientView, Reports, State
 from fedreach.testing.base import Subject, define_check, fail
 
 from .running import each_method, must_pass

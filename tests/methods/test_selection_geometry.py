@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from fedreach.arrays import AnyArray
-from fedreach.federation.values import ClientView, Reports
-from fedreach.streams import generator
+from fedreach._util.arrays import AnyArray
+from fedreach._util.streams import generator
+from fedreach.federation.types import ClientView, Reports
 from fedreach.testing.base import Subject, define_check, fail, shown
-from fedreach.testing.rounds import choice
-from fedreach.testing.worlds import World, world
+from fedreach.testing.problems import World, choice, world
 
 from .running import each_method, must_pass
 

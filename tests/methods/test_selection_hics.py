@@ -5,12 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from fedreach.arrays import AnyArray, Floats, Ints
-from fedreach.federation.values import ClientView, Reports, State
-from fedreach.streams import generator
+from fedreach._util.arrays import AnyArray, Floats, Ints
+from fedreach._util.streams import generator
+from fedreach.federation.types import ClientView, Reports, State
 from fedreach.testing.base import Subject, define_check, fail, shown
-from fedreach.testing.rounds import played
-from fedreach.testing.worlds import world
+from fedreach.testing.problems import played, world
 
 from .running import each_method, must_pass
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from fedreach.arrays import Floats, Ints
-from fedreach.federation.values import ClientView, Reports, State
-from fedreach.streams import generator
+from fedreach._util.arrays import Floats, Ints
+from fedreach._util.streams import generator
+from fedreach.federation.types import ClientView, Reports, State
 from fedreach.testing.base import Subject, define_check, fail, shown
-from fedreach.testing.worlds import with_rates
+from fedreach.testing.problems import with_rates
 
 from .running import each_method, must_pass
 

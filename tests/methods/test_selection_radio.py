@@ -5,12 +5,12 @@ from itertools import combinations
 
 import numpy as np
 
-from fedreach.arrays import Bools
-from fedreach.federation.values import ClientView, Selection
-from fedreach.streams import generator
+from fedreach._util.arrays import Bools
+from fedreach._util.streams import generator
+from fedreach.federation.types import ClientView, Selection
 from fedreach.testing.base import Subject, define_check, fail, must_be_close
-from fedreach.testing.worlds import REPORT_BITS, with_rates, world
-from fedreach.wireless.allocation.exact import allocate_batch
+from fedreach.testing.problems import REPORT_BITS, with_rates, world
+from fedreach.wireless.exact import allocate_batch
 
 from .running import each_method, must_pass
 from .test_allocation import golden_problem

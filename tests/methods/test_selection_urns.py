@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from fedreach.arrays import AnyArray, Bools, Floats, Ints
-from fedreach.federation.values import NO_STATE, ClientView, Reports, Selection, State
+from fedreach._util.arrays import AnyArray, Bools, Floats, Ints
+from fedreach._util.streams import generator
+from fedreach.federation.types import NO_STATE, ClientView, Reports, Selection, State
 from fedreach.federation.weighting import ByDraws
-from fedreach.streams import generator
 from fedreach.testing.base import Subject, define_check, fail, must_be_close, shown
 
 from .running import each_method, must_pass

@@ -4,12 +4,12 @@ from typing import Any
 
 import numpy as np
 
-from fedreach.arrays import Float32s, Floats
+from fedreach._util.arrays import Float32s, Floats
+from fedreach._util.streams import generator
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.server import Average
-from fedreach.federation.values import NO_STATE
+from fedreach.federation.types import NO_STATE
 from fedreach.federation.weighting import Equal
-from fedreach.streams import generator
 from fedreach.testing.base import Subject, define_check, fail, must_be_close, same, shown
 
 from .running import each_method, must_pass

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from fedreach.arrays import Floats
-from fedreach.federation.serving.inference import fixed_orders, input_order
-from fedreach.federation.serving.label_shift import LabelShift
-from fedreach.federation.serving.softmax import log_softmax
-from fedreach.federation.serving.stream import HALF_LIVES
-from fedreach.federation.values import NO_STATE, Outputs, State
-from fedreach.streams import generator
+from fedreach._util.arrays import Floats
+from fedreach._util.streams import generator
+from fedreach.federation.adaptation.base import log_softmax
+from fedreach.federation.adaptation.inference import fixed_orders, input_order
+from fedreach.federation.adaptation.label_shift import LabelShift
+from fedreach.federation.adaptation.online import HALF_LIVES
+from fedreach.federation.types import NO_STATE, Outputs, State
+from fedreach.testing.adaptation import Clientele, Holding, learnt, ordinary_worlds, trusted, world
 from fedreach.testing.base import Check, Subject, define_check, fail, must_be_close, shown
-from fedreach.testing.served import Clientele, Holding, learnt, ordinary_worlds, trusted, world
 
 from .running import each_method, must_pass
 

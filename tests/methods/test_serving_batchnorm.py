@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from fedreach.arrays import Float32s, Floats
-from fedreach.federation.serving.label_shift import LabelShift
-from fedreach.federation.values import State
+from fedreach._util.arrays import Float32s, Floats
+from fedreach.federation.adaptation.label_shift import LabelShift
+from fedreach.federation.types import State
+from fedreach.testing.adaptation import Clientele, Model, learnt, moments, ordinary_worlds, when_trusted
 from fedreach.testing.base import Subject, define_check, must_be_close
-from fedreach.testing.served import Clientele, Model, learnt, moments, ordinary_worlds, when_trusted
 
 from .running import each_method, must_pass
 

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedreach.arrays import Floats, Ints
-from fedreach.federation.serving.softmax import log_softmax
-from fedreach.federation.values import NO_STATE, Outputs
-from fedreach.streams import generator
+from fedreach._util.arrays import Floats, Ints
+from fedreach._util.streams import generator
+from fedreach.federation.adaptation.base import log_softmax
+from fedreach.federation.types import NO_STATE, Outputs
+from fedreach.testing.adaptation import Clientele, ordinary_worlds
 from fedreach.testing.base import Subject, define_check, fail, must_be_close
-from fedreach.testing.served import Clientele, ordinary_worlds
 
 from .running import each_method, must_pass
 

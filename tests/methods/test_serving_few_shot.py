@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedreach.arrays import Ints
-from fedreach.federation.serving.label_shift import LabelShift
-from fedreach.federation.serving.softmax import log_softmax
-from fedreach.federation.values import Outputs
-from fedreach.streams import generator
+from fedreach._util.arrays import Ints
+from fedreach._util.streams import generator
+from fedreach.federation.adaptation.base import log_softmax
+from fedreach.federation.adaptation.label_shift import LabelShift
+from fedreach.federation.types import Outputs
+from fedreach.testing.adaptation import Clientele, ordinary_worlds, when_trusted
 from fedreach.testing.base import Subject, define_check, must_be_close
-from fedreach.testing.served import Clientele, ordinary_worlds, when_trusted
 
 from .running import each_method, must_pass
 

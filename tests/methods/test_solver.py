@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import numpy as np
 
+from fedreach.federation.base import Weighting
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.participation import Bernoulli
-from fedreach.federation.protocols import Weighting
 from fedreach.federation.solvers import FedAvg
 from fedreach.federation.state import FederationState
 from fedreach.federation.weighting import ByExamples, Equal

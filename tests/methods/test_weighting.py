@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from fedreach.arrays import Float32s, Floats
-from fedreach.federation.answers import checked_weights
+from fedreach._util.arrays import Float32s, Floats
+from fedreach.federation.checks import checked_weights
 from fedreach.federation.labels import released_entropy
-from fedreach.federation.values import NO_STATE, Reports
+from fedreach.federation.types import NO_STATE, Reports
 from fedreach.federation.weighting import ByEntropy, ByExamples, Equal
 from fedreach.testing.base import Subject, define_check, fail, must_be_close, shown
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from fedreach.arrays import Floats, Ints
-from fedreach.federation.values import NO_STATE, Reports
-from fedreach.streams import generator
+from fedreach._util.arrays import Floats, Ints
+from fedreach._util.streams import generator
+from fedreach.federation.types import NO_STATE, Reports
 from fedreach.testing.base import Subject, define_check, must_be_close
 
 from .running import each_method, must_pass

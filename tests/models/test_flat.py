@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedreach.errors import ConfigError
-from fedreach.models import build
-from fedreach.models.flat import Layout, bind, flatten, unflatten
+from fedreach._util.errors import ConfigError
+from fedreach.engines.models.flat import Layout, bind, flatten, unflatten
+from fedreach.engines.models.networks import build
 
 CASES = {
     "mlp": lambda: build("mlp", (4,), 3, seed=0, options={"hidden": [5]}),

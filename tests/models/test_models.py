@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedreach.errors import ConfigError
-from fedreach.models import MODELS, build
-from fedreach.models.flat import flatten
+from fedreach._util.errors import ConfigError
+from fedreach.engines.models.flat import flatten
+from fedreach.engines.models.networks import MODELS, build
 
 
 def size_of(name, shape, classes, **options):

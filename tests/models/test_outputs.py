@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 import fedreach as fr
-from fedreach.errors import ConfigError
-from fedreach.models import build
-from fedreach.trained import load
+from fedreach._util.errors import ConfigError
+from fedreach.deploy.saved import load
+from fedreach.engines.models.networks import build
 
 OWN = """
 from collections import OrderedDict

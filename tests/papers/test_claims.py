@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedreach.errors import ConfigError
+from fedreach._util.errors import ConfigError
 from papers.claims import Claim, Conclusion, Test, judge_claim, judge_claims
 from papers.measured import Measured, measure_run
 from papers.recipe import Printed

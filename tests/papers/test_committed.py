@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from fedreach.errors import DataError
-from fedreach.experiments.run import run
+from fedreach._util.errors import DataError
+from fedreach.experiment.run import run
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import RoundRow
 from papers import pages

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedreach.arrays import Floats
-from fedreach.errors import ConfigError
+from fedreach._util.arrays import Floats
+from fedreach._util.errors import ConfigError
 from papers.variance.components import Nested, Variance, mean_of, of_sample, round_noise
 
 DRAWS = (6, 3, 2, 2)

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from tests.report.made_up import edit, edit_rows, federation, write_run
 
-from fedreach.arrays import Floats
-from fedreach.errors import RunFolderError
+from fedreach._util.arrays import Floats
+from fedreach._util.errors import RunFolderError
 from papers.variance import report as words
 from papers.variance.components import Nested
 from papers.variance.decomposition import FEDERATION, LEVELS, MEANS, PARTITION, TWICE, Decomposition, decompose

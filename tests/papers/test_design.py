@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from tests.conftest import Command, exact, rows, wait_until
 
-from fedreach.config.load import load
-from fedreach.errors import ConfigError
+from fedreach._util.errors import ConfigError
+from fedreach.experiment.load import load
 from papers.variance.design import Design, chosen_methods, plan
 
 ROOT = Path(__file__).parents[2]

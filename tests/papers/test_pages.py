@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedreach.errors import RunFolderError
+from fedreach._util.errors import RunFolderError
 from papers import pages
 from papers.claims import Claim, judge_claims
 from papers.figures import beside, figure_of

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedreach.config.load import load as load_experiment
-from fedreach.config.sections import Experiment
-from fedreach.errors import ConfigError, DataError, RunFolderError
-from fedreach.experiments.run import run
+from fedreach._util.errors import ConfigError, DataError, RunFolderError
+from fedreach.experiment.load import load as load_experiment
+from fedreach.experiment.run import run
+from fedreach.experiment.schema import Experiment
 from fedreach.runs.folder import RunFolder
 from papers import recipe as recipes
 from papers.command import _rounds_progress

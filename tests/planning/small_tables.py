@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedreach.planning.question import Question
-from fedreach.planning.table import COLUMNS, ClientTable, clients_of, read_table
+from fedreach.wireless.planning import COLUMNS, ClientTable, Question, clients_of, read_table
 
 Row = Mapping[str, Any]
 

@@ -16,17 +16,12 @@ import pytest
 from click.testing import Result
 
 from fedreach.cli.allocate import LISTED, text
-from fedreach.planning import plan as planning
-from fedreach.planning.plan import Plan, plan, problem_of
-from fedreach.planning.question import Question
-from fedreach.planning.records import record
-from fedreach.planning.table import FORMS
-from fedreach.report import save
-from fedreach.report.figures.allocation import LABELLED, allocation
-from fedreach.wireless import channel
-from fedreach.wireless.allocation.exact import allocate as allocate_all
-from fedreach.wireless.allocation.problem import AllocationProblem
-from fedreach.wireless.allocation.search import solve
+from fedreach.report.figures.costs import LABELLED, allocation
+from fedreach.report.figures.style import save
+from fedreach.wireless import planning, radio, solve
+from fedreach.wireless.exact import allocate as allocate_all
+from fedreach.wireless.planning import FORMS, Plan, Question, plan, problem_of, record
+from fedreach.wireless.problem import AllocationProblem
 
 from .small_tables import G1, RADIO, RADIO_QUESTION, Row, read, text_of, with_
 
@@ -112,9 +107,9 @@ def test_seconds_of_the_golden_channel(tmp_path: Path) -> None:
 def test_the_form_of_a_quantity_changes_nothing(tmp_path: Path) -> None:
     clients = read(text_of(RADIO), tmp_path)
     expected = problem_of(clients, RADIO_QUESTION)
-    watts = [float(channel.watts(row["power_dbm"])) for row in RADIO]
+    watts = [float(radio.watts(row["power_dbm"])) for row in RADIO]
     rate = [
-        float(channel.bits_per_second(2e6, channel.watts(-174.0), channel.path_gain(row["distance_meters"], 2.4e9, 2.7)
+        float(radio.bits_per_second(2e6, radio.watts(-174.0), radio.path_gain(row["distance_meters"], 2.4e9, 2.7)
               * row["fading_gain"], P))
         for row, P in zip(RADIO, watts, strict=True)
     ]  # fmt: skip
@@ -324,9 +319,7 @@ def test_ctrl_c_gives_what_was_found_until_then(
         return before(*args, **kwargs)
 
     monkeypatch.setattr(planning, "solve", until)
-    monkeypatch.setattr(
-        "fedreach.wireless.allocation.search.solve.FEW_COVERS", 0
-    )  # else all sets are tried, without proof
+    monkeypatch.setattr("fedreach.wireless.solve.FEW_COVERS", 0)  # else all sets are tried, without proof
     result = fedreach("allocate", "clients.csv", "--min-examples", 300, "--json")
     assert result.exit_code == 130
     assert "Interrupted. What is printed was found before" in result.stderr

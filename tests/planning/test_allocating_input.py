@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedreach.planning.question import RANGES
-from fedreach.planning.table import COLUMNS, clients_of, read_table
+from fedreach.wireless.planning import COLUMNS, RANGES, clients_of, read_table
 
 from .small_tables import G1, RADIO, RADIO_QUESTION, text_of, with_
 

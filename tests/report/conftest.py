@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fedreach.report.load import read
-from fedreach.report.values import Comparison
+from fedreach.report.numbers import Comparison
+from fedreach.report.read import read
 
 from .made_up import fail, write_comparison
 

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from fedreach.evidence.plan import AnalysisPlan
+from fedreach.engines.models.flat import Layout
+from fedreach.evaluation.statistics import AnalysisPlan
 from fedreach.federation.state import FederationState
-from fedreach.federation.values import RoundCost, RoundResult
-from fedreach.models.flat import Layout
+from fedreach.federation.types import RoundCost, RoundResult
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.recorder import Evaluated, Recorder
 from fedreach.runs.schema import (
@@ -31,7 +31,7 @@ from fedreach.runs.schema import (
     Timing,
 )
 from fedreach.testing.problems import tiny_federation
-from fedreach.wireless.allocation.problem import Allocation
+from fedreach.wireless.problem import Allocation
 from fedreach.wireless.radio import Radio
 
 CLASSES = 10

@@ -10,11 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedreach.report import analyse, as_document, concerns, read, terminal_table, write_report
-from fedreach.report.analysis.baselines import baselines_of as summarized_of
-from fedreach.report.analysis.findings import find
-from fedreach.report.render.tables import tabulate
-from fedreach.report.values import Comparison
+from fedreach.report.analysis import baselines_of as summarized_of
+from fedreach.report.concerns import concerns
+from fedreach.report.findings import find
+from fedreach.report.formats import terminal_table
+from fedreach.report.numbers import Comparison
+from fedreach.report.overview import analyse
+from fedreach.report.read import read
+from fedreach.report.records import as_document
+from fedreach.report.tables import tabulate
+from fedreach.report.write import write_report
 from fedreach.runs.schema import BaselinesRecord, FederationRecord
 
 from .made_up import baselines_of, compared, edit, federation, write_comparison, write_run
@@ -245,7 +250,7 @@ def test_more_classes_have_neither(tmp_path: Path) -> None:
 
 
 def test_baselines_of_another_run_are_refused(tmp_path: Path) -> None:
-    from fedreach.errors import RunFolderError
+    from fedreach._util.errors import RunFolderError
 
     one_run(tmp_path, majority=0.2, pooled=0.5)
     edit(tmp_path / "run" / BaselinesRecord.FILE, left_out="edited")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fedreach.report import write_report
+from fedreach.report.write import write_report
 
 from .made_up import fail, write_comparison
 

@@ -11,17 +11,21 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedreach.errors import ConfigError
-from fedreach.report.analysis.analysis import analyse
+from fedreach._util.errors import ConfigError
 from fedreach.report.figures import asked, curves, gallery
-from fedreach.report.figures.clients import chosen_shares, client_accuracies, mean_weights, participants_of
-from fedreach.report.figures.effects import differences
-from fedreach.report.figures.names import Legend, short
-from fedreach.report.figures.partition import ordered, partition_heatmap
-from fedreach.report.figures.saving import inline_svg, save
-from fedreach.report.figures.style import DASH, MARKER, METHOD, METHOD_ON_DARK, look
-from fedreach.report.load import read
-from fedreach.report.values import Comparison
+from fedreach.report.figures.clients import (
+    chosen_shares,
+    client_accuracies,
+    mean_weights,
+    ordered,
+    participants_of,
+    partition_heatmap,
+)
+from fedreach.report.figures.curves import differences
+from fedreach.report.figures.style import DASH, MARKER, METHOD, METHOD_ON_DARK, Legend, inline_svg, look, save, short
+from fedreach.report.numbers import Comparison
+from fedreach.report.overview import analyse
+from fedreach.report.read import read
 
 from .made_up import federation, write_comparison, write_curve, write_run
 

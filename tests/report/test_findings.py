@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fedreach.report.analysis.analysis import analyse
-from fedreach.report.analysis.findings import Findings, find
-from fedreach.report.load import read
-from fedreach.report.render.tables import tabulate
-from fedreach.report.values import Comparison
+from fedreach.report.findings import Findings, find
+from fedreach.report.numbers import Comparison
+from fedreach.report.overview import analyse
+from fedreach.report.read import read
+from fedreach.report.tables import tabulate
 
 from .made_up import fail, federation, write_comparison, write_curve, write_run
 

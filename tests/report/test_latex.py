@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from fedreach.report import write_report
-from fedreach.report.analysis.analysis import Analysis, analyse
-from fedreach.report.load import read
-from fedreach.report.render.captions import seeds_said
-from fedreach.report.render.formats import width_of
-from fedreach.report.render.latex import TEXT_WIDTH, aligned, escaped, to_latex
-from fedreach.report.render.tables import Table, tabulate, tabulate_contrasts
-from fedreach.report.values import Comparison
+from fedreach.report.formats import width_of
+from fedreach.report.latex import TEXT_WIDTH, aligned, escaped, to_latex
+from fedreach.report.numbers import Comparison
+from fedreach.report.overview import Analysis, analyse
+from fedreach.report.read import read
+from fedreach.report.tables import Table, seeds_said, tabulate, tabulate_contrasts
+from fedreach.report.write import write_report
 
 from .made_up import edit, write_comparison
 

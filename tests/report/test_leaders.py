@@ -8,12 +8,12 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from fedreach.evidence.plan import AnalysisPlan
-from fedreach.report.analysis.analysis import analyse
-from fedreach.report.analysis.leaders import Leaders, leaders_by
-from fedreach.report.load import read
-from fedreach.report.render.tables import tabulate
-from fedreach.report.values import Comparison, Run
+from fedreach.evaluation.statistics import AnalysisPlan
+from fedreach.report.analysis import Leaders, leaders_by
+from fedreach.report.numbers import Comparison, Run
+from fedreach.report.overview import analyse
+from fedreach.report.read import read
+from fedreach.report.tables import tabulate
 
 from .made_up import compared, federation, write_curve
 

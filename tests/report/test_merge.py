@@ -9,11 +9,11 @@ import pytest
 from tests.conftest import TINY, Command, Refused
 from tests.experiments.inline import Inline
 
-from fedreach.config.load import load
-from fedreach.experiments.compare import compare
-from fedreach.report.analysis.analysis import analyse
-from fedreach.report.analysis.findings import find
-from fedreach.report.load import read
+from fedreach.experiment.compare import compare
+from fedreach.experiment.load import load
+from fedreach.report.findings import find
+from fedreach.report.overview import analyse
+from fedreach.report.read import read
 
 
 @pytest.fixture(scope="module")

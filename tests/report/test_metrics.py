@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
-from fedreach.report import analyse, as_records, read, terminal_metrics, write_report
-from fedreach.report.analysis.metrics import metrics_of
-from fedreach.report.render.metrics import tabulate_metrics
-from fedreach.report.render.records import to_csv
+from fedreach.report.analysis import metrics_of
+from fedreach.report.formats import terminal_metrics
+from fedreach.report.overview import analyse
+from fedreach.report.read import read
+from fedreach.report.records import as_records, to_csv
+from fedreach.report.tables import tabulate_metrics
+from fedreach.report.write import write_report
 
 from .made_up import edit_rows, write_comparison
 

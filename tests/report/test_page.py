@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from fedreach.errors import ConfigError
-from fedreach.report import ReportPaths, write_report
-from fedreach.report.analysis.findings import find
-from fedreach.report.analysis.leaders import Leaders
-from fedreach.report.render.page import render
-from fedreach.report.render.tables import tabulate
+from fedreach._util.errors import ConfigError
+from fedreach.report.analysis import Leaders
+from fedreach.report.findings import find
+from fedreach.report.page import render
+from fedreach.report.tables import tabulate
+from fedreach.report.write import ReportPaths, write_report
 
 from .made_up import edit, write_comparison, write_run
 
@@ -152,7 +152,7 @@ def test_the_same_runs_give_the_same_bytes_wherever_they_lie(
 def test_the_bytes_do_not_hang_on_how_many_processes_read_and_draw(
     folder: Path, written: ReportPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int
 ) -> None:
-    monkeypatch.setattr("fedreach.forks.free_processes", lambda: processes)
+    monkeypatch.setattr("fedreach._util.processes.free_processes", lambda: processes)
     again = write_report([folder], tmp_path, formats=FORMATS)
     for path in (written.page, *written.tables, *written.figures):
         assert (again.page.parent / path.relative_to(written.page.parent)).read_bytes() == path.read_bytes(), path.name

@@ -11,17 +11,14 @@ import pytest
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from fedreach.errors import ConfigError
-from fedreach.report import write_report
-from fedreach.report.analysis.analysis import Analysis, analyse
+from fedreach._util.errors import ConfigError
 from fedreach.report.figures import asked, curves
-from fedreach.report.figures.effects import differences
-from fedreach.report.figures.names import Legend
-from fedreach.report.figures.paper import in_print, width_of
-from fedreach.report.figures.saving import save
-from fedreach.report.figures.style import drawn_in, look, style
-from fedreach.report.load import read
-from fedreach.report.paper import write_paper
+from fedreach.report.figures.curves import differences
+from fedreach.report.figures.style import Legend, drawn_in, in_print, look, save, style, width_of
+from fedreach.report.latex import write_paper
+from fedreach.report.overview import Analysis, analyse
+from fedreach.report.read import read
+from fedreach.report.write import write_report
 
 from .made_up import write_comparison
 

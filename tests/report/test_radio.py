@@ -14,22 +14,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedreach.errors import RunFolderError
-from fedreach.report import write_report
-from fedreach.report.analysis.airtime import airtime
-from fedreach.report.analysis.analysis import analyse
-from fedreach.report.analysis.findings import find
+from fedreach._util.errors import RunFolderError
 from fedreach.report.figures import gallery
+from fedreach.report.figures.costs import POINTS, accuracy_against, round_time, round_times, spending
 from fedreach.report.figures.curves import accuracy
-from fedreach.report.figures.round_time import round_time, round_times
-from fedreach.report.figures.spending import POINTS, accuracy_against, spending
-from fedreach.report.load import read
-from fedreach.report.numbers import unit_of
-from fedreach.report.render.formats import terminal_table
-from fedreach.report.render.records import as_records, to_csv
-from fedreach.report.render.tables import Table, tabulate
-from fedreach.report.values import Comparison
-from fedreach.runs.trackers.tensorboard import tag_of
+from fedreach.report.findings import find
+from fedreach.report.formats import terminal_table
+from fedreach.report.numbers import Comparison, unit_of
+from fedreach.report.overview import analyse
+from fedreach.report.radio import airtime
+from fedreach.report.read import read
+from fedreach.report.records import as_records, to_csv
+from fedreach.report.tables import Table, tabulate
+from fedreach.report.write import write_report
+from fedreach.runs.trackers import tag_of
 
 from .made_up import compared as write_compared
 from .made_up import rewrite, row, write_comparison, write_curve, write_rows

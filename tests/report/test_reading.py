@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedreach.errors import RunFolderError
-from fedreach.evidence.plan import AnalysisPlan
-from fedreach.report.load import read, read_run
-from fedreach.report.values import Comparison
+from fedreach._util.errors import RunFolderError
+from fedreach.evaluation.statistics import AnalysisPlan
+from fedreach.report.numbers import Comparison
+from fedreach.report.read import read, read_run
 from fedreach.runs.schema import FORMAT
 
 from .made_up import (
@@ -130,7 +130,7 @@ def test_the_first_damaged_run_is_told_however_many_processes_read(
     edit_rows(out / "runs/b/seed-1", lambda rows: rows[1].update(cohort=7))
     (out / "runs/c/seed-0/rounds.jsonl").write_text("no\n")
     sealed(out / "runs/c/seed-0")
-    monkeypatch.setattr("fedreach.forks.free_processes", lambda: processes)
+    monkeypatch.setattr("fedreach._util.processes.free_processes", lambda: processes)
     with pytest.raises(RunFolderError, match=r"b/seed-1/rounds.jsonl, line 2: 'cohort' must be list; got int"):
         read([out])
 

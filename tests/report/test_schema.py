@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedreach.arrays import Floats, Ints
-from fedreach.errors import PartError, RunFolderError
+from fedreach._util.arrays import Floats, Ints
+from fedreach._util.errors import PartError, RunFolderError
 from fedreach.evaluation.metrics import further_metrics
-from fedreach.report import read_run
+from fedreach.report.read import read_run
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import (
     OF_EACH_FILE,

@@ -7,20 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach.evidence.corrections import holm
-from fedreach.evidence.judgement import paired
-from fedreach.evidence.spread import spread
-from fedreach.report.analysis.analysis import Analysis, analyse
-from fedreach.report.analysis.findings import find
-from fedreach.report.analysis.serving import CHANGES, RUNGS, SCORES, ServedSummary, summarize_serving
+from fedreach.evaluation.statistics import holm, paired, spread
+from fedreach.report.adaptation import CHANGES, RUNGS, SCORES, ServedSummary, summarize_serving, tabulate_serving
 from fedreach.report.figures import gallery
-from fedreach.report.figures.serving import inputs
-from fedreach.report.numbers import nats
-from fedreach.report.render.formats import terminal_serving
-from fedreach.report.render.page import render
-from fedreach.report.render.records import as_records
-from fedreach.report.render.serving import tabulate_serving
-from fedreach.report.values import Comparison
+from fedreach.report.figures.clients import inputs
+from fedreach.report.findings import find
+from fedreach.report.formats import terminal_serving
+from fedreach.report.numbers import Comparison, nats
+from fedreach.report.overview import Analysis, analyse
+from fedreach.report.page import render
+from fedreach.report.records import as_records
 from fedreach.runs.schema import ServingRecord
 
 NOTHING = spread([np.nan])

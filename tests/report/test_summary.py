@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from fedreach.evidence.judgement import judge
-from fedreach.report.analysis.analysis import Analysis, analyse
-from fedreach.report.analysis.findings import find
-from fedreach.report.analysis.rows import When, rows_of
-from fedreach.report.analysis.summary import MethodSummary
-from fedreach.report.load import read, read_run
-from fedreach.report.values import Comparison
+from fedreach.evaluation.statistics import judge
+from fedreach.report.analysis import MethodSummary, When, rows_of
+from fedreach.report.findings import find
+from fedreach.report.numbers import Comparison
+from fedreach.report.overview import Analysis, analyse
+from fedreach.report.read import read, read_run
 
 from .made_up import compared, federation, write_comparison, write_curve
 

@@ -10,16 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from fedreach.evidence.plan import AnalysisPlan
-from fedreach.report.analysis.analysis import analyse
-from fedreach.report.analysis.quantities import QUANTITIES, SPENT
-from fedreach.report.load import read
-from fedreach.report.numbers import points
-from fedreach.report.render.formats import folded, terminal_contrasts, terminal_table, to_markdown
-from fedreach.report.render.page import render
-from fedreach.report.render.records import as_document, as_records, to_csv
-from fedreach.report.render.tables import Table, tabulate, tabulate_contrasts
-from fedreach.report.values import Comparison
+from fedreach.evaluation.statistics import AnalysisPlan
+from fedreach.report.analysis import QUANTITIES, SPENT
+from fedreach.report.formats import folded, terminal_contrasts, terminal_table, to_markdown
+from fedreach.report.numbers import Comparison, points
+from fedreach.report.overview import analyse
+from fedreach.report.page import render
+from fedreach.report.read import read
+from fedreach.report.records import as_document, as_records, to_csv
+from fedreach.report.tables import Table, tabulate, tabulate_contrasts
 
 from .made_up import federation, write_comparison
 

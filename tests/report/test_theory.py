@@ -14,19 +14,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedreach.errors import RunFolderError
-from fedreach.report import as_records, terminal_theory, write_report
-from fedreach.report.analysis.analysis import analyse
-from fedreach.report.analysis.terms import TERMS
-from fedreach.report.analysis.theory import SAMPLED, references, terms
+from fedreach._util.divergence import label_divergences
+from fedreach._util.errors import RunFolderError
+from fedreach.federation.convergence import divergence_loss
 from fedreach.report.figures import gallery
-from fedreach.report.figures.theory import STRETCHES, stretched, theory, theory_curves
-from fedreach.report.load import read, read_run
-from fedreach.report.render.theory import explain, shown, tabulate_theory
-from fedreach.report.values import Comparison, RoundsTable
+from fedreach.report.figures.sweeps import STRETCHES, stretched, theory, theory_curves
+from fedreach.report.formats import terminal_theory
+from fedreach.report.numbers import TERMS, Comparison, RoundsTable
+from fedreach.report.overview import analyse
+from fedreach.report.read import read, read_run
+from fedreach.report.records import as_records
+from fedreach.report.theory import SAMPLED, explain, references, shown, tabulate_theory, terms
+from fedreach.report.write import write_report
 from fedreach.runs.schema import FederationRecord
-from fedreach.theory.csra import divergence_loss
-from fedreach.theory.divergence import label_divergences
 
 from .made_up import edit_rows, federation, write_comparison, write_run
 

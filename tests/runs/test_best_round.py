@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from torch import nn
 
+from fedreach.engines.models.flat import Layout
 from fedreach.federation.state import initial_state
-from fedreach.federation.values import ClientView
-from fedreach.models.flat import Layout
+from fedreach.federation.types import ClientView
 from fedreach.runs.checkpoint import Snapshot
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.recorder import Recorder

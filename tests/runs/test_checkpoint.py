@@ -7,16 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedreach.federation.selection import Minimax
-from fedreach.federation.selection.shared import gradient_table
+from fedreach._util.files import Seal
+from fedreach._util.row_store import RowTable
+from fedreach.federation.selection import geometry
+from fedreach.federation.selection.losses import Minimax
 from fedreach.federation.solvers import Scaffold
-from fedreach.federation.values import State
+from fedreach.federation.types import State
 from fedreach.runs import checkpoint
-from fedreach.runs.checkpoint import MEMORY, Snapshot
+from fedreach.runs.checkpoint import MEMORY_FILE, Snapshot
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import CHECKPOINT, Timing
-from fedreach.storage.files import Seal
-from fedreach.storage.table import RowTable
 from fedreach.testing.problems import tiny_simulation
 
 ROWS = "selection.rows"
@@ -52,7 +52,7 @@ def plain(state: State) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("options", [{}, {"dtype": "float16"}, {"storage": "disk"}, {"sketch": 5}], ids=str)
 def test_a_run_goes_on_from_any_checkpoint_as_if_there_had_been_none(options, large, store, monkeypatch):
-    monkeypatch.setattr(gradient_table, "LARGE", 1 if large else 2**24)
+    monkeypatch.setattr(geometry, "LARGE", 1 if large else 2**24)
     simulation = simulation_of(Minimax(**options))
     state, through = simulation.start(), simulation.start()
     p = simulation.engine.num_trainable
@@ -71,8 +71,8 @@ def test_a_run_goes_on_from_any_checkpoint_as_if_there_had_been_none(options, la
 
 
 def test_of_a_large_table_a_checkpoint_writes_what_changed(store, monkeypatch):
-    monkeypatch.setattr(gradient_table, "LARGE", 1)
-    monkeypatch.setattr(gradient_table, "TOGETHER", 1)
+    monkeypatch.setattr(geometry, "LARGE", 1)
+    monkeypatch.setattr(geometry, "TOGETHER", 1)
     simulation = simulation_of(Minimax())
     state = simulation.step(simulation.start()).state
     saved(store, snapshot_of(state))
@@ -91,7 +91,7 @@ def test_what_clients_keep_comes_back_in_its_type(dtype, store):
     tiny = tiny_simulation()
     federation = replace(tiny.federation, solver=Scaffold())
     n, p = len(tiny.first_view.ids), tiny.engine.num_trainable
-    memory = RowTable.zeros(n, p, store.path / MEMORY, dtype=dtype)
+    memory = RowTable.zeros(n, p, store.path / MEMORY_FILE, dtype=dtype)
     values = np.linspace(-1, 1, 2 * p, dtype=np.float32).reshape(2, p)
     state = replace(tiny.start(), memory=memory.written(np.array([0, 2]), values), round=3)
     assert federation.has_memory
@@ -110,13 +110,13 @@ def test_a_checkpoint_of_a_small_table_has_no_word_of_files(store):
 
 
 def test_of_a_finished_run_no_files_of_rows_are_left(store, monkeypatch):
-    monkeypatch.setattr(gradient_table, "LARGE", 1)
+    monkeypatch.setattr(geometry, "LARGE", 1)
     simulation = simulation_of(Minimax())
     state = simulation.step(simulation.start()).state
-    memory = RowTable.zeros(4, 3, store.path / MEMORY).written(np.array([1]), np.ones((1, 3), np.float32))
+    memory = RowTable.zeros(4, 3, store.path / MEMORY_FILE).written(np.array([1]), np.ones((1, 3), np.float32))
     snapshot = snapshot_of(replace(state, memory=memory))
     saved(store, snapshot)
-    assert {ROWS, MEMORY} <= {path.name for path in store.path.iterdir()}
+    assert {ROWS, MEMORY_FILE} <= {path.name for path in store.path.iterdir()}
     checkpoint.finish(store, snapshot)
     assert {path.name for path in store.path.iterdir()} == {CHECKPOINT, Timing.FILE}
     left = checkpoint.load(store, 3).state

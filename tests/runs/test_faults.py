@@ -9,16 +9,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedreach.errors import RunFolderError
-from fedreach.report import read_run
+from fedreach._util import files
+from fedreach._util.errors import RunFolderError
+from fedreach._util.files import Folder
+from fedreach._util.row_store import RowFile
+from fedreach.deploy.adapter import read as read_rule
+from fedreach.deploy.saved import load as load_model
+from fedreach.report.read import read_run
+from fedreach.runs.adaptation import Refit
 from fedreach.runs.folder import RunFolder
-from fedreach.runs.refit import Refit
 from fedreach.runs.schema import FederationRecord
-from fedreach.serving.saved import read as read_rule
-from fedreach.storage import disk
-from fedreach.storage.files import Folder
-from fedreach.storage.rows import RowFile
-from fedreach.trained.saved import load as load_model
 
 from ..benchmarked import benchmarks  # noqa: TID252 (tests are no package that has a name)
 
@@ -87,14 +87,14 @@ def nothing(*of: object) -> None:
     """Sync nothing."""
 
 
-def put_unsynced(path: Path, content: disk.Content) -> None:
-    with disk.opened(path, "wb") as file:
-        disk.write(file, content)
+def put_unsynced(path: Path, content: files.Content) -> None:
+    with files.opened(path, "wb") as file:
+        files.write(file, content)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("of", "name", "instead"), [(RowFile, "sync", nothing), (Folder, "sync", nothing), (disk, "put", put_unsynced)]
+    ("of", "name", "instead"), [(RowFile, "sync", nothing), (Folder, "sync", nothing), (files, "put", put_unsynced)]
 )
 def test_a_sync_that_is_forgotten_is_found(
     faults: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, of: object, name: str, instead: object
@@ -109,11 +109,11 @@ def test_a_power_cut_takes_what_was_not_synced_and_nothing_else(faults: SimpleNa
     folder = tmp_path / "run"
     with faults.crash.watched(folder) as watch:
         folder.mkdir()
-        disk.put(folder / "a", b"old")
-        disk.sync_folder(folder)
-        with disk.opened(folder / "a", "ab") as file:
-            disk.write(file, b" and new")
-        disk.put(folder / "b", b"b")
+        files.put(folder / "a", b"old")
+        files.sync_folder(folder)
+        with files.opened(folder / "a", "ab") as file:
+            files.write(file, b" and new")
+        files.put(folder / "b", b"b")
     last = len(watch.done)
     for share, wanted in ((0.0, {"a": b"old"}), (1.0, {"a": b"old and new", "b": b"b"})):
         state = faults.crash.power_cut(watch, last, faults.crash.random.Random(0), share)

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedreach.errors import RunFolderError
+from fedreach._util.errors import RunFolderError
+from fedreach._util.files import UNFINISHED, Seal, with_digest
+from fedreach._util.row_store import RowFile
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import FORMAT, Timing
-from fedreach.storage.files import UNFINISHED, Seal, with_digest
-from fedreach.storage.rows import RowFile
 
 ARRAYS = {
     "params": np.arange(5, dtype=np.float32),

@@ -10,16 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedreach.arrays import Float32s, Ints
+from fedreach._util.arrays import Float32s, Ints
+from fedreach._util.errors import RunFolderError, TrainingError
 from fedreach.data.federated import FederatedData
-from fedreach.errors import RunFolderError, TrainingError
-from fedreach.evaluation import Evaluator
-from fedreach.report import read_run
+from fedreach.evaluation.evaluator import Evaluator
+from fedreach.report.read import read_run
 from fedreach.runs import loop
-from fedreach.runs.budget import Budget
 from fedreach.runs.callbacks import Callback
 from fedreach.runs.folder import RunFolder, seals_of
-from fedreach.runs.loop import each_round, exhausted
+from fedreach.runs.loop import Budget, each_round, exhausted
 from fedreach.runs.recorder import Recorder, note_failure
 from fedreach.runs.schema import FederationRecord, Result, RoundRow, RunRecord, Timing
 from fedreach.testing.problems import tiny_simulation

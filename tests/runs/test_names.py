@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from tests.conftest import Command, rows
 
-from fedreach.data.sets.catalogue import load
+from fedreach.data.sets import load
 from fedreach.report.figures.clients import names_of
-from fedreach.report.load import read
+from fedreach.report.read import read
 
 NAMES = [f"ward {letter}" for letter in "hgfedcba"]  # by the alphabet the other way round than by number
 CLASSES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]

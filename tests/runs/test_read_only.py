@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from fedreach import open as open_study
-from fedreach.report import read_run
-from fedreach.trained import load
+from fedreach.deploy.saved import load
+from fedreach.report.read import read_run
 
 from ..conftest import Command, Refused  # noqa: TID252 (tests are no package that has a name)
 from ..report.made_up import compared  # noqa: TID252

@@ -16,18 +16,18 @@ import pytest
 from tests.conftest import TINY, Command, Refused
 
 import fedreach as fr
-from fedreach.config.load import load
-from fedreach.config.sections import Experiment
-from fedreach.data.population import Ranges
-from fedreach.errors import RunFolderError
-from fedreach.experiments.build import Builder
-from fedreach.models.flat import Layout
-from fedreach.report import read
-from fedreach.runs import refit
+from fedreach._util.errors import RunFolderError
+from fedreach.data.splits import Ranges
+from fedreach.deploy.saved import load as load_model
+from fedreach.engines.models.flat import Layout
+from fedreach.experiment.build import Builder
+from fedreach.experiment.load import load
+from fedreach.experiment.schema import Experiment
+from fedreach.report.read import read
+from fedreach.runs import adaptation
+from fedreach.runs.checkpoint import read_models
 from fedreach.runs.folder import RunFolder
-from fedreach.runs.models import read_models
-from fedreach.simulation.simulation import simulate
-from fedreach.trained import load as load_model
+from fedreach.runs.simulation import simulate
 
 REFIT = ("--set", "population.refit=true")
 SCORED = ("rounds.jsonl", "clients.jsonl", "last.safetensors", "best.safetensors", "federation.json", "baselines.json")
@@ -166,7 +166,7 @@ def test_methods_that_differ_in_serving_alone_share_it(fedreach: Command, home: 
 
 DYING = """
 import os, signal
-from fedreach.runs import refit
+from fedreach.runs import adaptation as refit
 
 step, count = refit.simulated_round, 0
 
@@ -198,8 +198,10 @@ def test_killed_while_it_trains_again_it_goes_on_to_the_same_bytes(
     assert kept["id"] == json.loads((home / "killed" / "run.json").read_text())["id"]
     assert len((home / "killed" / "refit" / "rounds.jsonl").read_text().splitlines()) == round_
     rounds: list[int] = []
-    step = refit.simulated_round
-    monkeypatch.setattr(refit, "simulated_round", lambda s, state, f: rounds.append(state.round) or step(s, state, f))
+    step = adaptation.simulated_round
+    monkeypatch.setattr(
+        adaptation, "simulated_round", lambda s, state, f: rounds.append(state.round) or step(s, state, f)
+    )
     again = run("killed", *REFIT, *SCAFFOLD)
     assert rounds == [*range(round_ - 1, BEST)]  # none twice
     names = {path.name for path in whole.glob("[!.]*")}
@@ -214,7 +216,7 @@ def test_killed_once_the_model_is_written_nothing_is_trained_again(
     folder = run("a", *REFIT)
     before = (folder / "result.json").read_bytes()
     (folder / "result.json").unlink()
-    monkeypatch.setattr(refit, "simulated_round", None)  # it would be called
+    monkeypatch.setattr(adaptation, "simulated_round", None)  # it would be called
     assert (run("a", *REFIT) / "result.json").read_bytes() == before
 
 

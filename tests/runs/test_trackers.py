@@ -15,16 +15,15 @@ from typing import Any
 import pytest
 
 import fedreach as fr
-from fedreach.config.load import load
-from fedreach.experiments.compare import compare
-from fedreach.experiments.extend import extend_run
-from fedreach.experiments.run import run
+from fedreach.experiment.compare import compare
+from fedreach.experiment.extend import extend_run
+from fedreach.experiment.load import load
+from fedreach.experiment.run import run
 from fedreach.report.write import write_report
 from fedreach.runs.callbacks import Callback
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import ComparisonRecord, Result, RoundRow, RunRecord, Timing
-from fedreach.runs.trackers.base import numbers
-from fedreach.runs.trackers.tensorboard import tag_of
+from fedreach.runs.trackers import numbers, tag_of
 
 from ..conftest import TINY, Command, Refused, Start, exact, rows, wait_until  # noqa: TID252
 from ..experiments.inline import Inline  # noqa: TID252

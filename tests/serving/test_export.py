@@ -16,28 +16,26 @@ import pytest
 from safetensors.numpy import load_file
 from tests.conftest import TINY, Command
 
+from fedreach._util.errors import ConfigError, RunFolderError
 from fedreach.cli import main
-from fedreach.data.sets.catalogue import load as load_data
-from fedreach.errors import ConfigError, RunFolderError
-from fedreach.federation.serving.bbse import BBSE
-from fedreach.federation.serving.few_labels import FewLabels
-from fedreach.federation.serving.label_shift import LabelShift
-from fedreach.federation.serving.plain import Plain
-from fedreach.federation.serving.true_prior import TruePrior
-from fedreach.serving import load
-from fedreach.serving.export import export, written
-from fedreach.serving.sources import modules
+from fedreach.data.sets import load as load_data
+from fedreach.deploy.adapter import load
+from fedreach.deploy.program import export, modules, written
+from fedreach.federation.adaptation.base import Plain
+from fedreach.federation.adaptation.few_labels import FewLabels
+from fedreach.federation.adaptation.label_shift import LabelShift
+from fedreach.federation.adaptation.methods import BBSE, TruePrior
 
 MINE = """
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 import numpy as np
-from fedreach.federation.serving import priors
-from fedreach.federation.serving.softmax import log_softmax
-from fedreach.federation.values import NO_STATE, Outputs
+from fedreach.federation.adaptation import base as priors
+from fedreach.federation.adaptation.base import log_softmax
+from fedreach.federation.types import NO_STATE, Outputs
 
 if TYPE_CHECKING:
-    from fedreach.models import build
+    from fedreach.engines.models.networks import build
 
 
 @dataclass(frozen=True)
@@ -310,9 +308,9 @@ def test_nothing_is_taken_that_the_rule_does_not_need() -> None:
     [
         ("import torch", r"mine\.py, line 1: .* may import numpy, .*; got 'import torch'"),
         ("def late():\n    from scipy import linalg", r"mine\.py, line 2: .*; got 'from scipy import linalg'"),
-        ("from fedreach.models.flat import Layout", r"mine\.py -> flat\.py, line \d+: .*torch"),
+        ("from fedreach.engines.models.flat import Layout", r"mine\.py -> flat\.py, line \d+: .*torch"),
         ("from . import helpers", r"mine\.py, line 1: .* imports nothing from beside it"),
-        ("import fedreach.errors", r"mine\.py, line 1: .* Write 'from \.\.\. import'"),
+        ("import fedreach._util.errors", r"mine\.py, line 1: .* Write 'from \.\.\. import'"),
     ],
 )
 def test_a_rule_that_needs_more_than_numpy_is_refused_by_file_and_line(tmp_path: Path, line: str, said: str) -> None:
@@ -323,10 +321,10 @@ def test_a_rule_that_needs_more_than_numpy_is_refused_by_file_and_line(tmp_path:
 
 def test_modules_of_one_name_are_told_apart(tmp_path: Path) -> None:
     (tmp_path / "errors.py").write_text(
-        "from fedreach.errors import (\n    check as a, nearest,\n); "
-        "from fedreach.federation.serving import drift as d\n"
+        "from fedreach._util.errors import (\n    check as a, nearest,\n); "
+        "from fedreach.federation.adaptation import safeguard as d\n"
         "from fedreach.federation.selection.base import Policy\n"
-        "from fedreach.federation.weighting.base import *  # é\n",
+        "from fedreach.federation.weighting import *  # é\n",
         encoding="utf-8",
     )
     found = modules([tmp_path / "errors.py"])

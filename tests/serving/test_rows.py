@@ -9,11 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedreach.data.input_column import InputColumn
-from fedreach.data.preparation import Preparation
-from fedreach.data.sample_format import SampleFormat
-from fedreach.errors import DataError
-from fedreach.serving.rows import Columns, Rows, read_rows
+from fedreach._util.errors import DataError
+from fedreach.data.preparation import InputColumn, Preparation
+from fedreach.data.samples import SampleFormat
+from fedreach.deploy.predictions import Columns, Rows, read_rows
 
 IMAGES = SampleFormat("pictures", "image", (1, 2, 2), (0.5,), (0.5,))
 TOKENS = SampleFormat("words", "tokens", (3,))

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from fedreach import registry
-from fedreach.evidence.plan import AnalysisPlan
-from fedreach.report.values import Comparison
-from fedreach.study.citing import ALWAYS, CORRECTIONS, OPTIMIZERS, bibliography, entries, reference
+from fedreach._util import registry
+from fedreach.api.comparison import ALWAYS, CORRECTIONS, OPTIMIZERS, bibliography, entries, reference
+from fedreach.evaluation.statistics import AnalysisPlan
+from fedreach.report.numbers import Comparison
 
 OURS = r"ours|a control of ours"  # references that name no paper, or one besides
 

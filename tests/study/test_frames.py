@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import fedreach as fr
-from fedreach.errors import ConfigError, RunFolderError
-from fedreach.study.frames import CLIENT_COLUMNS, ROUND_COLUMNS
+from fedreach._util.errors import ConfigError, RunFolderError
+from fedreach.api.comparison import CLIENT_COLUMNS, ROUND_COLUMNS
 
 pandas = pytest.importorskip("pandas")
 SMALL: dict[str, Any] = {"model": "linear", "rounds": 4, "cohort": 3, "progress": False, "evaluation": {"every": 2}}

@@ -11,7 +11,7 @@ import pytest
 from threadpoolctl import threadpool_info
 
 import fedreach as fr
-from fedreach.errors import ConfigError, PartError
+from fedreach._util.errors import ConfigError, PartError
 
 SMALL: dict[str, Any] = {"model": "linear", "rounds": 5, "cohort": 3}
 

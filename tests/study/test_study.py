@@ -16,15 +16,15 @@ import numpy as np
 import pytest
 
 import fedreach as fr
-from fedreach.config.load import load as load_experiment
+from fedreach._util.errors import ConfigError, PartError, RunFolderError, TrainingError
+from fedreach._util.streams import generator
+from fedreach.data.assignment import Partition
 from fedreach.data.federated import federate
-from fedreach.data.partition import Partition, iid
-from fedreach.errors import ConfigError, PartError, RunFolderError, TrainingError
-from fedreach.federation.serving import Plain
-from fedreach.federation.serving.softmax import log_softmax
+from fedreach.data.partition import iid
+from fedreach.deploy.export import predicted
+from fedreach.experiment.load import load as load_experiment
+from fedreach.federation.adaptation.base import Plain, log_softmax
 from fedreach.federation.weighting import Equal
-from fedreach.streams import generator
-from fedreach.trained.export import predicted
 
 from ..data.hospitals import table  # noqa: TID252
 
@@ -405,13 +405,13 @@ def test_the_top_level_lists_what_it_has_and_all_of_it_is_there():
 def test_a_method_has_a_field_for_each_part_and_what_a_file_may_say_of_one():
     from dataclasses import fields
 
-    from fedreach.config.sections import Method as InFile
+    from fedreach.experiment.schema import Method as InFile
 
     assert {each.name for each in fields(fr.Method)} == {*InFile.model_fields}
 
 
 def test_pandas_is_not_needed_to_import_any_of_it():
-    assert importlib.util.find_spec("fedreach.study.study") is not None
+    assert importlib.util.find_spec("fedreach.api.comparison") is not None
     program = "import sys; sys.modules['pandas'] = None; import fedreach as fr; fr.compare, fr.open, fr.run, fr.Study"
     subprocess.run([sys.executable, "-c", program], check=True)
 
@@ -463,7 +463,7 @@ def test_a_module_without_a_name_is_found_again_from_anywhere(here, monkeypatch)
     (here / "s").rename(here / "moved")
     (here / "deeper").mkdir()
     monkeypatch.chdir(here / "deeper")
-    from fedreach import registry
+    from fedreach._util import registry
 
     registry.KEPT.clear()
     after = fr.open("../moved")["a"].model().predict_proba(digits_.test_x[:5])

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import fedreach as fr
-from fedreach.config.load import load
-from fedreach.errors import ConfigError, RunFolderError
+from fedreach._util.errors import ConfigError, RunFolderError
+from fedreach.experiment.load import load
 
 
 @pytest.mark.slow

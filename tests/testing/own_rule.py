@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedreach.federation.serving.softmax import log_softmax
-from fedreach.federation.values import NO_STATE
+from fedreach.federation.adaptation.base import log_softmax
+from fedreach.federation.types import NO_STATE
 
 
 @dataclass(frozen=True)

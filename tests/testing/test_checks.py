@@ -7,20 +7,21 @@ import sys
 import numpy as np
 import pytest
 
-from fedreach import registry
-from fedreach.errors import ConfigError
-from fedreach.federation.selection import Minimax, Policy, Uniform
+from fedreach._util import registry
+from fedreach._util.errors import ConfigError
+from fedreach.federation.adaptation.base import Plain
+from fedreach.federation.selection.base import Policy
+from fedreach.federation.selection.losses import Minimax
+from fedreach.federation.selection.random import Uniform
 from fedreach.federation.server import Average
-from fedreach.federation.serving.plain import Plain
 from fedreach.federation.solvers import FedAvg
-from fedreach.federation.values import Selection
+from fedreach.federation.types import Selection
 from fedreach.federation.weighting import ByEntropy, ByExamples, Equal
 from fedreach.testing import CheckFailed, check
 from fedreach.testing.base import Subject, run_checks
 from fedreach.testing.checks import selection as selection_checks
-from fedreach.testing.rounds import played
+from fedreach.testing.problems import played, report_series, worlds
 from fedreach.testing.verify import EXAMPLE_OPTIONS, check_built_in, check_component, checks_of, kind_of
-from fedreach.testing.worlds import report_series, worlds
 
 from .own_rule import Own
 from .variants import VARIANTS

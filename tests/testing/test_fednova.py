@@ -7,12 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach.data.partition import Partition
-from fedreach.engines import Sequential, Task, TorchEngine
+from fedreach.data.assignment import Partition
+from fedreach.engines.engine import TorchEngine
+from fedreach.engines.models.networks import build
+from fedreach.engines.protocols import Task
+from fedreach.engines.sequential import Sequential
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.weighting import ByExamples, Equal
-from fedreach.models import build
-from fedreach.simulation.simulation import Simulation
+from fedreach.runs.simulation import Simulation
 from fedreach.testing.problems import tiny_simulation
 from fedreach.testing.verify import check_component, checks_of, kind_of
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach.wireless.allocation.problem import Allocation
-from fedreach.wireless.allocation.rules import Equal as EqualShares
+from fedreach.wireless.problem import Allocation
+from fedreach.wireless.rules import Equal as EqualShares
 
 from .planted import must_be_caught, noting
 

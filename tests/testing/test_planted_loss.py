@@ -8,13 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedreach.federation.losses import (
-    MOON,
-    MSE,
-    CrossEntropy,
-    FedLC,
-    LogitAdjusted,
-)
+from fedreach.federation.losses import MOON, MSE, CrossEntropy, FedLC, LogitAdjusted
 
 from .planted import must_be_caught, noting
 

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from fedreach.federation.selection import (
-    ConvexHull,
-    Minimax,
-    Policy,
-)
-from fedreach.federation.values import ClientView, Probe, Selection
+from fedreach.federation.selection.base import Policy
+from fedreach.federation.selection.losses import Minimax
+from fedreach.federation.selection.updates import ConvexHull
+from fedreach.federation.types import ClientView, Probe, Selection
 
 from .planted import must_be_caught, noting
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fedreach._util.streams import generator
+from fedreach.federation import labels
 from fedreach.federation.aggregation import Mean
-from fedreach.federation.labels import DiscreteLaplace, Exact, released
+from fedreach.federation.labels import DiscreteLaplace, Exact
 from fedreach.federation.participation import Always
 from fedreach.federation.server import Average, FedDF, FineTune, Safari, ServerOnly
-from fedreach.streams import generator
 from fedreach.testing.verify import check_built_in
 
 from .planted import must_be_caught, noting
@@ -190,8 +191,8 @@ class TakesTurns(Always):
 
 
 def test_an_entropy_in_bits_is_caught_through_the_statistics(monkeypatch):
-    in_nats = released.label_entropy
-    monkeypatch.setattr(released, "label_entropy", lambda counts: in_nats(counts) / np.log(2))
+    in_nats = labels.label_entropy
+    monkeypatch.setattr(labels, "label_entropy", lambda counts: in_nats(counts) / np.log(2))
     results = check_built_in("label_statistics", "exact")
     assert "entropies in range" in {failure.check for failure in results.failures}
 

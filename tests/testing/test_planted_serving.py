@@ -7,12 +7,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
-from fedreach.federation.serving.batchnorm import BatchNormRefresh
-from fedreach.federation.serving.few_labels import FewLabels
-from fedreach.federation.serving.label_shift import LabelShift
-from fedreach.federation.serving.plain import Plain
-from fedreach.federation.serving.softmax import log_softmax
-from fedreach.federation.values import NO_STATE
+from fedreach.federation.adaptation.base import Plain, log_softmax
+from fedreach.federation.adaptation.few_labels import FewLabels
+from fedreach.federation.adaptation.label_shift import LabelShift
+from fedreach.federation.adaptation.methods import BatchNormRefresh
+from fedreach.federation.types import NO_STATE
 
 from .own_rule import Own
 from .planted import must_be_caught, noting

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedreach.errors import ConfigError
-from fedreach.theory.csra import divergence_loss, generalization_bound, printed_bound, printed_drift
-from fedreach.theory.divergence import kl_divergence
+from fedreach._util.divergence import kl_divergence
+from fedreach._util.errors import ConfigError
+from fedreach.federation.convergence import divergence_loss, generalization_bound, printed_bound, printed_drift
 
 laws = settings(max_examples=60, deadline=None, derandomize=True)
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedreach.streams import generator
-from fedreach.theory.disagreement import (
+from fedreach._util.streams import generator
+from fedreach.federation.convergence import (
     bounds,
     distances,
     jsd_loss,

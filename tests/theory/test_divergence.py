@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedreach.theory.divergence import kl_divergence, label_divergences
+from fedreach._util.divergence import kl_divergence, label_divergences
 
 COUNTS = np.array([[10, 10, 0], [5, 5, 10], [30, 0, 0], [8, 12, 10]])
 

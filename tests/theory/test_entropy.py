@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedreach.data.partition.statistics import label_entropy
-from fedreach.streams import generator
-from fedreach.theory.divergence import kl_divergence
-from fedreach.theory.entropy import cross_entropy, joint_risk, self_information_risk
+from fedreach._util.divergence import kl_divergence
+from fedreach._util.streams import generator
+from fedreach.data.assignment import label_entropy
+from fedreach.federation.bounds import cross_entropy, joint_risk, self_information_risk
 
 # algorithms.md, section 2.5
 P = np.array([[0.5, 0.25, 0.25], [0.1, 0.6, 0.3]])

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedreach.errors import ConfigError
-from fedreach.theory.excess_risk import excess_risk, fixed_point
-from fedreach.theory.star_hull import StarHull
+from fedreach._util.errors import ConfigError
+from fedreach.federation.bounds import StarHull, excess_risk, fixed_point
 
 laws = settings(max_examples=40, deadline=None, derandomize=True)
 

@@ -9,13 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedreach.errors import ConfigError
-from fedreach.theory.incomplete_participation import (
-    excess_allowed,
-    generalization_rate,
-    least_relation,
-    worst_case_error,
-)
+from fedreach._util.errors import ConfigError
+from fedreach.federation.convergence import excess_allowed, generalization_rate, least_relation, worst_case_error
 
 laws = settings(max_examples=60, deadline=None, derandomize=True)
 

@@ -5,10 +5,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedreach.data.partition.statistics import label_entropy
-from fedreach.streams import generator
-from fedreach.theory.entropy import cross_entropy, joint_risk, self_information_risk
-from fedreach.theory.participation_gap import gap_of_cohort, gap_of_weights, in_distribution_gap, sampling_error, shift
+from fedreach._util.streams import generator
+from fedreach.data.assignment import label_entropy
+from fedreach.federation.bounds import (
+    cross_entropy,
+    gap_of_cohort,
+    gap_of_weights,
+    in_distribution_gap,
+    joint_risk,
+    sampling_error,
+    self_information_risk,
+    shift,
+)
 
 laws = settings(max_examples=200, deadline=None, derandomize=True)
 

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedreach.streams import generator
-from fedreach.theory.rademacher import (
+from fedreach._util.streams import generator
+from fedreach.federation.bounds import (
     all_signs,
     class_complexity,
     closed_form_score,

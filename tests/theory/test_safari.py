@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedreach.errors import ConfigError
-from fedreach.theory.safari import convergence_bound, largest_server_rate, largest_share, speedup_settings
+from fedreach._util.errors import ConfigError
+from fedreach.federation.convergence import convergence_bound, largest_server_rate, largest_share, speedup_settings
 
 laws = settings(max_examples=60, deadline=None, derandomize=True)
 positive = st.floats(1e-3, 1e3)

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedreach.arrays import Floats, Ints
-from fedreach.errors import ConfigError, DataError, RunFolderError
-from fedreach.federation.serving.softmax import log_softmax
-from fedreach.serving.deployed import origin, written
-from fedreach.trained import load
-from fedreach.trained.export import export, predicted
+from fedreach._util.arrays import Floats, Ints
+from fedreach._util.errors import ConfigError, DataError, RunFolderError
+from fedreach.deploy.deployed import origin, written
+from fedreach.deploy.export import export, predicted
+from fedreach.deploy.saved import load
+from fedreach.federation.adaptation.base import log_softmax
 
 from .worlds import TABLES, World, make
 

@@ -19,15 +19,15 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fedreach.arrays import Ints
-from fedreach.errors import ConfigError, DataError, RunFolderError
-from fedreach.federation.serving.softmax import log_softmax
-from fedreach.models import MODELS, build
+from fedreach._util.arrays import Ints
+from fedreach._util.errors import ConfigError, DataError, RunFolderError
+from fedreach.deploy.model import Expected
+from fedreach.deploy.saved import load
+from fedreach.deploy.weights import content
+from fedreach.engines.models.networks import MODELS, build
+from fedreach.federation.adaptation.base import log_softmax
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import ServedLine
-from fedreach.trained import load
-from fedreach.trained.file import content
-from fedreach.trained.inputs import Expected
 
 from ..report.made_up import rewrite  # noqa: TID252 (tests are no package that has a name)
 from .worlds import OWN, World, make

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 import fedreach as fr
-from fedreach.errors import ConfigError, RunFolderError
+from fedreach._util.errors import ConfigError, RunFolderError
+from fedreach.deploy.export import export
+from fedreach.deploy.saved import load
 from fedreach.runs.folder import CONSTANTS, RunFolder
-from fedreach.trained import load
-from fedreach.trained.export import export
 
 MODULE = '''
 import numpy as np
@@ -180,7 +180,7 @@ def centred_if_full():
 
 @pytest.mark.parametrize("model", [normalized, centred, centred_if_full])
 def test_a_clients_predictions_do_not_depend_on_other_rows_of_the_file(model, data, tmp_path):
-    from fedreach.trained.export import predicted
+    from fedreach.deploy.export import predicted
 
     list(fr.run(data, fr.Method(), model=model, rounds=1, cohort=2, out=tmp_path / "run"))
     trained = load(tmp_path / "run")
@@ -219,10 +219,12 @@ def test_a_frozen_body_that_is_handed_over_keeps_its_weights_and_the_head_is_dra
 
 
 def test_what_is_drawn_and_what_stays_is_said_in_one_line(data, tmp_path, capsys):
-    from fedreach.engines import Sequential, Task, TorchEngine
+    from fedreach.engines.engine import TorchEngine
+    from fedreach.engines.models.state import ModuleInstance
+    from fedreach.engines.protocols import Task
+    from fedreach.engines.sequential import Sequential
     from fedreach.federation.local_sgd import LocalSGD
     from fedreach.federation.solvers import FedAvg
-    from fedreach.models.instance import ModuleInstance
 
     module = ModuleInstance(pretrained())()
     assert float(module[1].running_mean[0]) == 0.25

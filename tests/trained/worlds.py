@@ -12,17 +12,17 @@ import torch
 from safetensors.numpy import load_file
 from tests.data.hospitals import table
 
-from fedreach.arrays import Float32s, Ints
-from fedreach.config.load import load
+from fedreach._util.arrays import Float32s, Ints
 from fedreach.data.cells import cells_by_name, row_order
 from fedreach.data.federated import FederatedData
 from fedreach.data.own import numbered_column
 from fedreach.data.table_source import Table, read_table
-from fedreach.experiments.build import Builder
-from fedreach.experiments.run import run
-from fedreach.simulation.simulation import Simulation
-from fedreach.trained import TrainedModel
-from fedreach.trained import load as load_model
+from fedreach.deploy.model import TrainedModel
+from fedreach.deploy.saved import load as load_model
+from fedreach.experiment.build import Builder
+from fedreach.experiment.load import load
+from fedreach.experiment.run import run
+from fedreach.runs.simulation import Simulation
 
 OWN = '''
 import numpy as np

@@ -5,8 +5,8 @@ from itertools import combinations
 
 import numpy as np
 
-from fedreach.wireless.allocation import AllocationProblem
-from fedreach.wireless.allocation.exact import allocate_batch
+from fedreach.wireless.exact import allocate_batch
+from fedreach.wireless.problem import AllocationProblem
 
 HALVINGS = 72
 

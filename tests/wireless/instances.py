@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedreach.streams import generator
-from fedreach.wireless.allocation import AllocationProblem
-from fedreach.wireless.channel import bits_per_second, path_gain, watts
-from fedreach.wireless.cost import training_cycles
+from fedreach._util.streams import generator
+from fedreach.wireless.problem import AllocationProblem, training_cycles
+from fedreach.wireless.radio import bits_per_second, path_gain, watts
 
 MODEL_BITS = {"cifar10": 32 * 62_006, "fmnist": 32 * 44_426}  # LeNet
 EXAMPLE_BITS = {"cifar10": 24_576, "fmnist": 6_272}

@@ -5,16 +5,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from fedreach.streams import generator
-from fedreach.wireless.allocation.exact import allocate, allocate_batch
-from fedreach.wireless.allocation.kernel import priced
-from fedreach.wireless.allocation.search import certificate
-from fedreach.wireless.allocation.search.candidates import Candidates
-from fedreach.wireless.allocation.search.certificate import Effort, Search, prove
-from fedreach.wireless.allocation.search.incumbent import Incumbent, padded
-from fedreach.wireless.allocation.search.interval_bounds import Ends, Node, fixed, lines, narrowed
-from fedreach.wireless.allocation.search.relaxation import earliest_deadline
-from fedreach.wireless.allocation.search.whole_bounds import WholeCovers
+from fedreach._util.streams import generator
+from fedreach.wireless import solve
+from fedreach.wireless.candidates import Candidates, Incumbent, padded
+from fedreach.wireless.exact import allocate, allocate_batch, priced
+from fedreach.wireless.search import Ends, Node, WholeCovers, earliest_deadline, fixed, lines, narrowed
+from fedreach.wireless.solve import Effort, Search, prove
 
 from .brute import minimal_covers
 from .instances import KINDS, odd
@@ -138,7 +134,7 @@ EFFORTS = {
 def test_no_step_loses_a_set_below_the_limit(small, effort, monkeypatch):
     """Each part that comes of a node is looked at in turn, three deep; what is better stays or has been found."""
     mine, few = EFFORTS[effort]
-    monkeypatch.setattr(certificate, "FEW", few)
+    monkeypatch.setattr(solve, "FEW", few)
     for cost in (1.5 * small.cost.max(), float(np.median(small.cost)), small.cost.min() * 1.01):
         search = Search(small.incumbent(cost), TOLERANCE, mine)
         nodes = [small.root()]
@@ -160,7 +156,7 @@ def test_no_step_loses_a_set_below_the_limit(small, effort, monkeypatch):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_search_ends_at_the_optimum_with_any_effort(kind, effort, monkeypatch):
     mine, few = EFFORTS[effort]
-    monkeypatch.setattr(certificate, "FEW", few)
+    monkeypatch.setattr(solve, "FEW", few)
     small = Small(kind, 1, clients=6)
     best = small.incumbent(3 * small.cost.max())
     proof = prove([small.root()], best, tolerance=1e-4, go_on=lambda nodes: nodes < 400, effort=mine)
@@ -186,7 +182,7 @@ def test_every_step_is_taken(step, effort, few, kind, draw, monkeypatch):
     """Guards the tests above: without it they could pass with a step that is never reached."""
     taken = []
     original = getattr(Search, step)
-    monkeypatch.setattr(certificate, "FEW", few)
+    monkeypatch.setattr(solve, "FEW", few)
     monkeypatch.setattr(Search, step, lambda self, *args: taken.append(step) or original(self, *args))
     small = Small(kind, draw, clients=6)
     best = small.incumbent(small.cost.max())

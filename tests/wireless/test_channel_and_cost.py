@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fedreach.wireless import cost
-from fedreach.wireless.channel import bits_per_second, path_gain, watts
+from fedreach.wireless import problem
+from fedreach.wireless.radio import bits_per_second, path_gain, watts
 
 
 def test_the_golden_client_of_the_specification():
@@ -15,21 +15,21 @@ def test_the_golden_client_of_the_specification():
     assert noise == pytest.approx(3.9810717055e-21, rel=1e-10)
     rate = bits_per_second(2e6, noise, theta, power)
     assert rate == pytest.approx(2.0223036189e7, rel=1e-10)
-    seconds = cost.upload_seconds(1_421_632 / rate, 0.25)
+    seconds = problem.upload_seconds(1_421_632 / rate, 0.25)
     assert seconds == pytest.approx(0.2811906158, rel=1e-9)
-    assert cost.upload_joules(power, seconds) == pytest.approx(0.0561049039, rel=1e-8)
+    assert problem.upload_joules(power, seconds) == pytest.approx(0.0561049039, rel=1e-8)
 
 
 def test_computing_takes_cycles_over_frequency_and_its_energy_grows_with_the_square():
     # Section 5.1, a client of Fashion-MNIST: 10 passes over 750 images of 6272 bits at 5 cycles a bit, with 3.5 GHz.
-    cycles = cost.training_cycles(10, 750, 6272, 5)
-    assert cost.compute_seconds(cycles, 3.5e9) == pytest.approx(0.0672, rel=1e-12)
-    assert cost.compute_joules(1e-27, cycles, 3.5e9) == pytest.approx(2.8812, rel=1e-12)
-    assert cost.compute_joules(1e-27, cycles, 7e9) == pytest.approx(4 * 2.8812, rel=1e-12)
+    cycles = problem.training_cycles(10, 750, 6272, 5)
+    assert problem.compute_seconds(cycles, 3.5e9) == pytest.approx(0.0672, rel=1e-12)
+    assert problem.compute_joules(1e-27, cycles, 3.5e9) == pytest.approx(2.8812, rel=1e-12)
+    assert problem.compute_joules(1e-27, cycles, 7e9) == pytest.approx(4 * 2.8812, rel=1e-12)
 
 
 def test_no_cycles_take_no_time_at_any_frequency():
-    assert cost.compute_seconds(np.array([0.0, 0.0, 6.0]), np.array([0.0, 1e9, 2.0])).tolist() == [0, 0, 3]
+    assert problem.compute_seconds(np.array([0.0, 0.0, 6.0]), np.array([0.0, 1e9, 2.0])).tolist() == [0, 0, 3]
 
 
 def test_the_rate_grows_with_gain_and_power_and_with_the_band_less_than_in_proportion():

@@ -7,10 +7,11 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from fedreach.errors import ConfigError, InfeasibleError
-from fedreach.streams import generator
-from fedreach.wireless.allocation import Allocation, AllocationProblem, exact
-from fedreach.wireless.allocation.baselines import DC, best_shares
+from fedreach._util.errors import ConfigError, InfeasibleError
+from fedreach._util.streams import generator
+from fedreach.wireless import exact
+from fedreach.wireless.baselines import DC, best_shares
+from fedreach.wireless.problem import Allocation, AllocationProblem
 
 from .brute import brute, drawn, scaled
 from .instances import gigahertz

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fedreach.streams import generator
-from fedreach.wireless.allocation.search.solve import minimal_covers, solve
+from fedreach._util.streams import generator
+from fedreach.wireless.solve import minimal_covers, solve
 
 from .brute import brute
 from .brute import minimal_covers as every_set_in_turn
@@ -33,7 +33,7 @@ def test_trying_all_and_proving_agree(kind, monkeypatch):
     tried = solve(problem, demand)
     assert (tried.status, tried.nodes, tried.gap) == ("optimal", 0, 0)
     assert tried.cost == pytest.approx(brute(problem, demand)[0][0], rel=1e-12)
-    monkeypatch.setattr("fedreach.wireless.allocation.search.solve.FEW_COVERS", 0)
+    monkeypatch.setattr("fedreach.wireless.solve.FEW_COVERS", 0)
     proven = solve(problem, demand)
     assert proven.nodes > 0 or proven.cost == pytest.approx(tried.cost, rel=1e-12)
     assert proven.cost == pytest.approx(tried.cost, rel=1e-6)

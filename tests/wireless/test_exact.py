@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from fedreach.errors import ConfigError, InfeasibleError
-from fedreach.wireless.allocation import AllocationProblem
-from fedreach.wireless.allocation.exact import allocate, allocate_batch, shortest_deadline
-from fedreach.wireless.allocation.kernel import client_cost
+from fedreach._util.errors import ConfigError, InfeasibleError
+from fedreach.wireless.exact import allocate, allocate_batch, client_cost, shortest_deadline
+from fedreach.wireless.problem import AllocationProblem
 
 from .benchmarked import oracles
 from .brute import G1, G2, brute, by_deadline, drawn, minimal_covers, scaled, twin

@@ -6,12 +6,12 @@ from itertools import product
 import numpy as np
 import pytest
 
-from fedreach.errors import ConfigError, InfeasibleError
-from fedreach.streams import generator
-from fedreach.wireless.allocation import Allocation, exact
-from fedreach.wireless.allocation.baselines import genetic_selection
-from fedreach.wireless.allocation.baselines.genetic import equal_share_costs, penalty_terms, printed_penalty_terms
-from fedreach.wireless.allocation.rules.base import own_frequency
+from fedreach._util.errors import ConfigError, InfeasibleError
+from fedreach._util.streams import generator
+from fedreach.wireless import exact
+from fedreach.wireless.baselines import equal_share_costs, genetic_selection, penalty_terms, printed_penalty_terms
+from fedreach.wireless.problem import Allocation
+from fedreach.wireless.rules import own_frequency
 
 from .brute import brute, drawn
 from .instances import gigahertz

@@ -5,14 +5,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from fedreach.streams import generator
-from fedreach.wireless.allocation.search.knapsack import (
-    cheapest_covers,
-    coarser,
-    cover_table,
-    covers_below,
-    fractional_cover,
-)
+from fedreach._util.streams import generator
+from fedreach.wireless.candidates import cheapest_covers, coarser, cover_table, covers_below, fractional_cover
 
 DRAWS = range(60)
 

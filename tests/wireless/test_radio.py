@@ -5,9 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach.errors import ConfigError
-from fedreach.wireless.channel import path_gain
-from fedreach.wireless.radio import RADIOS, PaperRadio, Radio
+from fedreach._util.errors import ConfigError
+from fedreach.wireless.radio import RADIOS, PaperRadio, Radio, path_gain
 
 
 def state(radio, round_=1, n=400, seed=0):

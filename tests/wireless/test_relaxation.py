@@ -3,12 +3,10 @@
 import numpy as np
 import pytest
 
-from fedreach.streams import generator
-from fedreach.wireless.allocation.exact import allocate, allocate_batch, shortest_deadline
-from fedreach.wireless.allocation.kernel import priced
-from fedreach.wireless.allocation.search.candidates import Candidates
-from fedreach.wireless.allocation.search.incumbent import padded
-from fedreach.wireless.allocation.search.relaxation import Point, ascend, earliest_deadline, least_energy, relax
+from fedreach._util.streams import generator
+from fedreach.wireless.candidates import Candidates, padded
+from fedreach.wireless.exact import allocate, allocate_batch, priced, shortest_deadline
+from fedreach.wireless.search import Point, ascend, earliest_deadline, least_energy, relax
 
 from .brute import minimal_covers
 from .instances import KINDS, odd

@@ -5,12 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach.streams import generator
-from fedreach.wireless.allocation.exact import allocate
-from fedreach.wireless.allocation.kernel import Needs, priced
-from fedreach.wireless.allocation.search.incumbent import Incumbent, repaired
-from fedreach.wireless.allocation.search.moves import curvatures, improve, promising
-from fedreach.wireless.allocation.search.rounding import round_core, settle
+from fedreach._util.streams import generator
+from fedreach.wireless.candidates import Incumbent, curvatures, improve, promising, repaired
+from fedreach.wireless.exact import Needs, allocate, priced
+from fedreach.wireless.search import round_core, settle
 
 from .instances import KINDS, gigahertz, megahertz, odd
 from .test_knapsack import covers, drawn

@@ -7,13 +7,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedreach.errors import ConfigError
-from fedreach.streams import generator
-from fedreach.wireless import cost
-from fedreach.wireless.allocation import Allocation, AllocationProblem
-from fedreach.wireless.allocation.rules import RULES, AllocationRule, Equal, Exact, Greedy, Random
-from fedreach.wireless.allocation.rules.base import frequency_alone, own_frequency, printed_frequency
-from fedreach.wireless.allocation.rules.greedy import handed_out, marginal_gains
+from fedreach._util.errors import ConfigError
+from fedreach._util.streams import generator
+from fedreach.wireless import problem as cost
+from fedreach.wireless.problem import Allocation, AllocationProblem
+from fedreach.wireless.rules import (
+    RULES,
+    AllocationRule,
+    Equal,
+    Exact,
+    Greedy,
+    Random,
+    frequency_alone,
+    handed_out,
+    marginal_gains,
+    own_frequency,
+    printed_frequency,
+)
 
 from .brute import drawn
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedreach.errors import ConfigError, InfeasibleError
-from fedreach.wireless.allocation.search.solve import solve
-from fedreach.wireless.channel import bits_per_second, path_gain, watts
+from fedreach._util.errors import ConfigError, InfeasibleError
+from fedreach.wireless.radio import bits_per_second, path_gain, watts
+from fedreach.wireless.solve import solve
 
 from .benchmarked import oracles
 from .brute import G1, G2, brute, drawn, scaled
@@ -22,7 +22,7 @@ few = settings(max_examples=8, deadline=None)
 def proof_even_of_few_clients():
     """Let no problem be so small that all its sets are tried: the proof is what is tested here."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedreach.wireless.allocation.search.solve.FEW_COVERS", 0)
+        patch.setattr("fedreach.wireless.solve.FEW_COVERS", 0)
         yield
 
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from fedreach.errors import ConfigError, InfeasibleError
-from fedreach.streams import generator
-from fedreach.wireless.allocation.search.solve import solve
+from fedreach._util.errors import ConfigError, InfeasibleError
+from fedreach._util.streams import generator
+from fedreach.wireless.solve import solve
 
 from .brute import brute
 from .instances import KINDS, gigahertz, megahertz, odd
@@ -15,7 +15,7 @@ from .instances import KINDS, gigahertz, megahertz, odd
 def proof_even_of_few_clients():
     """Let no problem be so small that all its sets are tried: the proof is what is tested here."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedreach.wireless.allocation.search.solve.FEW_COVERS", 0)
+        patch.setattr("fedreach.wireless.solve.FEW_COVERS", 0)
         yield
 
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach.errors import ConfigError, InfeasibleError
-from fedreach.streams import generator
-from fedreach.wireless.allocation import AllocationProblem, exact
-from fedreach.wireless.allocation.baselines import sqrt_sort
-from fedreach.wireless.allocation.baselines.sorting import cover, energy_per_example
+from fedreach._util.errors import ConfigError, InfeasibleError
+from fedreach._util.streams import generator
+from fedreach.wireless import exact
+from fedreach.wireless.baselines import cover, energy_per_example, sqrt_sort
+from fedreach.wireless.problem import AllocationProblem
 
 from .brute import brute, drawn
 

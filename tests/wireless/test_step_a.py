@@ -5,9 +5,10 @@ from itertools import chain, combinations
 import numpy as np
 import pytest
 
-from fedreach.streams import generator
-from fedreach.wireless.allocation import Allocation, AllocationProblem, exact
-from fedreach.wireless.allocation.baselines import best_shares
+from fedreach._util.streams import generator
+from fedreach.wireless import exact
+from fedreach.wireless.baselines import best_shares
+from fedreach.wireless.problem import Allocation, AllocationProblem
 
 from .brute import drawn, scaled
 

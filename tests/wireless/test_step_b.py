@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedreach.errors import ConfigError
-from fedreach.streams import generator
-from fedreach.wireless.allocation import Allocation, AllocationProblem, exact
-from fedreach.wireless.allocation.baselines import best_frequencies, best_shares
-from fedreach.wireless.allocation.rules.base import frequency_alone
+from fedreach._util.errors import ConfigError
+from fedreach._util.streams import generator
+from fedreach.wireless import exact
+from fedreach.wireless.baselines import best_frequencies, best_shares
+from fedreach.wireless.problem import Allocation, AllocationProblem
+from fedreach.wireless.rules import frequency_alone
 
 from .benchmarked import dual_step
 from .brute import drawn

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedreach.wireless.allocation.search.thresholds import nearest_thresholds
+from fedreach.wireless.candidates import nearest_thresholds
 
 # Divergences repeat, and some are infinite; the threshold may be one of them.
 FAR = st.sampled_from([0.0, 0.1, 0.2, 0.25, 0.7, math.inf])

@@ -5,7 +5,7 @@ from functools import cache
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedreach.flower import FlowerExperiment
+from fedreach.flower.experiment import FlowerExperiment
 from flower_app.task import experiment_of
 
 app = ClientApp()

@@ -7,7 +7,7 @@ pyproject.toml.
 
 from pathlib import Path
 
-from fedreach.flower import FlowerTables
+from fedreach.flower.tables import FlowerTables
 
 setup = FlowerTables(Path(__file__).with_name("hospitals.toml"))
 client = setup.client_app()

@@ -12,11 +12,13 @@ from torch import nn
 import fedreach
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
-from fedreach.federation.selection import PowerOfChoice
+from fedreach.federation.selection.losses import PowerOfChoice
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedProx
 from fedreach.federation.weighting import ByEntropy
-from fedreach.flower import ClientData, FedReachStrategy, client_app
+from fedreach.flower.app import client_app
+from fedreach.flower.local import ClientData
+from fedreach.flower.strategy import FedReachStrategy
 
 FEDERATION = Federation(
     PowerOfChoice(candidates=4), ByEntropy(), FedProx(mu=0.1), LocalSGD(rate=0.1), Average(), cohort=2, seed=0

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from flwr.app import Context
 
-from fedreach.flower import FlowerExperiment
+from fedreach.flower.experiment import FlowerExperiment
 
 HERE = Path(__file__).parent
 

@@ -13,6 +13,9 @@ from typing import Any, NoReturn
 import click
 
 import fedreach
+from fedreach._util.errors import OUT_OF_MEMORY, DataError, FedReachError, nearest, of_system
+from fedreach._util.processes import ONE_THREAD
+from fedreach._util.tables import visible_lines
 from fedreach.cli import (
     allocate,
     compare,
@@ -27,9 +30,6 @@ from fedreach.cli import (
     verify,
 )
 from fedreach.cli.options import InterruptError, promise_json, say_json
-from fedreach.errors import OUT_OF_MEMORY, DataError, FedReachError, nearest, of_system
-from fedreach.tables import visible_lines
-from fedreach.threads import ONE_THREAD
 
 
 class Commands(click.Group):

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from fedreach._util.errors import ConfigError
+from fedreach._util.tables import csv_text, text_table
 from fedreach.cli import options
 from fedreach.cli.options import InterruptError
-from fedreach.errors import ConfigError
-from fedreach.tables import csv_text
-from fedreach.text_tables import text_table
 
 if TYPE_CHECKING:
-    from fedreach.planning.plan import Plan
-    from fedreach.wireless.allocation.problem import Solution
+    from fedreach.wireless.planning import Plan
+    from fedreach.wireless.problem import Solution
 
 LISTED = 40  # clients in the table on the terminal
 
@@ -65,10 +64,8 @@ def allocate(clients: Path, figure: Path | None, out: Path | None, quiet: bool, 
     last is ready + joules-price x joules of all), with a proven bound on every other; and what 10 % more bandwidth
     or examples would change.
     """
-    from fedreach.planning import records
-    from fedreach.planning.plan import plan
-    from fedreach.planning.question import Question
-    from fedreach.planning.table import COLUMNS, clients_of, read_table
+    from fedreach.wireless import planning
+    from fedreach.wireless.planning import COLUMNS, Question, clients_of, plan, read_table
 
     question = Question(**asked)
     options.check_figure(figure)
@@ -81,7 +78,7 @@ def allocate(clients: Path, figure: Path | None, out: Path | None, quiet: bool, 
         answer = plan(table, question, progress=lambda line: None if silent else click.echo(line, err=True))
     except KeyboardInterrupt:
         raise InterruptError("Interrupted before there was an answer.") from None
-    record = records.record(answer)
+    record = planning.record(answer)
     if as_json:
         options.answer(record)
     else:
@@ -91,7 +88,7 @@ def allocate(clients: Path, figure: Path | None, out: Path | None, quiet: bool, 
         out.write_text(csv_text(record["clients"]), encoding="utf-8")
         click.echo(f"Wrote {out}", err=as_json)
     if figure is not None:
-        from fedreach.report.figures.allocation import allocation
+        from fedreach.report.figures.costs import allocation
 
         options.save_figure(allocation(record["clients"], record["seconds"]), figure, as_json=as_json)
     if answer.interrupted:

@@ -9,13 +9,13 @@ from typing import Any
 
 import pydantic
 
-from fedreach import registry
-from fedreach.config import parts
-from fedreach.config.messages import explained
-from fedreach.config.options import options_model
-from fedreach.config.reading import toml_value
-from fedreach.config.sections import Choice
-from fedreach.errors import ConfigError, nearest
+from fedreach._util import registry
+from fedreach._util.errors import ConfigError, nearest
+from fedreach.experiment import components
+from fedreach.experiment.load import toml_value
+from fedreach.experiment.messages import explained
+from fedreach.experiment.options import options_model
+from fedreach.experiment.schema import Choice
 from fedreach.testing import verify
 from fedreach.testing.base import CheckResults
 
@@ -138,7 +138,7 @@ def _made(kind: str, name: str, thing: Any, options: dict[str, Any], base: Path)
             said = " ".join(f"--set {'.'.join(map(str, path))}: {message}" for path, message in problems)
             raise ConfigError(said) from error
     try:
-        return parts.make(kind, Choice.model_validate({"name": name, **options}), base)
+        return components.make(kind, Choice.model_validate({"name": name, **options}), base)
     except ConfigError:
         raise
     except Exception as error:

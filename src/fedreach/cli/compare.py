@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fedreach.cli import options, table
+from fedreach._util.errors import FedReachError
+from fedreach.cli import options, run
 from fedreach.cli.report import write
-from fedreach.errors import FedReachError
 
 if TYPE_CHECKING:
-    from fedreach.experiments.jobs import ComparisonStatus
+    from fedreach.experiment.workers import ComparisonStatus
 
 
 @click.command(
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 )
 @options.config
 @options.overrides
-@table.of_table
+@run.of_table
 @click.option("--seeds", type=click.IntRange(1, 10_000), help="Use the seeds 0, 1, ..., N-1.")
 @click.option(
     "--detect",
@@ -83,22 +83,21 @@ def compare(
     With --detect the number of seeds follows from the spread of a pilot (Stein's two stages); each pair is then
     decided, or told how many seeds would decide it.
     """
-    from fedreach.experiments.compare import compare as compare_all
-    from fedreach.experiments.executors import chosen
-    from fedreach.experiments.sweep import sweep
-    from fedreach.report.detect import seeds_to_detect
-    from fedreach.study import terminal
+    from fedreach.api import terminal
+    from fedreach.experiment.compare import chosen, sweep
+    from fedreach.experiment.compare import compare as compare_all
+    from fedreach.report.read import seeds_to_detect
 
     machines = chosen(executor, address)
     asked = {"seeds": None if seeds is None else list(range(seeds)), "detect_points": detect, "most_seeds": most}
     given = {key if key == "seeds" else f"statistics.{key}": value for key, value in asked.items() if value is not None}
-    own = table.overrides(config, data, client, label, targets, group, time, participants, quiet=quiet or as_json)
+    own = run.table_overrides(config, data, client, label, targets, group, time, participants, quiet=quiet or as_json)
     experiment, base = options.load(
         config,
         [*own, *overrides, *(f"{key}={value}" for key, value in given.items())],
         device,
         tracked,
-        default=table.default(label, targets),
+        default=run.default_template(label, targets),
     )
     if most is not None and experiment.plan.detect_points is None:
         raise click.UsageError("--most is for --detect, whose rule may ask for many seeds.")

@@ -1,13 +1,180 @@
-"""``fedreach doctor``: what works on this machine, what is missing, and which command mends it."""
+"""`fedreach doctor`."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import os
+import re
+import shlex
+import shutil
+import tempfile
+from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
 
 import click
 
 from fedreach.cli import options
+
+# --- What this machine offers to FedReach, looked at one by one: what works, what is missing, and what mends it
+
+LEAST_FREE_GB = 1.0
+FOR_WORK_ON_FEDREACH = {"oracles", "bench", "browser", "docs", "mutate", "dev"}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at.
+
+    Args:
+        name: What it is.
+        works: Whether it does what it is there for.
+        found: What was found, in a few words.
+        mend: What to do where it does not work.
+        core: Whether nothing trains without it.
+    """
+
+    name: str
+    works: bool
+    found: str
+    mend: str = ""
+    core: bool = False
+
+
+def checks(folder: Path) -> list[Check]:
+    """Look at everything; `folder` is where runs are to be written."""
+    from fedreach.data.sets.download import data_folder
+
+    cache = "a folder of yours, with XDG_CACHE_HOME=FOLDER"
+    return [
+        packages(),
+        *torch(),
+        compiler(),
+        writable("run folder", folder, "another folder, with --out", core=True),
+        disk(folder),
+        _cache(cache),
+        data(data_folder()),
+        *extras(),
+    ]
+
+
+def packages() -> Check:
+    """Whether all that FedReach requires is installed; versions are pip's affair (`pip check`)."""
+    needed = [name for name, extra in _requirements() if extra is None]
+    missing = [name for name in needed if not _installed(name)]
+    found = f"not installed: {', '.join(missing)}" if missing else f"all {len(needed)} that are required"
+    return Check("packages", not missing, found, f"pip install {' '.join(missing)}", core=True)
+
+
+def torch() -> list[Check]:
+    """The build of torch, its threads, and what it trains on beside the CPU."""
+    try:
+        import torch
+    except (ImportError, OSError) as error:  # OSError: a library that torch was built for is not there
+        return [Check("torch", False, f"cannot be imported: {error}", "pip install --force-reinstall torch", core=True)]
+    built = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "for CPUs"
+    threads = f"{torch.get_num_threads()} threads of {os.cpu_count()} cores"
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    what = (
+        "install a torch build for it, see pytorch.org" if not torch.version.cuda else "see whether nvidia-smi lists it"
+    )
+    return [
+        Check("torch", True, f"{torch.__version__} built {built}, {threads}", core=True),
+        Check("GPU", bool(gpus), ", ".join(gpus) or "none that torch sees: CPUs train", f"if there is one, {what}"),
+    ]
+
+
+def compiler() -> Check:
+    """Whether the C of the fastest engine is there, compiled if need be, and can be loaded."""
+    from fedreach.engines.native.library import NoLibraryError, library
+
+    mend = "install a C compiler (Debian: apt install gcc; macOS: xcode-select --install), or name one with CC=..."
+    try:
+        library()
+    except NoLibraryError as error:
+        return Check("C engine", False, f"{error}: a slower engine trains", mend)
+    return Check("C engine", True, "compiled and loaded")
+
+
+def writable(name: str, folder: Path, instead: str, *, core: bool = False) -> Check:
+    """Whether files can be written to a folder, or to where it would be made; nothing stays behind."""
+    place = folder.absolute()
+    while not (place.exists() or place.is_symlink()):
+        place = place.parent
+    mend = f"make {place} a folder that you may write to, or take {instead}"
+    try:
+        with tempfile.TemporaryFile(dir=place) as file:
+            file.write(b"fedreach")
+    except OSError as error:
+        return Check(name, False, f"{folder}: {error.strerror}", mend, core)
+    return Check(name, True, f"{folder} can be written to", core=core)
+
+
+def disk(folder: Path) -> Check:
+    """Whether there is room for runs."""
+    place = folder.absolute()
+    while not place.exists():
+        place = place.parent
+    free_gb = shutil.disk_usage(place).free / 1e9
+    return Check("disk", free_gb >= LEAST_FREE_GB, f"{free_gb:.1f} GB free at {folder}", "free some space")
+
+
+def data(folder: Path) -> Check:
+    """Whether the data folder is there; the digits come with FedReach and need none."""
+    if folder.is_dir():
+        return Check("data folder", True, str(folder))
+    if os.environ.get("FEDREACH_DATA"):
+        return Check(
+            "data folder",
+            False,
+            f"FEDREACH_DATA names {folder}, which is no folder",
+            f"mkdir -p {shlex.quote(str(folder))}",
+        )
+    return Check("data folder", True, f"{folder} is made by the first download")
+
+
+def extras() -> list[Check]:
+    """Which of the extras are installed, with all that they bring."""
+    found: dict[str, list[str]] = {}
+    for name, extra in _requirements():
+        if extra is not None and extra not in FOR_WORK_ON_FEDREACH:
+            found.setdefault(extra, []).append(name)
+    made = []
+    for extra, names in found.items():
+        missing = [name for name in names if not _installed(name)]
+        said = f"not installed: {', '.join(missing)}" if missing else ", ".join(names)
+        made.append(Check(f"extra {extra}", not missing, said, f"pip install 'fedreach[{extra}]'"))
+    return made
+
+
+def _cache(instead: str) -> Check:
+    from fedreach._util.files import cache_folder
+
+    try:
+        folder = cache_folder()
+    except RuntimeError as error:  # some users have no home, as in containers
+        return Check("cache folder", False, str(error), f"take {instead}")
+    return writable("cache folder", folder, instead)
+
+
+def _requirements() -> list[tuple[str, str | None]]:
+    """Return the names of what FedReach requires, each with the extra that it is for."""
+    made = []
+    for line in metadata.requires("fedreach") or []:
+        name, extra = re.match(r"[\w.-]+", line), re.search(r"extra == ['\"]([\w-]+)['\"]", line)
+        if name:
+            made.append((name[0], extra[1] if extra else None))
+    return made
+
+
+def _installed(name: str) -> bool:
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+# -------------------- ``fedreach doctor``: what works on this machine, what is missing, and which command mends it
 
 
 @click.command(epilog="Examples:\n\n\b\n  fedreach doctor\n  fedreach doctor --out study/runs --json")
@@ -18,9 +185,8 @@ def doctor(out: Path, as_json: bool) -> None:
 
     Ends with 0 if the core works, whatever else is missing; with 1 if it does not.
     """
-    from fedreach.cli.health import checks
-    from fedreach.errors import FedReachError
-    from fedreach.tables import visible_lines
+    from fedreach._util.errors import FedReachError
+    from fedreach._util.tables import visible_lines
 
     found = checks(out)
     broken = [check.name for check in found if check.core and not check.works]

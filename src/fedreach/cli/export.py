@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import click
 
+from fedreach._util.errors import ConfigError
 from fedreach.cli import options
-from fedreach.errors import ConfigError
 
 WHAT = {
     "torch": "a folder whose predict.py needs numpy and torch alone",
@@ -75,7 +75,7 @@ def _rule(
     base: Path | None,
     force: bool,
 ) -> tuple[dict[str, Any], list[str]]:
-    from fedreach.serving.export import export as write
+    from fedreach.deploy.program import export as write
 
     saved = write(folder, out, which or "last", cluster=cluster, base=base, force=force)
     said = {"method": saved.run.method, "seed": saved.run.seed, "round": saved.round, "rule": repr(saved.rule)}
@@ -95,9 +95,9 @@ def _model(
     plain: bool,
     force: bool,
 ) -> tuple[dict[str, Any], list[str]]:
-    from fedreach.serving.deployed import origin
-    from fedreach.trained import load
-    from fedreach.trained.export import export as write
+    from fedreach.deploy.deployed import origin
+    from fedreach.deploy.export import export as write
+    from fedreach.deploy.saved import load
 
     done = write(load(folder, which, cluster=cluster, base=base), out, form, plain=plain, force=force)
     keys = ("name", "method", "seed", "model", "cluster", "round", "rule")

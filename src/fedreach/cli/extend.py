@@ -46,15 +46,15 @@ def extend(
     stopping that ended it, and what clients keep between rounds, which a finished run lets go of. Interrupted, the same
     command goes on.
     """
+    from fedreach._util.errors import ConfigError
+    from fedreach.api import terminal
     from fedreach.cli.compare import end
     from fedreach.cli.run import tell
-    from fedreach.config.sections import Experiment
-    from fedreach.errors import ConfigError
-    from fedreach.experiments.extend import extend_comparison, extend_run
+    from fedreach.experiment.extend import extend_comparison, extend_run
+    from fedreach.experiment.schema import Experiment
     from fedreach.runs.folder import RunFolder
     from fedreach.runs.identity import run_of
     from fedreach.runs.schema import ComparisonRecord, SweepRecord
-    from fedreach.study import terminal
 
     figure_formats, silent, base = options.figure_formats(formats), quiet or as_json, base.resolve()
     if (folder / SweepRecord.FILE).exists():

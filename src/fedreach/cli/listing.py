@@ -10,15 +10,15 @@ from typing import Any
 
 import click
 
-from fedreach import registry
-from fedreach.cli import completing, options
-from fedreach.errors import ConfigError, nearest
+from fedreach._util import registry
+from fedreach._util.errors import ConfigError, nearest
+from fedreach.cli import options
 
 
 @click.command(
     "list", epilog="Examples:\n\n\b\n  fedreach list\n  fedreach list selection\n  fedreach list data --json"
 )
-@click.argument("kind", required=False, shell_complete=completing.kinds)
+@click.argument("kind", required=False, shell_complete=options.kinds)
 @options.as_json
 def list_(kind: str | None, as_json: bool) -> None:
     """Show what there is, with one line, when to use it, the options and a reference each."""
@@ -38,7 +38,7 @@ def list_(kind: str | None, as_json: bool) -> None:
 @options.as_json
 def init(folder: Path, as_json: bool) -> None:
     """Write commented templates: an experiment, an own policy and weighting, an own data set."""
-    from fedreach.config.templates import write_templates
+    from fedreach.experiment.templates import write_templates
 
     written = write_templates(folder)
     if as_json:
@@ -74,7 +74,7 @@ def entries(kinds: Sequence[str]) -> list[dict[str, Any]]:
 
 def _entry(kind: str, name: str, thing: Any) -> dict[str, Any]:
     if kind == "data":
-        from fedreach.data.sets.catalogue import names as known_sets
+        from fedreach.data.sets import names as known_sets
 
         known = {known.name: known for known in known_sets()}[name]
         options = dict.fromkeys(known.options, "")

@@ -1,8 +1,9 @@
-"""What several commands share: options, and how they are read."""
+"""Options that commands share."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,15 +11,108 @@ from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import BashComplete, CompletionItem, add_completion_class, split_arg_string
 
-from fedreach.cli import completing
-from fedreach.errors import FedReachError
+from fedreach._util import registry
+from fedreach._util.errors import FedReachError
+from fedreach._util.registry import KINDS, METHOD, VERIFIED
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fedreach.config.sections import Experiment
     from fedreach.data.federated import FederatedData
+    from fedreach.experiment.schema import Experiment
+
+
+# -------------------- What the shell offers on TAB: names of kinds and of parts, and where in an experiment they stand
+
+PLACES = {".".join((*row.path, kind)): kind for kind, row in KINDS.items() if row.path is not None}
+"""Keys of an experiment that name something, and the kinds of it."""
+
+
+def kinds(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Complete a kind."""
+    return [kind for kind in KINDS if kind.startswith(incomplete)]
+
+
+def trackers(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Complete a tracker."""
+    return [name for name in registry.table("tracker") if name.startswith(incomplete)]
+
+
+def verified_kinds(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Complete a kind that has checks."""
+    return [kind for kind in VERIFIED if kind.startswith(incomplete)]
+
+
+def parts(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete a part whose kind has checks, or else a file."""
+    asked = ctx.params.get("kind")
+    found = dict.fromkeys(
+        name
+        for kind in ([asked] if asked in VERIFIED else VERIFIED)
+        for name in registry.table(kind)
+        if name.startswith(incomplete)
+    )
+    return list(map(CompletionItem, found)) or [CompletionItem(incomplete, type="file")]
+
+
+def settings(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Complete ``method.selection=uniform``: the key, and once there is only one such key, what may stand there."""
+    key, equals, _ = incomplete.partition("=")
+    if equals:
+        kind = _kind_at(key)
+        found = {} if kind is None else {key: kind}
+    else:
+        found = {place: kind for place, kind in PLACES.items() if place.startswith(key)}
+    if len(found) > 1:
+        return list(found)
+    pairs = [f"{place}={name}" for place, kind in found.items() for name in registry.table(kind)]
+    return [pair for pair in pairs if pair.startswith(incomplete)]
+
+
+def _kind_at(key: str) -> str | None:
+    """Return what kind of thing a key of an experiment names.
+
+    Example:
+        >>> _kind_at("method.selection"), _kind_at("methods.mine.selection.name"), _kind_at("local.rate")
+        ('selection', 'selection', None)
+    """
+    steps = key.removesuffix(".name").split(".")
+    if steps[0] == "methods" and len(steps) == 3:
+        steps = [*METHOD, steps[2]]
+    return PLACES.get(".".join(steps))
+
+
+class Bash(BashComplete):
+    """bash takes ``a.b=c`` for three words, of which it completes the last; commands see one word."""
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        shown, last = split_arg_string(os.environ["COMP_WORDS"]), int(os.environ["COMP_CWORD"])
+        words: list[str] = []
+        joined = False  # to the word before
+        for word in shown[1 : last + 1]:
+            if words and (joined or word == "="):
+                words[-1] += word
+            else:
+                words.append(word)
+            joined = word == "="
+        return words, words.pop() if last < len(shown) else ""
+
+    def format_completion(self, item: CompletionItem) -> str:
+        if "=" not in split_arg_string(os.environ["COMP_WORDS"]):  # it stands in no word, or parts none
+            return super().format_completion(item)
+        _, incomplete = self.get_completion_args()
+        before = incomplete[: incomplete.rfind("=") + 1]
+        if before.startswith("-"):  # --option=value
+            before = before.partition("=")[2]
+        return f"{item.type},{item.value.removeprefix(before)}"
+
+
+add_completion_class(Bash)
+
+
+# -------------------- What several commands share: options, and how they are read
 
 LOG_WIDTH = 220  # of tables that go to a file or a pipe
 JSON = "fedreach.json"  # where the document of a call that is to print one is kept
@@ -30,7 +124,7 @@ overrides = click.option(
     "overrides",
     multiple=True,
     metavar="A.B=C",
-    shell_complete=completing.settings,
+    shell_complete=settings,
     help="Override an option, such as local.rate=0.05. Repeatable.",
 )
 seed = click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Default: the first of `seeds`.")
@@ -55,7 +149,7 @@ track = click.option(
     "tracked",
     multiple=True,
     metavar="NAME",
-    shell_complete=completing.trackers,
+    shell_complete=trackers,
     help="Write the rounds for tensorboard, mlflow, csv, or FILE.py:NAME of your own, too. Repeatable.",
 )
 quiet = click.option("-q", "--quiet", is_flag=True, help="No progress.")
@@ -120,8 +214,8 @@ def load(
     default: Path | None = None,
 ) -> tuple[Experiment, Path]:
     """Return the experiment and the folder that its files are relative to; `default`: that without a file."""
-    from fedreach.config.load import load
-    from fedreach.config.paths import folder_of
+    from fedreach.experiment.components import folder_of
+    from fedreach.experiment.load import load
 
     if device is not None:
         overrides = [*overrides, f"engine.device={device}"]
@@ -132,8 +226,8 @@ def load(
 
 def federated(experiment: Experiment, base: Path) -> FederatedData:
     """Return the data of an experiment's first seed."""
-    from fedreach.config.user_code import locate_user_errors
-    from fedreach.experiments.build import Builder
+    from fedreach.experiment.build import Builder
+    from fedreach.experiment.components import locate_user_errors
 
     with locate_user_errors(experiment, base):
         builder = Builder(experiment, base)
@@ -142,8 +236,8 @@ def federated(experiment: Experiment, base: Path) -> FederatedData:
 
 def compared(experiment: Experiment, base: Path) -> FederatedData:
     """Return the data of a comparison's first seed, which all its methods take."""
-    from fedreach.config.user_code import locate_user_errors
-    from fedreach.experiments.build import Builder
+    from fedreach.experiment.build import Builder
+    from fedreach.experiment.components import locate_user_errors
 
     with locate_user_errors(experiment, base):
         builder = Builder(experiment, base)
@@ -152,7 +246,7 @@ def compared(experiment: Experiment, base: Path) -> FederatedData:
 
 def figure_formats(text: str) -> tuple[str, ...] | None:
     """Return the formats of files in a comma separated list, checked; None where no figures are to be drawn at all."""
-    from fedreach.report.figures.saving import check_formats
+    from fedreach.report.figures.style import check_formats
 
     found = tuple(part.strip().lower() for part in text.split(",") if part.strip())
     if found == ("none",):
@@ -165,7 +259,7 @@ def figure_formats(text: str) -> tuple[str, ...] | None:
 
 def check_figure(path: Path | None) -> None:
     """Refuse the path of a figure that does not end in a format; before the work whose result is drawn."""
-    from fedreach.report.figures.saving import check_formats
+    from fedreach.report.figures.style import check_formats
 
     if path is not None:
         check_formats([path.suffix[1:].lower() or "none"])
@@ -173,7 +267,7 @@ def check_figure(path: Path | None) -> None:
 
 def save_figure(figure: Figure, path: Path, *, as_json: bool) -> None:
     """Write a figure to a path that `check_figure` accepts, and say so."""
-    from fedreach.report import save
+    from fedreach.report.figures.style import save
 
     path.parent.mkdir(parents=True, exist_ok=True)
     save(figure, path.with_suffix(""), [path.suffix[1:].lower()])

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fedreach._util.errors import ConfigError
 from fedreach.cli import options
-from fedreach.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedreach.config.sections import Experiment
     from fedreach.data.federated import FederatedData
+    from fedreach.experiment.schema import Experiment
 
 
 @click.command(
@@ -51,7 +51,7 @@ def partition(
         data.partition.save(save)
         click.echo(f"Saved {save}", err=as_json)
     if plot is not None:
-        from fedreach.report import partition_heatmap
+        from fedreach.report.figures.clients import partition_heatmap
 
         if not data.dataset.num_classes:
             raise ConfigError("--plot draws who holds which class, and targets are numbers. Leave it out.")
@@ -63,9 +63,9 @@ def partition(
 
 def _text(experiment: Experiment, data: FederatedData, width: int) -> str:
     """Return the statistics of a partition and, for up to 60 clients, who holds what."""
-    from fedreach.data.partition import statistics
-    from fedreach.study import terminal
-    from fedreach.text_tables import folded, text_table
+    from fedreach._util.tables import folded, text_table
+    from fedreach.api import terminal
+    from fedreach.data.assignment import statistics
 
     d, federation = data.dataset, f"federation {data.digest()}"
     summary = "\n".join(folded(terminal.summary(experiment, data), width))

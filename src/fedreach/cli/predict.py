@@ -7,9 +7,9 @@ from typing import Literal
 
 import click
 
+from fedreach._util.errors import ConfigError
+from fedreach._util.tables import visible_lines
 from fedreach.cli import options
-from fedreach.errors import ConfigError
-from fedreach.tables import visible_lines
 
 
 @click.command(
@@ -46,11 +46,11 @@ def predict(
     RUN is a run folder, a comparison's, or what `fedreach export --to safetensors` wrote. Where the run has a serving
     rule, each client is served by all of its rows and no label; which decision was taken is said for each.
     """
+    from fedreach.deploy import deployed
+    from fedreach.deploy.export import predicted
+    from fedreach.deploy.saved import load
+    from fedreach.deploy.weights import put
     from fedreach.runs.identity import folder_of_run
-    from fedreach.serving import deployed
-    from fedreach.trained import load
-    from fedreach.trained.export import predicted
-    from fedreach.trained.file import put
 
     if file is None and not schema:
         raise click.UsageError("Missing argument 'FILE', of rows to predict. --schema prints what must stand in it.")

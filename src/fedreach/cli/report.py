@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fedreach._util.errors import FedReachError
 from fedreach.cli import options
-from fedreach.errors import FedReachError
 
 if TYPE_CHECKING:
-    from fedreach.report import ReportPaths
+    from fedreach.report.numbers import Comparison
     from fedreach.report.sweep import SweepPaths
-    from fedreach.report.values import Comparison
+    from fedreach.report.write import ReportPaths
 
 
 @click.command(
@@ -63,11 +63,11 @@ def report(
 
 def _track(folders: Sequence[Path], names: Sequence[str]) -> None:
     """Tell trackers of runs that were run before; fail if one fails."""
-    from fedreach.config.sections import Experiment
-    from fedreach.config.trackers import trackers_of, with_trackers
+    from fedreach.experiment.options import trackers_of, with_trackers
+    from fedreach.experiment.schema import Experiment
     from fedreach.runs.folder import RunFolder
     from fedreach.runs.schema import ComparisonRecord
-    from fedreach.runs.trackers.tracked import Named, tell_again
+    from fedreach.runs.trackers import Named, tell_again
 
     experiment, failed = with_trackers(Experiment(), names, Path.cwd()), dict[str, str]()
     for folder in folders:
@@ -94,18 +94,18 @@ def write(
         raise click.UsageError(
             f"{swept[0]} is a sweep and has a page of its own; name its cells, {swept[0]}/cells/...."
         )
-    from fedreach.report import (
-        as_document,
-        concerns,
-        has_named_metrics,
+    from fedreach.report.analysis import has_named_metrics
+    from fedreach.report.concerns import concerns
+    from fedreach.report.formats import (
         terminal_contrasts,
         terminal_metrics,
         terminal_serving,
         terminal_table,
         terminal_theory,
         terminal_tuning,
-        write_report,
     )
+    from fedreach.report.records import as_document
+    from fedreach.report.write import write_report
 
     written = write_report(folders, out, formats=formats, paper=paper)
     analysis = written.analysis
@@ -133,10 +133,9 @@ def write(
 
 def _write_sweep(folder: Path, out: Path, formats: tuple[str, ...] | None, as_json: bool, paper: str | None) -> None:
     """Do the same for a sweep."""
-    from fedreach.report.render.formats import terminal_text
-    from fedreach.report.render.sweep import as_sweep_document
-    from fedreach.report.render.tuning import tabulate_tuning, words_of
-    from fedreach.report.sweep import write_sweep_report
+    from fedreach.report.formats import terminal_text
+    from fedreach.report.sweep import as_sweep_document, write_sweep_report
+    from fedreach.report.tables import tabulate_tuning, words_of
 
     written = write_sweep_report(folder, out, formats=formats, paper=paper)
     swept = written.swept
@@ -158,7 +157,7 @@ def _with_references(paper: tuple[Path, ...], comparison: Comparison) -> tuple[P
     """Return what was made for a paper, with its bibliography; nothing where nothing was."""
     if not paper:
         return paper
-    from fedreach.study.citing import write_bibliography
+    from fedreach.api.comparison import write_bibliography
 
     return (*paper, write_bibliography(comparison, paper[0].parent))
 

@@ -2,20 +2,134 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedreach.cli import options, table
-from fedreach.errors import ConfigError
+from fedreach._util.errors import ConfigError
+from fedreach.cli import options
 
 if TYPE_CHECKING:
-    from fedreach.config.sections import Experiment
-    from fedreach.engines.parallel.ranks import Ranks
+    from fedreach.engines.distributed import Ranks
+    from fedreach.experiment.schema import Experiment
     from fedreach.runs.schema import Result
+
+
+# -------------------- A table of one's own on the command line: its columns and clients, as options of an experiment
+
+_OPTIONS = (
+    click.option("--data", type=options.path, help="Your own table, .csv or .parquet: a row an example."),
+    click.option("--client", metavar="COLUMN", help="With --data: who holds each row."),
+    click.option("--label", metavar="COLUMN", help="With --data: the class of each row."),
+    click.option(
+        "--target",
+        "targets",
+        metavar="COLUMN",
+        multiple=True,
+        help="With --data, in place of --label: the number to predict. Repeatable.",
+    ),
+    click.option("--group", metavar="COLUMN", help="With --data: rows of one are held out together, as a patient's."),
+    click.option("--time", metavar="COLUMN", help="With --data: the latest rows are held out."),
+    click.option(
+        "--participants",
+        help='With --data: how many train, or who: north,"St. Mary, London". Default: 40 % of the clients.',
+    ),
+)
+
+
+def of_table(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options of a table of one's own."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def default_template(label: str | None, targets: Sequence[str]) -> Path | None:
+    """Return the experiment that a table of one's own is put into; None: none was given."""
+    from fedreach.experiment.load import OF_CLASSES, OF_NUMBERS
+
+    return OF_NUMBERS if targets else OF_CLASSES if label is not None else None
+
+
+def table_overrides(
+    config: Path | None,
+    data: Path | None,
+    client: str | None,
+    label: str | None,
+    targets: Sequence[str],
+    group: str | None,
+    time: str | None,
+    participants: str | None,
+    *,
+    quiet: bool,
+) -> list[str]:
+    """Return what the options of `of_table` set, as ``--set`` would.
+
+    The table is read here once, so that what is wrong with it is said first, with what was found in it.
+
+    Raises:
+        ConfigError: If one goes without the others, or a column or client is not there.
+        DataError: If the table cannot be used.
+    """
+    if data is None:
+        rest = {"group": group, "time": time, "participants": participants}
+        given = {"client": client, "label": label, "target": targets or None, **rest}
+        for name, value in given.items():
+            if value is not None:
+                raise ConfigError(f"--{name} goes with --data, a table in a .csv or .parquet file.")
+        return []
+    if config is not None:
+        raise ConfigError("--data goes without a file: in one, say [data] and [partition] as `fedreach init` shows.")
+    if client is None or (label is None and not targets):
+        raise ConfigError(
+            "--data needs --client and --label: the columns that name each row's client and its class. A number to "
+            "predict is --target instead of --label."
+        )
+    if label is not None and targets:
+        raise ConfigError("--label names a class and --target a number to predict: give one of the two.")
+    from fedreach.data.own import of_file
+    from fedreach.data.splits import ids_of
+    from fedreach.experiment.load import names_in
+
+    predicted = {"label": label} if label is not None else {"target": targets[0] if len(targets) == 1 else [*targets]}
+    columns = {"client": client, **predicted, "group": group, "time": time}
+    columns = {option: column for option, column in columns.items() if column is not None}
+    table = of_file(data, **columns)
+    asked: list[str] | int | None = None
+    if participants is not None:
+        asked = names_in(participants)
+        asked = int(asked[0]) if len(asked) == 1 and asked[0] == str(_whole(asked[0])) else asked
+    found = ids_of(asked, table.owner_names)
+    count = found if isinstance(found, int) else len(set(found))
+    set_ = {
+        "name": data.stem,
+        # Who holds what and what is held out is the table's, for every seed; who takes part is drawn, unless named.
+        "partition": {"name": "natural", "seed": 0},
+        "population.participants": count if isinstance(found, int) else asked,
+        "method.cohort": min(5, count),
+        "data": {"name": data.as_posix(), **columns},
+    }
+    if participants is None and not quiet:
+        who = f"{count} of the {len(table.owner_names)} clients (40 %) take part, drawn by each seed"
+        click.echo(f"{who}; --participants says how many, or who", err=True)
+    return [f"{key}={_toml(value)}" for key, value in set_.items()]
+
+
+def _toml(value: object) -> str:
+    """Return a value as TOML writes it."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_toml(inner)}" for key, inner in value.items()) + "}"
+    return json.dumps(value)
+
+
+def _whole(text: str) -> int | None:
+    """Return a whole number, of which 007 is none: that is a name."""
+    return int(text) if text.isdecimal() and text.isascii() else None
 
 
 @click.command(
@@ -25,7 +139,7 @@ if TYPE_CHECKING:
 )
 @options.config
 @options.overrides
-@table.of_table
+@of_table
 @click.option("--method", help="Run the method of this name from [methods.NAME]; default: the parts in [method].")
 @options.seed
 @click.option("--out", type=options.path, help="Run folder. Default: runs/NAME-METHOD-seed-N.")
@@ -62,14 +176,14 @@ def run(
     Rows are appended to OUT/rounds.jsonl as rounds end. The same command again goes on where it was interrupted,
     and does nothing where the run is finished. Started by torchrun, all processes share the work of the run.
     """
-    from fedreach.experiments.run import run as run_one
+    from fedreach.api import terminal
+    from fedreach.experiment.run import run as run_one
     from fedreach.runs.schema import CHECKPOINT
-    from fedreach.study import terminal
 
     with _ranks(alone=explain) as ranks:
-        own = table.overrides(config, data, client, label, targets, group, time, participants, quiet=quiet or as_json)
+        own = table_overrides(config, data, client, label, targets, group, time, participants, quiet=quiet or as_json)
         experiment, base = options.load(
-            config, [*own, *overrides], device, tracked, default=table.default(label, targets)
+            config, [*own, *overrides], device, tracked, default=default_template(label, targets)
         )
         seed = experiment.seeds[0] if seed is None else seed
         folder = out or Path("runs") / f"{experiment.name}-{method or 'run'}-seed-{seed}"
@@ -99,7 +213,7 @@ def run(
 def tell(folder: Path, result: Result, as_json: bool) -> None:
     """Say how a run ended, and what it wrote."""
     from fedreach import report
-    from fedreach.study import terminal
+    from fedreach.api import terminal
 
     last, read = terminal.last_evaluation(folder), report.read([folder])
     findings = report.concerns(read)
@@ -115,8 +229,8 @@ def tell(folder: Path, result: Result, as_json: bool) -> None:
 
 
 def _explain(experiment: Experiment, base: Path, seed: int, folder: Path, as_json: bool) -> None:
-    from fedreach.experiments.run import explain
-    from fedreach.study import terminal
+    from fedreach.api import terminal
+    from fedreach.experiment.run import explain
 
     data, name, why = explain(experiment, seed=seed, folder=folder, base=base)
     if as_json:
@@ -130,6 +244,6 @@ def _ranks(*, alone: bool) -> AbstractContextManager[Ranks | None]:
     """Join the processes that torchrun started for this run; None where this one is alone, or is to be."""
     if alone or "RANK" not in os.environ or os.environ.get("WORLD_SIZE", "1") == "1":
         return nullcontext()
-    from fedreach.engines.parallel.launch import join
+    from fedreach.engines.distributed import join
 
     return join()

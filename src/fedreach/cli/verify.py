@@ -7,18 +7,18 @@ from pathlib import Path
 
 import click
 
-from fedreach.cli import completing, options
-from fedreach.errors import ConfigError, FedReachError
+from fedreach._util.errors import ConfigError, FedReachError
+from fedreach.cli import options
 
 
 @click.command(
     epilog="Examples:\n\n\b\n  fedreach verify\n  fedreach verify minimax scaffold\n"
     "  fedreach verify my_policy.py:rarely_heard\n  fedreach verify my_solvers.py:MyDyn --set alpha=0.5"
 )
-@click.argument("components", nargs=-1, shell_complete=completing.parts)
+@click.argument("components", nargs=-1, shell_complete=options.parts)
 @click.option(
     "--kind",
-    shell_complete=completing.verified_kinds,
+    shell_complete=options.verified_kinds,
     help="Type of the components, such as selection; needed where their methods do not tell.",
 )
 @click.option("--set", "given", multiple=True, metavar="NAME=VALUE", help="An option of the component. Repeatable.")

@@ -1,4 +1,4 @@
-"""What a data set is: arrays in their compact type, how to normalise them, where they come from, and their hash."""
+"""Data sets as arrays, and the specification of a partition."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from fedreach.arrays import AnyArray, Ints
-from fedreach.data.array_files import read_npz
-from fedreach.data.checks import Check, Kind, no_such_file, normalisation
-from fedreach.data.pictures import Converted, as_array, note_of
-from fedreach.data.positions import example_classes
-from fedreach.data.preparation import Preparation
-from fedreach.data.several import described, is_inputs_of_examples, layout_to_json, sample_shape
-from fedreach.data.target_scale import TargetScale
-from fedreach.errors import ConfigError, DataError, check_type, nearest
+from fedreach._util.arrays import AnyArray, Bools, Ints
+from fedreach._util.errors import ConfigError, DataError, check_type, nearest
+from fedreach.data.assignment import checked_count
+from fedreach.data.checks import Check, Kind, no_such_file, normalisation, read_npz
+from fedreach.data.images import Converted, as_array, note_of
+from fedreach.data.preparation import Preparation, TargetScale
+from fedreach.data.several import described, example_classes, is_inputs_of_examples, layout_to_json, sample_shape
 
 if TYPE_CHECKING:
-    from fedreach.data.partition import Partition
+    from fedreach.data.assignment import Partition
+
+
+# --- What a data set is: arrays in their compact type, how to normalise them, where they come from, and their hash
 
 HASHED = 2**26  # bytes that are hashed at a time
 ARRAYS = {"x": "train_x", "y": "train_y", "client": "owners", "x_test": "test_x", "y_test": "test_y"}
@@ -65,7 +66,7 @@ class Dataset:
 
     @property
     def positions(self) -> tuple[int, ...]:
-        """Shape of an example's labels where each position has one, see `fedreach.data.positions`; else ()."""
+        """Shape of an example's labels where each position has one, see `fedreach.data.several`; else ()."""
         return self.train_y.shape[1:] if self.num_classes else ()
 
     @property
@@ -105,14 +106,14 @@ class Dataset:
 
         Args:
             kind: A name of `fedreach.data.partition.PARTITIONS`, ``FILE.py:NAME`` with one's own, or a function
-                ``f(labels, clients, rng, **options)`` that returns a `fedreach.data.partition.Partition`.
+                ``f(labels, clients, rng, **options)`` that returns a `fedreach.data.assignment.Partition`.
             clients: How many there are; the owners of the samples say it for ``"natural"``.
             participants: How many take part, which share of those not excluded, or the ids of those that do;
                 ``"all"`` or None: all.
             held_out: Share of each client's samples that is held out.
             exclude_clients: Ids of clients that never train.
             exclude_labels: Clients with a sample of one of these classes never train.
-            empty: What is done about clients without samples, see `fedreach.data.partition.handle_empty`.
+            empty: What is done about clients without samples, see `fedreach.data.assignment.handle_empty`.
             **options: Of the kind, such as ``alpha``; what a kind does not know is refused where it is drawn.
 
         Example:
@@ -367,3 +368,81 @@ def from_npz(path: Path | str, *, kind: Kind | None = None, num_classes: int | N
         raise DataError(f"{path}: {said}.{nearest(unknown[0] if unknown else '', ARRAYS)}")
     arrays: dict[str, Any] = {ARRAYS[key]: array for key, array in file.items()}
     return from_arrays(**arrays, kind=kind, num_classes=num_classes, name=path.stem, source=str(path.name))
+
+
+# -------------------- Data that the server holds itself: drawn from the clients' training data, or given
+
+
+@dataclass(frozen=True, eq=False)
+class ServerData:
+    """What the server holds itself. Its labels are right: label noise is the clients' matter."""
+
+    x: AnyArray  # (s, ...) samples of the type and shape of the data set's
+    y: AnyArray  # (s,) classes, or (s, t) numbers
+
+
+def drawn_for_server(owner: Ints, examples: int, rng: np.random.Generator) -> Bools:
+    """Draw the server's examples at random from everybody's training data, but never a client's last one.
+
+    The examples are shuffled, and the first ones that are not the last of their client are taken. So every example is
+    equally likely, but for clients about to run dry. `owner` (samples,) is the client of each training example; the
+    answer flags those that the server takes.
+
+    Raises:
+        ConfigError: If `examples` is no such number, or fewer can be taken.
+
+    Example:
+        >>> taken = drawn_for_server(np.array([0, 0, 0, 1, 2, 2]), 3, np.random.Generator(np.random.Philox(0)))
+        >>> int(taken.sum()), bool(taken[3])         # client 1 has one example and keeps it
+        (3, False)
+    """
+    examples = checked_count("server_data.examples", examples, 1)
+    shuffled = rng.permutation(len(owner))
+    kept, at = np.unique(owner[shuffled][::-1], return_index=True)  # at: where each client comes last, from the end
+    spare = np.delete(shuffled, len(owner) - 1 - at)
+    if examples > len(spare):
+        raise ConfigError(
+            f"server_data.examples must be at most {len(spare)}, as each of the {len(kept)} clients keeps one of their "
+            f"{len(owner)} training examples; got {examples}."
+        )
+    taken = np.zeros(len(owner), np.bool_)
+    taken[spare[:examples]] = True
+    return taken
+
+
+def given_to_server(dataset: Dataset, data: tuple[Any, Any] | Path | str) -> ServerData:
+    """Return your own data for the server, checked like a data set.
+
+    It is (s, ...) samples and (s,) labels, or the path of an ``.npz`` file with ``x`` and ``y``: samples of the kind,
+    type and shape that the clients hold, labels of their classes.
+
+    Raises:
+        DataError: If they are not.
+
+    Example:
+        >>> from fedreach.data.sets import load
+        >>> digits = load("digits")
+        >>> given_to_server(digits, (digits.test_x[:5], digits.test_y[:5])).x.shape
+        (5, 1, 8, 8)
+    """
+    if isinstance(data, Path | str):
+        file = from_npz(data, kind=dataset.kind, num_classes=dataset.num_classes)
+        if file.owners is not None or len(file.test_y):
+            raise DataError(f"{data}: data for the server are x and y alone. Leave out client, x_test and y_test.")
+        x, y, name = file.train_x, file.train_y, str(data)
+    else:
+        check, name = Check("server_data"), "server_data"
+        x, _ = check.samples("x", data[0], dataset.kind)
+        y = check.labels("y", data[1], len(x), dataset.num_classes)
+    if y.shape[1:] != dataset.train_y.shape[1:]:
+        raise DataError(
+            f"{name} must have {dataset.train_y.shape[1:]} numbers a sample, as {dataset.name}; got {y.shape[1:]}."
+        )
+    if len(y) == 0:
+        raise DataError(f"{name} must hold at least one sample; got none.")
+    if (x.shape[1:], x.dtype) != (dataset.train_x.shape[1:], dataset.train_x.dtype):
+        raise DataError(
+            f"{name} must have samples like those of {dataset.name}, {dataset.train_x.shape[1:]} "
+            f"{dataset.train_x.dtype}; got {x.shape[1:]} {x.dtype}."
+        )
+    return ServerData(x, y)

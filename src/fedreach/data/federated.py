@@ -11,26 +11,30 @@ from typing import Any
 
 import numpy as np
 
-from fedreach.arrays import AnyArray, Ints
-from fedreach.data import own, own_huggingface, own_samples
-from fedreach.data.cells import named
+from fedreach._util.arrays import AnyArray, Ints
+from fedreach._util.errors import ConfigError, DataError, check_type
+from fedreach._util.registry import find
+from fedreach._util.streams import generator
+from fedreach._util.tables import visible
+from fedreach.data import huggingface, own, samples
+from fedreach.data.assignment import Partition, divided
+from fedreach.data.cells import ColumnOptions, named
 from fedreach.data.checks import Kind
-from fedreach.data.columns import ColumnOptions
-from fedreach.data.datasets import Dataset, Recipe, content_hash, same_fields
-from fedreach.data.held_out import APART, Together, draws, split_held_out
+from fedreach.data.datasets import (
+    Dataset,
+    Recipe,
+    ServerData,
+    content_hash,
+    drawn_for_server,
+    given_to_server,
+    same_fields,
+)
 from fedreach.data.noise import LabelNoise, corrupt
-from fedreach.data.own_data import OwnData
-from fedreach.data.partition import Partition, divided
 from fedreach.data.partition import partition as partition_of_kind
-from fedreach.data.population import Population, Ranges, draw_population, ids_of
-from fedreach.data.positions import example_classes
-from fedreach.data.preparation import Preparation
-from fedreach.data.server_data import ServerData, drawn_for_server, given_to_server
-from fedreach.data.target_scale import TargetScale
-from fedreach.errors import ConfigError, DataError, check_type
-from fedreach.registry import find
-from fedreach.streams import generator
-from fedreach.tables import visible
+from fedreach.data.preparation import Preparation, TargetScale
+from fedreach.data.several import example_classes
+from fedreach.data.splits import APART, Population, Ranges, Together, draw_population, draws, ids_of, split_held_out
+from fedreach.data.stored import OwnData
 
 Participants = int | str | Sequence[object] | None
 """How many take part, drawn by the seed; or the names of those that do; or None: 40 % of them, drawn likewise."""
@@ -117,15 +121,15 @@ class FederatedData:
             label: The column of classes, numbers or words. Or instead:
             target: The column of numbers to predict, or several; they stay as they are. The loss is ``mse`` unless a
                 method says ``huber``; both put targets on the scale of participants', see
-                `fedreach.data.target_scale.TargetScale`.
+                `fedreach.data.preparation.TargetScale`.
             columns: What is not as it looks: columns that are no inputs, kinds, words for missing values, and what
-                stands before decimals; see `fedreach.data.columns.ColumnOptions`.
+                stands before decimals; see `fedreach.data.cells.ColumnOptions`.
             group: The column of groups, such as a patient's visits: a client's rows of one are held out together or
                 trained on together. It is no input.
             time: The column of numbers or dates by which the latest rows of each client are held out. It stays an input
                 unless `columns` drops it.
             participants: How many of the clients take part, or the names of those that do. Default: 40 % at random.
-            held_out: Share of each client's rows that is held out, see `fedreach.data.held_out.split_held_out`.
+            held_out: Share of each client's rows that is held out, see `fedreach.data.splits.split_held_out`.
             seed: Of what is held out, and of who takes part where that is drawn.
             name: Of the data set, in tables and messages. Default: that of the file, else "table".
 
@@ -171,7 +175,7 @@ class FederatedData:
 
         What the Dataset draws at random, such as a turned image, is therefore drawn once. uint8 images are put on the
         scale of the participants' pixels, all else stays as it is. Pictures of Pillow are what they look like, gray or
-        RGB, see `fedreach.data.pictures.as_shown`; what was converted is told in the notes of the data set.
+        RGB, see `fedreach.data.images.as_shown`; what was converted is told in the notes of the data set.
 
         Args:
             dataset: Whatever has a length and, by number, pairs of input and label; tensors, arrays, images and lists.
@@ -198,7 +202,7 @@ class FederatedData:
             >>> sorted(data.held_out[0].tolist())
             [6, 7]
         """
-        of_clients = own_samples.of_torch(dataset, clients, kind, num_classes, name, group=group, time=time)
+        of_clients = samples.of_torch(dataset, clients, kind, num_classes, name, group=group, time=time)
         return _drawn(of_clients, participants, held_out, seed, seed)
 
     @classmethod
@@ -225,7 +229,7 @@ class FederatedData:
             >>> FederatedData.from_clients({"north": (north, [0, 1, 0, 1]), "south": south})
             FederatedData(clients: 2 clients; 1 takes part (south), 1 never trains; drawn by seed 0, 40 % of them)
         """
-        of_clients = own_samples.of_clients(data, kind, num_classes, name, group=group, time=time)
+        of_clients = samples.of_clients(data, kind, num_classes, name, group=group, time=time)
         return _drawn(of_clients, participants, held_out, seed, seed)
 
     @classmethod
@@ -266,7 +270,7 @@ class FederatedData:
             ConfigError: If a column is not there, or it must be said which one is meant.
             DataError: As in `from_frame` and `from_torch`.
         """
-        of_clients = own_huggingface.of_huggingface(
+        of_clients = huggingface.of_huggingface(
             ds, client, label, inputs, split, kind, name, columns, group=group, time=time
         )
         return _drawn(of_clients, participants, held_out, seed, seed)
@@ -280,7 +284,7 @@ class FederatedData:
             DataError: If the samples cannot be divided like that.
 
         Example:
-            >>> from fedreach.data.sets.catalogue import load
+            >>> from fedreach.data.sets import load
             >>> FederatedData.from_recipe(load("digits").partition("shards", clients=10, classes_per_client=2))
             FederatedData(digits: 10 clients; 4 take part (4, 6, 7, 9), 6 never train; drawn by seed 0)
         """
@@ -384,19 +388,19 @@ def federate(
 
     Args:
         dataset: What is divided; one's own that is on no scale yet is put on that of the participants' training part.
-            So are targets that are numbers, see `fedreach.data.target_scale.TargetScale`.
+            So are targets that are numbers, see `fedreach.data.preparation.TargetScale`.
         partition: How, over N clients.
         seed: Of the four choices; each has a stream of its own, so that one does not change the others.
         population_seed: Of who takes part alone, so that with one `seed` others take part and all hold the same; None:
             `seed`.
-        participants: See `fedreach.data.population.draw_population`, also for the two exclusions; also by their names.
+        participants: See `fedreach.data.splits.draw_population`, also for the two exclusions; also by their names.
         held_out: Share of each client's samples that is held out, see `split_held_out`.
         noise: Arguments of `fedreach.data.noise.corrupt`, such as ``{"kind": "symmetric", "rate": 0.2}``. Only
             training labels are corrupted: what is held out must measure the truth. With the scope "before_split" the
             labels are those of `noisy_before_split`, by which the partition should have been drawn.
         server_examples: How many training examples the server takes from the clients, those that never train too, so
-            that its sample stands for everybody; see `fedreach.data.server_data.drawn_for_server`. None: none.
-        server_data: Data of the server's own instead, see `fedreach.data.server_data.given_to_server`; clients then
+            that its sample stands for everybody; see `fedreach.data.datasets.drawn_for_server`. None: none.
+        server_data: Data of the server's own instead, see `fedreach.data.datasets.given_to_server`; clients then
             keep all of theirs.
 
     Raises:
@@ -405,9 +409,9 @@ def federate(
             rows that participants train on.
 
     Example:
-        >>> from fedreach.data.sets.catalogue import load
+        >>> from fedreach.data.sets import load
         >>> from fedreach.data.partition import iid
-        >>> from fedreach.streams import generator
+        >>> from fedreach._util.streams import generator
         >>> digits = load("digits")
         >>> data = federate(digits, iid(digits.train_y, 50, generator(0, "partition")), participants=20)
         >>> len(data.population.participants), len(data.population.unseen)

@@ -11,9 +11,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedreach.arrays import Bools, Ints
-from fedreach.data.partition import Partition, draws
-from fedreach.errors import ConfigError, DataError, nearest
+from fedreach._util.arrays import Bools, Ints
+from fedreach._util.errors import ConfigError, DataError, nearest
+from fedreach.data import assignment
+from fedreach.data.assignment import Partition
 
 Kind = Literal["to_one_class", "symmetric", "asymmetric"]
 Scope = Literal["pooled", "per_client", "before_split"]
@@ -79,19 +80,19 @@ def corrupt(
         >>> noise.record["num_selected"], noise.record["num_changed"]
         (4, 2)
     """
-    draws.check_generator(rng)
-    clean = draws.checked_labels(labels)
-    num_classes = draws.checked_count("num_classes of corrupt", num_classes, 1)
+    assignment.check_generator(rng)
+    clean = assignment.checked_labels(labels)
+    num_classes = assignment.checked_count("num_classes of corrupt", num_classes, 1)
     if clean.max() >= num_classes:
         raise DataError(f"labels must be below num_classes = {num_classes}; got {clean.max()}.")
-    rate = draws.checked_number("rate of label noise", rate, 0, 1)
+    rate = assignment.checked_number("rate of label noise", rate, 0, 1)
     new_label, about = _rule(kind, num_classes, target, mapping, rng)
     groups = _groups(scope, clean.size, partition)
-    clients = draws.checked_number("clients of label noise", clients, 0, 1)
+    clients = assignment.checked_number("clients of label noise", clients, 0, 1)
     open_ = np.arange(clean.size) if clients == 1 else _of_some(clients, scope, partition, rng)
 
     take = np.rint(rate * np.bincount(groups[open_])).astype(np.int64)
-    selected = np.sort(open_[draws.drawn_from_each(groups[open_], take, rng)])
+    selected = np.sort(open_[assignment.drawn_from_each(groups[open_], take, rng)])
     noisy = clean.copy()
     noisy[selected] = new_label(clean[selected])
     changed = noisy != clean
@@ -112,7 +113,7 @@ def _rule(
     if mapping is not None and kind != "asymmetric":
         raise ConfigError(f"mapping belongs to the label noise 'asymmetric'; got it with {kind!r}. Leave it out.")
     if kind == "to_one_class":
-        label = draws.checked_count("target of label noise", target, 0)
+        label = assignment.checked_count("target of label noise", target, 0)
         if label >= num_classes:
             raise ConfigError(f"target of label noise must be below num_classes = {num_classes}; got {label}.")
         return lambda old: np.full_like(old, label), {"target": label}

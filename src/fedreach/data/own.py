@@ -1,4 +1,4 @@
-"""Tables of one's own, by client: frames of any library, and files."""
+"""Data of users: tables and arrays."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from fedreach.arrays import AnyArray, Floats, Ints
+from fedreach._util.arrays import AnyArray, Floats, Ints
+from fedreach._util.errors import ConfigError, DataError, check_type, nearest
+from fedreach._util.tables import visible
 from fedreach.data import cells, stored
-from fedreach.data.columns import AS_USUAL, NUMBER, ColumnRules, Reading
+from fedreach.data.cells import AS_USUAL, NUMBER, ColumnRules, Reading
 from fedreach.data.datasets import Dataset
-from fedreach.data.held_out import Together
-from fedreach.data.own_data import OwnData, OwnTable
+from fedreach.data.splits import Together
+from fedreach.data.stored import OwnData, OwnTable
 from fedreach.data.table_source import INDEX, Table, as_arrow, check_lengths, column_of, read_whole, without_index
-from fedreach.errors import ConfigError, DataError, check_type, nearest
-from fedreach.tables import visible
 
 MOST_NUMBERS, SHARE_ALONE = 20, 0.2  # classes that are numbers, and of these that may occur only once
 
@@ -171,7 +171,7 @@ def of_file(path: Path, **options: Any) -> Dataset | OwnData:
     """Return the rows of a table in a file, by client, or what `fedreach.data.stored` wrote.
 
     The options of a table are ``client`` and ``label`` or ``target``, ``group`` and ``time``, columns of it, and the
-    table ``columns``, see `fedreach.data.columns.ColumnOptions`; what was stored has none.
+    table ``columns``, see `fedreach.data.cells.ColumnOptions`; what was stored has none.
 
     Raises:
         ConfigError: If an option is missing or unknown.

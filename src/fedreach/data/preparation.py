@@ -1,23 +1,341 @@
-"""How a table becomes inputs: the kind of each column, categories, missing values, and numbers on one scale."""
+"""Preparation of a table: from columns to inputs, and the scale of a target."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 
-from fedreach.arrays import Bools, Float32s, Floats, Ints
-from fedreach.data.cells import Cells, cells_of
-from fedreach.data.column_sums import FOREIGN, Counts, category_column, met, number_column, squares
-from fedreach.data.columns import ColumnRules, InputKind, Reading
-from fedreach.data.input_column import NAMED, InputColumn, Kind, held, values_of
+from fedreach._util.arrays import AnyArray, Bools, Float32s, Floats, Ints
+from fedreach._util.errors import DataError
+from fedreach._util.tables import visible
+from fedreach.data.cells import (
+    BOOLEANS,
+    LARGEST,
+    NUMBERS_SHARE,
+    Cells,
+    ColumnRules,
+    Decimal,
+    InputKind,
+    Reading,
+    Words,
+    cells_of,
+    days_of,
+)
 from fedreach.data.table_source import column_of, read_table
-from fedreach.errors import DataError
-from fedreach.tables import visible
+
+# -------------------- A column of a table and how it becomes inputs, cell by cell
+
+ColumnKind = Literal["client", "label", "target", "group", InputKind, "left out", "dropped"]
+NAMED: dict[ColumnKind, str] = {"number": "numbers", "boolean": "true and false", "date": "dates", "category": "words"}
+"""Kinds that become inputs, and what their cells hold."""
+TRUTH = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
+FEW = 6  # categories that are named where there may be many
+
+
+@dataclass(frozen=True)
+class InputColumn:
+    """How a column of a table becomes inputs; or what it is else, such as the client of each row.
+
+    A number x becomes (x - mean) / sd, and 0 where it is missing; so do true and false, as 1 and 0, and dates, as days
+    since 1970. A word becomes one input for each category, 1 for its own and 0 for the others, and 0 everywhere if no
+    participant has it.
+    """
+
+    name: str
+    kind: ColumnKind
+    missing: int = 0  # rows of participants; where there are any, being missing is an input, too
+    mean: float = 0.0
+    sd: float = 1.0
+    categories: tuple[str, ...] = ()
+    why: str = ""  # it is no input
+    odd: str = ""  # cells of participants that are none of its kind, and count as missing
+    empty: tuple[str, ...] = ()  # what cells say that hold nothing, beside what they always may
+    decimal: Decimal = "."
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Name of each input that it becomes."""
+        if self.kind not in NAMED:
+            return ()
+        names = [f"{self.name} = {category}" for category in self.categories] or [self.name]
+        return (*names, f"{self.name} is missing") if self.missing else tuple(names)
+
+    def raw(self, cells: Cells | None) -> Floats:
+        """Return (n,) one number a row: the number itself, or the place of a word among the categories.
+
+        What is missing, or of another kind, is nan, and a word that no participant has is -1.
+
+        Raises:
+            DataError: If no cell that holds something is of the column's kind.
+        """
+        if cells is not None:
+            found = values_of(self.kind, cells, self.categories)
+            if not (np.isnan(found).all() and held(cells).any()):
+                return found
+        raise DataError(f"table: column {self.name!r} must hold {NAMED[self.kind]}, as it did for those who trained.")
+
+    def write(self, raw: Floats, inputs: Float32s) -> None:
+        """Write the (n, f) inputs that the (n,) numbers of `raw` become.
+
+        Raises:
+            DataError: If a number is so far from the mean that float32 has none for it.
+        """
+        gone = np.isnan(raw)
+        if self.kind == "category":
+            end = len(self.categories)
+            inputs[:, :end] = raw[:, None] == np.arange(end)
+        else:
+            scaled = np.where(gone, 0.0, (raw - self.mean) / self.sd)
+            far = np.flatnonzero(np.abs(scaled) > LARGEST)
+            if len(far):
+                raise DataError(
+                    f"table: column {self.name!r} holds {raw[far[0]]:g}, and participants {self.about}: that is too "
+                    "far from their mean for float32. Leave the cell empty, or the row out, or drop the column."
+                )
+            inputs[:, 0] = scaled
+        if self.missing:
+            inputs[:, -1] = gone
+
+    @property
+    def reading(self) -> Reading:
+        """How its cells are read."""
+        return Reading(self.empty, self.decimal)
+
+    @property
+    def about(self) -> str:
+        """What it is like, in words."""
+        said = self.why
+        if self.kind == "number":
+            said = f"{self.mean:.4g} ± {self.sd:.4g}"
+        if self.kind == "date":
+            said = f"{self.shown(self.mean)} ± {self.sd:.4g} days"
+        if self.kind == "boolean":
+            said = f"{100 * self.mean:.3g}% true"
+        if self.categories:
+            said = ", ".join(self.categories[:FEW])
+            said += f" and {len(self.categories) - FEW} more" * (len(self.categories) > FEW)
+        missing = f", {self.missing} missing" * bool(self.missing)
+        return visible(said) + missing + visible(f" ({self.odd})" if self.odd else "")
+
+    def shown(self, value: float) -> str:
+        """Return one of its numbers as people write it."""
+        return f"{np.array([value]).astype('datetime64[D]')[0]}" if self.kind == "date" else f"{value:.4g}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values; what is as always is left out."""
+        scale = {} if self.kind not in NAMED or self.kind == "category" else {"mean": self.mean, "sd": self.sd}
+        words = {"categories": list(self.categories), "why": self.why, "odd": self.odd, "empty": list(self.empty)}
+        said = {"name": self.name, "kind": self.kind} | ({"missing": self.missing} if self.kind in NAMED else {})
+        rest = {key: value for key, value in words.items() if value}
+        return said | scale | rest | ({} if self.decimal == "." else {"decimal": self.decimal})
+
+    @classmethod
+    def of_json(cls, stored: Mapping[str, Any]) -> Self:
+        """Return what `to_json` returned."""
+        said: dict[str, Any] = {key: tuple(each) if isinstance(each, list) else each for key, each in stored.items()}
+        return cls(**said)
+
+    def __str__(self) -> str:
+        return f"{visible(self.name)}: {self.kind}" + f", {self.about}" * bool(self.about)
+
+
+def held(cells: Cells) -> Bools:
+    """Return (n,) whether a cell holds something."""
+    numbers: Bools = ~np.isnan(cells.numbers)
+    return numbers if cells.words is None else numbers | (cells.words.codes >= 0)
+
+
+def values_of(kind: ColumnKind, cells: Cells, categories: Sequence[str] = ()) -> Floats:
+    """Return (n,) one number a row, nan for cells of another kind."""
+    words = cells.words or Words((), np.full(len(cells), -1))
+    if kind == "number":
+        return cells.numbers
+    if kind == "category":
+        place: Mapping[str, float] = {category: float(j) for j, category in enumerate(categories)}
+        levels = [place.get(level, -1.0) for level in words.levels]
+    elif kind == "boolean":
+        levels = [TRUTH.get(level.casefold(), np.nan) for level in words.levels]
+    else:
+        levels = days_of(words.levels).tolist()
+    found: Floats = np.array([*levels, np.nan])[words.codes]
+    if kind == "boolean":
+        found = np.where((cells.numbers == 0) | (cells.numbers == 1), cells.numbers, found)
+    return found
+
+
+# --- What participants tell of a column so that all agree on what it is: counts and sums, and what follows from these
+
+MOST_CATEGORIES = 100  # what has more of them names a row rather than says something about it
+FEW_CATEGORIES = 20  # which a column may have whatever the number of rows
+CONSTANT = 1e-12  # of the mean: a smaller deviation is rounding
+SAME = "it is the same for all who take part"
+FEWEST_NUMBERED = 20  # rows, of which a column may be taken for their numbers
+NUMBERS_ROWS = "it numbers the rows"
+NAMES_ROWS = re.compile(
+    r"(?i:(^|.*[^a-z])(id|ids|pid|uid|row|rows|rowid|rownames?|index|idx|no|nr|num|number|order|key|seq|serial|record|obs))"
+    r"|.*[a-z](Id|ID|Nr|No)|Unnamed: [0-9]+"
+)
+"""What columns are called that number rows, persons or cases; an index without a name is "Unnamed: 0" in pandas."""
+ROUNDING = 1e-9
+FOREIGN = r"[+-]?[0-9]{1,3}([.,][0-9]{3})*([.,][0-9]+)?|[+-]?[0-9]+,[0-9]+"
+"""Numbers with points or commas, of which it must be said what these are."""
+
+
+class Counts(NamedTuple):
+    """How many cells of participants' training rows are what; those of several participants add up."""
+
+    rows: int = 0
+    unreadable: int = 0  # rows of a column that holds neither numbers nor words nor dates, such as lists
+    held: int = 0  # that hold something
+    booleans: int = 0
+    numbers: int = 0
+    dates: int = 0
+    foreign: int = 0  # no numbers as they stand, which they would be with other points and commas
+    unique: int = 0  # rows of participants at whom all cells are different whole numbers
+    dense: int = 0  # of these, at whom they fill at least half of their range
+
+    @classmethod
+    def of(cls, cells: Cells | None, clients: Sequence[Ints]) -> Counts:
+        """Return the counts of clients together; each different text is looked at once, however many clients there are.
+
+        Args:
+            cells: Of a column; None: of one that cannot be read.
+            clients: The rows of each client.
+        """
+        rows = sum(map(len, clients))
+        if cells is None:
+            return cls(rows, unreadable=rows)
+        parts = [_numbering(cells.numbers[own]) for own in clients]
+        unique, dense = (sum(column) for column in zip(*parts, strict=True)) if parts else (0, 0)
+        cells = cells.at(np.concatenate(clients) if clients else np.zeros(0, np.int64))
+        there, numbers, booleans, foreign = held(cells), ~np.isnan(cells.numbers), 0, 0
+        if cells.words is not None:
+            levels = [*cells.words.levels, None]
+            is_foreign = np.array([level is not None and bool(re.fullmatch(FOREIGN, level)) for level in levels])
+            booleans = int(np.array([level in BOOLEANS for level in levels])[cells.words.codes].sum())
+            foreign = int((is_foreign[cells.words.codes] & ~numbers).sum())
+        dates = int((~np.isnan(values_of("date", cells))).sum())
+        return cls(rows, 0, int(there.sum()), booleans, int(numbers.sum()), dates, foreign, unique, dense)
+
+    @property
+    def kind(self) -> InputKind:
+        """What the column is, where some cell holds something."""
+        if self.booleans == self.held:
+            return "boolean"
+        if self.numbers >= NUMBERS_SHARE * self.held - ROUNDING:
+            return "number"
+        return "date" if self.dates >= NUMBERS_SHARE * self.held - ROUNDING else "category"
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether nine in ten cells are numbers, and some with other points and commas than ours."""
+        return self.foreign > 0 and self.foreign + self.numbers >= NUMBERS_SHARE * self.held - ROUNDING
+
+    def numbers_rows(self, sd: float) -> bool:
+        """Whether a column of numbers with this deviation rather numbers the rows, as an index or an id does.
+
+        All are different whole numbers at each participant, and fill at least half of their range there or a fifth of
+        it at all of them together; and they are no more than the whole numbers of that range, which a column of years
+        has again at every participant. The range is that of evenly spread numbers, sqrt(12) sd.
+        """
+        if self.rows < FEWEST_NUMBERED or self.unique < self.rows:
+            return False
+        whole_range = 12**0.5 * sd
+        fills = self.dense == self.rows or self.rows >= 0.2 * whole_range
+        return fills and self.rows <= 1.1 * whole_range + 1
+
+    @property
+    def left_out(self) -> str:
+        """Why the column is no input whatever its kind; "" where it may be one."""
+        if self.unreadable:
+            return "it holds neither numbers nor words nor dates"
+        return "" if self.held else "no participant has a value"
+
+
+def _numbering(numbers: Floats) -> tuple[int, int]:
+    """Return how many rows have whole numbers that are all different, and that are dense, too: all or none."""
+    rows = len(numbers)
+    if not rows or np.isnan(numbers).any() or (numbers != np.floor(numbers)).any():
+        return 0, 0
+    if len(np.unique(numbers)) < rows:
+        return 0, 0
+    return rows, rows if 2 * rows >= np.ptp(numbers) + 1 else 0
+
+
+def met(cells: Cells) -> tuple[str, ...]:
+    """Return the different texts that stand in some cells, sorted."""
+    assert cells.words is not None  # or all cells are numbers
+    codes = np.unique(cells.words.codes[cells.words.codes >= 0])
+    return tuple(cells.words.levels[code] for code in codes.tolist())
+
+
+def number_column(
+    name: str, kind: InputKind, counts: Counts, there: int, mean: float, squares: float, *, is_asked: bool
+) -> InputColumn:
+    """Return a column of numbers, dates or truth values.
+
+    Args:
+        name: Of the column.
+        kind: What it is.
+        counts: Of all participants.
+        there: Cells that hold such a value.
+        mean: Of these.
+        squares: Sum of their squared differences from it.
+        is_asked: Whether it is said to be of this kind.
+    """
+    sd = (squares / there) ** 0.5
+    if sd <= CONSTANT * abs(mean):
+        return InputColumn(name, "left out", why=SAME)
+    told = ""
+    if kind == "number" and not is_asked and counts.numbers_rows(sd):
+        if NAMES_ROWS.fullmatch(name):
+            return InputColumn(name, "left out", why=f"{NUMBERS_ROWS}; name it in columns.number to use it")
+        told = f"{NUMBERS_ROWS}; drop it if it is no more than that"
+    return InputColumn(name, kind, counts.rows - there, mean, sd, odd=told)
+
+
+def category_column(
+    name: str, counts: Counts, categories: Sequence[str] | None, *, is_asked: bool, example: str = ""
+) -> InputColumn:
+    """Return a column of categories.
+
+    Args:
+        name: Of the column.
+        counts: Of all participants.
+        categories: The different texts, sorted; None: more than a column may have that is not said to be of categories.
+        is_asked: Whether it is said to be.
+        example: Of a number with other points and commas.
+    """
+    if not is_asked and counts.is_foreign:
+        how = f"as {example!r}" if example else "with other points and commas"
+        why = f"its numbers are written {how}: set columns.decimal, and leave out what parts thousands"
+        return InputColumn(name, "left out", why=why)
+    missing = counts.rows - counts.held
+    if categories is not None and len(categories) + bool(missing) < 2:
+        return InputColumn(name, "left out", why=SAME)
+    most = min(MOST_CATEGORIES, max(FEW_CATEGORIES, counts.rows / 2))
+    if categories is None or (not is_asked and len(categories) > most):
+        many = f"more than {MOST_CATEGORIES}" if categories is None else str(len(categories))
+        share = 100 * counts.numbers / max(counts.held, 1)
+        numbers = f", {share:.0f}% of them numbers," if counts.numbers else ""
+        return InputColumn(
+            name, "left out", why=f"{many} different texts{numbers} in {counts.rows} rows are rather names"
+        )
+    return InputColumn(name, "category", missing, categories=tuple(categories))
+
+
+def squares(values: Floats, mean: float) -> float:
+    """Return the sum of squared differences from a mean."""
+    return float(((values - mean) ** 2).sum())
+
+
+# --- How a table becomes inputs: the kind of each column, categories, missing values, and numbers on one scale
 
 
 @dataclass(frozen=True)
@@ -77,7 +395,7 @@ class Preparation:
 
     def described(
         self,
-        named: Mapping[str, Kind],
+        named: Mapping[str, ColumnKind],
         classes: Sequence[str],
         rules: ColumnRules,
         told: Mapping[str, str] = MappingProxyType({}),
@@ -250,3 +568,117 @@ def _foreign_number(own: Cells) -> str:
     """Return a number with other points and commas than ours: one that was not read as a number."""
     unread = own.at(np.flatnonzero(np.isnan(own.numbers)))
     return next(level for level in met(unread) if re.fullmatch(FOREIGN, level))
+
+
+# -------------------- The scale of targets that are numbers: what participants' training rows say of it, as sums
+
+
+class TargetSums(NamedTuple):
+    """What participants add up, in two exchanges: the second sum needs the mean that follows from the first."""
+
+    rows: int
+    total: Floats  # (t,) sum of the targets
+    squares: Floats  # (t,) sum of (target - total / rows)^2
+
+
+@dataclass(frozen=True)
+class TargetScale:
+    """The mean and the standard deviation of each of t targets, in the units of their columns.
+
+    With t_i the targets of participant i's training rows, mean = sum_i sum(t_i) / sum_i |t_i| and
+    sd^2 = sum_i sum((t_i - mean)^2) / sum_i |t_i|. A model is trained on (target - mean) / sd.
+
+    Example:
+        >>> scale = TargetScale.of(TargetSums(4, np.array([20.0]), np.array([36.0])))
+        >>> scale
+        TargetScale(mean=(5.0,), sd=(3.0,))
+        >>> scale.scaled(np.array([[8.0]])), scale.in_units(np.array([[1.0]]))
+        (array([[1.]], dtype=float32), array([[8.]]))
+    """
+
+    mean: tuple[float, ...]
+    sd: tuple[float, ...]
+
+    @classmethod
+    def of(cls, sums: TargetSums, names: Sequence[str] = ()) -> Self:
+        """Return the scale that follows from the participants' sums.
+
+        Args:
+            sums: Over all participants.
+            names: Of the targets, for messages.
+
+        Raises:
+            DataError: If a target is the same in all rows.
+        """
+        mean, sd = sums.total / sums.rows, np.sqrt(sums.squares / sums.rows)
+        for place in np.flatnonzero(sd <= CONSTANT * abs(mean)).tolist():
+            name = repr(names[place]) if names else f"number {place}"
+            raise DataError(
+                f"target {name} is {mean[place]:g} in all {sums.rows} rows that participants train on: it varies in "
+                "none of them. Let more clients take part, or predict another column."
+            )
+        return cls(tuple(mean.tolist()), tuple(sd.tolist()))
+
+    @classmethod
+    def of_clients(cls, targets: Sequence[AnyArray], names: Sequence[str] = ()) -> Self:
+        """Return the scale of participants' (m, t) targets, whatever the order of clients and rows; as `of`."""
+        count = sum(map(len, targets))
+        total = added([added(own) for own in targets])
+        squares = added([squared_differences(own, total / count) for own in targets])
+        return cls.of(TargetSums(count, total, squares), names)
+
+    def scaled(self, targets: AnyArray) -> Float32s:
+        """Return (..., t) targets as they are trained on."""
+        found: Float32s = ((targets.astype(np.float64) - self.mean) / self.sd).astype(np.float32)
+        return found
+
+    def in_units(self, outputs: AnyArray) -> Floats:
+        """Return (..., t) outputs of a model in the units of the columns."""
+        found: Floats = outputs.astype(np.float64) * self.sd + self.mean
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        return {"mean": list(self.mean), "sd": list(self.sd)}
+
+    @classmethod
+    def of_json(cls, stored: Mapping[str, Any]) -> Self:
+        """Return what `to_json` returned."""
+        return cls(tuple(stored["mean"]), tuple(stored["sd"]))
+
+    def lines(self, names: Sequence[str] = ()) -> list[str]:
+        """Return a line for each target, for people.
+
+        Example:
+            >>> TargetScale((180921.2,), (79442.5,)).lines(["price"])
+            ['price: mean 180,921 ± 79,442; mse and huber train in these units']
+        """
+        called = names if len(names) == len(self.mean) else [f"target {place}" for place in range(len(self.mean))]
+        return [
+            f"{visible(name)}: mean {_shown(mean)} ± {_shown(sd)}; mse and huber train in these units"
+            for name, mean, sd in zip(called, self.mean, self.sd, strict=True)
+        ]
+
+
+def added(arrays: AnyArray | Sequence[AnyArray]) -> Floats:
+    """Return the (...) sum of (m, ...) arrays, rounded once, so that their order does not matter.
+
+    Example:
+        >>> added(np.array([[1e16], [1.0], [-1e16]]))
+        array([1.])
+    """
+    return np.asarray(np.apply_along_axis(math.fsum, 0, np.asarray(arrays, np.float64)))
+
+
+def squared_differences(targets: AnyArray, mean: Floats) -> Floats:
+    """Return the (t,) sum over m of (target - mean)^2, of (m, t) targets.
+
+    Example:
+        >>> squared_differences(np.array([[1.0], [5.0]]), np.array([2.0]))
+        array([10.])
+    """
+    return added((targets.astype(np.float64) - mean) ** 2)
+
+
+def _shown(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

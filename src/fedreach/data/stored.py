@@ -1,11 +1,4 @@
-"""Data of one's own on disk, as they were handed over in Python, so that other processes open the same.
-
-```
-NAME-DIGEST/own.json      what they are: a data set, samples or a table, with all that is no array
-NAME-DIGEST/*.npy         the arrays; samples are mapped, so that processes that open them share the memory
-```
-The folder is named by what is in it: the same data are stored once, and others never in their place.
-"""
+"""Data sets that are kept on disk and mapped into memory."""
 
 from __future__ import annotations
 
@@ -13,24 +6,253 @@ import hashlib
 import json
 import re
 import tempfile
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedreach.arrays import AnyArray
-from fedreach.data.array_files import read_npy
-from fedreach.data.cells import Cells, Words
-from fedreach.data.columns import ColumnRules
-from fedreach.data.datasets import Dataset, add_bytes, from_arrays
-from fedreach.data.held_out import Together
-from fedreach.data.own_data import OwnData, OwnSamples, OwnTable
-from fedreach.errors import DataError
-from fedreach.registry import SHORT
+from fedreach._util.arrays import AnyArray, Ints
+from fedreach._util.errors import DataError, nearest
+from fedreach._util.registry import SHORT
+from fedreach.data.cells import NO_RULES, Cells, ColumnRules, Words, named
+from fedreach.data.checks import Check, Kind, UnreadableError, normalisation, read_npy
+from fedreach.data.datasets import ARRAYS, Dataset, add_bytes, from_arrays
+from fedreach.data.preparation import ColumnKind, Preparation
+from fedreach.data.splits import APART, Together
+
+# -------------------- Examples and whose they are, before it is said who takes part: what one's own data are until then
+
+
+class OwnData(ABC):
+    """Examples and whose they are: a `Dataset` to be.
+
+    What depends on who takes part, such as the scale of the inputs, is measured when `prepared` is called with the
+    training rows of each participant: of nobody else any number is read.
+    """
+
+    name: str
+    owners: Ints  # (n,)
+    owner_names: tuple[str, ...]  # of the N clients
+    together: Together = APART  # what is held out together
+
+    @property
+    @abstractmethod
+    def train_y(self) -> AnyArray:
+        """Labels, (n,), or (n, t) numbers to predict."""
+
+    @property
+    @abstractmethod
+    def num_classes(self) -> int:
+        """c; 0 where labels are numbers."""
+
+    @abstractmethod
+    def prepared(self, clients: Sequence[Ints]) -> Dataset:
+        """Return the data set, prepared by the training rows of each participant."""
+
+
+@dataclass(frozen=True, eq=False)
+class OwnTable(OwnData):
+    """Rows of a table, see `fedreach.data.preparation.Preparation`."""
+
+    name: str
+    owners: Ints
+    owner_names: tuple[str, ...]
+    columns: Mapping[str, Cells | None]
+    labels: AnyArray  # (n,), or (n, t) numbers to predict
+    classes: tuple[str, ...]  # none where labels are numbers
+    places: Ints | None = None  # (n,) where rows stood as they were read
+    client_column: str | None = None  # None: the table was handed over without
+    label_columns: tuple[str, ...] = ()
+    rules: ColumnRules = NO_RULES
+    together: Together = APART
+    left_out: Mapping[str, str] = field(default_factory=dict)  # by column: rows without it, or why it is no input
+
+    @property
+    def train_y(self) -> AnyArray:
+        return self.labels
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.classes)
+
+    def prepared(self, clients: Sequence[Ints]) -> Dataset:
+        made = Preparation.of(self.columns, clients, self.places, self.rules.kinds)
+        x, names = made.written(self.columns), named(self.classes) if self.classes else None
+        plain = from_arrays(
+            x, self.labels, num_classes=self.num_classes, class_names=names, kind="features", name=self.name
+        )
+        named_columns: dict[str, ColumnKind] = {} if self.client_column is None else {self.client_column: "client"}
+        named_columns |= dict.fromkeys(self.label_columns, "label" if self.classes else "target")
+        if self.together.group is not None:
+            named_columns[self.together.group] = "group"
+        whole = made.described(named_columns, self.classes, self.rules, self.left_out)
+        return replace(plain, preparation=whole)
+
+
+@dataclass(frozen=True, eq=False)
+class OwnSamples(OwnData):
+    """Samples as they are; only images are put on one scale, that of the participants' pixels."""
+
+    name: str
+    owners: Ints
+    owner_names: tuple[str, ...]
+    plain: Dataset
+    together: Together = APART
+
+    @property
+    def train_y(self) -> AnyArray:
+        return self.plain.train_y
+
+    @property
+    def num_classes(self) -> int:
+        return self.plain.num_classes
+
+    def prepared(self, clients: Sequence[Ints]) -> Dataset:
+        if self.plain.kind != "image":
+            return self.plain
+        check = Check(self.name)
+        mean, std = normalisation(check, self.plain.train_x[np.concatenate(clients)], self.plain.kind, None, None)
+        return replace(self.plain, mean=mean, std=std)
+
+
+# --- A data set that stays on disk: arrays in a folder, of which only the samples that are used are read
+# ```
+# mine/x.npy        samples, uint8 images (n, C, H, W), float32 features (n, ...) or tokens (n, T), uint8 or int64
+# mine/y.npy        (n,) labels
+# mine/client.npy   (n,) natural client of each, integers or strings, where there are any
+# mine/x_test.npy, mine/y_test.npy     a test set, where there is one
+# mine/dataset.json what `index_folder` found: with it, samples are not read when the data set is opened
+# ```
+# Write large arrays piece by piece with ``np.lib.format.open_memmap("mine/x.npy", "w+", np.uint8, (n, 3, 32, 32))``.
+# Compressed files cannot be mapped, and so neither can ``.npz`` nor the packed form of the known image sets.
+
+NOTE = "dataset.json"
+SPOTS = 64  # samples that are compared when a data set is opened; all of them would take as long as reading it
+KEPT = ("float32", "uint8", "int64")
+
+
+def from_folder(path: Path | str, *, kind: Kind | None = None, num_classes: int | None = None) -> Dataset:
+    """Open a folder of arrays without reading more of it than labels and clients, if it was indexed.
+
+    A folder that was not indexed is read once each time it is opened, to check and hash it; no copy is held either. The
+    folder's name becomes that of the data set. `kind` and `num_classes` are as in `fedreach.data.datasets.from_arrays`,
+    for a folder that was not indexed.
+
+    Raises:
+        DataError: A file is missing, unknown, of a type that cannot be mapped, or not what was indexed.
+    """
+    path = Path(path)
+    arrays, note = _arrays(path), _note(path)
+    if note is None:
+        return from_arrays(**arrays, name=path.name, kind=kind, num_classes=num_classes, source=path.name)
+    for option, given in {"kind": kind, "num_classes": num_classes}.items():
+        if given is not None and given != note[option]:
+            raise DataError(
+                f"{path}: was indexed with {option} {note[option]!r}; got {given!r}. "
+                "Repeat index_folder with it, which reads the folder once."
+            )
+    found = {argument: _described(array) for argument, array in arrays.items()}
+    for name, argument in ARRAYS.items():
+        if found.get(argument) != note["arrays"].get(argument):
+            raise DataError(f"{path / name}.npy: is not what was indexed. Put it back, or repeat index_folder.")
+    known = {key: note[key] for key in ("kind", "num_classes", "mean", "std", "sha256")}
+    return from_arrays(**arrays, name=path.name, **known, source=path.name)
+
+
+def index_folder(path: Path | str, *, kind: Kind | None = None, num_classes: int | None = None) -> Dataset:
+    """Check and hash a folder of arrays, reading it once, and note there what was found; return the data set.
+
+    The arguments are as in `from_folder`.
+
+    Raises:
+        DataError: As `from_folder`, or if a sample or label breaks a rule.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp()) / "mine"
+        >>> folder.mkdir()
+        >>> np.save(folder / "x.npy", np.ones((6, 4), np.float32)), np.save(folder / "y.npy", [0, 1, 0, 1, 0, 1])
+        (None, None)
+        >>> made = index_folder(folder)
+        >>> from_folder(folder)
+        Dataset(mine: 6 training and 0 test samples, features 4 float32, 2 classes, sha256 ...)
+    """
+    path = Path(path)
+    arrays = _arrays(path)
+    made = from_arrays(**arrays, name=path.name, kind=kind, num_classes=num_classes, source=path.name)
+    note = {key: getattr(made, key) for key in ("kind", "num_classes", "sha256")}
+    note |= {key: list(getattr(made, key)) or None for key in ("mean", "std")}
+    note["arrays"] = {argument: _described(array) for argument, array in arrays.items()}
+    temporary = path / f".{NOTE}"
+    temporary.write_text(json.dumps(note, indent=1) + "\n", encoding="utf-8")
+    temporary.replace(path / NOTE)
+    return made
+
+
+def _arrays(path: Path) -> dict[str, Any]:
+    """Return the arrays of a folder by argument of `from_arrays`, mapped."""
+    if not path.is_dir():
+        raise DataError(f"{path}: must be a folder with x.npy and y.npy; there is none.")
+    files = {file.stem: file for file in sorted(path.glob("*.npy"))}
+    unknown, missing = [name for name in files if name not in ARRAYS], [key for key in ("x", "y") if key not in files]
+    if unknown or missing:
+        said = f"unknown array {unknown[0]!r}" if unknown else f"no file {missing[0]}.npy"
+        raise DataError(f"{path}: {said}.{nearest(unknown[0] if unknown else '', ARRAYS)}")
+    return {ARRAYS[name]: _mapped(file, samples=name.startswith("x")) for name, file in files.items()}
+
+
+def _mapped(file: Path, *, samples: bool) -> AnyArray:
+    """Return the array of a file; of samples nothing is read."""
+    try:
+        array = read_npy(file, "r" if samples else None)
+    except (OSError, UnreadableError) as error:
+        raise DataError(
+            f"{file}: must be a whole .npy file without python objects; got: {error}. Write it with np.save."
+        ) from error
+    if array.ndim == 0:
+        raise DataError(f"{file}: must hold an array with an entry for each sample; got a single value.")
+    if samples and (array.dtype.name not in KEPT or not array.flags.c_contiguous or not array.dtype.isnative):
+        order = "" if array.flags.c_contiguous else ", in Fortran order"
+        raise DataError(
+            f"{file}: must be float32, uint8 or int64 in C order to stay on disk; got {array.dtype}{order}. "
+            "Write it anew with np.save(path, np.ascontiguousarray(x, np.float32)), or as uint8 or int64."
+        )
+    return array
+
+
+def _note(path: Path) -> dict[str, Any] | None:
+    try:
+        note = json.loads((path / NOTE).read_text(encoding="utf-8"))
+        if not {"kind", "num_classes", "mean", "std", "sha256", "arrays"} <= note.keys():
+            raise ValueError("keys are missing")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        raise DataError(
+            f"{path / NOTE}: cannot be read ({error}). Repeat index_folder, which reads the folder once."
+        ) from error
+    return dict(note)
+
+
+def _described(array: AnyArray) -> dict[str, Any]:
+    """Return type, shape, and a hash of some samples of an array, the first and last among them."""
+    some = np.unique(np.linspace(0, max(0, len(array) - 1), SPOTS).astype(np.int64))[: len(array)]
+    digest = hashlib.sha256(b"".join(np.ascontiguousarray(array[i]).tobytes() for i in some.tolist()))
+    return {"dtype": array.dtype.str, "shape": list(array.shape), "spots": digest.hexdigest()}
+
+
+# --- Data of one's own on disk, as they were handed over in Python, so that other processes open the same
+# ```
+# NAME-DIGEST/own.json      what they are: a data set, samples or a table, with all that is no array
+# NAME-DIGEST/*.npy         the arrays; samples are mapped, so that processes that open them share the memory
+# ```
+# The folder is named by what is in it: the same data are stored once, and others never in their place.
 
 FILE = "own.json"
-ARRAYS = ("train_x", "train_y", "test_x", "test_y", "owners")
+STORED_ARRAYS = ("train_x", "train_y", "test_x", "test_y", "owners")
 TOGETHER = ("groups", "moments")
 WORDS = ("name", "source", "licence", "notes", "sha256", "kind", "num_classes")
 LISTS = ("mean", "std", "owner_names", "class_names")
@@ -78,7 +300,7 @@ def digest(data: Dataset | OwnData) -> str:
         (True, False)
     """
     words, arrays = _taken_apart(data)
-    hashed = ARRAYS if "sha256" in words else ()
+    hashed = STORED_ARRAYS if "sha256" in words else ()
     return _digest(words, {name: array for name, array in arrays.items() if name not in hashed})
 
 
@@ -152,7 +374,7 @@ def _taken_apart(data: Dataset | OwnData) -> tuple[dict[str, Any], dict[str, Any
         raise DataError(f"Only data sets and one's own data can be stored; got {type(data).__name__}.")
     words = {key: getattr(data, key) for key in WORDS}
     words |= {key: None if (found := getattr(data, key)) is None else list(found) for key in LISTS}
-    found = {key: getattr(data, key) for key in ARRAYS}
+    found = {key: getattr(data, key) for key in STORED_ARRAYS}
     absent = ("test_x", "test_y") if not len(data.test_y) else ()
     kept = {key: array for key, array in found.items() if array is not None and key not in absent}
     return {"what": "dataset", **words}, kept
@@ -186,7 +408,7 @@ def _put_together(words: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> D
             Together(words["group"], words["time"], *(arrays.get(key) for key in TOGETHER)),
             words["left_out"],
         )
-    said: dict[str, Any] = {key: arrays.get(key) for key in ARRAYS}
+    said: dict[str, Any] = {key: arrays.get(key) for key in STORED_ARRAYS}
     said |= {key: words[key] for key in WORDS} | {key: words[key] or None for key in LISTS}
     plain = from_arrays(**said)
     if words["what"] == "samples":

@@ -1,18 +1,4 @@
-"""Clients with a table each agree on how these become inputs, by sums over participants.
-
-What `Preparation.of` works out of all rows at once, clients work out together, each from its own rows, in four
-questions. All names are told (columns, categories, classes); all numbers only added up, so that a secure sum may stand
-in their place.
-
-```
-columns  names of its columns and of its classes; unseen clients tell their classes, too
-counts   Counts of each column
-totals   of each column of numbers how many there are, and their sum; of one of words, the different texts
-squares  of each column of numbers the sum of squared differences from the mean
-```
-
-Numbers to predict are asked for with the columns of numbers, in the last two questions: `TargetScale` is made of them.
-"""
+"""How clients that share no rows agree on the preparation of their tables."""
 
 from __future__ import annotations
 
@@ -23,9 +9,14 @@ from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 
-from fedreach.arrays import AnyArray, Floats, Ints
+from fedreach._util.arrays import AnyArray, Floats, Ints
+from fedreach._util.errors import ConfigError, DataError
+from fedreach.data.assignment import Partition
 from fedreach.data.cells import (
+    KINDS,
     Cells,
+    ColumnRules,
+    InputKind,
     by_text,
     cells_by_name,
     cells_of,
@@ -38,17 +29,27 @@ from fedreach.data.cells import (
     targets,
 )
 from fedreach.data.checks import Check
-from fedreach.data.column_sums import MOST_CATEGORIES, Counts, category_column, met, number_column, squares
-from fedreach.data.columns import KINDS, ColumnRules, InputKind
 from fedreach.data.datasets import Dataset, from_arrays
-from fedreach.data.held_out import Together, draws, split_held_out
-from fedreach.data.input_column import NAMED, InputColumn, Kind, values_of
 from fedreach.data.own import complete_rows
-from fedreach.data.partition import Partition
-from fedreach.data.preparation import Preparation
+from fedreach.data.preparation import (
+    MOST_CATEGORIES,
+    NAMED,
+    ColumnKind,
+    Counts,
+    InputColumn,
+    Preparation,
+    TargetScale,
+    TargetSums,
+    added,
+    category_column,
+    met,
+    number_column,
+    squared_differences,
+    squares,
+    values_of,
+)
+from fedreach.data.splits import Together, draws, split_held_out
 from fedreach.data.table_source import Table, check_lengths, column_of, read_table
-from fedreach.data.target_scale import TargetScale, TargetSums, added, squared_differences
-from fedreach.errors import ConfigError, DataError
 
 Step = Literal["columns", "counts", "totals", "squares"]
 
@@ -60,16 +61,16 @@ class TableOptions:
     label: str | None  # column of classes; or else
     targets: tuple[str, ...]  # of numbers to predict
     client: str | None  # column that names the client, where a table has it; no input
-    columns: Mapping[str, Any]  # see `fedreach.data.columns.ColumnOptions`
+    columns: Mapping[str, Any]  # see `fedreach.data.cells.ColumnOptions`
     held_out: float
     seed: int  # of what is held out
     group: str | None = None  # column whose rows of one value are held out together
     time: str | None = None  # column by which the latest rows are held out
 
     @property
-    def named(self) -> dict[str, Kind]:
+    def named(self) -> dict[str, ColumnKind]:
         """Columns that are no inputs, and what they are."""
-        found: dict[str, Kind] = {} if self.client is None else {self.client: "client"}
+        found: dict[str, ColumnKind] = {} if self.client is None else {self.client: "client"}
         found |= dict.fromkeys(self.targets, "target") if self.label is None else {self.label: "label"}
         return found if self.group is None else {**found, self.group: "group"}
 

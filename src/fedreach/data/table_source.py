@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+from fedreach._util.errors import ConfigError, DataError, nearest
 from fedreach.data.checks import no_such_file
-from fedreach.data.pictures import untracked
-from fedreach.errors import ConfigError, DataError, nearest
+from fedreach.data.images import untracked
 
 TEXTS = (".csv", ".tsv", ".txt")
 ENDINGS = (*TEXTS, *(f"{each}.gz" for each in TEXTS), ".parquet")

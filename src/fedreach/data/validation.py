@@ -1,4 +1,4 @@
-"""Data by which settings are chosen: a part of what participants train on, and nothing that results are told of."""
+"""Validation splits, and training on all rows."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedreach.arrays import Bools
+from fedreach._util.arrays import Bools
 from fedreach.data.federated import FederatedData, stream_names
-from fedreach.data.held_out import draws, split_held_out
-from fedreach.data.population import Population, Ranges
+from fedreach.data.splits import Population, Ranges, draws, split_held_out
+
+# --- Data by which settings are chosen: a part of what participants train on, and nothing that results are told of
 
 
 def for_validation(data: FederatedData, share: float, seed: int) -> FederatedData:
@@ -24,7 +25,7 @@ def for_validation(data: FederatedData, share: float, seed: int) -> FederatedDat
         seed: Of the draw.
 
     Example:
-        >>> from fedreach.data.sets.catalogue import load
+        >>> from fedreach.data.sets import load
         >>> recipe = load("digits").partition("iid", clients=4, participants=2)
         >>> data = FederatedData.from_recipe(recipe)
         >>> some = for_validation(data, 0.25, seed=0)
@@ -55,3 +56,32 @@ def _only(ranges: Ranges, clients: Bools) -> Ranges:
     sizes = np.where(clients, ranges.sizes, 0)
     order = ranges.order[np.repeat(clients, ranges.sizes)]
     return Ranges(order, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
+
+
+# --- The same clients, where participants train on all of their rows: what a model is trained on once it is scored
+
+
+def on_all_rows(data: FederatedData) -> FederatedData:
+    """Return the data in which participants train on what they trained on and, after it, on what they held out.
+
+    A participant with m training rows and h held-out rows has m + h training rows and no held-out row. Labels are those
+    that participants see: where training labels are noisy, those of held-out rows are true. Inputs and targets stay on
+    the scale that was measured on the m rows. Unseen clients keep what they have.
+
+    Example:
+        >>> from fedreach.data.sets import load
+        >>> data = FederatedData.from_recipe(load("digits").partition("iid", clients=4, participants=[0, 2]))
+        >>> every = on_all_rows(data)
+        >>> data.train.sizes, data.held_out.sizes
+        (array([288, 287, 287, 287]), array([72, 72, 72, 72]))
+        >>> every.train.sizes, every.held_out.sizes
+        (array([360, 287, 359, 287]), array([ 0, 72,  0, 72]))
+    """
+    takes_part = np.zeros(data.num_clients, np.bool_)
+    takes_part[data.population.participants] = True
+    train, held = data.train, data.held_out
+    moves = takes_part[held.owner()]
+    owner = np.concatenate([train.owner(), held.owner()[moves]])
+    order = np.concatenate([train.order, held.order[moves]])[np.argsort(owner, kind="stable")]
+    sizes = train.sizes + np.where(takes_part, held.sizes, 0)
+    return replace(data, train=Ranges.of_sizes(order, sizes), held_out=held.without(moves))

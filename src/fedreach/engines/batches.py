@@ -1,14 +1,31 @@
-"""Which examples a client sees in which step: the same for every engine and every method."""
+"""Batches: which examples each step sees, and statistics over examples."""
 
+from __future__ import annotations
+
+import copy
 import math
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Self
 
 import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedreach.arrays import Ints
+from fedreach._util.arrays import AnyArray, Float32s, Ints
+from fedreach._util.errors import ConfigError
+from fedreach._util.limits import check_memory
+from fedreach._util.streams import generator
+from fedreach.engines.models.draws import seed_of, seeded
+from fedreach.engines.models.flat import Layout, bind
+from fedreach.engines.several import as_bytes
 from fedreach.federation.local_sgd import LocalSGD
-from fedreach.limits import check_memory
-from fedreach.streams import generator
+from fedreach.federation.types import Outputs
+
+# -------------------- Which examples a client sees in which step: the same for every engine and every method
 
 
 def batch_plan(seed: int, round_: int, client: int, num_examples: int, local: LocalSGD) -> Ints:
@@ -68,3 +85,252 @@ def batch_plans(seed: int, round_: int, clients: Ints, parts: Sequence[Ints], lo
             epoch[:seen] = rng.permutation(part)[:seen]
         row[:all_steps, :batch] = own.reshape(-1, batch)[:all_steps]
     return table
+
+
+# -------------------- Examples on a device
+
+
+class Samples:
+    """Examples and labels on a device, in their compact type, made into model inputs batch by batch."""
+
+    def __init__(
+        self, x: Float32s, y: AnyArray, kind: str, mean: tuple[float, ...], std: tuple[float, ...], device: torch.device
+    ) -> None:
+        with warnings.catch_warnings():
+            # Arrays of a memory map are read-only and torch says so; nothing here writes to them.
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writ")
+            self.x = torch.from_numpy(np.ascontiguousarray(as_bytes(x))).to(device)
+            self.y = torch.from_numpy(np.ascontiguousarray(y, dtype=_kept(y))).to(device)
+        self.kind = kind
+        scale = 255.0 if self.x.dtype == torch.uint8 and kind != "several" else 1.0
+        self.factor = self.offset = None
+        if kind != "tokens" and (mean or scale != 1.0):
+            self.factor, self.offset = scaling(scale, mean, std, self.x.dim() - 1, device)
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def relabelled(self, y: AnyArray) -> Self:
+        """Return the same examples with other labels; the examples are not copied."""
+        other = copy.copy(self)
+        other.y = torch.from_numpy(np.array(y, dtype=_kept(y))).to(self.y.device)
+        return other
+
+    def batch_into(self, index: Tensor, x: Tensor) -> None:
+        """Write the inputs for a (m,) index into `x` (m, *sample)."""
+        if self.factor is None or self.offset is None:
+            torch.index_select(self.x, 0, index, out=x)
+        else:
+            x.copy_(self.x.index_select(0, index))
+            torch.addcmul(self.offset, x, self.factor, out=x)
+
+    def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Return inputs (..., *sample) and labels (...), or numbers (..., t), for an index of any shape (...).
+
+        Several inputs are records of bytes, which a hook of the model takes apart, see `fedreach.engines.several`.
+        """
+        flat = index.reshape(-1)
+        x = self.x.index_select(0, flat)
+        if self.kind == "tokens":
+            x = x.long()
+        elif self.factor is not None and self.offset is not None:
+            x = torch.addcmul(self.offset, x.float(), self.factor)
+        return x.view(*index.shape, *self.x.shape[1:]), self.y.index_select(0, flat).view(
+            *index.shape, *self.y.shape[1:]
+        )
+
+
+def _kept(y: AnyArray) -> type[np.int64 | np.float32]:
+    """Return the type of targets: classes, or numbers."""
+    return np.float32 if y.dtype.kind == "f" else np.int64
+
+
+def scaling(
+    scale: float, mean: Sequence[float], std: Sequence[float], dims: int, device: torch.device | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return (x / scale - mean) / std as one multiplication and one addition: the factor and then the offset.
+
+    Args:
+        scale: What is 1 afterwards.
+        mean: (C,) of each channel; none: 0.
+        std: (C,) of each channel; none: 1.
+        dims: Of a sample, the first of which is channels.
+        device: Where the two shall be.
+
+    Example:
+        >>> factor, offset = scaling(255.0, [0.5], [0.25], 3)
+        >>> torch.addcmul(offset, torch.full((1, 1, 2), 255.0), factor).round().tolist()
+        [[[2.0, 2.0]]]
+    """
+    shape = (-1, *([1] * (dims - 1)))
+    mean_, std_ = (torch.tensor(v or d, device=device).view(shape) for v, d in ((mean, (0.0,)), (std, (1.0,))))
+    return 1.0 / (scale * std_), -mean_ / std_
+
+
+def checked_device(device: str) -> torch.device:
+    """Return the torch device, or say why it cannot be used."""
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as error:
+        raise ConfigError(f"engine.device must be a torch device such as 'cpu' or 'cuda:0'; got {device!r}.") from error
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"engine.device is {device!r}, but this torch sees no CUDA device. Use 'cpu'.")
+    try:
+        torch.zeros(1, device=chosen).item()
+    except Exception as error:  # each kind of device has its own; "meta" takes numbers and gives none back
+        said = str(error).splitlines()[0]
+        raise ConfigError(f"engine.device is {device!r}, which this torch cannot use: {said}. Use 'cpu'.") from error
+    return chosen
+
+
+# -------------------- Filters with their channels last, as the engine `chain` reads them
+# The flat vector holds every tensor as torch does. Convolutions are faster on filters whose channels lie last, so the
+# engine turns the vectors that it is handed, and turns back those that it returns.
+
+
+class ChannelsLast:
+    """Turns the filters of flat vectors, (out, channels, height, width) in torch, to (out, height, width, channels).
+
+    Args:
+        layout: Of the model.
+
+    Example:
+        >>> import torch
+        >>> filters = ChannelsLast(Layout.of(torch.nn.Conv2d(2, 1, (1, 2), bias=False)))
+        >>> turned = filters.turned(torch.tensor([1.0, 2.0, 3.0, 4.0]))
+        >>> turned.tolist()
+        [1.0, 3.0, 2.0, 4.0]
+        >>> rows = turned[None].clone()
+        >>> filters.turn_back(rows, torch.tensor([0]))
+        >>> rows.tolist()
+        [[1.0, 2.0, 3.0, 4.0]]
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        shapes = layout.shapes[: len(layout.parameters)]
+        ends = accumulate(shape.numel() for shape in shapes)
+        placed = [(slice(end - shape.numel(), end), shape) for shape, end in zip(shapes, ends, strict=True)]
+        self.filters = [(place, shape) for place, shape in placed if len(shape) == 4]
+
+    def turned(self, vectors: Tensor) -> Tensor:
+        """Return (..., p) vectors with the filters' channels last; the same tensor where there are no filters."""
+        if not self.filters:
+            return vectors
+        found, stack = vectors.clone(), vectors.shape[:-1]
+        for place, (out, channels, height, width) in self.filters:
+            filters = vectors[..., place].reshape(*stack, out, channels, height, width)
+            found[..., place].view(*stack, out, height, width, channels).copy_(filters.movedim(-3, -1))
+        return found
+
+    def turn_back(self, vectors: Tensor, rows: Tensor) -> None:
+        """Turn these rows of (k, p) vectors back to torch's order, in place."""
+        for place, (out, channels, height, width) in self.filters:
+            filters = vectors[:, place][rows].view(-1, out, height, width, channels)
+            vectors[rows, place] = filters.movedim(-1, -3).flatten(1)
+
+
+# --- Running means and variances of BatchNorm layers after convolutions, refreshed by a client's own inputs
+
+BATCH = 256
+"""Inputs that go through the model at a time."""
+
+
+def refreshable_layers(module: nn.Module) -> list[_BatchNorm]:
+    """Return the BatchNorm layers after convolutions that go by float32 running statistics in evaluation mode.
+
+    They stand in the order of the module. `BatchNorm1d` is left out: see `fedreach.federation.adaptation.methods`.
+
+    Example:
+        >>> len(refreshable_layers(nn.Sequential(nn.BatchNorm2d(3), nn.BatchNorm2d(3, track_running_stats=False))))
+        1
+    """
+    layers = [layer for layer in module.modules() if isinstance(layer, nn.BatchNorm2d | nn.BatchNorm3d)]
+    return [layer for layer in layers if layer.running_mean is not None and layer.running_mean.dtype == torch.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class BatchNormStatistics:
+    """See `fedreach.federation.types.RunningStatistics`; the (d,) vector of the model is never written to.
+
+    A layer's statistics depend on those of the layers before it. So all inputs go through the model once a layer, in
+    the order in which the model comes to them, in batches: memory does not grow with their number, and what comes out
+    is what one pass with all inputs as a single batch gives in training mode.
+    """
+
+    module: nn.Module
+    layout: Layout
+    vector: Tensor  # (d,)
+    said: Callable[[Tensor, Tensor], Outputs]  # what a (d,) model says of inputs
+
+    def refreshed(self, inputs: Float32s, strength: float) -> Float32s:
+        x = torch.from_numpy(inputs).to(self.vector.device)
+        self._bind_copy()
+        if len(x):
+            weight = len(x) / (len(x) + strength)
+            for layer in self._in_order(x[:1]):
+                for running, own in zip(_statistics(layer), self._moments(layer, x), strict=True):
+                    running.lerp_(own, weight)
+        parts = [part for layer in refreshable_layers(self.module) for part in _statistics(layer)]
+        found: Float32s = torch.cat(parts).cpu().numpy()
+        return found
+
+    def outputs(self, statistics: Float32s, inputs: Float32s) -> Outputs:
+        vector = self._bind_copy()
+        given = torch.from_numpy(np.array(statistics, np.float32)).to(vector.device)
+        parts = [part for layer in refreshable_layers(self.module) for part in _statistics(layer)]
+        for part, values in zip(parts, torch.split(given, [len(part) for part in parts]), strict=True):
+            part.copy_(values)
+        return self.said(vector, torch.from_numpy(inputs).to(vector.device))
+
+    def _bind_copy(self) -> Tensor:
+        """Let the module live in a copy of the model, and return that."""
+        vector = self.vector.clone()
+        bind(self.module, vector, layout=self.layout)
+        self.module.eval()
+        return vector
+
+    def _in_order(self, x: Tensor) -> list[_BatchNorm]:
+        """Return the layers in the order in which the model comes to them; without those that it never comes to."""
+        seen: dict[_BatchNorm, None] = {}
+
+        def note(layer: _BatchNorm, _: tuple[Tensor, ...]) -> None:
+            seen[layer] = None
+
+        hooks = [layer.register_forward_pre_hook(note) for layer in refreshable_layers(self.module)]
+        try:
+            with torch.no_grad():
+                self.module(x)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return list(seen)
+
+    def _moments(self, layer: _BatchNorm, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and variance of what comes to a layer, over inputs and places, summed in float64.
+
+        The variance is divided by the number, not by one less: that is what a layer normalises by in training.
+        """
+        total = torch.zeros(layer.num_features, dtype=torch.float64, device=x.device)
+        squares, count = torch.zeros_like(total), 0
+
+        def add(_: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+            nonlocal count
+            values = arguments[0].double().movedim(1, -1).flatten(0, -2)
+            total.add_(values.sum(0))
+            squares.add_(values.square().sum(0))
+            count += len(values)
+
+        with layer.register_forward_pre_hook(add), torch.no_grad():
+            for part in torch.split(x, BATCH):
+                with seeded(seed_of(part), part.device):  # of a model that draws in evaluation
+                    self.module(part)
+        mean = total / count
+        return mean.float(), (squares / count - mean.square()).clamp_min(0).float()
+
+
+def _statistics(layer: _BatchNorm) -> tuple[Tensor, Tensor]:
+    """Return the running mean and variance of a layer of `refreshable_layers`."""
+    mean, variance = layer.running_mean, layer.running_var
+    assert mean is not None
+    assert variance is not None
+    return mean, variance

@@ -8,18 +8,18 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from fedreach.arrays import Ints
-from fedreach.engines.chain.trainer import Chain
+from fedreach._util.arrays import Ints
+from fedreach._util.errors import ConfigError, TrainingError, nearest
 from fedreach.engines.engine import TorchEngine
 from fedreach.engines.examination import Examination
+from fedreach.engines.manual import Chain
 from fedreach.engines.native import Native
 from fedreach.engines.protocols import Precision, Task
 from fedreach.engines.sequential import Sequential
-from fedreach.engines.stacked import Compiled, Stacked
 from fedreach.engines.trainer import GroupTrainer
-from fedreach.errors import ConfigError, TrainingError, nearest
+from fedreach.engines.vmap import Compiled, Stacked
+from fedreach.federation.base import MemorySolver
 from fedreach.federation.local_sgd import LocalSGD
-from fedreach.federation.protocols import MemorySolver
 
 ENGINES: dict[str, type[GroupTrainer]] = {
     "native": Native,

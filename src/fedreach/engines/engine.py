@@ -10,21 +10,20 @@ import numpy as np
 import torch
 from numpy.typing import DTypeLike
 
-from fedreach.arrays import AnyArray, Bools, Float32s, Floats, Ints
-from fedreach.data.population import Ranges
-from fedreach.data.positions import IGNORED, position_counts
-from fedreach.engines.parallel.processes import Workers, max_processes
-from fedreach.engines.protocols import NO_TERMS, Engine, Precision, Task
-from fedreach.engines.samples import checked_device
+from fedreach._util.arrays import AnyArray, Bools, Float32s, Floats, Ints
+from fedreach._util.errors import ConfigError
+from fedreach._util.limits import check_memory, check_processes
+from fedreach.data.several import IGNORED, position_counts
+from fedreach.data.splits import Ranges
+from fedreach.engines.batches import checked_device
+from fedreach.engines.models.draws import seed_of, seeded
+from fedreach.engines.models.state import numbers_note
+from fedreach.engines.processes import Workers, max_processes
+from fedreach.engines.protocols import NO_TERMS, Engine, Precision, Predictor, Split, Task
 from fedreach.engines.trainer import EVALUATION_BATCH, Group, GroupTrainer
-from fedreach.errors import ConfigError
-from fedreach.evaluation.predictor import Predictor, Split
-from fedreach.federation.aggregation.mean import BLOCK, finite_rows
+from fedreach.federation.aggregation import BLOCK, finite_rows
 from fedreach.federation.traits import Traits
-from fedreach.federation.values import LocalOutputs, LocalUpdates, Outputs
-from fedreach.limits import check_memory, check_processes
-from fedreach.models.draws import seed_of, seeded
-from fedreach.models.instance import numbers_note
+from fedreach.federation.types import LocalOutputs, LocalUpdates, Outputs
 
 EVALUATION_PART = 8 * EVALUATION_BATCH
 """Examples that one process is asked about at a time."""
@@ -34,12 +33,12 @@ class TorchEngine(Engine):
     """Trains cohorts and evaluates models on one federation.
 
     A cohort is cut into groups of clients that are trained together. On a CPU, `threads` groups are trained at a
-    time, each by a process with single-threaded kernels, see `fedreach.engines.parallel.processes`: small steps do
+    time, each by a process with single-threaded kernels, see `fedreach.engines.processes`: small steps do
     not keep several cores busy. Either groups do not depend on the number of threads, or what a client gives does not
     depend on its group: so no result does, bit for bit.
 
     Args:
-        trainer: Who trains a group: a class of `fedreach.engines.ENGINES`, or one's own.
+        trainer: Who trains a group: a class of `fedreach.engines.choice.ENGINES`, or one's own.
         task: What is trained.
         device: Where tensors live, such as ``"cpu"`` or ``"cuda"``.
         threads: Groups at a time; one on a GPU.

@@ -1,17 +1,4 @@
-"""Whether an engine computes this model: it is compared with the plain engine on a few batches, before it is used.
-
-An engine may follow a graph of the model, or the model under `torch.func`, and so train something else than the model's
-code does: a body under `torch.no_grad()`, a gradient of the user's own, another branch. Compared are the updates of
-three clients of unequal size, whose last batches are not full; their losses; running statistics; and outputs and losses
-in evaluation. Masks of dropout differ between engines by design, so nothing is dropped (`fedreach.engines.no_dropout`).
-
-**What counts as rounding.** Engines add float32 numbers up in different orders. A sum of a few thousand products is off
-by some 1e-6 of the largest number of its tensor then, and some 1e-4 where batch normalization over a few values
-magnifies that. `TOLERANCE` lies above both and far below a fault worth the name, of 1%. Gradients that are zero but for
-rounding, such as that of a bias before a BatchNorm layer, are compared on the scale of the whole gradient (`FLOOR`).
-Rounding may also push a number over the kink of a ReLU, which moves a gradient by more than that, in one batch out of
-many. So an engine that is off is tried again on other batches, and passes if it is right on two of three.
-"""
+"""Examination of an engine before it is used: does it compute this model?"""
 
 from __future__ import annotations
 
@@ -19,27 +6,115 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
-from fedreach.arrays import AnyArray, Float32s, Floats, Ints
+from fedreach._util.arrays import AnyArray, Float32s, Floats, Ints
+from fedreach._util.streams import generator
+from fedreach.data.assignment import Partition
 from fedreach.data.federated import FederatedData
-from fedreach.data.partition import Partition
-from fedreach.data.population import Population, Ranges
+from fedreach.data.splits import Population, Ranges
 from fedreach.engines.engine import TorchEngine
-from fedreach.engines.no_dropout import no_dropout, without_dropout
+from fedreach.engines.models.draws import generators_kept
+from fedreach.engines.models.state import copied
 from fedreach.engines.observation import hidden_behaviour
 from fedreach.engines.protocols import Task
 from fedreach.engines.sequential import Sequential
-from fedreach.engines.stacked import Compiled, Stacked
 from fedreach.engines.trainer import GroupTrainer, only_sequential
-from fedreach.federation.protocols import MemorySolver
-from fedreach.federation.values import LocalUpdates
-from fedreach.models.copying import copied
-from fedreach.models.draws import generators_kept
-from fedreach.streams import generator
+from fedreach.engines.vmap import Compiled, Stacked
+from fedreach.federation.base import MemorySolver
+from fedreach.federation.types import LocalUpdates
+
+# --- A model without its dropout, by whose numbers engines can be compared: masks differ between them by design
+
+DROPOUTS: set[Any] = {
+    F.dropout,
+    F.dropout1d,
+    F.dropout2d,
+    F.dropout3d,
+    F.alpha_dropout,
+    F.feature_alpha_dropout,
+    torch.dropout,
+    torch.dropout_,
+    torch.alpha_dropout,
+    torch.alpha_dropout_,
+    torch.feature_dropout,
+    torch.feature_dropout_,
+    torch.feature_alpha_dropout,
+    torch.feature_alpha_dropout_,
+}
+# Functions that drop numbers among other things, and the place of `dropout_p` among their arguments. What they call is
+# not seen by the mode below.
+ATTENTION: dict[Any, int] = {F.scaled_dot_product_attention: 4, F.multi_head_attention_forward: 10}
+
+
+class _WithoutDropout(TorchFunctionMode):
+    """Has functions that drop numbers return their input."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in DROPOUTS:
+            return args[0] if args else kwargs["input"]
+        if (place := ATTENTION.get(func)) is not None:
+            if len(args) > place:
+                args = (*args[:place], 0.0, *args[place + 1 :])
+            else:
+                kwargs["dropout_p"] = 0.0
+        return func(*args, **kwargs)
+
+
+def without_dropout(module: nn.Module) -> nn.Module:
+    """Return a copy whose layers drop nothing; functions in `forward` drop nothing under `no_dropout`.
+
+    Example:
+        >>> module = without_dropout(nn.Sequential(nn.Dropout(0.5), nn.Flatten())).train()
+        >>> module(torch.ones(1, 3))
+        tensor([[1., 1., 1.]])
+    """
+    other = copied(module)
+    for layer in other.modules():
+        if isinstance(layer, nn.modules.dropout._DropoutNd):
+            layer.p = 0.0
+        elif isinstance(layer, nn.MultiheadAttention | nn.RNNBase):
+            layer.dropout = 0.0
+    return other
+
+
+@contextmanager
+def no_dropout() -> Iterator[None]:
+    """Have functions such as `F.dropout` drop nothing for a while.
+
+    Example:
+        >>> with no_dropout():
+        ...     F.dropout(torch.ones(3), 0.5)
+        tensor([1., 1., 1.])
+    """
+    with _WithoutDropout():
+        yield
+
+
+# --- Whether an engine computes this model: it is compared with the plain engine on a few batches, before it is used
+# An engine may follow a graph of the model, or the model under `torch.func`, and so train something else than the
+# model's
+# code does: a body under `torch.no_grad()`, a gradient of the user's own, another branch. Compared are the updates of
+# three clients of unequal size, whose last batches are not full; their losses; running statistics; and outputs and
+# losses
+# in evaluation. Masks of dropout differ between engines by design, so nothing is dropped
+# (`fedreach.engines.examination`).
+#
+# **What counts as rounding.** Engines add float32 numbers up in different orders. A sum of a few thousand products is
+# off
+# by some 1e-6 of the largest number of its tensor then, and some 1e-4 where batch normalization over a few values
+# magnifies that. `TOLERANCE` lies above both and far below a fault worth the name, of 1%. Gradients that are zero but
+# for
+# rounding, such as that of a bias before a BatchNorm layer, are compared on the scale of the whole gradient (`FLOOR`).
+# Rounding may also push a number over the kink of a ReLU, which moves a gradient by more than that, in one batch out of
+# many. So an engine that is off is tried again on other batches, and passes if it is right on two of three.
 
 SIZES = (13, 8, 5)  # examples of the clients, in batches of
 BATCH = 8

@@ -1,4 +1,4 @@
-"""What is trained, and what a simulation asks of whoever trains it."""
+"""What evaluation asks of an engine; nothing here knows one."""
 
 from __future__ import annotations
 
@@ -9,26 +9,52 @@ from typing import Literal, Protocol
 
 from torch import Tensor, nn
 
-from fedreach.arrays import AnyArray, Float32s, Floats, Ints
+from fedreach._util.arrays import AnyArray, Bools, Float32s, Floats, Ints
+from fedreach._util.errors import ConfigError
 from fedreach.data.federated import FederatedData
-from fedreach.engines.statistics import refreshable_layers
-from fedreach.errors import ConfigError
-from fedreach.evaluation.predictor import Predictor
+from fedreach.engines.batches import refreshable_layers
+from fedreach.engines.models.flat import Layout
 from fedreach.federation.augmentations import Augmentation
-from fedreach.federation.federation import Federation
+from fedreach.federation.base import LocalSolver, Loss
+from fedreach.federation.federation import Federation, refuse_targets_of
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.losses import CrossEntropy
-from fedreach.federation.protocols import LocalSolver, Loss
-from fedreach.federation.targets import refuse_targets_of
 from fedreach.federation.traits import Traits, name_of
-from fedreach.federation.values import LocalOutputs, LocalUpdates
-from fedreach.models.flat import Layout
+from fedreach.federation.types import LocalOutputs, LocalUpdates, Outputs
+
+Split = Literal["train", "true", "test", "server"]
+"""Which examples: those of the clients with the labels that they train on, or without label noise; the test set; the
+server's own. The first two are the same examples, and the same index means the same one."""
+
+
+class Predictor(Protocol):
+    """Runs a model over examples of a federation."""
+
+    def predict(self, params: Float32s, split: Split, index: Ints) -> tuple[Bools | Float32s, Float32s]:
+        """Return (m,) whether the (d,) model is right on each of the m examples of `index`, and its loss in nats.
+
+        Of labels at positions: the share of an example's labeled positions at which it is right, and their mean loss.
+        Of targets that are numbers: the mean absolute error of each example, in their units, and the mean squared one
+        on the scale that they are trained on, see `fedreach.data.preparation.TargetScale`.
+        """
+
+    def logits(self, params: Float32s, split: Split, index: Ints) -> Float32s:
+        """Return the (m, c) logits, (m, positions..., c) of labels at positions, or (m, t) numbers in their units."""
+
+    def answers(self, params: Float32s, split: Split, index: Ints, *, inputs: bool) -> Outputs:
+        """Return what the model says of one client's examples, for serving; with `inputs`, these and features, too.
+
+        The client's examples go through the model by themselves, as on its own machine: to the same bits there.
+        """
+
+
+# -------------------- What is trained, and what a simulation asks of whoever trains it
 
 Terms = dict[str, Tensor]
 """What a solver with memory prepared for the clients of a cohort: (k, p) vectors, or (k, 1) numbers."""
 
 NO_TERMS: Mapping[str, Float32s] = MappingProxyType({})
-MEMORY = "memory of the loss"
+LOSS_MEMORY = "memory of the loss"
 """Key of `terms` for the (k, d) vectors that clients keep for a loss, which `correct` is not handed."""
 Precision = Literal["highest", "high", "medium"]
 
@@ -129,7 +155,7 @@ class Trainer(Protocol):
         """
 
     def weighted_sum(self, weights: Floats, update: Float32s) -> Floats:
-        """Return `fedreach.federation.aggregation.mean.weighted_sum`, to the same bits."""
+        """Return `fedreach.federation.aggregation.weighted_sum`, to the same bits."""
 
 
 class Engine(Trainer, Predictor, Protocol):
@@ -149,7 +175,7 @@ class Engine(Trainer, Predictor, Protocol):
 
     @property
     def constants(self) -> Mapping[str, AnyArray]:
-        """What else the model holds and every client starts with, by name, see `fedreach.models.state`."""
+        """What else the model holds and every client starts with, by name, see `fedreach.engines.models.state`."""
 
     def start_from(self, constants: Mapping[str, AnyArray]) -> None:
         """Take the constants of the run in place of those that the model's constructor made."""

@@ -1,9 +1,11 @@
-"""Which models are chains of the layers of `fedreach.engines.layers`, whatever their code looks like."""
+"""Recognition of a module's layers, so that faster engines can compute it."""
+
+from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Literal
 
@@ -11,24 +13,242 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
-from fedreach.engines import recurrence
-from fedreach.engines.layers import (
-    Addition,
-    Convolution,
-    Dense,
-    Dropout,
-    Embedding,
-    Flattening,
-    GroupNormalisation,
-    Layer,
-    Pair,
-    Pooling,
-    Recurrent,
-)
+from fedreach.engines.models.draws import drawn_from, generators_kept, states
+from fedreach.engines.models.flat import Layout
 from fedreach.engines.observation import HOOKS
-from fedreach.engines.shortcuts import SUMS, Value, part_of
-from fedreach.models.draws import drawn_from, generators_kept, states
-from fedreach.models.flat import Layout
+
+# -------------------- What a layer of a chain is: its shapes, and where its numbers stand in the flat vector
+
+Pair = tuple[int, int]  # along the height, along the width
+
+
+@dataclass(frozen=True)
+class Dense:
+    """y = x W^T + b, and max(0, y) where `relu`."""
+
+    inputs: int
+    outputs: int
+    weight: slice  # where W stands in the flat vector
+    bias: slice | None
+    relu: bool = False
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """Filters at the places of an image, and max(0, y) where `relu`."""
+
+    channels: int
+    height: int
+    width: int
+    filters: int
+    kernel: Pair
+    stride: Pair
+    padding: Pair  # zeros above and below, left and right
+    weight: slice  # where the filters stand in the flat vector, see `fedreach.engines.batches`
+    bias: slice | None
+    relu: bool = False
+
+    @property
+    def made(self) -> tuple[int, int, int]:
+        """Shape of the outputs."""
+        return self.filters, *_places((self.height, self.width), self.kernel, self.stride, self.padding)
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """Maxima or means of windows of an image, and max(0, y) where `relu`."""
+
+    kind: Literal["maximum", "mean"]
+    channels: int
+    height: int
+    width: int
+    kernel: Pair
+    stride: Pair
+    padding: Pair
+    relu: bool = False
+
+    @property
+    def made(self) -> tuple[int, int, int]:
+        """Shape of the outputs."""
+        return self.channels, *_places((self.height, self.width), self.kernel, self.stride, self.padding)
+
+    @property
+    def of_pairs(self) -> bool:
+        """Whether it takes maxima of 2 x 2, each place in one window at most."""
+        return self.kind == "maximum" and self.kernel == self.stride == (2, 2) and self.padding == (0, 0)
+
+
+@dataclass(frozen=True)
+class GroupNormalisation:
+    """Each group of channels of an example to mean 0 and variance 1, factors and sums, and max(0, y) where `relu`."""
+
+    channels: int
+    height: int
+    width: int
+    groups: int
+    raised: float  # what is added to a variance
+    weight: slice | None
+    bias: slice | None
+    relu: bool = False
+
+
+@dataclass(frozen=True)
+class Addition:
+    """A shortcut: an image of before is added, and max(0, y) where `relu`.
+
+    What is added are the outputs of the first `source` layers, dropout not counted: every so many places of them, with
+    channels of zeros before and after theirs.
+    """
+
+    channels: int
+    height: int
+    width: int
+    source: int
+    every: Pair
+    before: int  # channels of zeros
+    relu: bool = False
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """In training, numbers of examples of this shape are 0 with a probability, else divided by its complement."""
+
+    shape: tuple[int, ...]
+    probability: float
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """A row of a table for each token of a window."""
+
+    times: int
+    vocabulary: int
+    outputs: int
+    weight: slice
+
+
+@dataclass(frozen=True)
+class Recurrent:
+    """An LSTM layer over a window of inputs; of the last layer only the last output goes on."""
+
+    times: int
+    inputs: int
+    outputs: int
+    weight: slice  # where W_ih and W_hh stand in the flat vector, one after the other
+    bias: slice | None  # and both biases
+
+
+@dataclass(frozen=True)
+class Flattening:
+    """Images to rows, channels first."""
+
+    channels: int
+    height: int
+    width: int
+
+    @property
+    def numbers(self) -> int:
+        """Of an example."""
+        return math.prod((self.channels, self.height, self.width))
+
+
+Layer = Dense | Convolution | Pooling | GroupNormalisation | Addition | Dropout | Flattening | Embedding | Recurrent
+
+
+def _places(size: Pair, kernel: Pair, stride: Pair, padding: Pair) -> Pair:
+    """Return how many windows there are, down and across.
+
+    Example:
+        >>> _places((28, 28), (5, 5), (1, 1), (2, 2))
+        (28, 28)
+    """
+    down, right = ((size[side] + 2 * padding[side] - kernel[side]) // stride[side] + 1 for side in (0, 1))
+    return down, right
+
+
+# --- Which parts of an LSTM are known: a table of tokens, plain layers, and the last output of the last one
+
+LAST_OUTPUT: tuple[tuple[Any, ...], ...] = (
+    (0, (slice(None), -1)),  # outputs, _ = lstm(x); outputs[:, -1]
+    (0, (slice(None), -1, slice(None))),
+    (1, 0, -1),  # _, (h, _) = lstm(x); h[-1]
+)
+"""What one asks of an LSTM's result, one item after the other, to have the last output of each example."""
+OUTPUTS = LAST_OUTPUT[0][:1]
+
+
+def embedding(name: str, layer: nn.Embedding, times: int, places: MutableMapping[str, slice]) -> Embedding | None:
+    """Return the layer, whose weights are taken out of `places`; None if it does more than look up."""
+    if layer.padding_idx is not None or layer.max_norm is not None or layer.scale_grad_by_freq or layer.sparse:
+        return None
+    return Embedding(times, layer.num_embeddings, layer.embedding_dim, places.pop(f"{name}.weight"))
+
+
+def recurrent(name: str, layer: nn.LSTM, times: int, places: MutableMapping[str, slice]) -> Iterator[Recurrent] | None:
+    """Return one layer after the other; None if they drop, project, look back or have the batch inside."""
+    plain = layer.batch_first and not layer.bidirectional and not layer.proj_size
+    if not plain or (layer.dropout and layer.num_layers > 1):
+        return None
+    return (
+        Recurrent(
+            times,
+            layer.hidden_size if number else layer.input_size,
+            layer.hidden_size,
+            _together(places, f"{name}.weight_ih_l{number}", f"{name}.weight_hh_l{number}"),
+            _together(places, f"{name}.bias_ih_l{number}", f"{name}.bias_hh_l{number}") if layer.bias else None,
+        )
+        for number in range(layer.num_layers)
+    )
+
+
+def _together(places: MutableMapping[str, slice], first: str, second: str) -> slice:
+    """Return where both stand; torch lets them follow each other."""
+    one, other = places.pop(first), places.pop(second)
+    if one.stop != other.start:
+        raise KeyError(second)
+    return slice(one.start, other.stop)
+
+
+# --- Which parts of a shortcut are known: images of before, every so many places of them, with channels of zeros
+
+SUMS = (operator.add, operator.iadd, torch.add, "add", "add_")
+
+
+@dataclass(frozen=True)
+class Value:
+    """What a node stands for: the outputs of layers, or a part of them with zeros around it."""
+
+    layers: tuple[Layer, ...]
+    shape: tuple[int, ...]
+    every: Pair = (1, 1)
+    before: int = 0  # channels of zeros
+
+
+def part_of(node: fx.Node, value: Value) -> Value | None:
+    """Return what a node makes of an image by ``x[..., ::2, ::2]`` or ``F.pad(x, (0, 0, 0, 0, 1, 1))``, if it does."""
+    if len(value.shape) != 3 or len(node.args) != 2:
+        return None
+    how: Any = node.args[1]
+    if not isinstance(how, tuple | list):
+        return None
+    channels, height, width = value.shape
+    if node.target is F.pad:
+        sides: list[Any] = list(how)
+        options = {"mode": "constant", "value": None, **node.kwargs}
+        plain = options["mode"] == "constant" and options["value"] in (None, 0)
+        if not plain or len(sides) != 6 or any(sides[:4]) or min(sides[4:]) < 0:
+            return None
+        before, after = sides[4:]
+        return replace(value, shape=(channels + before + after, height, width), before=value.before + before)
+    *others, down, right = how
+    steps = [part.step or 1 for part in (down, right) if isinstance(part, slice) and part.start is part.stop is None]
+    if others not in ([...], [slice(None), slice(None)]) or len(steps) != 2:
+        return None
+    shape = (channels, -(-height // steps[0]), -(-width // steps[1]))
+    return replace(value, shape=shape, every=(value.every[0] * steps[0], value.every[1] * steps[1]))
+
+
+# --- Which models are chains of the layers of `fedreach.engines.recognition`, whatever their code looks like
 
 MAXIMA = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
 MEANS = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override")
@@ -43,7 +263,7 @@ def chain_of(module: nn.Module, sample: Sequence[int]) -> list[Layer]:
 
     Known are linear layers, 2-d convolutions, ReLU, maxima and means of windows, group normalisation, dropout and
     flattening, one after the other, as modules or as functions in `forward`; shortcuts without weights, as
-    `fedreach.models.resnet20` has them; and an embedding with an LSTM, of which the last output goes on.
+    `resnet20` has them; and an embedding with an LSTM, of which the last output goes on.
 
     Raises:
         NotAChainError: If the model has anything else.
@@ -243,7 +463,7 @@ class _Chain:
         if self.layers or len(self.shape) != 1:
             raise NotAChainError(f"{name} does not see tokens")
         try:
-            found = recurrence.embedding(name, layer, self.shape[0], self.places)
+            found = embedding(name, layer, self.shape[0], self.places)
         except KeyError as error:
             raise NotAChainError(f"{name} shares its weights") from error
         if found is None:
@@ -253,10 +473,10 @@ class _Chain:
 
     def _recurrent(self, name: str, layer: nn.LSTM) -> None:
         last = self.layers[-1] if self.layers else None
-        whole = self.items is None if isinstance(last, Embedding) else self.items == recurrence.OUTPUTS
+        whole = self.items is None if isinstance(last, Embedding) else self.items == OUTPUTS
         if not isinstance(last, Embedding | Recurrent) or not whole:
             raise NotAChainError(f"{name} does not see all outputs of an embedding or an LSTM")
-        found = recurrence.recurrent(name, layer, last.times, self.places)
+        found = recurrent(name, layer, last.times, self.places)
         if found is None:
             raise NotAChainError(f"{name} drops, projects, looks back or has batches inside")
         try:
@@ -268,9 +488,9 @@ class _Chain:
     def _item(self, item: Any) -> None:
         """Follow what is asked of the result of an LSTM."""
         asked = (*self.items, item) if self.items is not None else None
-        if asked is None or not any(asked == known[: len(asked)] for known in recurrence.LAST_OUTPUT):
+        if asked is None or not any(asked == known[: len(asked)] for known in LAST_OUTPUT):
             raise NotAChainError("something else is asked for than the last output of an LSTM")
-        self.items = None if asked in recurrence.LAST_OUTPUT else asked
+        self.items = None if asked in LAST_OUTPUT else asked
 
     def _relu(self) -> None:
         # It may change places with a flattening, and with a dropout: what is divided keeps its sign.

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedreach.arrays import AnyArray
+from fedreach._util.arrays import AnyArray
+from fedreach._util.errors import ConfigError
 from fedreach.data.several import has_names
-from fedreach.errors import ConfigError
 
 NO_FIELDS: Mapping[str, Any] = MappingProxyType({})
 

@@ -1,7 +1,7 @@
-"""What trains a group of clients in one process: a model and the data on a device, and all that is done with them.
+"""A trial before the first round: the correction of a solver must act on each number by itself.
 
-`groups` and `train_group` are what one file of this folder adds; the rest is the same for all, unless one has a quicker
-way. How groups are shared out over processes is not known here, see `fedreach.engines.engine`.
+Engines hand `correct` different pieces: a vector, a stack of clients, some layers. One that looks at other numbers,
+such as a norm over all, would train another model on each of them.
 """
 
 from __future__ import annotations
@@ -17,31 +17,93 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedreach.arrays import AnyArray, Bools, Float32s, Floats, Ints
+from fedreach._util.arrays import AnyArray, Bools, Float32s, Floats, Ints
+from fedreach._util.errors import ConfigError, PartError, TrainingError
+from fedreach._util.limits import check_memory
+from fedreach._util.streams import torch_seed
 from fedreach.data.datasets import Dataset
-from fedreach.data.positions import IGNORED
-from fedreach.engines.behaviour import Behaviour, batches_of, behaviour_of
-from fedreach.engines.elementwise import refuse_mixing
-from fedreach.engines.protocols import Task, Terms
-from fedreach.engines.samples import Samples
+from fedreach.data.several import IGNORED
+from fedreach.engines.batches import BatchNormStatistics, Samples, refreshable_layers
+from fedreach.engines.models.draws import evaluated, seed_of, seeded
+from fedreach.engines.models.flat import Layout, bind, flatten, narrow_types
+from fedreach.engines.models.state import NarrowParameters, Snapshot, constant_arrays, copied, set_constants
+from fedreach.engines.observation import Behaviour, batches_of, behaviour_of
+from fedreach.engines.protocols import Split, Task, Terms
 from fedreach.engines.several import add_hooks, layout_of
-from fedreach.engines.statistics import BatchNormStatistics, refreshable_layers
-from fedreach.errors import ConfigError, PartError, TrainingError
-from fedreach.evaluation.predictor import Split
-from fedreach.federation.aggregation.mean import weighted_sum
-from fedreach.federation.local_sgd import LocalSGD
-from fedreach.federation.protocols import LocalSolver, Loss, ShiftsOutputs
-from fedreach.federation.targets import refuse_targets
-from fedreach.federation.torch_steps import TorchSteps
+from fedreach.federation.aggregation import weighted_sum
+from fedreach.federation.base import LocalSolver, Loss, MemorySolver, ShiftsOutputs
+from fedreach.federation.federation import refuse_targets
+from fedreach.federation.local_sgd import LocalSGD, TorchSteps
 from fedreach.federation.traits import Traits, name_of
-from fedreach.federation.values import LocalOutputs, Outputs
-from fedreach.limits import check_memory
-from fedreach.models.copying import copied
-from fedreach.models.draws import evaluated, seed_of, seeded
-from fedreach.models.flat import Layout, bind, flatten, narrow_types
-from fedreach.models.narrow import NarrowParameters
-from fedreach.models.state import Snapshot, constant_arrays, set_constants
-from fedreach.streams import torch_seed
+from fedreach.federation.types import LocalOutputs, Outputs
+
+MOST = 4096  # numbers that are tried where a model has more
+SCALES = (1e-4, 1.0, 1e4)  # of what is changed: some look at others only above a limit, or below
+
+
+def refuse_mixing(solver: LocalSolver, p: int) -> None:
+    """Refuse a solver whose correction of one number depends on others.
+
+    Every second number of gradient, parameters, broadcast and memory is changed; the corrections of those between must
+    stay the same. A solver that fails on such numbers is left to the first round, which says where.
+
+    Args:
+        solver: The solver.
+        p: Numbers of the model that are trained.
+
+    Raises:
+        ConfigError: If a correction changes.
+
+    Example:
+        >>> class ByNorm:
+        ...     def correct(self, gradient, params, broadcast):
+        ...         return gradient / gradient.norm()
+        >>> refuse_mixing(ByNorm(), p=4)
+        Traceback (most recent call last):
+        fedreach.ConfigError: ByNorm.correct must act on each number by itself, ...
+    """
+    if p < 2:
+        return
+    for size in dict.fromkeys((min(p, MOST), p)):
+        try:
+            mixes = _mixes(solver, size)
+        except Exception:  # one with a number for each parameter takes p only
+            continue
+        if mixes:
+            raise ConfigError(
+                f"{name_of(solver)}.correct must act on each number by itself, and changes when others do, as by a "
+                "norm over all. Write what looks at the whole gradient as a loss with a method `objective`."
+            )
+        return
+
+
+def _mixes(solver: Any, size: int) -> bool:
+    first = _corrected(solver, size, None)
+    others = (_corrected(solver, size, scale) for scale in SCALES)
+    return any(not torch.allclose(first[::2], other[::2], rtol=1e-5, atol=0, equal_nan=True) for other in others)
+
+
+def _corrected(solver: Any, size: int, scale: float | None) -> Tensor:
+    """Return the correction of a vector; with a scale, every second number of all arguments is another one."""
+    rng = np.random.default_rng(0)
+    vectors = rng.standard_normal((4, size), np.float32)
+    if scale is not None:
+        vectors[:, 1::2] = np.float32(scale) * rng.standard_normal((4, size // 2), np.float32)
+    gradient, params, broadcast, memory = vectors
+    terms: dict[str, Tensor] = {}
+    if isinstance(solver, MemorySolver):
+        prepared = solver.prepare(memory[None], {}, np.ones(1))
+        terms = {name: torch.from_numpy(np.array(rows[0])) for name, rows in prepared.items()}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # one that draws, draws the same
+        found: Tensor = solver.correct(*map(torch.from_numpy, (gradient, params, broadcast)), **terms)
+    return found
+
+
+# --- What trains a group of clients in one process: a model and the data on a device, and all that is done with them
+# `groups` and `train_group` are what one file of this folder adds; the rest is the same for all, unless one has a
+# quicker
+# way. How groups are shared out over processes is not known here, see `fedreach.engines.engine`.
 
 EVALUATION_BATCH = 256
 LOSSES = {"cross_entropy": "cross-entropy", "squared_error": "squared error"}
@@ -67,7 +129,7 @@ class GroupTrainer(ABC):
     written_out: ClassVar[tuple[str, ...]] = ()
     """Traits of the losses whose gradients are written out in it, such as cross-entropy; none: it follows any."""
     sees_more: ClassVar[bool] = False
-    """Whether it hands a loss more than outputs and targets, see `fedreach.federation.objectives.Objective`."""
+    """Whether it hands a loss more than outputs and targets, see `fedreach.federation.base.Objective`."""
     any_optimizer: ClassVar[bool] = True
     """Whether it follows every optimiser; if not, plain steps only, with or without momentum."""
     follows_torch: ClassVar[bool] = False
@@ -138,7 +200,7 @@ class GroupTrainer(ABC):
         self.owner = self.data.partition.owner() if self.behaviour.mixes else None
 
     def start_from(self, constants: Mapping[str, AnyArray]) -> None:
-        """Take the constants of the run, see `fedreach.models.state`, in place of those that the constructor made."""
+        """Take the constants of the run, see `state`, in place of those that the constructor made."""
         self.renew()
         for module in filter(None, (self.module, self.pristine)):
             set_constants(module, constants)
@@ -242,7 +304,7 @@ class GroupTrainer(ABC):
         out[part] = found if self.scale is None else self.scale.in_units(found)
 
     def answers(self, params: Float32s, split: Split, index: Ints, *, inputs: bool) -> Outputs:
-        """Return what a model says of one client's examples; see `fedreach.evaluation.predictor.Predictor.answers`."""
+        """Return what a model says of one client's examples; see `fedreach.engines.protocols.Predictor.answers`."""
         self.renew()
         x, _ = self.samples[split].batch(torch.from_numpy(index).to(self.device))
         return answers(self.module, self.layout, self._tensor(params), x, inputs=inputs, even=self.behaviour.mixes)
@@ -379,7 +441,7 @@ def answers(
         x: (m, ...) inputs.
         inputs: Whether to add features and inputs, and the model for changed inputs and its running statistics, where
             inputs are numbers.
-        even: Whether the model mixes the examples of a batch, see `fedreach.engines.behaviour`.
+        even: Whether the model mixes the examples of a batch, see `fedreach.engines.observation`.
     """
     bind(module, vector, layout=layout)
     module.eval()

@@ -1,26 +1,29 @@
-"""A federation: the parts that decide, and what they ask of clients together."""
+"""A federation: its components, and what follows from them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import cast
+from typing import Protocol, cast
 
-from fedreach.errors import ConfigError, PartError
+import numpy as np
+
+from fedreach._util.arrays import replaced
+from fedreach._util.errors import ConfigError, PartError
+from fedreach._util.registry import KINDS
+from fedreach.federation.adaptation.base import Plain
 from fedreach.federation.aggregation import Mean
 from fedreach.federation.augmentations import Augmentation
-from fedreach.federation.labels import Exact, SecureSum
-from fedreach.federation.local_sgd import LocalSGD
-from fedreach.federation.losses import CrossEntropy
-from fedreach.federation.objectives import RemembersClients
-from fedreach.federation.protocols import (
+from fedreach.federation.base import (
     Aggregator,
+    ClientsOwn,
     LabelStatistics,
     LocalSolver,
     Loss,
     Measurement,
     MemorySolver,
+    RemembersClients,
     SelectionPolicy,
     ServerStep,
     ServerTrains,
@@ -28,11 +31,16 @@ from fedreach.federation.protocols import (
     Serving,
     Weighting,
 )
-from fedreach.federation.serving import Plain
+from fedreach.federation.labels import Exact
+from fedreach.federation.local_sgd import LocalSGD
+from fedreach.federation.losses import CrossEntropy
+from fedreach.federation.secure_aggregation import SecureSum, weighted_mean_of_shares
 from fedreach.federation.traits import Traits, lacking, name_of
-from fedreach.registry import KINDS
-from fedreach.wireless.allocation.rules import AllocationRule
+from fedreach.federation.types import ClientView, Reports
 from fedreach.wireless.radio import Radio
+from fedreach.wireless.rules import AllocationRule
+
+# -------------------- A federation: the parts that decide, and what they ask of clients together
 
 
 @dataclass(frozen=True)
@@ -172,3 +180,126 @@ class Federation:
     def has_memory(self) -> bool:
         """Whether clients keep a vector between rounds."""
         return self.memory_solver is not None or self.memory_loss is not None
+
+
+# --- Whether parts and data go together: some take targets that are classes, others targets that are numbers
+
+
+class HasTargets(Protocol):
+    """What is asked of a data set."""
+
+    @property
+    def name(self) -> str:
+        """In messages."""
+
+    @property
+    def num_classes(self) -> int:
+        """0 where targets are numbers."""
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """Shape of an example's labels where each position has one; else ()."""
+
+
+def refuse_targets(kind: str, part: object, data: HasTargets) -> None:
+    """Refuse a part that does not take what data have as targets.
+
+    Raises:
+        ConfigError: If it needs classes and they are numbers, or the other way round.
+    """
+    traits = Traits.of(part)
+    measured = any(Traits.of(measurement).needs_classes for measurement in traits.measures)
+    needs_classes = traits.needs_classes or traits.needs or traits.shifts_outputs or measured
+    if needs_classes and not data.num_classes:
+        advice = "Take loss = 'mse' or 'huber'" if kind == "loss" else "Take another, or make classes of them"
+        raise ConfigError(
+            f"{kind} {name_of(part)} needs targets that are classes, and those of {data.name} are numbers. {advice}; "
+            "where they stand for classes, write them as whole numbers."
+        )
+    if data.positions and kind != "metric" and (why := _why_not_at_positions(traits)):
+        raise ConfigError(
+            f"{kind} {name_of(part)} {why}, and {data.name} has a label at every position. Take another, or "
+            "leave it out."
+        )
+    if traits.needs_numbers and data.num_classes:
+        advice = "loss = 'cross_entropy'" if kind == "loss" else "another"
+        raise ConfigError(
+            f"{kind} {name_of(part)} needs targets that are numbers, and those of {data.name} are classes. Take "
+            f"{advice}, or give numbers: floats as labels, or of a table `target` instead of `label`."
+        )
+
+
+def _why_not_at_positions(traits: Traits) -> str:
+    """Return why a part cannot be used where each position of an example has a label; "" where it can."""
+    if traits.needs:
+        return "goes by how many examples of each class a client has"
+    if traits.shifts_outputs:
+        return "shifts outputs by how many examples of each class a client has"
+    if traits.sees_more:
+        return "sees one output an example"
+    if traits.measures:
+        return "measures outputs of one row an example"
+    return "learns from outputs of one row an example" if traits.tunes_server else ""
+
+
+def refuse_targets_of(federation: Federation, data: HasTargets) -> None:
+    """Refuse a federation of which a part does not take what data have as targets, see `refuse_targets`."""
+    for kind in federation.traits:
+        refuse_targets(kind, getattr(federation, kind), data)
+    if federation.serves and data.positions:
+        raise ConfigError(
+            f"serving {name_of(federation.serving)} estimates the class of an example, and {data.name} has a label at "
+            "every position. Leave serving out."
+        )
+    if federation.augmentation is not None and data.positions:
+        raise ConfigError(
+            f"augmentation {name_of(federation.augmentation)} changes inputs alone, and {data.name} has a label at "
+            "every position, which would have to move with them. Augment the data set itself."
+        )
+    if federation.serves and not data.num_classes:
+        raise ConfigError(
+            f"serving {name_of(federation.serving)} estimates class shares, and targets of {data.name} are numbers. "
+            "Leave serving out."
+        )
+
+
+# -------------------- What the server sees of clients: all that they send, or what a secure sum leaves of it
+# A simulation knows everything, and hands policies what they would see on a real network, where clients compute with
+# their labels and scale their updates themselves.
+
+KNOWN_OPENLY = ("num_examples", "loss", "draws", "steps")  # metrics that the server knows under a secure sum, too
+
+
+def visible_view(federation: Federation, view: ClientView) -> ClientView:
+    """Return the view as policies see it: under a secure sum without what clients know of their labels.
+
+    The length of the run is told to those only that say that they read it: the others decide the same in a longer one.
+    """
+    if view.rounds is not None and not federation.traits["selection"].reads_length:
+        view = replaced(view, rounds=None)
+    if not federation.label_statistics.only_sum:
+        return view
+    return replace(view, label_counts=None, label_entropy=None)
+
+
+def visible_reports(federation: Federation, reports: Reports) -> Reports:
+    """Return the reports as the server sees them.
+
+    Under a secure sum it sees the weighted mean of the updates, and of each client its number of examples, its loss
+    and the steps that it was asked for: `update` is (r, 0), and there are no measurements, labels or notes.
+    """
+    if not federation.label_statistics.only_sum or reports.secure_mean is not None:
+        return reports
+    mean = None
+    if len(reports.ids):
+        raw = np.asarray(cast(ClientsOwn, federation.weighting).raw(reports.metrics))
+        mean = weighted_mean_of_shares(raw, reports.update)
+    return replace(
+        reports,
+        update=reports.update[:, :0],
+        metrics={name: reports.metrics[name] for name in KNOWN_OPENLY if name in reports.metrics},
+        label_counts=None,
+        steps=None,
+        note=None,
+        secure_mean=mean,
+    )

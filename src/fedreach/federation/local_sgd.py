@@ -1,17 +1,260 @@
-"""The local loop that all solvers share, as numbers: steps, batches, rate, momentum, decay, clipping."""
+"""Local training: steps, step sizes and optimizers."""
 
+from __future__ import annotations
+
+import inspect
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from fedreach.arrays import Floats, Ints
-from fedreach.errors import ConfigError, PartError, require
-from fedreach.federation.adam import Adam
-from fedreach.federation.torch_steps import TorchSteps
-from fedreach.federation.uneven_steps import UnevenSteps
+from fedreach._util.arrays import Floats, Ints
+from fedreach._util.errors import ConfigError, PartError, nearest, require
+from fedreach._util.streams import generator
+
+if TYPE_CHECKING:
+    import torch
+
+
+# -------------------- Adam and AdamW at the clients: steps scaled for each number by how large its gradients were
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Let a client follow the running mean of its gradients, each number by the size of its own.
+
+    With g the corrected and clipped gradient plus weight_decay * w, in the steps t = 1, 2, ... of a round, from m = v =
+    0::
+
+        m <- beta1 * m + (1 - beta1) * g
+        v <- beta2 * v + (1 - beta2) * g^2
+        w <- w - rate * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon)
+
+    m and v begin anew in every round, as momentum does: nothing of them is sent or kept. A step moves each number by
+    about `rate`, whatever the gradient; so choose a rate of a hundredth of what suits plain steps, such as 0.001.
+
+    *When to use it:* for models that plain steps train badly, such as those with embeddings or attention. With few
+    steps a round, m and v hardly settle; take plain steps then, and Adam at the server (`server = "adam"`).
+
+    Args:
+        beta1: How much of m is kept, in [0, 1).
+        beta2: How much of v is kept, in [0, 1).
+        epsilon: Positive.
+
+    Raises:
+        ConfigError: If a value is outside its range.
+
+    Reference: Kingma and Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015, Algorithm 1.
+
+    Example:
+        >>> import numpy as np
+        >>> g, w = np.array([3.0, -0.5]), np.zeros(2)
+        >>> direction, moments = Adam().direction(g, w, (0.0, 0.0), step=1, weight_decay=0.0)
+        >>> direction.round(6)  # in the first step, of length 1 each
+        array([ 1., -1.])
+    """
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    decoupled: ClassVar[bool] = False  # whether weights decay beside the step and not by the gradient
+
+    def __post_init__(self) -> None:
+        require(self, beta1="[0, 1)", beta2="[0, 1)", epsilon="(0, inf)")
+
+    def direction(
+        self, gradient: Any, weights: Any, moments: Any, step: int, weight_decay: float
+    ) -> tuple[Any, tuple[Any, Any]]:
+        """Return what the weights move against, times the rate, and the new m and v; arrays or tensors of one shape.
+
+        Args:
+            gradient: Corrected and clipped.
+            weights: Before the step.
+            moments: m and v.
+            step: t, from 1 on.
+            weight_decay: Not negative.
+        """
+        decay = weight_decay * weights if weight_decay else 0.0
+        g = gradient if self.decoupled else gradient + decay
+        m = self.beta1 * moments[0] + (1 - self.beta1) * g
+        v = self.beta2 * moments[1] + (1 - self.beta2) * g * g
+        scale = (v / (1 - self.beta2**step)) ** 0.5 + self.epsilon
+        followed = m / (1 - self.beta1**step) / scale
+        return (followed + decay if self.decoupled else followed), (m, v)
+
+
+@dataclass(frozen=True)
+class AdamW(Adam):
+    """Adam whose weights decay by themselves: w <- w - rate * (Adam's step of the plain gradient + weight_decay * w).
+
+    With weight_decay 0 it is `Adam`. There, decay is part of the gradient and so is scaled away where gradients are
+    large; here all weights decay alike.
+
+    *When to use it:* wherever you would use `Adam` with weight decay.
+
+    Reference: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", ICLR 2019, Algorithm 2; as in torch, the
+    decay is multiplied by the rate.
+
+    Example:
+        >>> import numpy as np
+        >>> AdamW().direction(np.array([3.0]), np.array([10.0]), (0.0, 0.0), step=1, weight_decay=0.1)[0].round(6)
+        array([2.])
+    """
+
+    decoupled: ClassVar[bool] = True
+
+
+# -------------------- Classes of `torch.optim`: which there are, and their options as an experiment file says them
+
+
+def optimizer_class(part: str, name: str) -> Any:
+    """Return a class of `torch.optim` that steps from gradients alone.
+
+    Args:
+        part: That asks, for errors.
+        name: Of the class.
+
+    Raises:
+        ConfigError: If torch has none of this name, or it calls for the loss itself, as L-BFGS does.
+    """
+    import torch
+
+    known = {
+        key: thing
+        for key, thing in vars(torch.optim).items()
+        if inspect.isclass(thing) and issubclass(thing, torch.optim.Optimizer) and thing is not torch.optim.Optimizer
+    }
+    if name not in known:
+        raise ConfigError(f"{part}.optimizer must be a class of torch.optim; got {name!r}." + nearest(name, known))
+    if inspect.signature(known[name].step).parameters["closure"].default is inspect.Parameter.empty:
+        raise ConfigError(
+            f"{part}.optimizer must step from a gradient alone; {name} calls for the loss itself, several times a "
+            "step. Choose another, such as 'Adam'."
+        )
+    return known[name]
+
+
+def with_tuples(options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the options with tuples for the lists that an experiment file has in their place."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in (options or {}).items()}
+
+
+# -------------------- Any optimizer of PyTorch at the clients
+
+
+@dataclass(frozen=True)
+class TorchSteps:
+    """Let an optimizer of PyTorch take a client's steps.
+
+    It is handed the corrected and clipped gradient, and the rate of the round as its ``lr``. It begins again in every
+    round, so nothing of its state is sent or kept. The engine `sequential` trains with it.
+
+    When: an optimizer of PyTorch that is not built in, such as RMSprop, NAdam or Adafactor, is to be tried.
+
+    Args:
+        optimizer: Class of `torch.optim` that steps from gradients alone, which LBFGS and SparseAdam do not.
+        options: Its options other than ``lr``, such as ``{"alpha": 0.9}``; None for torch's defaults.
+
+    Raises:
+        ConfigError: If torch has no such optimizer, or it cannot be used here or with these options.
+
+    Example:
+        >>> import torch
+        >>> weights = torch.nn.Parameter(torch.zeros(2))
+        >>> weights.grad = torch.tensor([3.0, -0.5])
+        >>> TorchSteps("SGD").begun([weights], rate=0.1).step()
+        >>> weights.detach()
+        tensor([-0.3000,  0.0500])
+    """
+
+    optimizer: str
+    options: Mapping[str, Any] | None = field(default=None, hash=False)
+
+    def __post_init__(self) -> None:
+        import torch
+
+        optimizer_class("TorchSteps", self.optimizer)
+        if "lr" in (self.options or {}):
+            raise ConfigError("TorchSteps.options must not hold 'lr'. It is local.rate.")
+        weights = torch.nn.Parameter(torch.zeros(2, 2))
+        weights.grad = torch.ones(2, 2)
+        try:
+            self.begun([weights], 0.01).step()
+        except Exception as error:  # torch refuses options and gradients by errors of many types
+            raise ConfigError(
+                f"TorchSteps cannot step with torch.optim.{self.optimizer} and options {dict(self.options or {})}: "
+                f"{error}. Correct the options, or choose another optimizer."
+            ) from error
+
+    def begun(self, parameters: Iterable[torch.nn.Parameter], rate: float) -> torch.optim.Optimizer:
+        """Return the optimizer at the beginning of a round, of parameters that have their gradients.
+
+        Raises:
+            ConfigError: If it does not take parameters of such shapes.
+        """
+        made = optimizer_class("TorchSteps", self.optimizer)
+        try:
+            found: torch.optim.Optimizer = made(list(parameters), lr=rate, **with_tuples(self.options))
+        except ValueError as error:
+            raise ConfigError(
+                f"torch.optim.{self.optimizer} does not take this model or these options: {error}. Choose another."
+            ) from error
+        return found
+
+
+# --- Numbers of local steps that differ between clients, drawn: who has a fast machine today, and who a slow one
+
+Drawn = Literal["client", "round"]
+
+
+@dataclass(frozen=True)
+class UnevenSteps:
+    """Let each client take a number of steps of its own, each from `least` to `most` as likely as the others.
+
+    The draw depends on the seed of the run and on client and round, and on nothing else: all methods of a comparison
+    have the same, and a client on a real network knows its own as the server does.
+
+    *When to use it:* to try methods on clients whose machines differ, as with the weighting `fednova`.
+
+    Args:
+        least: The fewest steps, at least 1.
+        most: The most steps, at least `least`; at most 10^9.
+        drawn: ``"client"``: once for each client, which keeps its number; ``"round"``: anew in each round.
+
+    Raises:
+        ConfigError: If a value is outside its range.
+
+    Example:
+        >>> UnevenSteps(2, 20).of(np.array([0, 5, 7]), seed=0, round_=3)
+        array([ 2, 16, 15])
+    """
+
+    least: int
+    most: int
+    drawn: Drawn = "round"
+
+    def __post_init__(self) -> None:
+        require(self, least="[1, 1e9]", most="[1, 1e9]", drawn=get_args(Drawn))
+        if self.least > self.most:
+            raise ConfigError(
+                f"UnevenSteps.least must be at most `most`, which is {self.most}; got {self.least}. Exchange them."
+            )
+
+    def of(self, ids: Ints, seed: int, round_: int) -> Ints:
+        """Return the steps of these clients in a round."""
+        rng = generator(seed, "local-steps", round_ if self.drawn == "round" else 0)
+        share = rng.random(int(ids.max(initial=-1)) + 1)[ids]  # of client i the i-th number, whoever else is asked for
+        return self.least + (share * (self.most - self.least + 1)).astype(np.int64)
+
+    @property
+    def mean(self) -> float:
+        """What is expected."""
+        return (self.least + self.most) / 2
+
+
+# --- The local loop that all solvers share, as numbers: steps, batches, rate, momentum, decay, clipping
 
 Schedule = Literal["constant", "exponential", "cosine", "step", "warmup"]
 DECAYING = ("exponential", "cosine", "step")

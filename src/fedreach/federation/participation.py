@@ -6,8 +6,8 @@ from typing import Protocol, cast
 
 import numpy as np
 
-from fedreach.arrays import Bools
-from fedreach.errors import require
+from fedreach._util.arrays import Bools
+from fedreach._util.errors import require
 from fedreach.federation.traits import Traits
 
 

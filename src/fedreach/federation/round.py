@@ -1,9 +1,6 @@
-"""The decisions of a round as pure functions; `fedreach.federation.steps` says in which order they are taken.
+"""One round of a federation, and how many there are."""
 
-A *part* (selection, weighting, solver, server step) is a frozen dataclass of hyper-parameters. What changes during
-a run is its `State`, which comes in and goes out, so saving the states saves the run. Nothing here imports torch:
-decisions are small numpy functions, the same in the simulator and on a real network.
-"""
+from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,10 +8,13 @@ from typing import cast
 
 import numpy as np
 
-from fedreach.arrays import Float32s, Floats, Ints
-from fedreach.errors import PartError
-from fedreach.federation.aggregation.mean import weighted_sum
-from fedreach.federation.answers import (
+from fedreach._util.arrays import Float32s, Floats, Ints, replaced
+from fedreach._util.errors import PartError
+from fedreach._util.row_store import RowTable
+from fedreach._util.streams import generator
+from fedreach.federation.aggregation import weighted_sum
+from fedreach.federation.base import RemembersUpdates, ScalesMean, ServerTrains, ServerTunes
+from fedreach.federation.checks import (
     check_type,
     checked_allocation,
     checked_draws,
@@ -23,18 +23,17 @@ from fedreach.federation.answers import (
     checked_update,
     checked_weights,
 )
-from fedreach.federation.bytes import count_bytes, count_constants
-from fedreach.federation.federation import Federation
-from fedreach.federation.protocols import RemembersUpdates, ScalesMean, ServerTrains, ServerTunes
+from fedreach.federation.costs import count_bytes, count_constants, round_cost
+from fedreach.federation.federation import Federation, visible_reports, visible_view
+from fedreach.federation.local_sgd import UnevenSteps
 from fedreach.federation.state import FederationState, reclustered
-from fedreach.federation.time_energy import round_cost
 from fedreach.federation.traits import name_of
-from fedreach.federation.uneven_steps import UnevenSteps
-from fedreach.federation.values import ClientView, Probe, Reports, RoundCost, RoundResult, Selection, State
-from fedreach.federation.visible import visible_reports, visible_view
-from fedreach.replacing import replaced
-from fedreach.storage.table import RowTable
-from fedreach.streams import generator
+from fedreach.federation.types import ClientView, Probe, Reports, RoundCost, RoundResult, Selection, State
+
+# --- The decisions of a round as pure functions; `fedreach.federation.steps` says in which order they are taken
+# A *part* (selection, weighting, solver, server step) is a frozen dataclass of hyper-parameters. What changes during
+# a run is its `State`, which comes in and goes out, so saving the states saves the run. Nothing here imports torch:
+# decisions are small numpy functions, the same in the simulator and on a real network.
 
 LARGE = 2**24  # bytes of what clients sent last that are not kept in main memory
 
@@ -277,3 +276,37 @@ def _with_last(
     step, aggregated = checked_update(aggregation, answer, p)
     mean = np.concatenate([rate * step, weighted_sum(weights, reports.update[:, p:])])
     return mean, aggregated, sent.written(rows, update)
+
+
+# --- Whether the rounds of a run depend on how many there are in all: only where they do not can a run be extended
+
+FIRST = 1000  # rounds after which a server is asked whether it learns then
+
+
+def refers_to_length(federation: Federation, rounds: int, longer: int | None = None) -> str:
+    """Say what of the first `rounds` rounds is another in a run of `longer`; empty where they are the same.
+
+    Args:
+        federation: Whose rounds they are.
+        rounds: Length of one run.
+        longer: Length of the other; None: a round longer.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> from fedreach.federation.local_sgd import LocalSGD
+        >>> from fedreach.testing.problems import tiny_federation
+        >>> refers_to_length(tiny_federation(), 10)
+        ''
+        >>> cosine = replace(tiny_federation(), local=LocalSGD(schedule="cosine", decay=0.1))
+        >>> refers_to_length(cosine, 10)
+        "local.schedule 'cosine' spreads its decay over all rounds of a run"
+    """
+    longer = rounds + 1 if longer is None else longer
+    if federation.local.schedule == "cosine":
+        return "local.schedule 'cosine' spreads its decay over all rounds of a run"
+    if federation.traits["selection"].reads_length:
+        return f"the selection {name_of(federation.selection)} goes by how many rounds a run has"
+    asked = [*range(1, min(rounds, FIRST) + 1), rounds]
+    if any(server_tunes(federation, each, rounds) != server_tunes(federation, each, longer) for each in asked):
+        return f"the server step {name_of(federation.server)} learns by how many rounds a run has"
+    return ""

@@ -6,14 +6,13 @@ from typing import cast
 
 import numpy as np
 
-from fedreach.arrays import Bools, Float32s, Floats, Ints
-from fedreach.errors import PartError
-from fedreach.federation.answers import checked_clusters
-from fedreach.federation.federation import Federation
-from fedreach.federation.protocols import Clustering
-from fedreach.federation.values import NO_STATE, ClientView, State
-from fedreach.federation.visible import visible_view
-from fedreach.storage.table import RowTable
+from fedreach._util.arrays import Bools, Float32s, Floats, Ints
+from fedreach._util.errors import PartError
+from fedreach._util.row_store import RowTable
+from fedreach.federation.base import Clustering
+from fedreach.federation.checks import checked_clusters
+from fedreach.federation.federation import Federation, visible_view
+from fedreach.federation.types import NO_STATE, ClientView, State
 
 
 @dataclass(frozen=True, eq=False)

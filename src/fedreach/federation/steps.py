@@ -7,7 +7,7 @@ view -> plan_probe -> [AskLosses | AskUpdates] -> after_probe
      -> plan_round -> [AskUpdates]             -> remembered -> conclude_round -> [AskServer]
 ```
 
-A `Side` answers: `fedreach.simulation` with an engine, `fedreach.flower` by messages, `fedreach.testing` with a made-up
+A `Side` answers: `simulation` with an engine, `fedreach.flower` by messages, `fedreach.testing` with a made-up
 world; a recipe of decisions stops once the cohort is chosen. A generator can be neither copied nor stored, so it lives
 within a round, and what outlives the round stands in `Done`.
 """
@@ -19,11 +19,13 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from fedreach.arrays import Float32s, Floats, Ints
-from fedreach.errors import ConfigError, PartError
+from fedreach._util.arrays import Float32s, Floats, Ints, replaced
+from fedreach._util.errors import ConfigError, PartError
+from fedreach._util.row_store import RowTable
+from fedreach._util.streams import generator
+from fedreach.federation.base import Measurement
 from fedreach.federation.federation import Federation
 from fedreach.federation.participation import Always, Participation, replies_of
-from fedreach.federation.protocols import Measurement
 from fedreach.federation.round import (
     conclude_round,
     conclude_server_round,
@@ -35,10 +37,7 @@ from fedreach.federation.round import (
 )
 from fedreach.federation.state import FederationState
 from fedreach.federation.traits import name_of
-from fedreach.federation.values import ClientView, LocalOutputs, Probe, Reports, RoundResult, Selection
-from fedreach.replacing import replaced
-from fedreach.storage.table import RowTable
-from fedreach.streams import generator
+from fedreach.federation.types import ClientView, LocalOutputs, Probe, Reports, RoundResult, Selection
 
 NUMBERS = 2**21  # of clients' memories that are worked on at a time
 

@@ -13,11 +13,11 @@ from typing import Any, get_args
 
 import numpy as np
 
-from fedreach.errors import PartError, nearest
-from fedreach.federation.protocols import Measurement
-from fedreach.federation.values import ClientView, Probe, State
-from fedreach.registry import KINDS, imported
-from fedreach.storage.rows import Dtype
+from fedreach._util.errors import PartError, nearest
+from fedreach._util.registry import KINDS, imported
+from fedreach._util.row_store import Dtype
+from fedreach.federation.base import Measurement
+from fedreach.federation.types import ClientView, Probe, State
 
 
 def name_of(part: object) -> str:
@@ -124,7 +124,7 @@ class Traits:
             ...     read_updates = True
             >>> Traits.of(MyPolicy())
             Traceback (most recent call last):
-            fedreach.errors.PartError: `read_updates` is no trait of MyPolicy; did you mean `reads_updates`?
+            fedreach.PartError: `read_updates` is no trait of MyPolicy; did you mean `reads_updates`?
         """
         kind: type = part.__class__  # which a proxy may say is another's
         owners, own = _owners(kind), vars(part) if hasattr(part, "__dict__") else {}
@@ -193,7 +193,7 @@ NAMES = ATTRIBUTES.keys() | METHODS.values() | {method for _, *methods in PROMIS
 
 
 def kinds_of(part: object) -> list[str]:
-    """Return the kinds whose methods a part has, see `fedreach.registry.Kind.known_by`.
+    """Return the kinds whose methods a part has, see `fedreach._util.registry.Kind.known_by`.
 
     Example:
         >>> from fedreach.federation.weighting import Equal

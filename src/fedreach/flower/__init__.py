@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fedreach.errors import ConfigError
+from fedreach._util.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedreach.flower.app import client_app as client_app
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fedreach.flower.local import ClientData as ClientData
     from fedreach.flower.strategy import FedReachStrategy as FedReachStrategy
     from fedreach.flower.tables import FlowerTables as FlowerTables
+
 
 _WHERE = {
     "ClientData": "fedreach.flower.local",

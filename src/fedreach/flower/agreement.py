@@ -1,18 +1,133 @@
-"""What server and clients must agree on before they train together."""
+"""What server and clients agree on, and checks of what arrives."""
+
+from __future__ import annotations
 
 import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
 from torch import nn
 
+from fedreach._util.arrays import Float32s, Floats, Ints
+from fedreach._util.errors import ConfigError
 from fedreach.data.datasets import Dataset, form_to_json
-from fedreach.errors import ConfigError
-from fedreach.experiments.naming import Shelf, said
+from fedreach.engines.models.flat import Layout
+from fedreach.engines.protocols import Engine
+from fedreach.experiment.naming import Shelf, said
+from fedreach.federation.base import KnowsPossibleLabels, KnowsPossibleSums
+from fedreach.federation.checks import NOT_NEGATIVE, SHARE, Range, is_part_of
 from fedreach.federation.federation import Federation
-from fedreach.models.flat import Layout
+from fedreach.federation.labels import Exact, entropy_range
+from fedreach.federation.traits import name_of
+from fedreach.federation.types import State
+from fedreach.flower.messages import EXAMPLES, LARGEST, LOSS, STEPS, ReplyError, number, whole
+from fedreach.runs.folder import RunFolder
+from fedreach.runs.schema import FederationRecord
+
+# -------------------- What the run folder keeps of the clients of a real federation
+
+FACTS = "facts.json"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a client told of itself."""
+
+    num_examples: int
+    bits_per_example: int
+    trains_as_asked: bool  # by `client_app`, or by an app of its own
+    num_held_out: int | None = None  # which only `client_app` tells before it evaluates
+    label_counts: tuple[float, ...] | None = None
+    label_entropy: float | None = None
+    public_key: str | None = None  # in hex, for a secure sum
+    samples: str | None = None  # what they look like, see `samples_of`; an app of its own does not tell
+
+    @property
+    def has_positions(self) -> bool:
+        """Whether each position of an example has a label, as far as the client told."""
+        return self.samples is not None and bool(json.loads(self.samples).get("positions"))
+
+    @property
+    def parts(self) -> dict[str, int] | None:
+        """How many examples the client has in each part of its data; None where it did not say."""
+        if self.num_held_out is None:
+            return None
+        train, held_out = self.num_examples, self.num_held_out
+        return {"train": train, "held_out": held_out, "both": train + held_out}
+
+
+def save_facts(folder: RunFolder, participants: Sequence[int], known: Mapping[int, Facts], run: str) -> None:
+    """Write who takes part and what they told, so that a server that is started again need not ask anew."""
+    clients = {str(client): asdict(facts) for client, facts in sorted(known.items())}
+    folder.write_json(FACTS, {"run": run, "participants": list(participants), "clients": clients})
+
+
+def load_facts(folder: RunFolder) -> tuple[list[int] | None, dict[int, Facts], str | None]:
+    """Return who takes part, what each client told, and the run's name; None and nothing where the folder is new."""
+    stored = folder.read_json(FACTS)
+    if stored is None:
+        return None, {}, None
+    known = {}
+    for client, facts in stored["clients"].items():
+        counts = facts.pop("label_counts")
+        known[int(client)] = Facts(**facts, label_counts=None if counts is None else tuple(counts))
+    return stored["participants"], known, stored["run"]
+
+
+def who_holds_what(record: FederationRecord | None, engine: Engine | None) -> tuple[int | None, Ints | None]:
+    """Return how many classes there are and the (n,) examples of each client, as far as the server knows."""
+    if record is not None:
+        return record.num_classes, record.sizes
+    return (None if engine is None else engine.task.data.dataset.num_classes), None
+
+
+def record_of(
+    participants: Sequence[int], unseen: Sequence[int], known: Mapping[int, Facts], *, exact: bool
+) -> FederationRecord:
+    """Return who holds what, as far as clients told it; see `fedreach.runs.describe.federation_record`.
+
+    Label counts stand in it only if all clients told them exactly: what a report works out from a part of them, or from
+    noise, would be wrong.
+    """
+    count = max([*participants, *unseen, *known], default=-1) + 1
+    facts = [known.get(client) for client in range(count)]
+    looks = next((own.samples for own in facts if own is not None and own.samples is not None), None)
+    samples: dict[str, Any] = {} if looks is None else json.loads(looks)
+    shared = [None if own is None else own.label_counts for own in facts]
+    counts = [list(own or ()) if exact and None not in shared else [] for own in shared]
+    classes = len(counts[0]) if counts else 0
+    record = FederationRecord(
+        hash="",
+        dataset={
+            "name": "clients' own",
+            "source": "",
+            "licence": "",
+            "sha256": "",
+            "notes": "as clients told",
+            **samples,
+        },
+        partition={"kind": "nodes", "parameters": {}},
+        num_clients=count,
+        num_classes=classes,
+        label_counts=np.array(counts, dtype=np.int64).reshape(count, classes),
+        sizes=np.array([0 if own is None else own.num_examples for own in facts], dtype=np.int64),
+        participants=np.array(participants, dtype=np.int64),
+        unseen=np.array(unseen, dtype=np.int64),
+        participants_without_held_out_data=np.array([], dtype=np.int64),
+        statistics={},
+        noise=None,
+        server_data=None,
+        targets=samples["outputs"] if samples and not samples["classes"] else None,
+    )
+    content = {key: value for key, value in record.to_json().items() if key != "hash"}
+    return replace(record, hash=hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest())
+
+
+# -------------------- What server and clients must agree on before they train together
 
 MOST_CLIENTS = 2**20  # ids are below it: tables have a row for each
 
@@ -103,3 +218,159 @@ def difference(ours: Mapping[str, str], theirs: Mapping[str, object]) -> str | N
         if theirs.get(name) != term:
             return f"its {name} is {str(theirs.get(name, 'not told'))[:300]}, not {term}"
     return None
+
+
+# -------------------- What can be believed of what clients report: each figure has a range that no honest client leaves
+# The ranges stand beside what is reported: `Range.of` a measurement or a loss, `possible` of label statistics and
+# serving
+# rules, `LocalSGD.steps_of` and `furthest`. Here they are held against what one client says, given what it said before.
+# An app that trains by itself says less, and in its own way: of it, only what every app must know is asked.
+
+
+@dataclass(frozen=True, eq=False)
+class Checks:
+    """Holds figures of clients against what is possible; each method returns them, or raises a `ReplyError`.
+
+    Args:
+        federation: Whose parts state ranges.
+        layout: Of the model.
+        rounds: Length of the run, which schedules of the local rate refer to.
+        classes: Of the whole federation; None: the server was not told, and there are at most as many as the model
+            has numbers along an axis.
+        sizes: (n,) examples of each client, where the server knows who holds what.
+    """
+
+    federation: Federation
+    layout: Layout
+    rounds: int
+    classes: int | None = None
+    sizes: Ints | None = None
+
+    # ------------------------------------------------------------------------------------------ before round 1
+
+    def examples(self, client: int, facts: Facts, before: Facts | None) -> None:
+        """Refuse other numbers of examples than the client told when the run began, or than it can hold."""
+        now = facts.num_examples, facts.num_held_out
+        if before is not None and now != (before.num_examples, before.num_held_out):
+            raise ReplyError(
+                f"client {client} holds {_holds(facts)}, and said {_holds(before)} when the run began; other data need "
+                "a run of their own"
+            )
+        if self.sizes is None:
+            return
+        if client >= len(self.sizes):
+            raise ReplyError(f"there are clients 0 to {len(self.sizes) - 1}, and it says that it is client {client}")
+        if facts.num_examples + (facts.num_held_out or 0) > self.sizes[client]:
+            raise ReplyError(f"client {client} has {self.sizes[client]} examples, and it says {_holds(facts)}")
+
+    def label_counts(self, counts: Floats, facts: Facts) -> tuple[float, ...]:
+        """Return (c,) counts of labels as they are told."""
+        wanted = "a list of numbers" if self.classes is None else f"{self.classes} numbers"
+        if counts.ndim != 1 or not len(counts) or len(counts) != (self.classes or len(counts)):
+            raise ReplyError(f"its label_counts must be {wanted}; got {counts.shape}")
+        if not np.isfinite(counts).all() or (counts < 0).any() or (counts > LARGEST).any():
+            raise ReplyError(f"its label_counts must be from 0 to {LARGEST}; got {_short(counts)}")
+        statistics = self.federation.label_statistics
+        # An app that trains by itself may tell them in a way of its own.
+        if isinstance(statistics, KnowsPossibleLabels) and facts.trains_as_asked:
+            self._possible(statistics, counts, facts)
+        return tuple(map(float, counts))
+
+    def _possible(self, statistics: KnowsPossibleLabels, counts: Floats, facts: Facts) -> None:
+        if not statistics.possible(counts[None], np.array([facts.num_examples]))[0]:
+            raise ReplyError(
+                f"its label_counts cannot be those of {facts.num_examples} examples, as {name_of(statistics)} tells "
+                f"them: {_short(counts)}"
+            )
+
+    def label_entropy(self, entropy: Floats, facts: Facts) -> float:
+        """Return the entropy of a client's labels, in nats."""
+        classes = self.classes or max((max(shape, default=1) for shape in self.layout.shapes), default=1)
+        if facts.trains_as_asked and isinstance(self.federation.label_statistics, Exact) and facts.num_examples:
+            classes = min(classes, facts.num_examples)
+        wanted = entropy_range(classes)
+        if entropy.shape != (1,) or not wanted.holds(entropy).all():
+            raise ReplyError(f"its label_entropy must be one number, in nats, {wanted}; got {_short(entropy)}")
+        return float(entropy[0])
+
+    # ------------------------------------------------------------------------------------------------ a round
+
+    def loss(self, metrics: Mapping[str, Any]) -> float:
+        """Return a mean training loss."""
+        return float(number(metrics, LOSS, Range.of(self.federation.loss)))
+
+    def measured(self, metrics: Mapping[str, Any]) -> dict[str, float]:
+        """Return what the parts have clients measure, by name."""
+        wanted = self.federation.measurements()
+        return {one.name: float(number(metrics, one.name, Range.of(one))) for one in wanted}
+
+    def steps(self, metrics: Mapping[str, Any], facts: Facts, client: int, round_: int) -> int:
+        """Return the local steps of a client, which are those that it was asked for."""
+        federation, size = self.federation, np.array([facts.num_examples])
+        (asked,) = federation.local.steps_of(size, np.array([client]), federation.seed, round_).tolist()
+        if not self.federation.has_memory and (STEPS not in metrics or not facts.trains_as_asked):
+            return int(asked)  # which nothing is worked out of
+        steps = whole(metrics, STEPS, 1)
+        if steps != asked:
+            raise ReplyError(f"its {STEPS!r} must be {asked}, as it was asked for; got {steps}")
+        return steps
+
+    def num_examples(self, metrics: Mapping[str, Any], facts: Facts) -> int:
+        """Return the number of examples, which is what the client said before."""
+        count = whole(metrics, EXAMPLES, 1)
+        if count != facts.num_examples:
+            raise ReplyError(f"it says that it has {count} examples, but it said {facts.num_examples} before")
+        return count
+
+    def update(self, update: Float32s, start: Float32s, facts: Facts, steps: int, round_: int) -> Float32s:
+        """Return the (d,) update of a client that trained from `start`, which clipped steps cannot carry further."""
+        if facts.trains_as_asked:
+            p, local = self.layout.num_trainable, self.federation.local
+            size = float(np.linalg.norm(start[:p].astype(np.float64)))
+            furthest = local.furthest(steps, local.rate_at(round_, self.rounds), size)
+            norm = float(np.linalg.norm(update[:p].astype(np.float64)))
+            if norm > furthest:
+                raise ReplyError(
+                    f"its update has the norm {norm:.6g}; {steps} steps with gradients clipped to {local.clip_norm:g} "
+                    f"make {furthest:.6g} at most"
+                )
+        return update
+
+    # ---------------------------------------------------------------------------------- evaluation and serving
+
+    def accuracy(self, metrics: Mapping[str, Any], name: str, count: int, facts: Facts) -> float:
+        """Return a share of so many examples, or of their labeled positions, that a model gets right."""
+        accuracy = float(number(metrics, name, SHARE))
+        # How many positions are labeled, clients do not tell.
+        if facts.trains_as_asked and count and not facts.has_positions and not is_part_of(accuracy, count):
+            raise ReplyError(f"its {name!r} must be a share of {count} examples; got {accuracy}")
+        return accuracy
+
+    def score(self, metrics: Mapping[str, Any], name: str) -> float:
+        """Return a loss in nats, or what else is not negative."""
+        return float(number(metrics, name, NOT_NEGATIVE))
+
+    def contribution(self, query: State, sums: State, facts: Facts) -> None:
+        """Refuse what no participant with these examples contributes to a serving rule."""
+        if not self.are_contributions(query, sums, [facts]):
+            raise ReplyError(f"its sums for {name_of(self.federation.serving)} cannot be those of {_holds(facts)}")
+
+    def are_contributions(self, query: State, sums: State, facts: Sequence[Facts]) -> bool:
+        """Return whether participants with these examples can contribute this in sum."""
+        rule = self.federation.serving
+        if not isinstance(rule, KnowsPossibleSums):
+            return True
+        try:
+            held_out, trained = sum(one.num_held_out or 0 for one in facts), sum(one.num_examples for one in facts)
+            return rule.possible(query, sums, held_out, trained)
+        except (ValueError, IndexError, KeyError):  # of shapes that nobody expects
+            return False
+
+
+def _holds(facts: Facts) -> str:
+    held_out = "" if facts.num_held_out is None else f" and {facts.num_held_out} held out"
+    return f"{facts.num_examples} examples{held_out}"
+
+
+def _short(values: Floats) -> str:
+    return str(values.tolist())[:100]

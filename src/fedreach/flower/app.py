@@ -14,15 +14,17 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 from torch import nn
 
-from fedreach.arrays import AnyArray, Float32s, Floats, Ints
+from fedreach._util.arrays import AnyArray, Float32s, Floats, Ints
+from fedreach._util.errors import ConfigError, DataError, TrainingError
+from fedreach._util.streams import fresh, torch_seed
 from fedreach.data.federated import FederatedData
-from fedreach.errors import ConfigError, DataError, TrainingError
+from fedreach.engines.models.networks import build as build_model
 from fedreach.evaluation.metrics import Metric
-from fedreach.federation.aggregation.secure_sum import FixedPoint, Words, share
+from fedreach.federation.base import LabelStatistics
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import Exact, released_entropy
-from fedreach.federation.protocols import LabelStatistics
-from fedreach.flower import masks, messages, served
+from fedreach.federation.secure_aggregation import FixedPoint, Words, share
+from fedreach.flower import adaptation, messages
 from fedreach.flower.agreement import MOST_CLIENTS, samples_of, terms_of
 from fedreach.flower.local import ClientData, LocalClient, Work
 from fedreach.flower.messages import (
@@ -53,8 +55,6 @@ from fedreach.flower.messages import (
     TABLE,
     UPDATE,
 )
-from fedreach.models import build as build_model
-from fedreach.streams import fresh, torch_seed
 
 PENDING, NOTHING = "pending-memory-of-round", 0
 
@@ -81,7 +81,7 @@ def client_app(
 
     Args:
         federation: Must be the server's: a client whose solver, local SGD, measurements or seed differ is refused.
-        model: A name of `fedreach.models.MODELS`, or a function that returns a module, see `fedreach.models.build`.
+        model: A name of `MODELS`, or a function that returns a module, see `build`.
         data: Given the context, returns the client's own examples, or a whole federation of which it then sees only
             the part of its id.
         model_options: Further arguments of the model.
@@ -96,7 +96,8 @@ def client_app(
         mods: Of Flower, around every message.
 
     Example:
-        >>> from fedreach.flower import ClientData, client_app
+        >>> from fedreach.flower.app import client_app
+        >>> from fedreach.flower.local import ClientData
         >>> from fedreach.testing.problems import tiny_federation
         >>> def load(context):
         ...     return ClientData((np.zeros((5, 4), np.float32), [0, 1, 0, 1, 1]), num_classes=2)
@@ -128,7 +129,7 @@ def client_app(
         numbers[BITS] = local.bits_per_example
         terms = ConfigRecord({**terms_of(federation, local.engine.layout), SAMPLES: samples_of(local.data.dataset)})
         if federation.label_statistics.only_sum:
-            terms[KEY] = masks.public_key(private_key(context))
+            terms[KEY] = messages.public_key(private_key(context))
         return _reply(message, metrics=numbers, others={OURS: terms})
 
     @app.query("constants")
@@ -205,16 +206,16 @@ def client_app(
         local, sent = worker(context), message.content
         if MODEL not in sent.array_records:
             return _reply(message, metrics={EXAMPLES: local.num_held_out})
-        answers = served.contributions(sent, local)
+        answers = adaptation.contributions(sent, local)
         if federation.label_statistics.only_sum:
             private = private_key(context)
-            answers = served.hidden(answers, sent, local.client, private, context.state.config_records[KEYS])
+            answers = adaptation.hidden(answers, sent, local.client, private, context.state.config_records[KEYS])
         records = {messages.sums_name(fit): messages.array_record(answer) for fit, answer in answers.items()}
         return _reply(message, metrics={}, others=records)
 
     @app.evaluate("serving")
     def evaluate_served(message: Message, context: Context) -> Message:
-        return _reply(message, metrics=served.scores(message.content, worker(context)))
+        return _reply(message, metrics=adaptation.scores(message.content, worker(context)))
 
     return app
 
@@ -338,7 +339,7 @@ def _keep(context: Context, run: str, version: int, memory: Float32s, round_: in
 def private_key(context: Context) -> bytes:
     """Return the client's own key of this run, made when it is first needed."""
     if KEYS not in context.state.config_records:
-        context.state.config_records[KEYS] = ConfigRecord({"private": masks.new_private_key()})
+        context.state.config_records[KEYS] = ConfigRecord({"private": messages.new_private_key()})
     kept: Mapping[str, Any] = context.state.config_records[KEYS]
     found: bytes = kept["private"]
     return found
@@ -346,9 +347,9 @@ def private_key(context: Context) -> bytes:
 
 def _masked(context: Context, local: LocalClient, work: Work, keys: ConfigRecord, run: str, round_: int) -> Words:
     """Return the client's share of a secure sum under its masks with the others."""
-    public, private = masks.keys_of(keys), private_key(context)
+    public, private = messages.keys_of(keys), private_key(context)
     words = share(local.raw_weight(work), work.update, FixedPoint(len(public)))
-    return masks.masked(words, local.client, public, private, run, round_, context.state.config_records[KEYS])
+    return messages.masked(words, local.client, public, private, run, round_, context.state.config_records[KEYS])
 
 
 def _whole(record: ConfigRecord, name: str) -> int:

@@ -12,17 +12,15 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from fedreach.arrays import AnyArray, Floats
-from fedreach.data.population import Population
-from fedreach.errors import ConfigError, TrainingError
+from fedreach._util.arrays import AnyArray, Floats
+from fedreach._util.errors import ConfigError, TrainingError
+from fedreach.data.splits import Population
+from fedreach.engines.models.state import constant_bytes
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import released_entropy
-from fedreach.federation.values import ClientView
+from fedreach.federation.types import ClientView
 from fedreach.flower import messages
-from fedreach.flower.agreement import MOST_CLIENTS, difference
-from fedreach.flower.checks import Checks
-from fedreach.flower.facts import Facts
-from fedreach.flower.masks import is_public_key
+from fedreach.flower.agreement import MOST_CLIENTS, Checks, Facts, difference
 from fedreach.flower.messages import (
     BITS,
     CLIENT,
@@ -36,8 +34,8 @@ from fedreach.flower.messages import (
     SAMPLES,
     LostError,
     ReplyError,
+    is_public_key,
 )
-from fedreach.models.state import constant_bytes
 
 LOG = getLogger("flwr")
 POLL_SECONDS = 0.2
@@ -229,10 +227,12 @@ class ClientRegistry:
                 raise ReplyError(f"{reason}; server and clients must be given the same federation and model")
         elif self.federation.has_memory or self.federation.measurements():
             raise ReplyError(
-                "it trains by itself, and the federation's solver or measurements need fedreach.flower.client_app"
+                "it trains by itself, and the federation's solver or measurements need fedreach.flower.app.client_app"
             )
         elif self.federation.serves:
-            raise ReplyError("it trains by itself, and the federation's serving rule needs fedreach.flower.client_app")
+            raise ReplyError(
+                "it trains by itself, and the federation's serving rule needs fedreach.flower.app.client_app"
+            )
         held_out = None if agreed is None else messages.whole(metrics, HELD_OUT)
         samples = None if agreed is None else self._samples(agreed)
         facts = Facts(count, bits, agreed is not None, held_out, public_key=self._key(agreed, client), samples=samples)
@@ -269,7 +269,7 @@ class ClientRegistry:
             return None
         key = None if agreed is None else agreed.get(KEY)
         if not isinstance(key, bytes) or not is_public_key(key):
-            raise ReplyError("it has no key for a secure sum, which needs fedreach.flower.client_app")
+            raise ReplyError("it has no key for a secure sum, which needs fedreach.flower.app.client_app")
         if any(facts.public_key == key.hex() for other, facts in self.known.items() if other != client):
             raise ReplyError("its key for a secure sum is that of another client")
         return key.hex()

@@ -11,20 +11,20 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import Result
 
-from fedreach.config import load, parts, paths
-from fedreach.config.sections import Experiment
-from fedreach.config.trackers import trackers_of
-from fedreach.config.user_code import identity
+from fedreach._util.errors import ConfigError
 from fedreach.data.federated import FederatedData
-from fedreach.errors import ConfigError
 from fedreach.evaluation.metrics import refuse_metrics
-from fedreach.experiments.build import Builder
+from fedreach.experiment import components, load
+from fedreach.experiment.build import Builder
+from fedreach.experiment.components import identity
+from fedreach.experiment.options import trackers_of
+from fedreach.experiment.schema import Experiment
 from fedreach.flower.app import client_app
 from fedreach.flower.strategy import LOG, FedReachStrategy
 from fedreach.runs.describe import federation_record
 from fedreach.runs.folder import RunFolder
-from fedreach.runs.trackers.tracked import Named, Tracked
-from fedreach.simulation.simulation import Simulation
+from fedreach.runs.simulation import Simulation
+from fedreach.runs.trackers import Named, Tracked
 
 MOST_APPS = 8  # of experiments that a process keeps made
 
@@ -34,7 +34,7 @@ class FlowerExperiment:
 
     Server and clients read the same file and divide the same data set, of which each node sees the part of its
     ``partition-id`` only: the way to compare a real federation with the simulator, and to rehearse one. Clients with
-    data of their own use `fedreach.flower.client_app`.
+    data of their own use `fedreach.flower.app.client_app`.
 
     Args:
         file: The experiment, see ``fedreach init``; None: the embedded default.
@@ -55,7 +55,7 @@ class FlowerExperiment:
         seed: int | None = None,
     ) -> None:
         path = None if file is None else Path(file)
-        self.base = paths.folder_of(path)
+        self.base = components.folder_of(path)
         self.method = method
         self.experiment: Experiment = load.load(path, overrides).resolved(method)
         refuse_what_flower_cannot(self.experiment)
@@ -82,7 +82,7 @@ class FlowerExperiment:
         )
 
     def client_app(self, *, kept_in_process: int = 8) -> ClientApp:
-        """Return the app of any of the clients; see `fedreach.flower.client_app`.
+        """Return the app of any of the clients; see `fedreach.flower.app.client_app`.
 
         Flower's simulation copies it to other processes, which read the files of your own components themselves.
         """
@@ -164,7 +164,7 @@ def strategy_options(builder: Builder, seed: int, method: str | None, folder: Pa
         "folder": folder,
         "evaluate_every": e.evaluation.every,
         "evaluate_training": e.evaluation.training,
-        "participation": parts.make("participation", e.population.participation, base),
+        "participation": components.make("participation", e.population.participation, base),
         "inputs": e.evaluation.inputs,
         "identity": identity(e, seed, method or "run", base),
         "metrics": builder.metrics(),

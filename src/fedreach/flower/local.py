@@ -8,35 +8,31 @@ import numpy as np
 from torch import nn
 from torch.utils.data import Dataset as TorchDataset
 
-from fedreach.arrays import AnyArray, Float32s, Floats, Ints
+from fedreach._util.arrays import AnyArray, Float32s, Floats, Ints
+from fedreach._util.errors import DataError
+from fedreach._util.processes import one_thread
+from fedreach._util.streams import fresh
+from fedreach.data.assignment import Partition
 from fedreach.data.checks import Kind
-from fedreach.data.datasets import Dataset, from_arrays
+from fedreach.data.datasets import Dataset, ServerData, from_arrays
 from fedreach.data.federated import FederatedData
-from fedreach.data.own_samples import pairs, samples, size, sort_of
-from fedreach.data.partition import Partition
-from fedreach.data.pictures import as_array, as_labels
-from fedreach.data.population import Population, Ranges
-from fedreach.data.positions import position_counts
-from fedreach.data.server_data import ServerData
-from fedreach.data.several import is_inputs_of_examples, records
+from fedreach.data.images import as_array, as_labels
+from fedreach.data.samples import pairs, samples, size, sort_of
+from fedreach.data.several import is_inputs_of_examples, position_counts, records
+from fedreach.data.splits import Population, Ranges
 from fedreach.engines.choice import build_engine
-from fedreach.engines.protocols import MEMORY, Engine, Task
-from fedreach.errors import DataError
+from fedreach.engines.protocols import LOSS_MEMORY, Engine, Split, Task
 from fedreach.evaluation.evaluator import mean_of
-from fedreach.evaluation.further import SaidOfClients
-from fedreach.evaluation.metrics import Metric, further_metrics
-from fedreach.evaluation.predictor import Split
-from fedreach.evaluation.rungs import Client, ServedScores, serve
-from fedreach.evidence.scores import ACCURACY, MAE, MainScore
+from fedreach.evaluation.metrics import Metric, SaidOfClients, further_metrics
+from fedreach.evaluation.modes import Client, ServedScores, serve
+from fedreach.evaluation.scores import ACCURACY, MAE, MainScore
+from fedreach.federation.adaptation.base import checked
+from fedreach.federation.base import ClientsOwn
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import released_entropy
-from fedreach.federation.protocols import ClientsOwn
-from fedreach.federation.serving.fit import checked
 from fedreach.federation.steps import kept_for, measured, memory_width, new_memory, probe_batch
 from fedreach.federation.traits import Traits
-from fedreach.federation.values import Outputs, State
-from fedreach.streams import fresh
-from fedreach.threads import one_thread
+from fedreach.federation.types import Outputs, State
 
 Examples = tuple[Any, Any] | TorchDataset[Any]
 
@@ -242,7 +238,7 @@ class LocalClient:
             assert memory is not None
             terms = dict(solver.prepare(memory[None], state, np.array([share])))
         elif memory is not None:  # which is the loss's
-            terms = {MEMORY: memory[None]}
+            terms = {LOSS_MEMORY: memory[None]}
         trained = self.engine.train(params, self.ids, round_, rate, terms)
         kept = None
         if solver is not None and memory is not None:
@@ -322,7 +318,7 @@ class LocalClient:
             params: (d,) the model.
             state: Of the fitted rule.
             part: ``"held_out"``, or ``"both"`` of a client that never trains.
-            inputs: See `fedreach.evaluation.rungs.serve`.
+            inputs: See `fedreach.evaluation.modes.serve`.
             online: See there.
         """
         index = self.data.held_out[self.client]

@@ -20,42 +20,45 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from torch import nn
 
-from fedreach.arrays import AnyArray, Float32s
-from fedreach.data.population import Population
+from fedreach._util.arrays import AnyArray, Float32s
+from fedreach._util.errors import ConfigError, RunFolderError, TrainingError
+from fedreach._util.processes import one_thread
+from fedreach.data.splits import Population
+from fedreach.engines.models.flat import Layout, flatten
+from fedreach.engines.models.state import constant_arrays, copied, set_constants
 from fedreach.engines.protocols import Engine
-from fedreach.errors import ConfigError, RunFolderError, TrainingError
 from fedreach.evaluation.metrics import Metric, further_metrics
-from fedreach.experiments.naming import Shelf
+from fedreach.experiment.naming import Shelf
+from fedreach.federation.costs import with_radio
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import Exact
 from fedreach.federation.participation import Always, Participation
 from fedreach.federation.state import FederationState, initial_state
 from fedreach.federation.steps import memory_width, new_memory, next_view, play
-from fedreach.federation.time_energy import with_radio
-from fedreach.federation.values import ClientView
+from fedreach.federation.types import ClientView
 from fedreach.flower import messages
-from fedreach.flower.agreement import identity_of, terms_of
-from fedreach.flower.checks import Checks
+from fedreach.flower.adaptation import RemoteServing, serve_clients
+from fedreach.flower.agreement import (
+    FACTS,
+    Checks,
+    identity_of,
+    load_facts,
+    record_of,
+    save_facts,
+    terms_of,
+    who_holds_what,
+)
 from fedreach.flower.clients import ClientRegistry, ask
-from fedreach.flower.evaluation import EvaluationTask, answered, evaluation, evaluation_tasks
-from fedreach.flower.facts import FACTS, load_facts, record_of, save_facts, who_holds_what
-from fedreach.flower.incoming import Incoming
-from fedreach.flower.masks import refuse_more_than_a_sum
-from fedreach.flower.messages import FAILED
-from fedreach.flower.open_round import OpenRound
-from fedreach.flower.outgoing import Outgoing
-from fedreach.flower.serving import RemoteServing, serve_clients
-from fedreach.models.copying import copied
-from fedreach.models.flat import Layout, flatten
-from fedreach.models.state import constant_arrays, set_constants
+from fedreach.flower.fitting import EvaluationTask, answered, evaluation, evaluation_tasks
+from fedreach.flower.messages import FAILED, refuse_more_than_a_sum
+from fedreach.flower.rounds import Incoming, OpenRound, Outgoing
 from fedreach.runs.callbacks import Callback, told
-from fedreach.runs.checkpoint import MEMORY, Snapshot
+from fedreach.runs.checkpoint import MEMORY_FILE, Snapshot
 from fedreach.runs.describe import environment
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.identity import finished
 from fedreach.runs.recorder import Recorder, check_federation, note_failure
 from fedreach.runs.schema import FederationRecord, RoundRow, RunRecord, Timing
-from fedreach.threads import one_thread
 
 LOG = getLogger("flwr")
 
@@ -67,7 +70,7 @@ class FedReachStrategy(Strategy):
     federation's parts choose among the participants that are online, in the order of their ids and with the random
     streams of the simulator, one message goes to each that is chosen, and every reply is checked before it counts:
     sender, shape, type, finiteness, size. Who did not reply in time, or wrongly, is named in the row of the round.
-    After the last round the federation's serving rule, if any, is fitted and tried, see `fedreach.flower.serving`.
+    After the last round the federation's serving rule, if any, is fitted and tried, see `fedreach.flower.adaptation`.
 
     Args:
         federation: The parts that decide.
@@ -266,7 +269,7 @@ class FedReachStrategy(Strategy):
         seen = replace(seen, **self.about)
         self._tell(self.recorder.describe(run, self.record or seen))
         width = memory_width(self.federation, self.layout.num_trainable, self.layout.size)
-        memory = new_memory(self.federation, len(self._participants), width, self.folder.path / MEMORY)
+        memory = new_memory(self.federation, len(self._participants), width, self.folder.path / MEMORY_FILE)
         state = initial_state(self.federation, params, self.registry.view(self._participants), memory)
         self._snapshot, row = self.recorder.begin(state)
         self._close(row, Timing(round=0), ask(grid, self._evaluation_messages(ConfigRecord()), self.timeout))

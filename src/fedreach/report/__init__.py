@@ -6,23 +6,23 @@ Example::
     print(terminal_table(analyse(read([Path("out")]))))
 """
 
-from fedreach.report.analysis.analysis import Analysis as Analysis
-from fedreach.report.analysis.analysis import analyse as analyse
-from fedreach.report.analysis.baselines import baselines_of as baselines_of
-from fedreach.report.analysis.concerns import concerns as concerns
-from fedreach.report.analysis.findings import find as find
-from fedreach.report.analysis.metrics import has_named_metrics as has_named_metrics
-from fedreach.report.figures.partition import partition_heatmap as partition_heatmap
-from fedreach.report.figures.saving import save as save
-from fedreach.report.load import read as read
-from fedreach.report.load import read_run as read_run
-from fedreach.report.render.formats import terminal_contrasts as terminal_contrasts
-from fedreach.report.render.formats import terminal_metrics as terminal_metrics
-from fedreach.report.render.formats import terminal_serving as terminal_serving
-from fedreach.report.render.formats import terminal_table as terminal_table
-from fedreach.report.render.formats import terminal_theory as terminal_theory
-from fedreach.report.render.formats import terminal_tuning as terminal_tuning
-from fedreach.report.render.records import as_document as as_document
-from fedreach.report.render.records import as_records as as_records
+from fedreach.report.analysis import baselines_of as baselines_of
+from fedreach.report.analysis import has_named_metrics as has_named_metrics
+from fedreach.report.concerns import concerns as concerns
+from fedreach.report.figures.clients import partition_heatmap as partition_heatmap
+from fedreach.report.figures.style import save as save
+from fedreach.report.findings import find as find
+from fedreach.report.formats import terminal_contrasts as terminal_contrasts
+from fedreach.report.formats import terminal_metrics as terminal_metrics
+from fedreach.report.formats import terminal_serving as terminal_serving
+from fedreach.report.formats import terminal_table as terminal_table
+from fedreach.report.formats import terminal_theory as terminal_theory
+from fedreach.report.formats import terminal_tuning as terminal_tuning
+from fedreach.report.overview import Analysis as Analysis
+from fedreach.report.overview import analyse as analyse
+from fedreach.report.read import read as read
+from fedreach.report.read import read_run as read_run
+from fedreach.report.records import as_document as as_document
+from fedreach.report.records import as_records as as_records
 from fedreach.report.write import ReportPaths as ReportPaths
 from fedreach.report.write import write_report as write_report

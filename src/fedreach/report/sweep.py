@@ -1,27 +1,242 @@
-"""The report of a sweep: a page with one cell a setting, and figures along what was swept."""
+"""Sweeps: the report's analysis, tables, figures."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from importlib import resources
 from pathlib import Path
+from typing import Any
 
-from fedreach.report.figures import Picture
-from fedreach.report.figures.paper import width_of
-from fedreach.report.figures.saving import check_formats, inline_svg, save
-from fedreach.report.figures.swept import drawings
-from fedreach.report.load import no_collection
-from fedreach.report.paper import write_paper
-from fedreach.report.render.captions import made_by, seeds_said
-from fedreach.report.render.formats import to_markdown
-from fedreach.report.render.latex import to_latex
-from fedreach.report.render.sweep import as_sweep_document, render_sweep, tabulate_sweep, to_sweep_csv
-from fedreach.report.render.tables import Table
-from fedreach.report.swept import Cell, Swept
+import jinja2
+import numpy as np
+from markupsafe import Markup
+
+from fedreach._util.tables import csv_text
+from fedreach.report.analysis import POPULATION, mean_of
+from fedreach.report.figures import Asked, Picture
+from fedreach.report.figures.costs import FAR
+from fedreach.report.figures.style import METHOD, METHOD_ON_DARK, check_formats, inline_svg, save, width_of
+from fedreach.report.figures.sweeps import sweep
+from fedreach.report.findings import find
+from fedreach.report.formats import to_markdown
+from fedreach.report.latex import to_latex, write_paper
+from fedreach.report.numbers import ABSENT
+from fedreach.report.overview import Analysis
+from fedreach.report.page import tied
+from fedreach.report.read import no_collection
+from fedreach.report.records import as_document, as_records, baseline_records
+from fedreach.report.tables import Table, made_by, seeds_said, tabulate, tabulate_tuning, words_of
 from fedreach.report.write import ReportPaths, into, write_report
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import ComparisonRecord, SweepRecord
+
+# -------------------- What a sweep's folder holds: the numbers of its comparisons, by their settings
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One comparison of a sweep."""
+
+    setting: Mapping[str, Any]
+    folder: Path
+    page: Path
+    analysis: Analysis
+
+
+@dataclass(frozen=True)
+class Swept:
+    """The comparisons of a sweep that have begun, in the order of their settings."""
+
+    record: SweepRecord
+    cells: tuple[Cell, ...]
+    settings: tuple[Mapping[str, Any], ...]  # of all, those that have not begun, too
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self.record.name
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """All methods, in the order in which they are met."""
+        return tuple(dict.fromkeys(m for cell in self.cells for m in cell.analysis.comparison.methods))
+
+
+# -------------------- Lines along what a sweep swept
+
+
+def drawings(swept: Swept) -> list[Asked]:
+    """Return the figures of a sweep: along its first option, one for each setting of the others that has a line.
+
+    Settings that were drawn at random over several options are shown along each of them, without lines.
+    """
+    keys, cells = list(swept.record.keys), [cell for cell in swept.cells if cell.analysis.comparison.all_counted]
+    if not cells:
+        return []
+    if swept.record.samples is not None and len(keys) > 1:
+        return [_asked(swept, cells, key, {}, f"sweep-{place}", lines=False) for place, key in enumerate(keys)]
+    groups: dict[str, tuple[dict[str, Any], list[Cell]]] = {}
+    for cell in cells:
+        others = {key: value for key, value in cell.setting.items() if key != keys[0]}
+        groups.setdefault(words_of(others), (others, []))[1].append(cell)
+    names = ["sweep"] if len(groups) == 1 else [f"sweep-{place}" for place in range(len(groups))]
+    return [
+        _asked(swept, some, keys[0], others, name, lines=True)
+        for name, (others, some) in zip(names, groups.values(), strict=True)
+    ]
+
+
+def _asked(
+    swept: Swept, cells: Sequence[Cell], key: str, others: Mapping[str, Any], name: str, *, lines: bool
+) -> Asked:
+    first = cells[0].analysis.comparison
+    score, columns = first.score, list(dict.fromkeys([first.seen, first.primary]))
+    ordered, record = _record(swept, cells, key, columns)
+    unit = ", %" if score.percent else ""
+    titles = {c: f"{score.words.capitalize()} on {POPULATION[c].words}{unit}" for c in columns}
+    at = f" at {words_of(others)}" if others else ""
+    several = any(len(cell.analysis.comparison.counted(m)) > 1 for cell in ordered for m in swept.methods)
+    bands = (" Bands: ± sd over seeds." if lines else " Bars: ± sd over seeds.") if several else " One seed: no spread."
+    shares = columns if score.percent else ()
+    return Asked(
+        name,
+        f"{score.words.capitalize()} along {key}{at}",
+        f"Mean over seeds at the last round; each value is a comparison of its own.{bands}",
+        f"{score.words.capitalize()} of each method at each value of {key}{at}, as in the table.",
+        partial(sweep, record, titles, shares=shares, lines=lines),
+    )
+
+
+def _record(swept: Swept, cells: Sequence[Cell], key: str, columns: Sequence[str]) -> tuple[list[Cell], dict[str, Any]]:
+    """Return the cells along an option, and what is drawn of them."""
+    values = [cell.setting[key] for cell in cells]
+    numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+    ordered = sorted(cells, key=lambda cell: cell.setting[key]) if numeric else list(cells)
+    values = [cell.setting[key] for cell in ordered]
+    log = numeric and min(values) > 0 and max(values) >= FAR * min(values)
+    names = None if numeric else [words_of({key: value}).partition(" = ")[2] for value in values]
+    return ordered, {
+        "x": values if numeric else list(range(len(values))),
+        "names": names,
+        "log": log,
+        "axis": key,
+        "methods": swept.methods,
+        "numbers": {column: {m: list(_by_seed(ordered, m, column)) for m in swept.methods} for column in columns},
+    }
+
+
+def _by_seed(cells: Sequence[Cell], method: str, column: str) -> Iterator[list[float]]:
+    """Yield the numbers of each seed along the cells; seeds that have not finished everywhere are left out."""
+    found = [
+        {run.seed: mean_of(run, column, "last", cell.analysis.comparison.plan.last_rounds)
+         for run in cell.analysis.comparison.counted(method)}
+        for cell in cells
+    ]  # fmt: skip
+    common = set.intersection(*(set(each) for each in found)) if found else set()
+    for seed in sorted(common):
+        yield [each[seed] for each in found]
+    if not common:
+        yield [np.nan] * len(cells)
+
+
+# -------------------- A sweep as a table, as numbers for other programs, and as a page
+
+APART = (
+    "Each setting is a comparison of its own: p is corrected for its differences, not for the number of settings. A "
+    "setting that was singled out by this table is to be confirmed with other seeds; under [tune] settings are chosen "
+    "without looking at these numbers."
+)
+
+
+def tabulate_sweep(swept: Swept) -> Table:
+    """Return the tables of all comparisons as one, their setting in front."""
+    tables = [(words_of(cell.setting), tabulate(cell.analysis, "last")) for cell in swept.cells]
+    heads: dict[tuple[str, str], int] = {}
+    for _, table in tables:
+        for head, unit, width in zip(table.header, table.units, table.from_width, strict=True):
+            heads.setdefault((head, unit), width)
+    rows = []
+    for setting, table in tables:
+        places = {key: j for j, key in enumerate(zip(table.header, table.units, strict=True))}
+        for row in table.rows:
+            rows.append((setting, *(row[places[key]] if key in places else ABSENT for key in heads)))
+    many = len(swept.settings)
+    note = tables[0][1].note if tables else ""
+    waiting = f" {many - len(tables)} of {many} settings have not begun." if len(tables) < many else ""
+    drawn = "" if swept.record.samples is None else f" The {many} settings were drawn at random."
+    return Table(
+        caption=f"{tables[0][1].caption if tables else 'No setting has begun'}, by {', '.join(swept.record.keys)}",
+        header=("setting", *(head for head, _ in heads)),
+        units=("", *(unit for _, unit in heads)),
+        rows=tuple(rows),
+        from_width=(0, *heads.values()),
+        note=f"{note} {APART}{drawn}{waiting}",
+        name="sweep",
+    )
+
+
+def as_sweep_document(swept: Swept) -> dict[str, Any]:
+    """Return all numbers: ``sweep`` says what was swept, ``cells`` holds the document of each comparison."""
+    record = swept.record
+    return {
+        "sweep": {"keys": list(record.keys), "settings": len(swept.settings), "samples": record.samples},
+        "cells": [
+            {"setting": dict(cell.setting), "folder": cell.folder.name, **as_document(cell.analysis)}
+            for cell in swept.cells
+        ],
+    }
+
+
+def to_sweep_csv(swept: Swept) -> str:
+    """Return plain numbers as CSV, one row a setting and method."""
+    rows = [
+        {**cell.setting, **record}
+        for cell in swept.cells
+        for record in (*as_records(cell.analysis), *baseline_records(cell.analysis))
+    ]
+    every = dict.fromkeys(key for row in rows for key in row)
+    return csv_text([{key: _plain(row.get(key)) for key in every} for row in rows])
+
+
+def _plain(value: Any) -> Any:
+    return words_of({"": value}).removeprefix(" = ") if isinstance(value, dict | list) else value
+
+
+def render_sweep(swept: Swept, table: Table, pictures: Sequence[Picture], tables: Sequence[str], report: Path) -> str:
+    """Return the page, with links to the pages of its comparisons and to files beside it."""
+    folder = resources.files("fedreach.report") / "templates"
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    environment.filters["tied"] = tied
+    cells = [
+        {
+            "setting": words_of(cell.setting),
+            "page": Path(os.path.relpath(cell.page, report)).as_posix(),
+            "findings": find(cell.analysis),
+            "tuning": tabulate_tuning(cell.analysis.comparison),
+        }
+        for cell in swept.cells
+    ]
+    return environment.from_string((folder / "sweep.html").read_text(encoding="utf-8")).render(
+        name=swept.name,
+        keys=swept.record.keys,
+        methods=swept.methods,
+        settings=len(swept.settings),
+        table=table,
+        cells=cells,
+        figures=pictures,
+        files=tables,
+        palette=list(zip(METHOD, METHOD_ON_DARK, strict=True)),
+        css=Markup((folder / "page.css").read_text(encoding="utf-8")),
+    )
+
+
+# -------------------- The report of a sweep: a page with one cell a setting, and figures along what was swept
 
 
 @dataclass(frozen=True)

@@ -6,23 +6,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedreach.errors import RunFolderError
-from fedreach.report.analysis.analysis import Analysis, analyse
+from fedreach._util.errors import RunFolderError
+from fedreach.report.adaptation import tabulate_serving
 from fedreach.report.figures import asked, gallery
-from fedreach.report.figures.paper import width_of
-from fedreach.report.figures.saving import check_formats
-from fedreach.report.load import no_collection, read
-from fedreach.report.paper import write_paper
-from fedreach.report.render.captions import made_by, seeds_said
-from fedreach.report.render.formats import to_markdown
-from fedreach.report.render.latex import to_latex
-from fedreach.report.render.metrics import tabulate_metrics
-from fedreach.report.render.page import render
-from fedreach.report.render.records import as_document, to_csv
-from fedreach.report.render.serving import tabulate_serving
-from fedreach.report.render.tables import tabulate, tabulate_contrasts
-from fedreach.report.render.theory import tabulate_theory
-from fedreach.report.render.tuning import tabulate_tuning
+from fedreach.report.figures.style import check_formats, width_of
+from fedreach.report.formats import to_markdown
+from fedreach.report.latex import to_latex, write_paper
+from fedreach.report.overview import Analysis, analyse
+from fedreach.report.page import render
+from fedreach.report.read import no_collection, read
+from fedreach.report.records import as_document, to_csv
+from fedreach.report.tables import made_by, seeds_said, tabulate, tabulate_contrasts, tabulate_metrics, tabulate_tuning
+from fedreach.report.theory import tabulate_theory
 
 
 @dataclass(frozen=True)

@@ -1,24 +1,29 @@
-"""A run between two rounds, and how it is written to its folder and read back.
+"""Checkpoints, and the models of a finished run."""
 
-What clients keep, and large tables of what they sent, stand in files of their own, of which a checkpoint holds the
-places of the rows: so that writing it costs what changed since the last one.
-"""
+from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
-from fedreach.arrays import AnyArray
+from fedreach._util.arrays import AnyArray, Float32s
+from fedreach._util.errors import RunFolderError
+from fedreach._util.files import Seal
+from fedreach._util.row_store import RowTable
+from fedreach.engines.models.flat import Layout
 from fedreach.federation.state import FederationState
-from fedreach.federation.values import State
+from fedreach.federation.types import State
 from fedreach.runs.folder import RunFolder, seals_of
 from fedreach.runs.schema import CHECKPOINT, ClientLine, RoundRow, Timing
-from fedreach.storage.files import Seal
-from fedreach.storage.table import RowTable
 
-MEMORY, SENT = "memory.rows", "sent.rows"
+# -------------------- A run between two rounds, and how it is written to its folder and read back
+# What clients keep, and large tables of what they sent, stand in files of their own, of which a checkpoint holds the
+# places of the rows: so that writing it costs what changed since the last one.
+
+MEMORY_FILE, SENT = "memory.rows", "sent.rows"
 DIGESTS = "digests of "
 PER_MODEL = ("server", "solver", "aggregation")  # parts that keep a state for each model
 
@@ -63,9 +68,9 @@ def save(folder: RunFolder, snapshot: Snapshot) -> None:
     layouts: dict[str, Any] = {}
     for name, rows in _in_files(state).items():
         with folder.disk(name):
-            tensors["memory" if name == MEMORY else name] = rows.places(folder.path / name)
+            tensors["memory" if name == MEMORY_FILE else name] = rows.places(folder.path / name)
         tensors[f"{DIGESTS}{name}"] = rows.digests()
-        if name != MEMORY or rows.layout.dtype != "float32":
+        if name != MEMORY_FILE or rows.layout.dtype != "float32":
             layouts[name] = {**asdict(rows.layout), "on_disk": rows.backing.on_disk}
     record: dict[str, Any] = {name: getattr(snapshot, name) for name in NUMBERS} | {
         "round": state.round,
@@ -95,7 +100,7 @@ def finish(folder: RunFolder, snapshot: Snapshot) -> None:
 def _in_files(state: FederationState) -> dict[str, RowTable]:
     """Return what stands in files of its own, by the name of the file: what clients keep and sent, and large tables."""
     tables: dict[str, Any] = {f"selection.{key}": value for key, value in state.selection.items()}
-    tables |= {MEMORY: state.memory, SENT: state.sent}
+    tables |= {MEMORY_FILE: state.memory, SENT: state.sent}
     return {name: rows for name, rows in tables.items() if isinstance(rows, RowTable)}
 
 
@@ -108,19 +113,19 @@ def load(folder: RunFolder, width: int) -> Snapshot | None:
     if found is None:
         return None
     tensors, record = found
-    models, layouts = tensors["models"], {MEMORY: {"width": width}, **record.get("layouts", {})}
+    models, layouts = tensors["models"], {MEMORY_FILE: {"width": width}, **record.get("layouts", {})}
     rows = {
         name: RowTable.stored(
             folder.path / name,
-            places=tensors["memory" if name == MEMORY else name],
+            places=tensors["memory" if name == MEMORY_FILE else name],
             digests=tensors.pop(f"{DIGESTS}{name}"),
             **layout,
         )
         for name, layout in layouts.items()
-        if name != MEMORY or "memory" in tensors
+        if name != MEMORY_FILE or "memory" in tensors
     }
     folder.remove(*record["gone"])  # the run was killed before it could
-    memory, sent = rows.pop(MEMORY, None), rows.pop(SENT, None)
+    memory, sent = rows.pop(MEMORY_FILE, None), rows.pop(SENT, None)
     tensors |= rows
 
     def kept(name: str) -> State:
@@ -144,3 +149,47 @@ def load(folder: RunFolder, width: int) -> Snapshot | None:
     if record["best_loss"] is None:
         record["best_loss"] = np.inf
     return Snapshot(state, rows=waiting, **{name: record[name] for name in NUMBERS})
+
+
+# -------------------- The models that a run leaves: weights by name become vectors again
+
+
+class StoredModels(NamedTuple):
+    """The last, the best or the refitted model of a run."""
+
+    round: int  # after which it was the model
+    vectors: Float32s  # (r, d): of several models one a cluster
+
+
+def read_models(folder: RunFolder, name: str, layout: Layout) -> StoredModels | None:
+    """Return the models that stand in ``NAME.safetensors``; None where there is no such file.
+
+    Args:
+        folder: Of the run.
+        name: ``"last"``, ``"best"`` or ``"refit"``.
+        layout: Of the model.
+
+    Raises:
+        RunFolderError: If the weights are those of another model.
+    """
+    stored = folder.read_tensors(f"{name}.safetensors")
+    if stored is None:
+        return None
+    tensors, record = stored
+    count = max(1, len(tensors) // len(layout.names))
+    heads = [""] if count == 1 else [f"{model}/" for model in range(count)]
+    own = dict(zip(layout.names, map(tuple, layout.shapes), strict=True))
+    shapes = {head + key: shape for head in heads for key, shape in own.items()}
+    found = {key: value.shape for key, value in tensors.items()}
+    if found != shapes:
+        key = min(key for key in found.keys() | shapes if found.get(key) != shapes.get(key))
+        raise RunFolderError(
+            f"{folder.path / name}.safetensors holds the weights of another model: {key!r} is "
+            f"{found.get(key, 'not there')}, and {shapes.get(key, 'not there')} in the model. Give the one that was "
+            "trained, or run again."
+        )
+    vectors = np.empty((count, layout.size), np.float32)
+    for vector, head in zip(vectors, heads, strict=True):
+        for key, view in layout.views(torch.from_numpy(vector)).items():
+            view.copy_(torch.from_numpy(tensors[head + key]))
+    return StoredModels(int(record["round"]), vectors)

@@ -1,9 +1,13 @@
-"""What a run folder tells about where its numbers come from."""
+"""Descriptions that a run records: its data, baselines."""
+
+from __future__ import annotations
 
 import os
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -11,12 +15,16 @@ from typing import Any
 import numpy as np
 
 import fedreach
+from fedreach.data.assignment import statistics
 from fedreach.data.datasets import form_to_json
 from fedreach.data.federated import FederatedData
-from fedreach.data.partition import statistics
-from fedreach.evaluation.baselines import NO_PARAMETERS, mean_target
+from fedreach.evaluation.baselines import NO_PARAMETERS, leaks, mean_target, score_baselines
 from fedreach.evaluation.evaluator import Evaluator
-from fedreach.runs.schema import FederationRecord
+from fedreach.evaluation.metrics import Metric
+from fedreach.runs.folder import RunFolder
+from fedreach.runs.schema import BaselinesRecord, FederationRecord
+
+# -------------------- What a run folder tells about where its numbers come from
 
 
 def environment() -> dict[str, Any]:
@@ -129,3 +137,51 @@ def _server_data(data: FederatedData) -> dict[str, Any] | None:
     classes = data.dataset.example_classes
     counts = np.bincount(data.server.y, minlength=classes).tolist() if classes else []
     return {"examples": len(data.server.y), "label_counts": counts, "taken": data.taken_by_server().tolist()}
+
+
+# --- Baselines in the folder of a run: fitted and scored once its rounds are over, so that no number depends on them
+# They are of a federation, whatever the method: the first run of a comparison that ends keeps them for the others.
+
+WAIT_SECONDS = 600.0
+"""For another run of the comparison that is about to know them; it takes seconds."""
+
+
+@dataclass(frozen=True, eq=False)
+class Baselines:
+    """What the models of a federation must beat.
+
+    Args:
+        data: The federation.
+        samples_per_client: Of each client at most so many examples are scored, as for models; None: all.
+        metrics: Models are scored by.
+        shared: Folder in which runs of one comparison keep them for each other; None: they are of one run.
+    """
+
+    data: FederatedData
+    samples_per_client: int | None = None
+    metrics: Sequence[Metric] = ()
+    shared: Path | None = None
+
+    def write(self, folder: RunFolder) -> None:
+        """Write them into the folder of a run."""
+        folder.write(BaselinesRecord(**self._found()))
+
+    def _found(self) -> Mapping[str, Any]:
+        if self.shared is None:
+            return self._made()
+        kept, name = RunFolder(self.shared), f"{self.data.digest()[:16]}.json"
+        with kept.locked(WAIT_SECONDS):
+            stored = kept.read_json(name)
+            if stored is None:
+                kept.write_json(name, self._made())
+                stored = kept.read_json(name) or {}
+        return {key: stored[key] for key in BaselinesRecord.known_keys() if key in stored}
+
+    def _made(self) -> Mapping[str, Any]:
+        scored, left_out = score_baselines(self.data, self.samples_per_client, self.metrics)
+        return {
+            "columns": {name: dict(one.columns) for name, one in scored.items()},
+            "clients": {name: dict(one.clients) for name, one in scored.items()},
+            "left_out": left_out or None,
+            "leaks": [leak._asdict() for leak in leaks(self.data)],
+        }

@@ -1,28 +1,4 @@
-"""A run folder: records and rows of `fedreach.runs.schema`, a checkpoint that matches them, and models.
-
-```
-engine.json            which engine trains, where that was left to a trial, and that it was found to compute the model
-checkpoint.safetensors all that is needed to go on, with
-memory.rows            what clients keep between rounds, where the solver has them; gone when the run is finished,
-sent.rows              what they sent last, where the aggregation has the server remember it, likewise,
-selection.rows         as is a table of updates of 16 MiB or more; a smaller one stands in the checkpoint
-last.safetensors, best.safetensors     models by parameter name, without
-constants.safetensors  what is not trained and does not change, where the model has such, as frozen parameters
-serving.safetensors    the fitted serving rule, where there is one: of the last model under ``last/``, of the best under
-                       ``best/``; of several models, one a cluster, ``last/0/`` and so on
-refit.safetensors      the model that was trained once more, on all rows, where that was asked for
-refit/                 that training while it goes on: a run folder, too
-```
-Rows and checkpoint cannot disagree: the checkpoint holds the length and the digest of each file at its round, and
-resuming cuts the files back to that length before the rounds after it are run again. Timing differs from run to run and
-so stays out of the checkpoint: each of its rows has a digest, and it is cut back to the round.
-
-Every byte that is read back is covered by a digest: records and arrays by one of their own, which the file's name
-enters; rows by that in the checkpoint and, once a run is finished, in its result; what clients keep by those in the
-checkpoint. Checkpoint and result name the run that they are of, and the digests of its models, so that files of two
-runs or rounds are not taken for each other. Whoever reads a run that is under way, or was killed, reads what its last
-checkpoint vouches for.
-"""
+"""The folder of a run: its records and files."""
 
 import json
 import math
@@ -32,24 +8,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from fedreach.arrays import AnyArray
-from fedreach.errors import RunFolderError
-from fedreach.runs.schema import (
-    CHECKPOINT,
-    FORMAT,
-    OF_EACH_FILE,
-    BaselinesRecord,
-    ClientLine,
-    FederationRecord,
-    Record,
-    Result,
-    RoundRow,
-    RunRecord,
-    ServingRecord,
-    Timing,
-)
-from fedreach.storage import disk
-from fedreach.storage.files import (
+from fedreach._util import files
+from fedreach._util.arrays import AnyArray
+from fedreach._util.errors import RunFolderError
+from fedreach._util.files import (
     ANEW,
     KEY,
     Folder,
@@ -64,6 +26,20 @@ from fedreach.storage.files import (
     sealed_text,
     text_of,
     with_digest,
+)
+from fedreach.runs.schema import (
+    CHECKPOINT,
+    FORMAT,
+    OF_EACH_FILE,
+    BaselinesRecord,
+    ClientLine,
+    FederationRecord,
+    Record,
+    Result,
+    RoundRow,
+    RunRecord,
+    ServingRecord,
+    Timing,
 )
 
 JSON_LINE = json.JSONEncoder(allow_nan=False)  # `json.dumps` makes one for every row
@@ -150,7 +126,7 @@ class RunFolder(Folder):
         """Write a JSON file, whole or not at all, and return its digest."""
         full = _full(name, content)
         with self.whole(name, waits=name in WAITING) as temporary:
-            disk.put(temporary, _text(full).encode())
+            files.put(temporary, _text(full).encode())
         return str(full["seal"])
 
     def agree_on(self, name: str, content: Mapping[str, Any]) -> dict[str, Any]:
@@ -265,7 +241,7 @@ class RunFolder(Folder):
         full = _full(name, {**said, "arrays": digest_of(plain, {})})
         content = save(plain, {KEY: json.dumps(full, sort_keys=True)})
         with self.whole(name, waits=name in WAITING) as temporary:
-            disk.put(temporary, content)
+            files.put(temporary, content)
         return str(full["seal"])
 
     def read_tensors(self, name: str) -> tuple[dict[str, AnyArray], dict[str, Any]] | None:

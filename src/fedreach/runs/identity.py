@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedreach import registry
-from fedreach.errors import ANOTHER_FOLDER, ConfigError, RunFolderError, nearest
-from fedreach.registry import BY_CONTENT
+from fedreach._util import registry
+from fedreach._util.code import digest_of_code, name_in
+from fedreach._util.errors import ANOTHER_FOLDER, ConfigError, RunFolderError, nearest
+from fedreach._util.registry import BY_CONTENT
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import HARMLESS, ComparisonRecord, Result, RunRecord
-from fedreach.storage.code import digest_of_code, name_in
 
 ROUNDS = "config.rounds"
 ENGINE = "engine.json"
@@ -28,7 +28,7 @@ class OtherFilesError(OtherExperimentError):
 def finished(folder: RunFolder, identity: Mapping[str, Any]) -> Result | None:
     """Return the result of a finished run, or None where there is something to do.
 
-    The identity is of what shall be run, see `fedreach.config.user_code.identity`.
+    The identity is of what shall be run, see `fedreach.experiment.components.identity`.
 
     Raises:
         OtherExperimentError: If the folder holds another run, but for one that failed and whose own code or data were
@@ -221,7 +221,7 @@ def check_code(run: RunRecord, name: str, base: Path, files: Mapping[str, Path])
         run: The run.
         name: Of the code in the experiment, such as ``my.py:Net``.
         base: Folder that it is relative to.
-        files: Its files, with those that it imports, see `fedreach.config.own_files.code_files`.
+        files: Its files, with those that it imports, see `fedreach.experiment.components.code_files`.
 
     Raises:
         ConfigError: If there is no such file.

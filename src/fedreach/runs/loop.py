@@ -1,30 +1,75 @@
-"""The loop over the rounds of a run: step, evaluate, record, go on.
+"""The rounds of a run, one after the other."""
 
-It is a generator, so that a program can look at each round; `exhausted` is for those who only want the end.
-"""
-
+import math
 import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from fedreach.arrays import Float32s
-from fedreach.evaluation import Evaluator
-from fedreach.evaluation.serving import ServingEvaluator
+from fedreach._util.arrays import Float32s
+from fedreach.evaluation.evaluator import Evaluator
+from fedreach.evaluation.modes import ServingEvaluator
 from fedreach.federation.state import FederationState
-from fedreach.runs.baselines import Baselines
-from fedreach.runs.budget import UNLIMITED, Budget
+from fedreach.runs.adaptation import Refit, serve_models
 from fedreach.runs.callbacks import Callback, told
 from fedreach.runs.checkpoint import Snapshot
-from fedreach.runs.describe import federation_record
+from fedreach.runs.describe import Baselines, federation_record
 from fedreach.runs.recorder import Evaluated, Recorder, check_federation
-from fedreach.runs.refit import Refit
 from fedreach.runs.schema import Result, RoundRow, RunRecord, Timing
-from fedreach.runs.serving import serve_models
-from fedreach.runs.simulated import simulated_round
-from fedreach.simulation.simulation import Simulation
+from fedreach.runs.simulation import Simulation, simulated_round
+
+# --- What a run may spend: methods that ask for more a round are then compared at equal cost, not at equal rounds
+
+
+class Spending(Protocol):
+    """What a run has spent so far, as `fedreach.runs.checkpoint.Snapshot` counts it."""
+
+    @property
+    def bytes_total(self) -> int: ...  # down and up, probes included
+
+    @property
+    def seconds_total(self) -> float: ...  # simulated, of a federation with a radio
+
+    @property
+    def joules_total(self) -> float: ...
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A run ends with the first round that reaches one of these; it may exceed it by what that round costs.
+
+    Args:
+        megabytes: Of 10^6 bytes, sent to and by the participants, probes included.
+        seconds: Simulated, of a federation with a radio.
+        joules: Likewise.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> spending = SimpleNamespace(bytes_total=3_000_000, seconds_total=40.0, joules_total=7.0)
+        >>> Budget(megabytes=3.0).is_spent(spending), Budget(megabytes=3.1, joules=8.0).is_spent(spending)
+        (True, False)
+    """
+
+    megabytes: float = math.inf
+    seconds: float = math.inf
+    joules: float = math.inf
+
+    def is_spent(self, spending: Spending) -> bool:
+        """Say whether nothing is left of one of them."""
+        return (
+            spending.bytes_total >= 1e6 * self.megabytes
+            or spending.seconds_total >= self.seconds
+            or spending.joules_total >= self.joules
+        )
+
+
+UNLIMITED = Budget()
+
+
+# -------------------- The loop over the rounds of a run: step, evaluate, record, go on
+# It is a generator, so that a program can look at each round; `exhausted` is for those who only want the end.
 
 R = TypeVar("R")
 ROWS_SECONDS = 0.05

@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedreach.arrays import AnyArray
-from fedreach.errors import ANOTHER_FOLDER, STEADIER, RunFolderError, TrainingError
-from fedreach.evidence.scores import MAE
+from fedreach._util.arrays import AnyArray, replaced
+from fedreach._util.errors import ANOTHER_FOLDER, STEADIER, RunFolderError, TrainingError
+from fedreach._util.files import ANEW, Seal, digest_of, refuse_lost_rounds
+from fedreach.engines.models.flat import Layout
+from fedreach.evaluation.scores import MAE
 from fedreach.federation.federation import Federation
-from fedreach.federation.length import refers_to_length
+from fedreach.federation.round import refers_to_length
 from fedreach.federation.state import FederationState
 from fedreach.federation.steps import memory_width
-from fedreach.federation.values import RoundCost, RoundResult
-from fedreach.models.flat import Layout
-from fedreach.replacing import replaced
+from fedreach.federation.types import RoundCost, RoundResult
 from fedreach.runs.checkpoint import Snapshot, finish, load, save
 from fedreach.runs.folder import BEST, CONSTANTS, LAST, RunFolder
 from fedreach.runs.identity import ROUNDS, essence
@@ -38,11 +38,10 @@ from fedreach.runs.schema import (
     ServedLine,
     Timing,
 )
-from fedreach.storage.files import ANEW, Seal, digest_of, refuse_lost_rounds
 
 FAR_OFF = 10.0  # times as far as the mean: no model that learned anything is so far off
 Evaluated = tuple[Mapping[str, float], Sequence[Mapping[str, Any]]]
-"""The columns of an evaluation, and its lines about single clients; see `fedreach.evaluation.Evaluator`."""
+"""The columns of an evaluation, and its lines about single clients; see `fedreach.evaluation.evaluator.Evaluator`."""
 Losses = Mapping[int, float]
 """Participant -> loss on what it holds out."""
 
@@ -72,7 +71,7 @@ class Recorder:
         return written
 
     def constants(self, made: Mapping[str, AnyArray]) -> Mapping[str, AnyArray]:
-        """Return the constants of the run, see `fedreach.models.state`: those stored, of a new run those `made` now.
+        """Return the constants of the run, see `state`: those stored, of a new run those `made` now.
 
         They are written once, as a module's constructor may draw others when it is called again.
         """

@@ -29,9 +29,8 @@ from typing import Any, ClassVar, NamedTuple, Self, get_args, get_origin, get_ty
 
 import numpy as np
 
-from fedreach.arrays import Ints
-from fedreach.errors import RunFolderError, nearest
-from fedreach.replacing import replaced
+from fedreach._util.arrays import Ints, replaced
+from fedreach._util.errors import RunFolderError, nearest
 
 FORMAT = 3  # 2: models, clusters, solver states; rows with metrics. 3: digests
 CHECKPOINT = "checkpoint.safetensors"
@@ -80,7 +79,7 @@ class Record:
         >>> Timing.of_json({"round": 3, "train_second": 0.25}, "timing.jsonl, line 4")
         Traceback (most recent call last):
             ...
-        fedreach.errors.RunFolderError: timing.jsonl, line 4 has a key 'train_second' that no version of this format...
+        fedreach.RunFolderError: timing.jsonl, line 4 has a key 'train_second' that no version of this format...
     """
 
     FILE: ClassVar[str]
@@ -216,7 +215,7 @@ class RoundRow(Record):
     by_server: bool = False  # whether the server trained on its own data and no client was asked
     refused: Mapping[str, str] | None = None  # "client 3" or "node 7" -> what it said that cannot be, on Flower
     clusters: Sequence[int] | None = None  # which model each participant has, where there are several
-    evaluated: Mapping[str, float | None]  # columns of `fedreach.evaluation.Evaluator`; null is not finite
+    evaluated: Mapping[str, float | None]  # columns of `fedreach.evaluation.evaluator.Evaluator`; null is not finite
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -272,7 +271,7 @@ class Timing(Record):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ServedLine(Record):
-    """How well the single clients of a population are served on one rung, see `fedreach.evaluation.rungs`."""
+    """How well the single clients of a population are served on one rung, see `fedreach.evaluation.modes`."""
 
     FILE = "served.jsonl"
 
@@ -359,7 +358,7 @@ class Result(Record):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ServingRecord(Record):
-    """How clients are served by the last and the best model: columns of `fedreach.evaluation.rungs`, and the cost."""
+    """How clients are served by the last and the best model: columns of `fedreach.evaluation.modes`, and the cost."""
 
     FILE = "serving.json"
 
@@ -382,7 +381,9 @@ class BaselinesRecord(Record):
 
     FILE = "baselines.json"
 
-    columns: Mapping[str, Mapping[str, float]]  # name of a baseline -> columns of `fedreach.evaluation.Evaluator`
+    columns: Mapping[
+        str, Mapping[str, float]
+    ]  # name of a baseline -> columns of `fedreach.evaluation.evaluator.Evaluator`
     clients: Mapping[str, Mapping[str, Mapping[str, Sequence[Any]]]]  # name -> population -> "ids" and their scores
     left_out: str | None = None  # why there is no pooled model
     leaks: Sequence[Mapping[str, Any]]  # columns that give the label away: "column", "measure", "value"
@@ -400,7 +401,7 @@ class ComparisonRecord(Record):
     methods: Sequence[str]
     seeds: Sequence[int]
     runs: Mapping[str, Mapping[str, str]]  # method -> seed -> folder, relative to this one
-    statistics: Mapping[str, Any]  # `fedreach.evidence.plan.AnalysisPlan`, said before the first run
+    statistics: Mapping[str, Any]  # `fedreach.evaluation.statistics.AnalysisPlan`, said before the first run
     pilot: Sequence[int] | None = None  # the seeds whose spread gave the number of seeds, where it was not declared
     looks: Sequence[int] | None = None  # numbers of seeds declared before, if seeds were added once there were results
     lengths: Sequence[int] | None = None  # rounds of its runs before these were made longer, if they were

@@ -14,10 +14,10 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedreach.arrays import AnyArray
-from fedreach.errors import ConfigError, FedReachError
+from fedreach._util.arrays import AnyArray
+from fedreach._util.errors import ConfigError, FedReachError
+from fedreach._util.registry import KINDS, imported
 from fedreach.federation.traits import FACTS, name_of
-from fedreach.registry import KINDS, imported
 
 NEEDS_LIBRARY = "pip install 'fedreach["  # part of the error message of a component whose optional library is missing
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from fedreach import registry
-from fedreach.errors import ConfigError, nearest
+from fedreach._util import registry
+from fedreach._util.errors import ConfigError, nearest
 from fedreach.federation.traits import kinds_of
 from fedreach.federation.weighting import ByEntropy, ByExamples
 from fedreach.testing.base import NEEDS_LIBRARY, Check, CheckResults, Subject, run_checks
@@ -75,7 +75,7 @@ def check_component(
     """Run the checks of its type on a component.
 
     Args:
-        kind: One of `fedreach.registry.VERIFIED`.
+        kind: One of `fedreach._util.registry.VERIFIED`.
         component: The component, or a function.
         options: What the component was made with.
         name: What messages call it.
@@ -118,7 +118,7 @@ def check(component: Any, kind: str | None = None, *, without: Sequence[str] = (
     Args:
         component: The component, or a function such as ``(view, k, rng) -> ids`` that selects or
             ``(reports) -> numbers`` that weighs.
-        kind: One of `fedreach.registry.VERIFIED`; None: that of the component's methods.
+        kind: One of `fedreach._util.registry.VERIFIED`; None: that of the component's methods.
         without: Names of checks that are left out.
 
     Raises:
@@ -126,7 +126,7 @@ def check(component: Any, kind: str | None = None, *, without: Sequence[str] = (
         ConfigError: If the component is of no type, or needs a library that is not installed.
 
     Example:
-        >>> from fedreach.federation.selection import Uniform
+        >>> from fedreach.federation.selection.random import Uniform
         >>> check(Uniform())
     """
     results = check_component(kind_of(component) if kind is None else kind, component, without=without)

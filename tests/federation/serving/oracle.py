@@ -12,7 +12,7 @@ import numpy as np
 from scipy.optimize import minimize, root
 from scipy.special import gammaln, logsumexp, softmax
 
-from fedreach.federation.serving.inference import fixed_orders, input_order
+from fedreach.federation.adaptation.inference import fixed_orders, input_order
 
 GRID = [10 ** (-1 + 4 * i / 40) for i in range(41)]  # .1 ... 1000
 MOST_STEPS, CLOSE = 200, 1e-7  # of EM

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedreach.federation.serving import drift
-from fedreach.federation.serving.guard import PASSES, Guard
-from fedreach.federation.serving.repair import Intensity, channels_to_repair
-from fedreach.federation.values import Outputs
+from fedreach.federation.adaptation import safeguard
+from fedreach.federation.adaptation.repair import Intensity, channels_to_repair
+from fedreach.federation.adaptation.safeguard import PASSES, Guard
+from fedreach.federation.types import Outputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +59,7 @@ def decided_plainly(rule: Guard, state, outputs, base, prior_of):
         return plain
     if n < 2:
         return replace(plain, adapt=False)
-    frame, off = drift.Frame.of(state), residuals(state, outputs)
+    frame, off = safeguard.Frame.of(state), residuals(state, outputs)
     deviation = math.sqrt(2 * frame.dimensions / (n * (n - 1)))
     chosen = replace(plain, drift=product_of_two(off))
     if rule.repair and channels_to_repair(outputs, state):
@@ -93,21 +93,21 @@ def classes(outputs, prior):
 
 def distance(state, chosen):
     """R: each input against each class mean, one by one."""
-    frame = drift.Frame.of(state)
-    white = drift.seen(chosen.outputs) @ frame.whiten @ frame.span
+    frame = safeguard.Frame.of(state)
+    white = safeguard.seen(chosen.outputs) @ frame.whiten @ frame.span
     centres = frame.means @ frame.whiten @ frame.span
     found = [
         sum(q * ((h - mu) ** 2).sum() for q, mu in zip(row, centres, strict=True))
         for h, row in zip(white, classes(chosen.outputs, chosen.prior), strict=True)
     ]
-    _, factor = drift.sampling(state, frame.dimensions, chosen.prior)
+    _, factor = safeguard.sampling(state, frame.dimensions, chosen.prior)
     return float(np.mean(found)) / white.shape[1] / math.exp(factor) if white.shape[1] else 1 / math.exp(factor)
 
 
 def residuals(state, outputs):
     """(n, H) r_i = (I - QQ') L (h_i - mu)."""
-    frame = drift.Frame.of(state)
-    white = (drift.seen(outputs) - frame.means.mean(axis=0)) @ frame.whiten
+    frame = safeguard.Frame.of(state)
+    white = (safeguard.seen(outputs) - frame.means.mean(axis=0)) @ frame.whiten
     return white - white @ frame.span @ frame.span.T
 
 
@@ -120,7 +120,7 @@ def product_of_two(r):
 def total(rule, state, frame, chosen):
     """Total drift d."""
     n = len(chosen.outputs.logits)
-    usual, factor = drift.sampling(state, frame.dimensions, chosen.prior)
+    usual, factor = safeguard.sampling(state, frame.dimensions, chosen.prior)
     d = max(chosen.drift - usual, 0)
     expected = state["guard_residual"] @ chosen.prior
     if frame.dimensions and expected > 0:
@@ -129,5 +129,5 @@ def total(rule, state, frame, chosen):
         off = off - factor if off > factor else min(off, 0)
         d += rule.c * max(off**2 - 0.5 / n, 0)
     if not chosen.repaired:
-        d += rule.c_logits * max(drift.logit_shift(state, chosen.outputs.logits, chosen.prior) - rule.t0, 0) / n
+        d += rule.c_logits * max(safeguard.logit_shift(state, chosen.outputs.logits, chosen.prior) - rule.t0, 0) / n
     return d

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from fedreach.errors import ConfigError
-from fedreach.federation.serving.batchnorm import BatchNormRefresh
-from fedreach.federation.serving.label_shift import LabelShift
-from fedreach.federation.values import Outputs
-from fedreach.serving import Adapter
-from fedreach.streams import generator
+from fedreach._util.errors import ConfigError
+from fedreach._util.streams import generator
+from fedreach.deploy.adapter import Adapter
+from fedreach.federation.adaptation.label_shift import LabelShift
+from fedreach.federation.adaptation.methods import BatchNormRefresh
+from fedreach.federation.types import Outputs
 from fedreach.testing import check
-from fedreach.testing.served import learnt, world
+from fedreach.testing.adaptation import learnt, world
 
 STATE = {"a": np.ones(1), "b": np.zeros(2), "base": np.full(2, 0.5), "pseudo_counts": np.ones(1)}
 

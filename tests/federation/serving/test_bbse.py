@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 
-from fedreach.errors import ConfigError
-from fedreach.federation.protocols import KnowsPrior, Serving
-from fedreach.federation.serving.bbse import BBSE, RLLS, pulled
-from fedreach.federation.serving.fit import HeldOut, fit
-from fedreach.federation.serving.softmax import log_softmax
-from fedreach.federation.values import Outputs
+from fedreach._util.errors import ConfigError
+from fedreach.federation.adaptation.base import HeldOut, fit, log_softmax
+from fedreach.federation.adaptation.methods import BBSE, RLLS, pulled
+from fedreach.federation.base import KnowsPrior, Serving
+from fedreach.federation.types import Outputs
 
 from .worlds import C, draw, exact_logits, means_of, participants
 

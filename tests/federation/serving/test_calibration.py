@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from fedreach.federation.serving import calibration
-from fedreach.federation.serving.priors import source_prior
-from fedreach.federation.serving.softmax import log_softmax
+from fedreach.federation.adaptation import calibration
+from fedreach.federation.adaptation.base import log_softmax, source_prior
 
 from .worlds import C, draw, exact_logits, means_of
 

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from fedreach.federation.serving.guard import Guard
-from fedreach.federation.values import Outputs
+from fedreach.federation.adaptation.safeguard import Guard
+from fedreach.federation.types import Outputs
 
 from .plain_guard import decided
 from .test_guard import BASE, FRAME, SHIFTED, STATE, C, draw, model, prior_of

@@ -5,14 +5,13 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
-from fedreach.errors import ConfigError
-from fedreach.evaluation.rungs import Client, serve
-from fedreach.federation.protocols import LearnsLabels, Serving
-from fedreach.federation.serving.few_labels import FewLabels, moved_head
-from fedreach.federation.serving.plain import Plain
-from fedreach.federation.serving.softmax import log_softmax
+from fedreach._util.errors import ConfigError
+from fedreach.evaluation.modes import Client, serve
+from fedreach.federation.adaptation.base import Plain, log_softmax
+from fedreach.federation.adaptation.few_labels import FewLabels, moved_head
+from fedreach.federation.base import LearnsLabels, Serving
 from fedreach.federation.traits import Traits
-from fedreach.federation.values import Outputs
+from fedreach.federation.types import Outputs
 from fedreach.testing import check
 
 

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from fedreach.errors import ConfigError
-from fedreach.federation.serving.few_shot import FEWEST_FOR_HEAD, FewShot
-from fedreach.federation.serving.fit import HeldOut, fit
-from fedreach.federation.serving.label_shift import LabelShift
-from fedreach.federation.values import Outputs
-from fedreach.serving import Adapter
+from fedreach._util.errors import ConfigError
+from fedreach.deploy.adapter import Adapter
+from fedreach.federation.adaptation.base import HeldOut, fit
+from fedreach.federation.adaptation.few_labels import FEWEST_FOR_HEAD, FewShot
+from fedreach.federation.adaptation.label_shift import LabelShift
+from fedreach.federation.types import Outputs
 
 C, H = 4, 6
 WEIGHTS = np.random.default_rng(7).standard_normal((H, C))

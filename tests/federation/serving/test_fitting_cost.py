@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach.errors import ConfigError
-from fedreach.federation.time_energy import fitting_cost
+from fedreach._util.errors import ConfigError
+from fedreach.federation.costs import fitting_cost
 from fedreach.testing.problems import tiny_federation
-from fedreach.wireless.allocation.rules import Equal
 from fedreach.wireless.radio import Radio
+from fedreach.wireless.rules import Equal
 
 IDS, BITS = np.array([2, 5, 9]), 512.0
 RADIO = Radio(joules_price=0.0)  # joules are free, so that each client computes at its highest frequency

@@ -11,12 +11,11 @@ from functools import cache
 import numpy as np
 import pytest
 
-from fedreach.errors import ConfigError
-from fedreach.federation.serving import drift, guard
-from fedreach.federation.serving.drift import drift_deviation
-from fedreach.federation.serving.guard import Guard, least_gone_by_colors
-from fedreach.federation.serving.repair import Intensity, Values, channels_to_repair, intensity
-from fedreach.federation.values import Outputs
+from fedreach._util.errors import ConfigError
+from fedreach.federation.adaptation import safeguard
+from fedreach.federation.adaptation.repair import Intensity, Values, channels_to_repair, intensity
+from fedreach.federation.adaptation.safeguard import Guard, drift_deviation, least_gone_by_colors
+from fedreach.federation.types import Outputs
 
 from .plain_guard import classes, decided
 
@@ -46,11 +45,11 @@ def added(parts):
     return {name: sum(part[name] for part in parts) for name in parts[0]}
 
 
-def fitted(parts, ridge=drift.RIDGE, c=C):
+def fitted(parts, ridge=safeguard.RIDGE, c=C):
     """The state after both exchanges with participants, (outputs, labels) each."""
-    state = drift.first_fit(added([drift.first_sums(*part, c) for part in parts]), ridge)
-    query = drift.second_query(state)
-    return drift.second_fit(state, added([drift.second_sums(query, *part) for part in parts]))
+    state = safeguard.first_fit(added([safeguard.first_sums(*part, c) for part in parts]), ridge)
+    query = safeguard.second_query(state)
+    return safeguard.second_fit(state, added([safeguard.second_sums(query, *part) for part in parts]))
 
 
 def participants(n=40_000, seed=1):
@@ -59,7 +58,7 @@ def participants(n=40_000, seed=1):
 
 
 STATE = fitted([participants()])
-FRAME = drift.Frame.of(STATE)
+FRAME = safeguard.Frame.of(STATE)
 
 
 def prior_of(outputs):
@@ -85,8 +84,8 @@ SHIFTED = np.array([0.85, 0.05, 0.05, 0.05])
 @pytest.mark.parametrize("prior", [BASE, SHIFTED, np.array([0.0, 0.0, 1.0, 0.0])])
 def test_label_shift_is_no_drift_in_mean(prior):
     rng = np.random.default_rng(2)
-    draws = [drift.drift(FRAME.residuals(model(draw(10, prior, rng)[0]).features)) for _ in range(2000)]
-    deviation = drift.drift_deviation(FRAME.dimensions, 10)
+    draws = [safeguard.drift(FRAME.residuals(model(draw(10, prior, rng)[0]).features)) for _ in range(2000)]
+    deviation = safeguard.drift_deviation(FRAME.dimensions, 10)
     assert abs(np.mean(draws)) < 4 * deviation / math.sqrt(2000)
     # The ridge of 3 % makes residuals smaller than white ones by as much on average.
     assert 0.85 * deviation < np.std(draws) < 1.1 * deviation
@@ -99,10 +98,10 @@ def test_few_held_out_examples_make_drift_of_none_by_as_much_as_is_taken_off(exa
     found, said = [], []
     for seed in range(60):
         state = fitted([participants(examples, seed)], ridge=0.0)
-        frame = drift.Frame.of(state)
+        frame = safeguard.Frame.of(state)
         r = frame.residuals(model(draw(400, SHIFTED, rng)[0]).features)
-        usual, log_factor = drift.sampling(state, frame.dimensions, SHIFTED)
-        found.append((drift.drift(r), (r**2).sum(axis=1).mean() / (state["guard_residual"] @ SHIFTED)))
+        usual, log_factor = safeguard.sampling(state, frame.dimensions, SHIFTED)
+        found.append((safeguard.drift(r), (r**2).sum(axis=1).mean() / (state["guard_residual"] @ SHIFTED)))
         said.append((usual, math.exp(log_factor)))
     (drifts, factors), (usual, expected) = np.mean(found, axis=0), np.mean(said, axis=0)
     assert drifts == pytest.approx(usual, rel=0.5, abs=0.02)
@@ -114,7 +113,7 @@ def test_a_constant_shift_has_its_squared_length_off_the_span_as_drift():
     delta = 6.0 * rng.standard_normal(H)
     moved = FRAME.whiten @ delta
     expected = ((moved - FRAME.span @ (FRAME.span.T @ moved)) ** 2).sum()
-    draws = [drift.drift(FRAME.residuals(model(draw(10, SHIFTED, rng)[0]).features + delta)) for _ in range(2000)]
+    draws = [safeguard.drift(FRAME.residuals(model(draw(10, SHIFTED, rng)[0]).features + delta)) for _ in range(2000)]
     assert np.mean(draws) == pytest.approx(expected, abs=4 * np.std(draws) / math.sqrt(2000))
     assert expected > 1
 
@@ -122,12 +121,12 @@ def test_a_constant_shift_has_its_squared_length_off_the_span_as_drift():
 def test_drift_is_the_mean_of_products_of_two_different_inputs():
     r = np.random.default_rng(4).standard_normal((5, 3))
     products = [r[i] @ r[j] for i in range(5) for j in range(5) if i != j]
-    assert drift.drift(r) == pytest.approx(np.mean(products))
-    assert drift.drift(r[::-1]) == pytest.approx(drift.drift(r))
-    assert math.isnan(drift.drift(r[:1]))
+    assert safeguard.drift(r) == pytest.approx(np.mean(products))
+    assert safeguard.drift(r[::-1]) == pytest.approx(safeguard.drift(r))
+    assert math.isnan(safeguard.drift(r[:1]))
 
 
-@pytest.mark.parametrize("ridge", [0.0, drift.RIDGE])
+@pytest.mark.parametrize("ridge", [0.0, safeguard.RIDGE])
 def test_linear_maps_of_the_features_change_nothing(ridge):
     """Any that can be undone without a ridge; with it, those that keep ratios of lengths."""
     rng = np.random.default_rng(5)
@@ -137,9 +136,9 @@ def test_linear_maps_of_the_features_change_nothing(ridge):
     found = []
     for mapped in (np.eye(H), a):
         state = fitted([(dataclasses.replace(outputs, features=outputs.features @ mapped + 1.0), labels)], ridge)
-        frame = drift.Frame.of(state)
+        frame = safeguard.Frame.of(state)
         r = frame.residuals(client.features @ mapped + 1.0)
-        found.append([drift.drift(r), frame.signal(SHIFTED, BASE), *state["guard_residual"]])
+        found.append([safeguard.drift(r), frame.signal(SHIFTED, BASE), *state["guard_residual"]])
     np.testing.assert_allclose(found[0], found[1], rtol=1e-6)
 
 
@@ -174,12 +173,12 @@ def test_the_state_of_100_features_and_10_classes_has_24_5_kilobytes_in_float32(
     rng = np.random.default_rng(8)
     outputs = Outputs(rng.standard_normal((400, 10)), rng.standard_normal((400, 100)), np.ones((400, 4), np.float32))
     labels = np.arange(400) % 10
-    first = drift.first_sums(outputs, labels, 10)
-    state = drift.first_fit(first)
-    second = drift.second_sums(drift.second_query(state), outputs, labels)
-    sizes = [sum(a.size for a in part.values()) for part in (first, second, drift.second_fit(state, second))]
+    first = safeguard.first_sums(outputs, labels, 10)
+    state = safeguard.first_fit(first)
+    second = safeguard.second_sums(safeguard.second_query(state), outputs, labels)
+    sizes = [sum(a.size for a in part.values()) for part in (first, second, safeguard.second_fit(state, second))]
     assert sizes == [6080, 60, 6130]
-    assert sum(a.size for a in drift.second_query(state).values()) == 6050
+    assert sum(a.size for a in safeguard.second_query(state).values()) == 6050
     assert all(values.dtype == np.float64 for part in (first, second) for values in part.values())
 
 
@@ -196,11 +195,11 @@ def test_a_class_that_nobody_holds_adds_nothing():
     held = labels != 3
     part = Outputs(outputs.logits[held], outputs.features[held], outputs.inputs[held])
     state = fitted([(part, labels[held])])
-    assert drift.Frame.of(state).span.shape == (H, C - 2)
+    assert safeguard.Frame.of(state).span.shape == (H, C - 2)
     np.testing.assert_allclose(state["guard_means"][3], part.features.mean(axis=0))
     assert all(np.isfinite(values).all() for values in state.values())
     # Its share may be anything: what signal there is comes from the others.
-    frame = drift.Frame.of(state)
+    frame = safeguard.Frame.of(state)
     assert frame.signal(np.array([0, 0, 0, 1.0]), np.bincount(labels[held], minlength=C) / held.sum()) < 1e-20
 
 
@@ -209,7 +208,7 @@ def test_one_class_or_one_example_is_enough_to_fit():
     for rows in (labels == 0, np.arange(50) == 0):
         part = Outputs(outputs.logits[rows], outputs.features[rows], outputs.inputs[rows])
         state = fitted([(part, labels[rows])])
-        assert drift.Frame.of(state).dimensions == H
+        assert safeguard.Frame.of(state).dimensions == H
         assert all(np.isfinite(values).all() for values in state.values())
         decide(draw(5, BASE, np.random.default_rng(10))[0], state=state)
 
@@ -218,7 +217,7 @@ def test_where_class_means_span_everything_no_drift_is_seen():
     outputs, labels = participants(2000)
     narrow = dataclasses.replace(outputs, features=outputs.features[:, : C - 1])
     state = fitted([(narrow, labels)])
-    frame = drift.Frame.of(state)
+    frame = safeguard.Frame.of(state)
     assert frame.dimensions == 0
     few = Outputs(narrow.logits[:9], narrow.features[:9] + 50)
     assert decided(Guard(), state, few, BASE, prior_of).total_drift < 1e-9
@@ -397,7 +396,7 @@ def test_with_infinite_k_clients_adapt_only_where_there_is_hardly_any_drift():
 
 def test_an_allowance_adds_standard_deviations_of_drift_to_the_threshold():
     rng = np.random.default_rng(21)
-    deviation = drift.drift_deviation(FRAME.dimensions, 5)
+    deviation = safeguard.drift_deviation(FRAME.dimensions, 5)
     for _ in range(40):
         decision = decide(draw(5, SHIFTED, rng)[0], Guard(k=math.inf, allowance=1.0, repair=False))
         assert decision.adapt == (decision.total_drift <= 0.5 + deviation)
@@ -432,7 +431,7 @@ def test_two_inputs_are_enough_to_decide():
 
 def test_without_features_the_guard_is_off():
     outputs = Outputs(np.zeros((5, C)))
-    assert drift.first_sums(outputs, np.zeros(5, np.int64), C) == {}
+    assert safeguard.first_sums(outputs, np.zeros(5, np.int64), C) == {}
     assert fitted([(outputs, np.zeros(5, np.int64))]) == {}
     for state in ({}, STATE):
         decision = decided(Guard(), state, outputs, BASE, prior_of)
@@ -458,7 +457,7 @@ def test_the_estimate_is_asked_for_at_most_four_times():
         return np.stack([prior_of(one)[0] for one in some])
 
     Guard().choose(STATE, [outputs], BASE, priors_of, classes)
-    assert len(asked) == 4 == guard.PASSES + 1
+    assert len(asked) == 4 == safeguard.PASSES + 1
 
 
 @pytest.mark.parametrize(

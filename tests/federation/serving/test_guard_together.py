@@ -6,15 +6,13 @@ import math
 import numpy as np
 import pytest
 
-from fedreach.federation.serving import guard
-from fedreach.federation.serving.fit import HeldOut, fit
-from fedreach.federation.serving.guard import Guard
-from fedreach.federation.serving.inference import infer_priors, input_order
-from fedreach.federation.serving.label_shift import LabelShift
-from fedreach.federation.serving.mixing import weights
-from fedreach.federation.serving.repair import Values
-from fedreach.federation.serving.softmax import log_softmax
-from fedreach.federation.values import Outputs
+from fedreach.federation.adaptation import safeguard
+from fedreach.federation.adaptation.base import HeldOut, fit, log_softmax, weights
+from fedreach.federation.adaptation.inference import infer_priors, input_order
+from fedreach.federation.adaptation.label_shift import LabelShift
+from fedreach.federation.adaptation.repair import Values
+from fedreach.federation.adaptation.safeguard import Guard
+from fedreach.federation.types import Outputs
 
 from .plain_guard import decided_plainly, decisions
 from .test_guard import BASE, SHIFTED, STATE, C, draw, model, participants, prior_of
@@ -66,7 +64,7 @@ def test_the_model_is_not_asked_again_where_no_repair_could_be_accepted():
         return dataclasses.replace(model(inputs), again=again)
 
     rng = np.random.default_rng(41)
-    for change, times in ((0.0, 0), (1.0, guard.PASSES)):
+    for change, times in ((0.0, 0), (1.0, safeguard.PASSES)):
         outputs = dataclasses.replace(model((draw(300, SHIFTED, rng)[0] + change).astype(np.float32)), again=again)
         decisions(Guard(), STATE, [outputs], BASE, prior_of)
         assert asked == [300] * times

@@ -6,14 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach.errors import ConfigError, DataError
-from fedreach.federation.protocols import KnowsPrior, Serving
-from fedreach.federation.serving import calibration, priors
-from fedreach.federation.serving.fit import HeldOut, fit
-from fedreach.federation.serving.inference import infer_priors
-from fedreach.federation.serving.label_shift import LabelShift
-from fedreach.federation.serving.softmax import log_softmax
-from fedreach.federation.values import NO_STATE, Outputs
+from fedreach._util.errors import ConfigError, DataError
+from fedreach.federation.adaptation import base, calibration
+from fedreach.federation.adaptation.base import HeldOut, fit, log_softmax
+from fedreach.federation.adaptation.inference import infer_priors
+from fedreach.federation.adaptation.label_shift import LabelShift
+from fedreach.federation.base import KnowsPrior, Serving
+from fedreach.federation.types import NO_STATE, Outputs
 
 from .worlds import C, draw, exact_logits, means_of, participants, source
 
@@ -70,7 +69,7 @@ def test_what_is_fitted(kind, pseudo_counts):
     }
     held = np.bincount(np.concatenate([one.labels for one in asked]), minlength=C)
     np.testing.assert_allclose(state["base"], (held + 0.5) / (held.sum() + C / 2))
-    assert state["pseudo_counts"][0] in (priors.GRID if pseudo_counts == "fitted" else [5.0])
+    assert state["pseudo_counts"][0] in (base.GRID if pseudo_counts == "fitted" else [5.0])
     assert (state["b"] != 0).any() == (kind == "bias")
     assert (state["a"][0] != 1) == (kind != "none")
     if kind == "none":
@@ -88,9 +87,9 @@ def test_the_fit_is_that_of_pooled_examples():
     while not calibration.is_settled(search):
         search = calibration.advance(search, calibration.likelihood(z, labels, search["candidate"]))
     np.testing.assert_allclose(np.append(state["a"], state["b"]), search["point"], atol=1e-9)
-    shares = priors.training_shares(sum(one.counts for one in asked))
-    totals = sum(priors.spread_likelihoods(one.counts, shares) for one in asked)
-    assert state["pseudo_counts"][0] == priors.fitted_spread(totals)
+    shares = base.training_shares(sum(one.counts for one in asked))
+    totals = sum(base.spread_likelihoods(one.counts, shares) for one in asked)
+    assert state["pseudo_counts"][0] == base.fitted_spread(totals)
 
 
 def test_who_holds_which_example_changes_neither_calibration_nor_base():  # law 2
@@ -198,7 +197,7 @@ def test_it_predicts_by_the_formula():
     u = calibration.centred(outputs.logits) - np.log(BASE)
     (inferred,) = infer_priors([u], BASE, 2.0)
     w = 1 / (1 + 9 / np.exp(inferred.log_evidence))
-    joint = np.exp(u) * (w * priors.map_em(u, BASE, 2.0) + (1 - w) * BASE)
+    joint = np.exp(u) * (w * base.map_em(u, BASE, 2.0) + (1 - w) * BASE)
     expected = joint / joint.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(np.exp(rule.predict(state, client, outputs)), expected, atol=1e-12)
 

@@ -9,23 +9,23 @@ import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
 
+from fedreach._util.streams import generator
 from fedreach.data.federated import federate
 from fedreach.data.partition import PARTITIONS
-from fedreach.data.sets.catalogue import load
+from fedreach.data.sets import load
+from fedreach.federation.adaptation import base as priors
+from fedreach.federation.adaptation import online as evidence
+from fedreach.federation.adaptation.base import HeldOut, fit, weights
+from fedreach.federation.adaptation.inference import infer_priors
+from fedreach.federation.adaptation.label_shift import LabelShift
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
-from fedreach.federation.selection import Uniform
+from fedreach.federation.selection.random import Uniform
 from fedreach.federation.server import Average
-from fedreach.federation.serving import evidence, priors
-from fedreach.federation.serving.fit import HeldOut, fit
-from fedreach.federation.serving.inference import infer_priors
-from fedreach.federation.serving.label_shift import LabelShift
-from fedreach.federation.serving.mixing import weights
 from fedreach.federation.solvers import FedAvg
-from fedreach.federation.values import Outputs
+from fedreach.federation.types import Outputs
 from fedreach.federation.weighting import ByExamples
-from fedreach.simulation.simulation import simulate
-from fedreach.streams import generator
+from fedreach.runs.simulation import simulate
 
 from . import oracle
 

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from fedreach.federation.serving import inference, priors
-from fedreach.federation.serving.inference import infer_priors
+from fedreach.federation.adaptation import base as priors
+from fedreach.federation.adaptation import inference
+from fedreach.federation.adaptation.inference import infer_priors
 
 from .worlds import C, draw, exact_logits, means_of
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach.federation.serving import stream
-from fedreach.federation.serving.guard import Guard
-from fedreach.federation.serving.label_shift import LabelShift
-from fedreach.federation.values import Outputs
+from fedreach.federation.adaptation import online as stream
+from fedreach.federation.adaptation.label_shift import LabelShift
+from fedreach.federation.adaptation.safeguard import Guard
+from fedreach.federation.types import Outputs
 
 from . import test_guard as images
 from .test_guard_together import states

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from fedreach.errors import ConfigError
-from fedreach.federation.protocols import KnowsPrior, Serving
-from fedreach.federation.serving.fit import fit
-from fedreach.federation.serving.label_shift import LabelShift
-from fedreach.federation.serving.true_prior import TruePrior
-from fedreach.federation.values import Outputs
+from fedreach._util.errors import ConfigError
+from fedreach.federation.adaptation.base import fit
+from fedreach.federation.adaptation.label_shift import LabelShift
+from fedreach.federation.adaptation.methods import TruePrior
+from fedreach.federation.base import KnowsPrior, Serving
+from fedreach.federation.types import Outputs
 
 from .worlds import participants
 

@@ -3,14 +3,13 @@
 import numpy as np
 import pytest
 
-from fedreach.evidence.scores import HARM_POINTS
-from fedreach.federation.serving import trust
-from fedreach.federation.serving.calibration import advance, begin, centred, is_settled, left_out, likelihood
-from fedreach.federation.serving.fit import HeldOut, fit
-from fedreach.federation.serving.label_shift import LabelShift
-from fedreach.federation.serving.softmax import log_softmax
-from fedreach.federation.values import Outputs
-from fedreach.serving import Adapter
+from fedreach.deploy.adapter import Adapter
+from fedreach.evaluation.scores import HARM_POINTS
+from fedreach.federation.adaptation import trust
+from fedreach.federation.adaptation.base import HeldOut, fit, log_softmax
+from fedreach.federation.adaptation.calibration import advance, begin, centred, is_settled, left_out, likelihood
+from fedreach.federation.adaptation.label_shift import LabelShift
+from fedreach.federation.types import Outputs
 
 from .worlds import C, draw, exact_logits, means_of, participants
 

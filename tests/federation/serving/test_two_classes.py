@@ -5,17 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedreach.arrays import Floats, Ints
-from fedreach.data.held_out import draws, split_held_out
+from fedreach._util.arrays import Floats, Ints
+from fedreach._util.streams import generator
 from fedreach.data.partition import dirichlet_by_class
-from fedreach.data.sets.catalogue import load
-from fedreach.federation.protocols import KnowsPrior, Serving
-from fedreach.federation.serving.bbse import BBSE, RLLS
-from fedreach.federation.serving.fit import HeldOut, fit
-from fedreach.federation.serving.label_shift import LabelShift
-from fedreach.federation.serving.true_prior import TruePrior
-from fedreach.federation.values import Outputs
-from fedreach.streams import generator
+from fedreach.data.sets import load
+from fedreach.data.splits import draws, split_held_out
+from fedreach.federation.adaptation.base import HeldOut, fit
+from fedreach.federation.adaptation.label_shift import LabelShift
+from fedreach.federation.adaptation.methods import BBSE, RLLS, TruePrior
+from fedreach.federation.base import KnowsPrior, Serving
+from fedreach.federation.types import Outputs
 
 HOSPITALS, PARTICIPANTS = 12, 5
 RULES = [

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from fedreach.federation.serving import drift
-from fedreach.federation.values import Outputs
+from fedreach.federation.adaptation import safeguard
+from fedreach.federation.types import Outputs
 
 C, H = 5, 512
 BASE, SHIFTED = np.full(C, 0.2), np.array([0.9, 0.04, 0.03, 0.02, 0.01])
@@ -23,10 +23,10 @@ def draw(m, prior, rng):
 
 def fitted(features, labels):
     outputs = Outputs(np.zeros((len(labels), C)), features)
-    sums = drift.first_sums(outputs, labels, C)
-    state = drift.first_fit(sums)
-    state = drift.second_fit(state, drift.second_sums(drift.second_query(state), outputs, labels))
-    return sums, state, drift.Frame.of(state)
+    sums = safeguard.first_sums(outputs, labels, C)
+    state = safeguard.first_fit(sums)
+    state = safeguard.second_fit(state, safeguard.second_sums(safeguard.second_query(state), outputs, labels))
+    return sums, state, safeguard.Frame.of(state)
 
 
 SUMS, STATE, FRAME = fitted(*draw(3000, BASE, np.random.default_rng(51)))
@@ -42,7 +42,7 @@ def drifts(prior, moved, times=200):
 
 @pytest.mark.parametrize("prior", [BASE, SHIFTED])
 def test_label_shift_is_no_drift_in_mean_but_for_what_few_examples_explain(prior):
-    found, (usual, _) = drifts(prior, 0.0), drift.sampling(STATE, FRAME.dimensions, prior)
+    found, (usual, _) = drifts(prior, 0.0), safeguard.sampling(STATE, FRAME.dimensions, prior)
     # Rectified classes do not all have the covariance S, so that what is explained is right to a half.
     assert abs(found.mean() - usual) < 0.5 * usual + 4 * found.std() / math.sqrt(len(found))
     assert usual < 0.5
@@ -51,7 +51,7 @@ def test_label_shift_is_no_drift_in_mean_but_for_what_few_examples_explain(prior
 def test_drift_grows_with_the_square_of_a_constant_shift():
     at_rest = drifts(SHIFTED, 0.0).mean()
     once, twice = (drifts(SHIFTED, factor * DELTA).mean() - at_rest for factor in (2.0, 4.0))
-    moved = drift.seen(Outputs(np.zeros((1, C)), 2.0 * DELTA[None])) @ FRAME.off_span
+    moved = safeguard.seen(Outputs(np.zeros((1, C)), 2.0 * DELTA[None])) @ FRAME.off_span
     assert once == pytest.approx(float((moved**2).sum()), rel=0.2)
     assert twice == pytest.approx(4 * once, rel=0.2)
     assert once > 1
@@ -68,12 +68,12 @@ def test_the_directions_are_the_same_for_all_and_nobody_sends_them():
     rng = np.random.default_rng(11)
     features = rng.standard_normal((50, 300))
     outputs = Outputs(np.zeros((50, 2)), features)
-    projected = drift.seen(outputs)
+    projected = safeguard.seen(outputs)
     assert projected.shape == (50, 128)
-    np.testing.assert_allclose(projected[:3], drift.seen(Outputs(np.zeros((3, 2)), features[:3])), rtol=1e-12)
+    np.testing.assert_allclose(projected[:3], safeguard.seen(Outputs(np.zeros((3, 2)), features[:3])), rtol=1e-12)
     # Each direction keeps 1 / 300 of the squared length on average; the first signs are the same on any machine.
     assert (projected**2).sum() / (features**2).sum() == pytest.approx(128 / 300, rel=0.1)
-    signs = drift.seen(Outputs(np.zeros((1, 2)), np.eye(1, 300)))[0, :8] * math.sqrt(300)
+    signs = safeguard.seen(Outputs(np.zeros((1, 2)), np.eye(1, 300)))[0, :8] * math.sqrt(300)
     assert signs.round(9).tolist() == [-1, -1, -1, 1, 1, 1, -1, -1]
-    assert drift.seen(Outputs(np.zeros((50, 2)), features[:, :128])).shape == (50, 128)
-    np.testing.assert_array_equal(drift.seen(Outputs(np.zeros((50, 2)), features[:, :128])), features[:, :128])
+    assert safeguard.seen(Outputs(np.zeros((50, 2)), features[:, :128])).shape == (50, 128)
+    np.testing.assert_array_equal(safeguard.seen(Outputs(np.zeros((50, 2)), features[:, :128])), features[:, :128])

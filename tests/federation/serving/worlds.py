@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from fedreach.federation.serving.fit import HeldOut
-from fedreach.federation.values import Outputs
+from fedreach.federation.adaptation.base import HeldOut
+from fedreach.federation.types import Outputs
 
 C = 4
 

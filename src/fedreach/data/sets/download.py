@@ -1,9 +1,11 @@
 """Find the files of a known data set in the data folder, or download them, checked and in one piece or not at all.
 
 The data folder is the one handed in, else the environment variable ``FEDREACH_DATA``, else the user's cache folder
-(`fedreach.cache.cache_folder`). With ``FEDREACH_MIRROR`` set, files are taken from that address and
+(`fedreach._util.files.cache_folder`). With ``FEDREACH_MIRROR`` set, files are taken from that address and
 nowhere else: ``<FEDREACH_MIRROR>/<place in the data folder>``, so that a served data folder is a mirror.
 """
+
+from __future__ import annotations
 
 import hashlib
 import json
@@ -17,11 +19,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedreach.cache import cache_folder
-from fedreach.errors import DataError
+from fedreach._util.errors import DataError
+from fedreach._util.files import cache_folder
 
 if TYPE_CHECKING:
-    from fedreach.bars import Add
+    from fedreach._util.progress import Add
+
 
 TIMEOUT_S = 30  # without a byte
 BLOCK_BYTES = 1 << 16
@@ -172,14 +175,14 @@ def _download(address: str, checksum: str, target: Path, *, progress: bool) -> N
 
 
 @contextmanager
-def _bars(address: str, target: Path, *, shown: bool) -> "Iterator[Add | None]":
+def _bars(address: str, target: Path, *, shown: bool) -> Iterator[Add | None]:
     """Say what is downloaded, and hand out what adds a bar on a terminal, else None."""
     if shown:
         print(f"downloading {address} to {target}", file=sys.stderr, flush=True)
     if not (shown and sys.stderr.isatty()):
         yield None
         return
-    from fedreach.bars import bars
+    from fedreach._util.progress import bars
 
     with bars() as add:
         yield add

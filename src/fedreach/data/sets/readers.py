@@ -1,27 +1,34 @@
-"""Readers of the formats in which the known image sets are stored: idx, CIFAR pickles, packed ``.npz``.
-
-Every reader checks the structure (a truncated or altered file is named) and, where a checksum of the content is
-known, that the content is the published one, so that no set is taken for another.
-"""
+"""Readers of the formats in which public data sets are published."""
 
 import gzip
 import hashlib
 import io
+import json
 import lzma
 import math
 import pickle
+import re
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedreach.arrays import AnyArray, Ints
-from fedreach.data.array_files import UnreadableError, read_npz
-from fedreach.errors import DataError
+from fedreach._util.arrays import AnyArray, Ints
+from fedreach._util.errors import ConfigError, DataError, nearest
+from fedreach.data.checks import UnreadableError, read_npz
+from fedreach.data.datasets import Dataset, from_arrays
+from fedreach.data.sets.download import Place, Source
+
+# --- Readers of the formats in which the known image sets are stored: idx, CIFAR pickles, packed ``.npz``
+# Every reader checks the structure (a truncated or altered file is named) and, where a checksum of the content is
+# known, that the content is the published one, so that no set is taken for another.
 
 # All that unpacking a cut-off or altered file can raise; RuntimeError is how zipfile says encrypted or unknown method.
 _DAMAGE = (
@@ -171,3 +178,263 @@ def parse_packed(path: Path, data: bytes, labels: str, num_classes: int) -> tupl
     planes = np.cumsum(delta, axis=2, dtype=np.uint8)
     planes[1:] += planes[0]
     return planes[[1, 0, 2]].transpose(1, 0, 2, 3), check_labels(path, y, num_classes)
+
+
+# -------------------- Sets of images: MNIST and its kin from IDX files, CIFAR from the original pickles
+
+EMNIST_CLASSES = {"byclass": 62, "bymerge": 47, "balanced": 47, "letters": 26, "digits": 10, "mnist": 10}
+
+
+def _read_idx(place: Place, source: Source, name: str, ndim: int) -> tuple[Path, AnyArray]:
+    candidates = [f"{folder}/{name}{end}" for folder in source.folders for end in (".gz", "")]
+    archives = [path for path in source.files if path.endswith(".zip")]
+    path = place.locate(source, candidates + archives)
+    data = read_zip(path, f"gzip/{name}.gz") if path.suffix == ".zip" else read_bytes(path)
+    array = parse_idx(path, data, ndim)
+    check_published(path, data, source.parts.get(name))
+    return path, array
+
+
+def _read_idx_pair(
+    place: Place, source: Source, stem: str, num_classes: int, first_label: int = 0
+) -> tuple[AnyArray, Ints]:
+    """Return images (n, H, W) and labels (n,) from 0 on."""
+    _, x = _read_idx(place, source, f"{stem}-images-idx3-ubyte", 3)
+    path, labels = _read_idx(place, source, f"{stem}-labels-idx1-ubyte", 1)
+    if len(labels) != len(x):
+        raise damaged(path, f"{len(labels)} labels for {len(x)} images")
+    return x, check_labels(path, labels.astype(np.int64) - first_label, num_classes)
+
+
+def idx_digits(mean: float, std: float) -> Callable[..., Dataset]:
+    """Return the reader of MNIST or Fashion-MNIST, with its mean and deviation in common use."""
+
+    def read(place: Place, source: Source) -> Dataset:
+        parts = [*_read_idx_pair(place, source, "train", 10), *_read_idx_pair(place, source, "t10k", 10)]
+        return from_arrays(*parts, **source.about, num_classes=10, mean=(mean,), std=(std,))
+
+    return read
+
+
+def emnist(place: Place, source: Source, split: str = "letters", classes: int | None = None) -> Dataset:
+    """EMNIST. The letters are labelled from 1 and the images lie transposed in the files; both are put right.
+
+    Mean and deviation are those of the training images kept, as in FedDyn's code.
+
+    Args:
+        split: ``letters`` (26 classes), ``digits``, ``mnist`` (10), ``balanced``, ``bymerge`` (47) or ``byclass`` (62).
+        classes: Keep the first so many classes. 10 of the letters, A to J, are what FedDyn's code calls EMNIST and
+            other papers EMNIST-10.
+
+    Raises:
+        ConfigError: An unknown split or too many classes.
+    """
+    if not isinstance(split, str) or split not in EMNIST_CLASSES:
+        raise ConfigError(f"emnist split must be known; got {split!r}.{nearest(str(split), EMNIST_CLASSES)}")
+    total = EMNIST_CLASSES[split]
+    classes = total if classes is None else classes
+    if isinstance(classes, bool) or not isinstance(classes, int) or not 1 <= classes <= total:
+        raise ConfigError(
+            f"emnist classes must be a whole number from 1 to {total} for split {split!r}; got {classes!r}."
+        )
+    parts = []
+    for part in ("train", "test"):
+        x, y = _read_idx_pair(place, source, f"emnist-{split}-{part}", total, int(split == "letters"))
+        parts += [x.transpose(0, 2, 1)[y < classes], y[y < classes]]
+    return from_arrays(*parts, **source.about, num_classes=classes)
+
+
+_PACKED = ("cifar-10", "cifar-100-subset")
+
+
+def _read_cifar(
+    place: Place, source: Source, batches: tuple[str, ...], labels: str, num_classes: int
+) -> list[AnyArray]:
+    """Return training images, training labels, test images, test labels; the last batch is the test set."""
+    path = place.locate(source, source.folders)
+
+    def unpack(batch: str) -> tuple[AnyArray, Ints]:
+        where = path / f"{batch}.npz" if packed else path / batch
+        data = pickles[batch] if path.is_file() else read_bytes(where)
+        parse = parse_packed if packed else parse_cifar_pickle
+        key = labels.removeprefix("fine_") if packed else labels
+        parsed = parse(where, data, key, num_classes)
+        check_published(where, data, source.parts.get(where.name))
+        return parsed
+
+    packed = path.name in _PACKED
+    pickles = read_tar(path, batches) if path.is_file() else {}
+    with ThreadPoolExecutor(2) as pool:  # unpacking LZMA leaves python free
+        *train, test = pool.map(unpack, batches)
+    x, y = zip(*train, strict=True)
+    return [np.concatenate(x), np.concatenate(y), *test]
+
+
+def cifar10(place: Place, source: Source) -> Dataset:
+    """CIFAR-10, with the mean and deviation of FedDyn's code."""
+    batches = (*(f"data_batch_{k}" for k in range(1, 6)), "test_batch")
+    parts = _read_cifar(place, source, batches, "labels", 10)
+    return from_arrays(*parts, **source.about, num_classes=10, mean=(0.491, 0.482, 0.447), std=(0.247, 0.243, 0.262))
+
+
+def cifar100(place: Place, source: Source, labels: Literal["fine", "coarse"] = "fine") -> Dataset:
+    """CIFAR-100, or its subset: which one is the name that was asked for, never what happens to lie there."""
+    if labels not in ("fine", "coarse"):
+        raise ConfigError(f"{source.name} labels must be 'fine' (100 classes) or 'coarse' (20); got {labels!r}.")
+    num_classes = 100 if labels == "fine" else 20
+    parts = _read_cifar(place, source, ("train", "test"), f"{labels}_labels", num_classes)
+    return from_arrays(
+        *parts, **source.about, num_classes=num_classes, mean=(0.5071, 0.4867, 0.4408), std=(0.2675, 0.2565, 0.2761)
+    )
+
+
+# -------------------- The next character of a speaking role's text, after LEAF: each role is a client
+# Reference: Caldas et al., LEAF: A Benchmark for Federated Settings, arXiv:1812.01097.
+
+VOCABULARY = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+LENGTH = 80  # characters of one sample
+
+_INDEX = np.zeros(128, np.uint8)
+_INDEX[[ord(character) for character in VOCABULARY]] = np.arange(len(VOCABULARY))
+
+
+def encode(text: str) -> NDArray[np.uint8]:
+    """Return the index in `VOCABULARY` of each character, after LEAF's cleaning.
+
+    A newline becomes a space, then a run of three or more spaces one space. So index 0, the newline, is free, and
+    any character outside the vocabulary gets it. (LEAF's own code gives those the index -1.)
+
+    Example:
+        >>> encode("a\\nb$").tolist() == [VOCABULARY.index("a"), 1, VOCABULARY.index("b"), 0]
+        True
+    """
+    text = re.sub(" {3,}", " ", text.replace("\n", " "))
+    code = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
+    return np.where(code < 128, _INDEX[np.minimum(code, 127)], 0).astype(np.uint8)
+
+
+def shakespeare(
+    place: Place,
+    source: Source,
+    stride: int = 1,
+    min_samples: int = 64,
+    max_samples: int | None = None,
+    roles: int | None = None,
+    train_fraction: float = 0.8,
+) -> Dataset:
+    """Samples of 80 characters and the one that follows, every `stride` characters of each role's whole text.
+
+    A text of L characters has w = L - 80 windows. Those that start before ``cut = max(1, int(train_fraction * w))``
+    train; those that start at ``cut + 79`` or later test, so that no input of the test set overlaps one of the
+    training set. The test parts of all roles together are the standard test set.
+
+    FedDyn's setting is ``train_fraction=5/6, min_samples=2000, max_samples=2000, roles=100``.
+
+    Args:
+        stride: Characters from one window to the next, at least 1.
+        min_samples: Roles with fewer training samples, before `max_samples`, are left out.
+        max_samples: Keep at most the first so many training samples of a role, and at most so many test samples as
+            `train_fraction` gives to that: ``round(max_samples * (1 - f) / f)``.
+        roles: Keep at most so many roles, those with most training samples before `max_samples` (equal: by name).
+            Clients are numbered in this order, whether limited or not.
+        train_fraction: f, in (0, 1]; at 1 there is no test set.
+
+    Raises:
+        ConfigError: An option out of range.
+        DataError: A damaged file, or no role with `min_samples`.
+    """
+    for option, value in {
+        "stride": stride,
+        "min_samples": min_samples,
+        "max_samples": max_samples,
+        "roles": roles,
+    }.items():
+        optional = option in ("max_samples", "roles")
+        if not (optional and value is None) and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise ConfigError(f"shakespeare {option} must be a whole number of at least 1; got {value!r}.")
+    if not isinstance(train_fraction, int | float) or not 0 < train_fraction <= 1:
+        raise ConfigError(f"shakespeare train_fraction must be in (0, 1]; got {train_fraction!r}.")
+    most_test = None if max_samples is None else round(max_samples * (1 - train_fraction) / train_fraction)
+
+    path = place.locate(source, source.folders)
+    kept = []
+    for role, text in read_roles(path).items():
+        parts = _windows(encode(text), stride, train_fraction, max_samples, most_test)
+        if parts.available >= min_samples:
+            kept.append((role, parts))
+    if not kept:
+        raise DataError(f"{path}: no role has {min_samples} training samples. Lower `min_samples` or `stride`.")
+    kept.sort(key=lambda entry: (-entry[1].available, entry[0]))
+    kept = kept[:roles]
+    return from_arrays(
+        np.concatenate([parts.train_x for _, parts in kept]),
+        np.concatenate([parts.train_y for _, parts in kept]),
+        np.concatenate([parts.test_x for _, parts in kept]),
+        np.concatenate([parts.test_y for _, parts in kept]),
+        owners=np.repeat(np.arange(len(kept)), [len(parts.train_y) for _, parts in kept]),
+        owner_names=[role for role, _ in kept],
+        num_classes=len(VOCABULARY),
+        kind="tokens",
+        **source.about,
+    )
+
+
+@dataclass(frozen=True)
+class _Windows:
+    train_x: AnyArray  # (m, 80) uint8
+    train_y: AnyArray  # (m,)
+    test_x: AnyArray
+    test_y: AnyArray
+    available: int  # training samples before the limit
+
+
+def _windows(
+    code: NDArray[np.uint8], stride: int, train_fraction: float, most_train: int | None, most_test: int | None
+) -> _Windows:
+    count = max(len(code) - LENGTH, 0)
+    cut = min(count, max(1, int(train_fraction * count)))
+    starts = np.arange(0, cut, stride)
+    train = starts[:most_train]
+    test = np.arange(cut + LENGTH - 1, count, stride)[:most_test]
+    if not count:
+        code = np.zeros(LENGTH, np.uint8)  # too short for any window: only a shape to select nothing from
+    view = np.lib.stride_tricks.sliding_window_view(code, LENGTH)
+    return _Windows(view[train], code[train + LENGTH], view[test], code[test + LENGTH], len(starts))
+
+
+def read_roles(path: Path) -> dict[str, str]:
+    """Return the text of each role.
+
+    They stand in ``roles.json.gz``, where a user holds whole ``speeches``; or in a folder of LEAF's ``all_data`` JSON
+    files, where a user holds the text as ``raw``, or windows ``x`` and next characters ``y`` at stride 1.
+
+    Raises:
+        DataError: A file is damaged or of another form.
+    """
+    files = sorted(path.glob("*.json")) if path.is_dir() else [path]
+    if not files:
+        raise damaged(path, "holds no .json file")
+    texts: dict[str, str] = {}
+    for file in files:
+        try:
+            users = json.loads(read_bytes(file))["user_data"]
+            for role, user in users.items():
+                if role in texts:
+                    raise ValueError(f"role {role!r} occurs a second time")
+                texts[role] = _text(role, user)
+        except (KeyError, TypeError, AttributeError, IndexError, ValueError, RecursionError) as error:
+            if isinstance(error, DataError):  # is a ValueError, and says it already
+                raise
+            raise damaged(file, f"is not roles with their text ({type(error).__name__}: {error})") from error
+    return texts
+
+
+def _text(role: str, user: dict[str, Any]) -> str:
+    if "speeches" in user:
+        return "\n".join(user["speeches"])
+    if "raw" in user:
+        return str(user["raw"])
+    text = user["x"][0] + "".join(user["y"])
+    if user["x"] != [text[start : start + LENGTH] for start in range(len(user["y"]))]:
+        raise ValueError(f"the windows of {role!r} do not follow each other; give LEAF's all_data, not sampled data")
+    return str(text)

@@ -1,9 +1,6 @@
-"""The C of this folder as a library, compiled for this very processor when it is first needed.
+"""The compiled library: building, loading, structures."""
 
-A library that fits all processors could not use the vectors of the better ones. Compiling takes a second or two, once;
-the result stands in the cache folder of the user, under a name that changes with the code, the compiler and the
-processor. Where there is no compiler, or what it makes cannot be loaded, everything else of FedReach works as ever.
-"""
+from __future__ import annotations
 
 import contextlib
 import ctypes
@@ -15,11 +12,102 @@ import shutil
 import stat
 import subprocess
 import tempfile
+import zlib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-from fedreach.cache import cache_folder
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedreach._util.arrays import Ints
+from fedreach._util.files import cache_folder
+from fedreach.data.splits import Ranges
+from fedreach.engines.batches import Samples, batch_plans
+from fedreach.federation.local_sgd import LocalSGD
+
+# -------------------- What C is handed beside numbers: the structures of `training.c` and `samples.h`, field by field
+
+
+class GivenSamples(ctypes.Structure):
+    """Examples as C is told of them."""
+
+    _fields_ = (
+        ("x", ctypes.c_void_p),
+        ("wide", ctypes.c_int64),
+        ("factor", ctypes.c_void_p),
+        ("offset", ctypes.c_void_p),
+        ("labels", ctypes.c_void_p),
+    )
+    kept: list[Tensor]
+
+    @classmethod
+    def of(cls, samples: Samples) -> GivenSamples:
+        """Return these; tensors that it points to are kept."""
+        factor, offset = (
+            None if numbers is None else numbers.expand(1, *samples.x.shape[1:]).contiguous()
+            for numbers in (samples.factor, samples.offset)
+        )
+        places = (None if tensor is None else tensor.data_ptr() for tensor in (factor, offset))
+        made = cls(samples.x.data_ptr(), samples.x.dtype != torch.uint8, *places, samples.y.data_ptr())
+        made.kept = [tensor for tensor in (samples.x, factor, offset, samples.y) if tensor is not None]
+        return made
+
+
+class Batches(ctypes.Structure):
+    """How batches are drawn."""
+
+    _fields_ = (
+        ("batch", ctypes.c_int64),
+        ("steps", ctypes.c_void_p),
+        ("drop_last", ctypes.c_int64),
+        ("order", ctypes.c_void_p),
+        ("offsets", ctypes.c_void_p),
+        ("count", ctypes.c_int64),
+        ("words", ctypes.c_void_p),
+        ("dropout", ctypes.c_int64),
+        ("given", ctypes.c_void_p),
+    )
+
+
+class Progress(ctypes.Structure):
+    """Where training stands between two calls."""
+
+    _fields_ = (
+        ("client", ctypes.c_int64),
+        ("step", ctypes.c_int64),
+        ("seen", ctypes.c_int64),
+        ("loss", ctypes.c_double),
+        ("generator", ctypes.c_uint64 * 12),
+    )
+
+
+class UpdateRule(ctypes.Structure):
+    """How a gradient is followed."""
+
+    _fields_ = (
+        ("rate", ctypes.c_double),
+        ("momentum", ctypes.c_double),
+        ("decay", ctypes.c_double),
+        ("clip", ctypes.c_double),
+        ("pull", ctypes.c_void_p),
+        ("shift", ctypes.c_void_p),
+        ("added", ctypes.c_void_p),
+    )
+
+
+def place_of(array: NDArray[Any] | None) -> int | None:
+    return None if array is None else array.ctypes.data
+
+
+# -------------------- The C of this folder as a library, compiled for this very processor when it is first needed
+# A library that fits all processors could not use the vectors of the better ones. Compiling takes a second or two,
+# once;
+# the result stands in the cache folder of the user, under a name that changes with the code, the compiler and the
+# processor. Where there is no compiler, or what it makes cannot be loaded, everything else of FedReach works as ever.
 
 FOLDER = Path(__file__).parent
 SOURCES = sorted(FOLDER.glob("*.c"))
@@ -160,3 +248,43 @@ def _declared(made: ctypes.CDLL) -> ctypes.CDLL:
     for function in (made.draw_plan, made.add_up):
         function.restype = None
     return made
+
+
+# -------------------- Batches drawn in C (`batches.c`), and whether they are what NumPy draws
+
+
+def batch_plan_in_c(seed: int, round_: int, client: int, train: Ranges, local: LocalSGD) -> Ints:
+    """Return the (steps, batch) table of a client's samples, as `batch_plans` does, drawn in C."""
+    own = np.ascontiguousarray(train[client], np.int64)
+    size, words = len(own), words_of(seed, round_)
+    words[-1] = client
+    batch = min(local.batch_size, size)
+    (steps,) = local.steps_of(np.array([size]), np.array([client]), seed, round_).tolist()
+    per_epoch = int(local.steps_per_epoch(np.array(size)))
+    spare, plan = np.empty(size, np.int64), np.empty((steps, batch), np.int64)
+    places = own.ctypes.data, batch, per_epoch, steps, spare.ctypes.data, plan.ctypes.data
+    library().draw_plan(len(words), words.ctypes.data, size, *places)
+    return plan
+
+
+def words_of(seed: int, round_: int) -> NDArray[np.uint32]:
+    """Return the words that a generator of batches is made of, see `streams`; the client is still to come."""
+    seed = int(seed)
+    own = [seed >> place & 0xFFFFFFFF for place in range(0, max(1, seed.bit_length()), 32)]
+    return np.array([*own, *[0] * (4 - len(own)), zlib.crc32(b"batches"), round_, 0], np.uint32)
+
+
+@cache
+def draws_as_numpy_does() -> bool:
+    """Return whether C draws the numbers that this release of NumPy draws: releases may change them."""
+    sizes = np.array([1, 2, 5, 64, 300, 1000])
+    train = Ranges(np.arange(sizes.sum()), np.concatenate([[0], np.cumsum(sizes)]))
+    local = LocalSGD(batch_size=7, epochs=2)
+    return all(
+        np.array_equal(
+            batch_plan_in_c(seed, 3, client, train, local),
+            batch_plans(seed, 3, np.array([client]), [train[client]], local)[0],
+        )
+        for seed in (0, 1, 2**40 + 5)
+        for client in range(len(sizes))
+    )

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedreach.arrays import AnyArray, Ints
+from fedreach._util.arrays import AnyArray, Ints
 from fedreach.federation.traits import name_of, no_probe
-from fedreach.federation.values import NO_STATE, ClientView, Reports, Selection, State
+from fedreach.federation.types import NO_STATE, ClientView, Reports, Selection, State
 
 
 class Policy:

@@ -7,17 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from fedreach.forks import map_forked
-from fedreach.report.analysis.analysis import Analysis
-from fedreach.report.analysis.quantities import POPULATION
-from fedreach.report.analysis.summary import primary_of
-from fedreach.report.figures import clients, curves, effects, serving
-from fedreach.report.figures.partition import partition_heatmap
-from fedreach.report.figures.round_time import round_times
-from fedreach.report.figures.saving import inline_svg, save
-from fedreach.report.figures.spending import accuracy_against, spending
-from fedreach.report.figures.theory import theory
+from fedreach._util.processes import map_forked
+from fedreach.report.analysis import POPULATION, primary_of
+from fedreach.report.figures import clients, curves
+from fedreach.report.figures.clients import partition_heatmap
+from fedreach.report.figures.costs import accuracy_against, round_times, spending
+from fedreach.report.figures.style import inline_svg, save
+from fedreach.report.figures.sweeps import theory
 from fedreach.report.numbers import percent, points, with_unit
+from fedreach.report.overview import Analysis
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -103,7 +101,7 @@ def asked(analysis: Analysis) -> list[Asked]:
             f"Who is better than {comparison.baseline}?",
             f"Difference on {where}, seed by seed. {bars}{shaded}",
             "Each method's difference to the baseline, as in the table's column `difference`.",
-            lambda: effects.differences(analysis),
+            lambda: curves.differences(analysis),
         ),
         Asked(
             "serving",
@@ -113,7 +111,7 @@ def asked(analysis: Analysis) -> list[Asked]:
             + " Bars: intervals over seeds, corrected for the number of methods."
             * several,
             "Gain of serving against the number of inputs without labels, as in the table of how clients are served.",
-            lambda: serving.inputs(analysis),
+            lambda: clients.inputs(analysis),
         ),
         Asked(
             "accuracy",

@@ -1,4 +1,4 @@
-"""What happened to single clients: who was chosen, whose report counted how much, who is served how well."""
+"""Figures about clients."""
 
 from __future__ import annotations
 
@@ -6,15 +6,38 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from fedreach.arrays import Floats, Ints
-from fedreach.report.figures.names import name_rows, short, strip_name
-from fedreach.report.figures.style import MUTED, colour, heat_colours, in_percent, look, new_figure, style, styled, tag
-from fedreach.report.values import Comparison
+from fedreach._util.arrays import Floats, Ints
+from fedreach.evaluation.statistics import Judgement
+from fedreach.report.analysis import POPULATION
+from fedreach.report.figures.style import (
+    ALONE,
+    INK,
+    MUTED,
+    Legend,
+    colour,
+    heading,
+    heat_colours,
+    in_percent,
+    look,
+    name_rows,
+    new_figure,
+    short,
+    strip_name,
+    style,
+    styled,
+    tag,
+)
+from fedreach.report.numbers import Comparison
+from fedreach.report.overview import Analysis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+# --- What happened to single clients: who was chosen, whose report counted how much, who is served how well
 
 BINS = 30  # columns of the weight heat map
 DOTS = 60  # quantiles drawn per strip
@@ -196,3 +219,139 @@ def _id_ticks(axes: Axes, ids: Ints, axis: str, names: Sequence[str] | None, cou
     places = np.unique(np.linspace(0, len(ids) - 1, count).round().astype(int))
     called = [str(ids[place]) if names is None else short(names[ids[place]], 14) for place in places]
     (axes.set_xticks if axis == "x" else axes.set_yticks)(places, called)
+
+
+# -------------------- Who holds what: how many examples and which classes each client has
+
+LABELLED = 30  # up to this many clients each column bears its id
+NARROWEST = 0.24  # share of the width that a small group gets, so that its heading fits
+WIDTH = 60  # letters of names that stand side by side
+
+
+@styled
+def partition_heatmap(
+    label_counts: ArrayLike,
+    participants: ArrayLike,
+    unseen: ArrayLike,
+    client_names: Sequence[str] | None = None,
+    class_names: Sequence[str] | None = None,
+) -> Figure:
+    """Draw each client's mix of classes, with its number of examples above.
+
+    Clients stand in two groups, participants and unseen clients, each ordered by most frequent class, so that
+    label skew shows as a diagonal. Colour is the share n_ic / n_i of class c among client i's examples.
+
+    Args:
+        label_counts: Examples per client and class, shape (n, c).
+        participants: Ids of the clients that train.
+        unseen: Ids of those that never do; may be empty.
+        client_names: What the n clients are called; None: by their ids.
+        class_names: What the c classes are called; None: by their numbers.
+
+    Example:
+        >>> figure = partition_heatmap([[5, 0], [1, 3], [0, 2]], participants=[0, 1], unseen=[2])
+        >>> [axes.get_title(loc="left") for axes in figure.axes[:2]]
+        ['2 participants', '1 unseen']
+    """
+    counts = np.asarray(label_counts, dtype=np.int64)
+    groups = [("participants", ordered(counts, participants)), ("unseen", ordered(counts, unseen))]
+    groups = [(name, ids) for name, ids in groups if len(ids)]
+    total = sum(len(ids) for _, ids in groups)
+    widths = [max(len(ids) / total, NARROWEST) for _, ids in groups]
+    tall = min(max(0.19 * counts.shape[1], 1.3), 2.4)
+    figure = new_figure(1.75 + tall)
+    panels = figure.subplots(
+        2, len(groups), squeeze=False, sharex="col", sharey="row", width_ratios=widths, height_ratios=[0.55, tall]
+    )
+    shares = counts / np.maximum(counts.sum(1), 1)[:, None]
+    image: Any = None
+    for column, (name, ids) in enumerate(groups):
+        sizes, heat = panels[:, column]
+        held = counts[ids].sum(1)
+        sizes.stairs(held, np.arange(len(ids) + 1) - 0.5, fill=True, color=MUTED, lw=0)
+        sizes.set_title(f"{len(ids)} {name}")
+        sizes.grid(axis="x", visible=False)
+        sizes.set_ylim(bottom=0)
+        sizes.locator_params(axis="y", nbins=2)
+        sizes.tick_params(axis="x", length=0, labelbottom=False)
+        image = heat.imshow(
+            shares[ids].T, cmap=heat_colours(), vmin=0, vmax=shares.max() or 1, aspect="auto", interpolation="none"
+        )
+        heat.grid(visible=False)
+        heat.set_xticks(range(len(ids)) if total <= LABELLED else [])
+        if total <= LABELLED:
+            called = [str(i) if client_names is None else short(client_names[i], 12) for i in ids]
+            upright = total > 14 or (client_names is not None and sum(map(len, called)) > WIDTH)
+            heat.set_xticklabels(called, rotation=90 if upright else 0, fontsize=style().smallest)
+        if class_names is not None and len(class_names) <= LABELLED:
+            heat.set_yticks(range(len(class_names)), [short(name, 16) for name in class_names])
+        else:
+            heat.locator_params(axis="y", nbins=min(counts.shape[1], 10), integer=True)
+    panels[0, 0].set_ylabel("examples")
+    panels[1, 0].set_ylabel("class")
+    figure.supxlabel("clients, ordered by their most frequent class", fontsize=style().size, color=style().muted)
+    bar = figure.colorbar(image, ax=list(panels.ravel()), location="top", shrink=0.6, aspect=30, pad=0.02)
+    bar.set_label("share of the client's examples, %", fontsize=style().smaller)
+    in_percent(bar.ax, "x")
+    bar.outline.set_visible(False)
+    return figure
+
+
+def ordered(counts: Ints, ids: ArrayLike) -> Ints:
+    """Return `ids` ordered by most frequent class, then by that class's share (largest first), then by id."""
+    chosen = np.sort(np.asarray(ids, dtype=np.int64))
+    held = counts[chosen]
+    share = held.max(1, initial=0) / np.maximum(held.sum(1), 1)
+    main = held.argmax(1) if held.size else np.zeros(len(chosen), dtype=np.int64)
+    return chosen[np.lexsort((chosen, -share, main))]
+
+
+# -------------------- How many inputs without labels a client needs before it is served better
+
+APART = 0.07
+"""Between the marks of two methods, where numbers of inputs lie 1 apart."""
+
+
+@styled
+def inputs(analysis: Analysis) -> Figure | None:
+    """Draw what serving gains against the number of a client's inputs; None if no method is served so.
+
+    References that need labels are left out: they do not go by inputs alone.
+
+    “All” is set apart: there a client is served by the very inputs that are predicted, elsewhere by others.
+    """
+    position = {method: j for j, method in enumerate(analysis.comparison.methods)}
+    rows = [row for row in analysis.serving if row.gain_with and row.gain.mean is not None and not row.needs_labels]
+    if not rows:
+        return None
+    numbers = sorted({n for row in rows for n in row.gain_with})
+    legend = Legend.of(analysis.comparison.methods, [position[row.method] for row in rows])
+    figure = new_figure(2.8 + legend.height)
+    axes = figure.subplots()
+    for place, row in enumerate(rows):
+        shift = APART * (place - (len(rows) - 1) / 2)
+        some = [(x + shift, row.gain_with[n]) for x, n in enumerate(numbers) if n in row.gain_with]
+        _draw(axes, position[row.method], some, "some")
+        _draw(axes, position[row.method], [(len(numbers) + shift, row.gain)], "all")
+    axes.axhline(0, color=INK, linewidth=0.9)
+    axes.axvline(len(numbers) - 0.5, color=MUTED, linewidth=0.7, linestyle=(0, (2, 2)))
+    axes.set_xticks(range(len(numbers) + 1), [*map(str, numbers), "all of them"])
+    axes.set_xlim(-0.5, len(numbers) + 0.5)
+    axes.grid(axis="x", visible=False)
+    axes.set_xlabel("inputs without labels that a client is served by")
+    where = POPULATION["unseen_accuracy" if rows[0].population == "unseen" else "id_accuracy"].words
+    heading(axes, f"Served minus plain on {where}, points", ALONE)
+    in_percent(axes, "y")
+    legend.draw(figure)
+    return figure
+
+
+def _draw(axes: Axes, j: int, found: list[tuple[float, Judgement]], part: str) -> None:
+    """Draw the gains of the method at position j, each with its interval over seeds."""
+    known = [(x, gain, gain.mean) for x, gain in found if gain.mean is not None]
+    (line,) = axes.plot([x for x, _, _ in known], [mean for _, _, mean in known], **look(j))
+    tag(line, j, f"mean-{part}")
+    for number, (x, gain, _) in enumerate(known):
+        if gain.low is not None and gain.high is not None:
+            (bar,) = axes.plot([x, x], [gain.low, gain.high], color=look(j)["color"], lw=1.4)
+            tag(bar, j, f"interval-{part}-{number}")

@@ -1,7 +1,8 @@
-"""What happened over the rounds: accuracy on participants and unseen clients, the gap, and what it cost."""
+"""Curves over rounds."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -9,28 +10,36 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedreach.arrays import Floats
-from fedreach.report.analysis.quantities import POPULATION
-from fedreach.report.analysis.rows import target_row
-from fedreach.report.figures.names import ALONE, PANEL, Legend, heading
+from fedreach._util.arrays import Floats
+from fedreach.report.analysis import POPULATION, target_row
 from fedreach.report.figures.style import (
+    ALONE,
     INK,
     MUTED,
+    PANEL,
+    Legend,
+    heading,
     in_percent,
     label_x,
     look,
     marks,
+    name_rows,
     new_figure,
     new_panels,
+    short,
     style,
     styled,
     tag,
 )
-from fedreach.report.values import Comparison, Run
+from fedreach.report.numbers import Comparison, Run
+from fedreach.report.overview import Analysis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+# --- What happened over the rounds: accuracy on participants and unseen clients, the gap, and what it cost
 
 LABEL = (0.2, 0.16)  # width and height of a short text in a panel, as shares of it
 
@@ -229,3 +238,42 @@ def _free_place(axes: Axes, height: float) -> tuple[float, bool]:
     places = [(0.0, False), (0.0, True), (1.0, True), (1.0, False), (0.5, False), (0.5, True)]
     allowed = [place for place in places if place[1] or height + tall <= 1]
     return min(allowed, key=covered)  # the first of the best
+
+
+# -------------------- How far each method is from the baseline, and how sure that is
+
+
+@styled
+def differences(analysis: Analysis) -> Figure | None:
+    """Draw each method's difference to the baseline with its interval over seeds, and the margin; None without any."""
+    comparison = analysis.comparison
+    rows = [(j, row) for j, row in enumerate(analysis.last) if row.difference.mean is not None]
+    if not rows:
+        return None
+    figure = new_figure(0.85 + max(0.36 * len(rows), 0.8))
+    axes = figure.subplots()
+    for place, (j, row) in enumerate(rows):
+        difference = row.difference
+        middle = difference.mean or 0.0
+        if difference.low is not None and difference.high is not None:
+            (bar,) = axes.plot([difference.low, difference.high], [place, place], color=look(j)["color"], lw=2.2)
+            tag(bar, j, "interval")
+        (dot,) = axes.plot(middle, place, **look(j) | {"markersize": 7})
+        tag(dot, j, "mean")
+    axes.margins(x=0.08)
+    axes.axvline(0, color=INK, linewidth=0.9)
+    if comparison.margin is not None:
+        axes.axvspan(-comparison.margin, comparison.margin, color=MUTED, alpha=0.12, linewidth=0)
+    name_rows(axes, [row.method for _, row in rows])
+    where = POPULATION[comparison.primary].words.removesuffix("' held-out data")
+    score = comparison.score
+    units = "percentage points" if score.percent else f"{score.words}, less is better:"
+    if style().printed:
+        said = textwrap.wrap(f"{units} above {comparison.baseline} on {where}", style().letters(style().width))
+        figure.supxlabel("\n".join(said), fontsize=style().size, color=style().muted)
+    else:
+        axes.set_title(f"Difference on {where}")
+        axes.set_xlabel(f"{units} above {short(comparison.baseline, 14)}")
+    if score.percent:
+        in_percent(axes, "x")
+    return figure

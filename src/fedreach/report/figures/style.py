@@ -1,24 +1,33 @@
-"""How all figures look: one colour, dash and marker per method, legible on a phone, the same bytes every time.
-
-Functions that draw ask here how wide a figure is and how large its letters are, as figures are drawn for the page and,
-in another `Style`, for papers (`paper.py`).
-"""
+"""The look of figures, and their names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import html
+import io
+import math
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from fedreach._util.errors import ConfigError, nearest
 from fedreach.report.numbers import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
+
+
+# --- How all figures look: one colour, dash and marker per method, legible on a phone, the same bytes every time
+# Functions that draw ask here how wide a figure is and how large its letters are, as figures are drawn for the page
+# and,
+# in another `Style`, for papers (`paper.py`).
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -221,3 +230,267 @@ def heat_colours() -> Any:
 
     red, green, blue, _ = to_rgba(HEAT)
     return LinearSegmentedColormap.from_list("heat", [(red, green, blue, 0.0), (red, green, blue, 1.0)])
+
+
+# --- Names and words in figures: cut or wrapped where they are long, in a legend, at rows, beside an axis
+
+MOST_LINES = 2  # of a name or a label that is wrapped
+ROW_NAME = 20  # letters
+ROW_LINE = 24  # letters on a line, in print
+STRIP_NAME = 40  # letters above a strip
+HANDLE = 0.5  # inches, of a legend's line and the gaps around it
+PANEL, ALONE = 1.75, 2.2  # inches on the page, of one of several panels and of a single one
+BESIDE = 0.97  # of a panel's height, that a label beside it may take: prose has narrower letters than names
+
+
+def short(name: str, length: int = 26) -> str:
+    """Return a name that fits, cut in its middle.
+
+    Example:
+        >>> short("my_experiments.policies:ByDistance", 20)
+        'my_experim…yDistance'
+    """
+    if len(name) <= length:
+        return name
+    return f"{name[: length // 2]}…{name[len(name) - (length - 1) // 2 :]}"
+
+
+def wrapped(text: str, most: int) -> list[str]:
+    """Return lines of at most so many letters, broken behind a space or a sign between words where there is one.
+
+    Example:
+        >>> wrapped("power_of_choice with ten candidates", 20), wrapped("undivided", 5)
+        (['power_of_choice with', 'ten candidates'], ['undiv', 'ided'])
+    """
+    lines = [""]
+    for word in re.findall(r"[^\s_.:/-]+[\s_.:/-]?|[\s_.:/-]", text):
+        rest = word
+        while len((lines[-1] + rest).rstrip()) > most:
+            if lines[-1]:
+                lines.append("")
+            else:
+                lines, rest = [*lines[:-1], rest[:most], ""], rest[most:]
+        lines[-1] += rest
+    return [line.rstrip() for line in lines if line]
+
+
+@dataclass(frozen=True)
+class Legend:
+    """The names of the drawn methods above the axes, in as many columns as fit, so that no data are covered."""
+
+    names: tuple[str, ...]
+    positions: tuple[int, ...]  # of the methods, for their looks
+
+    @staticmethod
+    def of(methods: Sequence[str], drawn: Iterable[int]) -> Legend:
+        """Return the legend of the methods at these positions; empty if there is but one method."""
+        positions = tuple(drawn) if len(methods) > 1 else ()
+        # Two columns of short names beat one of long ones when there are many; in print they are whole if they can be.
+        on_page = 26 if len(positions) <= 4 else 17
+        most = style().letters(style().width - HANDLE) if style().printed else on_page
+        return Legend(tuple(short(methods[j], most) for j in positions), positions)
+
+    @property
+    def columns(self) -> int:
+        """Columns that fit into the figure's width."""
+        inches = HANDLE + style().letter * max((len(name) for name in self.names), default=1)
+        return max(1, min(len(self.names), int(style().width / inches)))
+
+    @property
+    def height(self) -> float:
+        """Height in inches, before the style makes the figure lower."""
+        return style().line / style().height * math.ceil(len(self.names) / self.columns)
+
+    def draw(self, figure: Figure) -> None:
+        """Put the legend above everything."""
+        from matplotlib.lines import Line2D
+
+        if self.names:
+            handles = [Line2D([], [], **look(j)) for j in self.positions]
+            figure.legend(handles, self.names, loc="outside upper left", ncols=self.columns)
+
+
+def name_rows(axes: Axes, names: Sequence[str]) -> None:
+    """Give rows their names, the first one on top."""
+    axes.set_yticks(range(len(names)), [row_name(name) for name in names], linespacing=1.0)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.grid(axis="y", visible=False)
+    axes.tick_params(axis="y", length=0)
+
+
+def row_name(name: str) -> str:
+    """Return the name of a row: on the page cut in its middle, in a paper on two lines where it is long."""
+    if not style().printed:
+        return short(name, ROW_NAME)
+    lines = wrapped(name, ROW_LINE)
+    if len(lines) > MOST_LINES:
+        name = short(name, MOST_LINES * ROW_LINE)
+        lines = [name[:ROW_LINE], name[ROW_LINE:]]
+    return "\n".join(lines)
+
+
+def strip_name(name: str) -> str:
+    """Return the name above a strip of a method."""
+    return short(name, style().letters(style().width - HANDLE) if style().printed else STRIP_NAME)
+
+
+def heading(axes: Axes, text: str, tall: float = PANEL) -> None:
+    """Say what the y-axis shows: above it, or in a paper beside it where that has the room.
+
+    Args:
+        tall: Inches of the panel on the page.
+    """
+    lines = textwrap.wrap(text, style().letters(BESIDE * tall * style().height))
+    if style().printed and len(lines) <= MOST_LINES:
+        axes.set_ylabel("\n".join(lines))
+    else:
+        axes.set_title(text)
+
+
+# --- A figure as a file, or as SVG inside a page. The same figure gives the same bytes: no dates, fixed ids
+
+FORMATS = ("svg", "png", "pdf")
+_METADATA: dict[str, dict[str, None]] = {
+    "svg": {"Date": None, "Creator": None},
+    "png": {"Software": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+# Colours that follow the page's light or dark scheme.
+_VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)"} | {
+    colour: f"var(--m{j})" for j, colour in enumerate(METHOD)
+}
+
+
+def check_formats(formats: Sequence[str]) -> None:
+    """Raise ConfigError if a figure format is not known."""
+    for name in formats:
+        if name not in FORMATS:
+            raise ConfigError(f"formats must be among {', '.join(FORMATS)}; got {name!r}.{nearest(name, FORMATS)}")
+
+
+@styled
+def save(figure: Figure, stem: Path, formats: Sequence[str] = FORMATS) -> tuple[Path, ...]:
+    """Write the figure as ``stem.svg`` and so on and return the paths."""
+    check_formats(formats)
+    _lay_out(figure)
+    paths = []
+    for name in formats:
+        path = stem.with_name(f"{stem.name}.{name}")
+        figure.savefig(path, format=name, dpi=220, facecolor="white", metadata=_METADATA[name])
+        paths.append(path)
+    return tuple(paths)
+
+
+@styled
+def inline_svg(figure: Figure, name: str, title: str, description: str) -> str:
+    """Return the figure as an SVG element for an HTML page.
+
+    Colours become CSS variables, ids get `name` in front so that several figures share a page, and what
+    belongs to method j gets the classes ``method mj``.
+    """
+    _lay_out(figure)
+    out = io.StringIO()
+    figure.savefig(out, format="svg", transparent=True, metadata=_METADATA["svg"])
+    svg = out.getvalue()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'id="method(\d+)-', r'class="method m\1" id="method\1-', svg)
+    svg = re.sub(r'\bid="', f'id="{name}-', svg)
+    svg = re.sub(r'href="#', f'href="#{name}-', svg)
+    svg = re.sub(r"url\(#", f"url(#{name}-", svg)
+    for colour, variable in _VARIABLES.items():
+        svg = svg.replace(colour, variable)
+    box = re.search(r'viewBox="([^"]*)"', svg)
+    opening = (
+        f'<svg role="img" aria-labelledby="{name}-title {name}-desc" viewBox="{box[1] if box else ""}"'
+        ' xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink">'
+        f'<title id="{name}-title">{html.escape(title)}</title>'
+        f'<desc id="{name}-desc">{html.escape(description)}</desc>'
+    )
+    return re.sub(r"<svg[^>]*>", lambda _: opening, svg, count=1)
+
+
+def _lay_out(figure: Figure) -> None:
+    # Once for all formats: it takes as long as drawing.
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    engine = figure.get_layout_engine()
+    if isinstance(engine, ConstrainedLayoutEngine):
+        engine.execute(figure)
+        figure.set_layout_engine(None)  # not "none": beside a layout that might change, each save draws twice
+
+
+# -------------------- Figures as papers print them: as wide as a column, in the letters of its text, told apart in grey
+
+COLUMNS = {"single": 3.25, "double": 6.75}  # inches: of ICML; IEEE's are 3.5 and 7.16, the text of NeurIPS is 5.5 wide
+NARROWEST, WIDEST = 2.5, 10.0
+
+IN_PRINT = RC | {
+    # They ship with matplotlib: the same layout everywhere, and letters beside Times or Computer Modern.
+    "font.family": ["STIXGeneral", "DejaVu Serif"],
+    "mathtext.fontset": "stix",
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.titlepad": 3,
+    "axes.labelsize": 8,
+    "axes.labelcolor": INK,
+    "axes.labelpad": 2,
+    "axes.linewidth": 0.6,
+    "grid.linewidth": 0.4,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "xtick.labelsize": 7.5,
+    "ytick.labelsize": 7.5,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5,
+    "xtick.major.pad": 2,
+    "ytick.major.pad": 2,
+    "lines.linewidth": 1.1,
+    "legend.fontsize": 7.5,
+    "legend.handlelength": 2.8,
+    "figure.constrained_layout.w_pad": 0.03,
+    "figure.constrained_layout.h_pad": 0.03,
+}
+
+
+def in_print(width: float) -> Style:
+    """Return the style of figures that are so many inches wide: 7 to 8 points, dashes and markers, no titles."""
+    return Style(
+        rc=IN_PRINT,
+        width=width,
+        size=8.0,
+        smaller=7.5,
+        smallest=7.0,
+        letter=0.054,
+        line=0.135,
+        height=0.85,
+        muted=INK,
+        printed=True,
+    )
+
+
+def width_of(said: str | float) -> float:
+    """Return the width of a figure in inches.
+
+    Args:
+        said: ``"single"`` or ``"double"``, see `COLUMNS`, or inches.
+
+    Raises:
+        ConfigError: If it is neither, or no width of a paper.
+
+    Example:
+        >>> width_of("single"), width_of("3.5"), width_of(5.5)
+        (3.25, 3.5, 5.5)
+    """
+    try:
+        inches = COLUMNS[said] if said in COLUMNS else float(said)
+    except ValueError:
+        inches = 0.0
+    if not NARROWEST <= inches <= WIDEST:
+        named = " or ".join(f"{name} ({inches:g})" for name, inches in COLUMNS.items())
+        raise ConfigError(
+            f"The width of a paper's figures must be {named}, or inches from {NARROWEST:g} to {WIDEST:g}; got {said!r}."
+        )
+    return inches

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from fedreach.arrays import Float32s, Floats
+from fedreach._util.arrays import Float32s, Floats
+from fedreach._util.streams import generator
 from fedreach.federation.traits import Traits
-from fedreach.federation.values import NO_STATE, State
-from fedreach.streams import generator
+from fedreach.federation.types import NO_STATE, State
 from fedreach.testing.base import Subject, define_check, fail, must_be_close, shown
 from fedreach.testing.checks.common import Case, Outcome, Playing, as_it_is, options_are_all_it_is
 

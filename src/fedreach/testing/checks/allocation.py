@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from fedreach.federation.answers import checked_allocation
-from fedreach.streams import generator
+from fedreach._util.streams import generator
+from fedreach.federation.checks import checked_allocation
 from fedreach.testing.base import Subject, define_check, fail, same, shown
 from fedreach.testing.checks.common import Case, Outcome, Playing, options_are_all_it_is
-from fedreach.wireless.allocation.exact import allocate
-from fedreach.wireless.allocation.problem import Allocation, AllocationProblem
+from fedreach.wireless.exact import allocate
+from fedreach.wireless.problem import Allocation, AllocationProblem
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from fedreach.arrays import AnyArray
-from fedreach.federation.values import State
-from fedreach.registry import KINDS, imported
+from fedreach._util.arrays import AnyArray
+from fedreach._util.registry import KINDS, imported
+from fedreach.federation.types import State
 from fedreach.testing.base import Check, Subject, define_check, fail, same, shown
 
 

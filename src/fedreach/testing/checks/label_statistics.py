@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from fedreach.arrays import Ints
-from fedreach.federation.labels import released_entropy
-from fedreach.federation.labels.released import entropy_range
+from fedreach._util.arrays import Ints
+from fedreach._util.streams import generator
+from fedreach.federation.labels import entropy_range, released_entropy
 from fedreach.federation.traits import Traits
-from fedreach.streams import generator
 from fedreach.testing.base import Subject, define_check, fail, shown
 from fedreach.testing.checks.common import Case, Outcome, Playing, options_are_all_it_is
 

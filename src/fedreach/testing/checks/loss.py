@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from fedreach.arrays import Float32s, Floats, Ints
-from fedreach.federation.protocols import ShiftsOutputs
-from fedreach.federation.ranges import Range
+from fedreach._util.arrays import Float32s, Floats, Ints
+from fedreach._util.streams import generator
+from fedreach.federation.base import ShiftsOutputs
+from fedreach.federation.checks import Range
 from fedreach.federation.traits import Traits
-from fedreach.streams import generator
 from fedreach.testing.base import Check, Subject, define_check, fail, must_be_close, same, shown
 from fedreach.testing.checks.common import Case, options_are_all_it_is, other_global_seeds
 from fedreach.testing.checks.label_statistics import Labels
@@ -101,9 +101,9 @@ class ObjectiveStep:
     def __init__(self, component: Any, case: Moment, moved: Float32s | None) -> None:
         import torch
 
-        from fedreach.engines.objective import ObjectiveRun, Step
-        from fedreach.models import build
-        from fedreach.models.flat import Layout, bind, flatten
+        from fedreach.engines.models.flat import Layout, bind, flatten
+        from fedreach.engines.models.networks import build
+        from fedreach.engines.sequential import ObjectiveRun, Step
 
         numbers, rng = Traits.of(component).needs_numbers, generator(0, "testing step")
         module = build("mlp", (4,), 3, seed=0, options={"hidden": [5]})

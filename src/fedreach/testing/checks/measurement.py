@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from fedreach.federation.ranges import Range
-from fedreach.federation.values import LocalOutputs
-from fedreach.streams import generator
+from fedreach._util.streams import generator
+from fedreach.federation.checks import Range
+from fedreach.federation.types import LocalOutputs
 from fedreach.testing.base import Subject, define_check, fail
 from fedreach.testing.checks.common import Case, Outcome, Playing, options_are_all_it_is
 

@@ -7,9 +7,9 @@ from functools import wraps
 
 import numpy as np
 
-from fedreach.arrays import AnyArray, Floats
+from fedreach._util.arrays import AnyArray, Floats
+from fedreach._util.streams import generator
 from fedreach.federation.traits import Traits
-from fedreach.streams import generator
 from fedreach.testing.base import Check, Subject, define_check, fail
 from fedreach.testing.checks.common import Case, Outcome, Playing, options_are_all_it_is
 

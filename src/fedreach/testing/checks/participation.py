@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from fedreach._util.streams import generator
 from fedreach.federation.participation import replies_of
-from fedreach.streams import generator
 from fedreach.testing.base import Subject, define_check, fail, same, shown
 from fedreach.testing.checks.common import options_are_all_it_is, other_global_seeds
 

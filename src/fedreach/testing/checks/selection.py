@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 
 from fedreach.federation.traits import Traits
-from fedreach.federation.values import State
+from fedreach.federation.types import State
 from fedreach.testing.base import Subject, define_check, fail
 from fedreach.testing.checks.common import Outcome, Playing, as_it_is, options_are_all_it_is
-from fedreach.testing.rounds import PlayedRound, frequencies, played
-from fedreach.testing.worlds import World, distinct_worlds, worlds
+from fedreach.testing.problems import PlayedRound, World, distinct_worlds, frequencies, played, worlds
 
 DRAWS = 60
 FAR = 5 * (0.5 / DRAWS) ** 0.5  # five standard errors of the difference between two frequencies, at their largest

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from fedreach.arrays import Float32s, Floats, Ints
-from fedreach.federation.protocols import ServerTrains
+from fedreach._util.arrays import Float32s, Floats, Ints
+from fedreach._util.streams import generator
+from fedreach.federation.base import ServerTrains
 from fedreach.federation.steps import server_batches, server_split
 from fedreach.federation.traits import Traits
-from fedreach.federation.values import NO_STATE, State
-from fedreach.streams import generator
+from fedreach.federation.types import NO_STATE, State
 from fedreach.testing.base import Check, Subject, define_check, fail, shown
 from fedreach.testing.checks.common import Case, Outcome, Playing, as_it_is, options_are_all_it_is, other_global_seeds
 

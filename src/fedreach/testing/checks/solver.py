@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from fedreach.arrays import Float32s, Floats
+from fedreach._util.arrays import Float32s, Floats
+from fedreach._util.streams import generator
+from fedreach.federation.base import MemorySolver
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.participation import Bernoulli
-from fedreach.federation.protocols import MemorySolver
 from fedreach.federation.traits import Traits
-from fedreach.federation.values import Reports, State
+from fedreach.federation.types import Reports, State
 from fedreach.federation.weighting import Equal
-from fedreach.streams import generator
 from fedreach.testing.base import Subject, define_check, fail, same, shown
 from fedreach.testing.checks.common import Case, Outcome, Playing, as_it_is, options_are_all_it_is
 
@@ -161,9 +161,9 @@ def stops_where_the_clients_balance(subject: Subject, case: str) -> None:
 def the_same_in_both_engines(subject: Subject) -> None:
     """Clients trained one by one and in a stack give the same model."""
     from fedreach.engines.choice import build_engine
+    from fedreach.engines.models.networks import build
     from fedreach.engines.protocols import Task
-    from fedreach.models import build
-    from fedreach.simulation.simulation import Simulation
+    from fedreach.runs.simulation import Simulation
     from fedreach.testing.problems import tiny_simulation
 
     toy = tiny_simulation()

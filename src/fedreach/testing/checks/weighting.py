@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from fedreach.arrays import Floats, Ints
-from fedreach.federation.answers import checked_weights
+from fedreach._util.arrays import Floats, Ints
+from fedreach.federation.checks import checked_weights
 from fedreach.federation.traits import Traits
-from fedreach.federation.values import NO_STATE, Reports, State
+from fedreach.federation.types import NO_STATE, Reports, State
 from fedreach.testing.base import Subject, define_check, fail, shown
 from fedreach.testing.checks.common import Outcome, Playing, as_it_is, options_are_all_it_is
-from fedreach.testing.worlds import ReportSeries, report_series
+from fedreach.testing.problems import ReportSeries, report_series
 
 
 def _play(component: Any, case: ReportSeries, keep: Callable[[State], State] = as_it_is) -> list[Outcome]:

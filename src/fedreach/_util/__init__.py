@@ -1,0 +1,1 @@
+"""What every package uses: errors, arrays, streams, files, row stores."""

@@ -1,0 +1,89 @@
+"""Small helpers for NumPy arrays and frozen dataclasses."""
+
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+# -------------------- Names for the array types that signatures use; shapes stand as comments where the arrays are
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+Float32s = NDArray[np.float32]
+AnyArray = NDArray[Any]
+
+
+# -------------------- Frozen values with some of their fields changed, several of them in a round of half a millisecond
+
+T = TypeVar("T")
+
+
+def replaced(value: T, **changes: object) -> T:
+    """Return a copy of a dataclass with these fields, as `dataclasses.replace` does, in a sixth of its time.
+
+    What the class checks as it is made is not checked again: this is for values of our own that check nothing.
+
+    Example:
+        >>> from fedreach.federation.types import Selection
+        >>> replaced(Selection(ids=[3, 7]), remark="late").remark
+        'late'
+
+    Raises:
+        TypeError: If it has no such field.
+    """
+    fields, had = type(value).__dataclass_fields__, value.__dict__  # type: ignore[attr-defined]
+    if not changes.keys() <= fields.keys():
+        unknown = ", ".join(sorted(changes.keys() - fields.keys()))
+        raise TypeError(f"{type(value).__name__} has no field {unknown}.")
+    copy = object.__new__(type(value))
+    copy.__dict__.update({name: had[name] for name in fields}, **changes)
+    return copy
+
+
+# -------------------- Rows of numbers in half the bytes: float16 with a power of two of its own for each row
+# A float16 alone has 11 binary digits, but loses them below 6e-5, where updates of long models lie. So a row x is
+# kept as
+# x / 2^e, with e such that its largest number lies between 2^14 and 2^15, and e itself as the first number of the row.
+# Dividing by a power of two rounds nothing. Each number that comes back is off by at most
+#
+#     |x'_j - x_j| <= max(2^-11 |x_j|, 2^-39 max_i |x_i|),
+#
+# so that a row is off by 2^-11 of its length (0.05 %), and a cosine of two rows by at most 2^-10.
+
+DIGITS = 15  # the largest number of a row is below 2 to this; float16 ends at 65504
+LEAST = -126  # exponent: 2 to this is the smallest float32 with all its digits, and rows below it lose nothing more
+
+
+def packed(rows: Float32s) -> AnyArray:
+    """Return the (k, p + 1) float16 for (k, p) finite rows.
+
+    Example:
+        >>> packed(np.array([[3.0, 0.5], [0.0, 0.0]], np.float32))  # e = -13: 3 is 24576 / 2^13
+        array([[-1.300e+01,  2.458e+04,  4.096e+03],
+               [ 0.000e+00,  0.000e+00,  0.000e+00]], dtype=float16)
+    """
+    result = np.empty((len(rows), rows.shape[1] + 1), np.float16)
+    for target, row in zip(result, rows, strict=True):  # row by row: temporary arrays stay small
+        largest = np.float32(max(row.max(initial=0.0), -row.min(initial=0.0)))
+        exponent = max(int(np.frexp(largest)[1]) - DIGITS, LEAST) if largest else 0
+        target[0], target[1:] = exponent, row * np.float32(2.0**-exponent)
+    return result
+
+
+def unpacked(rows: AnyArray) -> Float32s:
+    """Return the (k, p) float32 of what `packed` returned.
+
+    Example:
+        >>> unpacked(packed(np.array([[1e-7, -1e-9], [3e4, 0.1]], np.float32)))
+        array([[ 1.0000076e-07, -1.0004442e-09],
+               [ 3.0000000e+04,  9.9975586e-02]], dtype=float32)
+    """
+    return scaled(rows[:, 1:], rows[:, :1])
+
+
+def scaled(numbers: AnyArray, exponents: AnyArray) -> Float32s:
+    """Return (k, c) numbers times 2^e, e being the (k, 1) first numbers of their rows."""
+    result: Float32s = numbers.astype(np.float32)
+    result *= np.exp2(exponents, dtype=np.float32)
+    return result

@@ -1,0 +1,203 @@
+"""One tree of errors. Every message names the part, the rule, what arrived and what to do.
+
+`FedReachError.exit_code` is what the command line ends with: 2 for a wrong request (fix the input),
+3 for data or stored files that cannot be used, 1 for a run that failed.
+"""
+
+import dataclasses
+import difflib
+import errno
+import math
+import operator
+from collections.abc import Iterable, Sequence
+from numbers import Real
+from typing import Any
+
+IN_WORDS = {str: "a text", int: "a whole number", float: "a number", type(None): "None"}
+STEADIER = "Lower local.rate or set local.clip_norm"  # is said where training diverged, and nowhere else
+ANOTHER_FOLDER = "another folder with --out (in Python, out)"
+RELATIVE = "A path is relative to the TOML file that it stands in, and elsewhere to the current folder."
+
+
+class FedReachError(Exception):
+    """Anything FedReach refuses or fails to do, explained in one message."""
+
+    exit_code = 1
+
+
+class ConfigError(FedReachError, ValueError):
+    """An option is unknown, of the wrong type or outside its range."""
+
+    exit_code = 2
+
+
+class PartError(FedReachError, ValueError):
+    """A selection policy, weighting, solver or model broke its contract."""
+
+
+class InfeasibleError(FedReachError, ValueError):
+    """No set of clients fulfils what was asked of it; the message says what is nearest."""
+
+    exit_code = 2
+
+
+class DataError(FedReachError, ValueError):
+    """Data is missing, altered, truncated, or cannot be partitioned as asked."""
+
+    exit_code = 3
+
+
+class RunFolderError(FedReachError):
+    """A run folder is unreadable, of another version, or holds another experiment."""
+
+    exit_code = 3
+
+
+class TrainingError(FedReachError):
+    """A client failed: its id, the round and the cause are in the message."""
+
+
+OUT_OF_MEMORY = "Out of memory. Lower --workers, or use smaller models or data."
+
+DISK = {
+    errno.ENOSPC: "Free some space",
+    errno.EFBIG: "Free some space",
+    errno.EDQUOT: "Free some space of your quota",
+    errno.EROFS: "Mount its disk for writing",
+    errno.EMFILE: "Raise the limit of open files (ulimit -n) or lower --workers",
+    errno.ENFILE: "Close other programs, as this machine has no more open files to give",
+    errno.EIO: "See to the disk, which fails",
+    errno.EACCES: "Make it readable and writable for you",
+    errno.EPERM: "Make it readable and writable for you",
+}
+"""What to do about a file that the system refuses, by the number of its error."""
+
+
+for _kind in (FedReachError, ConfigError, PartError, InfeasibleError, DataError, RunFolderError, TrainingError):
+    _kind.__module__ = "fedreach"  # as messages and tracebacks name them
+
+
+def of_system(error: OSError) -> str:
+    """Return what the system refused, and what to do about it.
+
+    Example:
+        >>> of_system(OSError(errno.ENOSPC, "No space left on device", "runs/x/rounds.jsonl"))
+        'runs/x/rounds.jsonl: No space left on device. Free some space; nothing is lost, the same command goes on.'
+    """
+    said = f"{error.filename or 'A file'}: {error.strerror or error}."
+    remedy = DISK.get(error.errno or 0)
+    return said if remedy is None else f"{said} {remedy}; nothing is lost, the same command goes on."
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return ``" Did you mean 'x'?"`` for the closest known name, or the list of what there is.
+
+    Example:
+        >>> nearest("dirichlet_by_clas", ["iid", "dirichlet_by_class"])
+        " Did you mean 'dirichlet_by_class'?"
+        >>> nearest("zzz", ["iid", "shards"])
+        " Known: 'iid', 'shards'."
+    """
+    names = list(known)
+    if close := _did_you_mean(name, names):
+        return close
+    return " Known: " + ", ".join(repr(n) for n in names) + "." if names else " There are none."
+
+
+def require(part: Any, /, **rules: str | Sequence[str]) -> None:
+    """Raise ConfigError unless each of these options of a part keeps its rule.
+
+    An option whose annotation names None may be None.
+
+    Args:
+        part: A dataclass, whose options are its fields.
+        rules: By option, an interval as in mathematics, such as ``"(0, 1]"`` or ``"[1, inf)"``, in which a nan never
+            lies, and after a colon what else there is to say; or the names that may be chosen from.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @dataclass(frozen=True)
+        ... class Decay:
+        ...     factor: float = 0.9
+        ...     every: int | None = None
+        ...     shape: str = "steps"
+        ...     def __post_init__(self):
+        ...         require(self, factor="(0, 1]: With 1 nothing decays.", every="[1, inf)", shape=("steps", "linear"))
+        >>> Decay(factor=0.0)
+        Traceback (most recent call last):
+        fedreach.ConfigError: Decay.factor must be in (0, 1]; got 0.0. With 1 nothing decays.
+        >>> Decay(every=0)
+        Traceback (most recent call last):
+        fedreach.ConfigError: Decay.every must be at least 1; got 0.
+        >>> Decay(shape="step")
+        Traceback (most recent call last):
+        fedreach.ConfigError: Decay.shape must be 'steps' or 'linear'; got 'step'. Did you mean 'steps'?
+    """
+    may_be_none = {field.name for field in dataclasses.fields(part) if "None" in str(field.type)}
+    for option, rule in rules.items():
+        value = getattr(part, option)
+        if value is None and option in may_be_none:
+            continue
+        if isinstance(rule, str):
+            interval, _, advice = rule.partition(":")
+            kept, wanted, got = _lies_in(value, interval), _in_words(interval, value), f"{value}"
+        else:
+            *names, last = map(repr, rule)
+            kept, wanted, got = value in rule, f"{', '.join(names)} or {last}" if names else last, f"{value!r}"
+            advice = "" if kept else _did_you_mean(str(value), rule)
+        if not kept:
+            raise ConfigError(f"{type(part).__name__}.{option} must be {wanted}; got {got}.{advice}")
+
+
+def check(function: str, name: str, value: float, interval: str) -> None:
+    """Raise ConfigError unless an argument of a function lies in an interval as in mathematics, which a nan never does.
+
+    Example:
+        >>> check("excess_risk", "delta", 0.05, "(0, 1)")
+        >>> check("excess_risk", "delta", 0.0, "(0, 1)")
+        Traceback (most recent call last):
+        fedreach.ConfigError: excess_risk: delta must be in (0, 1); got 0.0.
+    """
+    if not _lies_in(value, interval):
+        raise ConfigError(f"{function}: {name} must be in {interval}; got {value!r}.")
+
+
+def check_type(function: str, name: str, value: object, *types: type) -> None:
+    """Raise ConfigError unless an argument of a function is of one of these types; a truth value is no number.
+
+    Example:
+        >>> check_type("load", "name", "digits", str)
+        >>> check_type("load", "name", None, str)
+        Traceback (most recent call last):
+        fedreach.ConfigError: load: name must be a text; got NoneType.
+    """
+    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+        words = " or ".join(dict.fromkeys(IN_WORDS.get(each, each.__name__) for each in types))
+        raise ConfigError(f"{function}: {name} must be {words}; got {type(value).__name__}.")
+
+
+def _did_you_mean(name: str, names: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def _ends(interval: str) -> tuple[float, float]:
+    low, _, high = interval[1:-1].partition(", ")
+    return float(low), float(high)
+
+
+def _lies_in(value: Any, interval: str) -> bool:
+    low, high = _ends(interval)
+    above = operator.gt if interval[0] == "(" else operator.ge
+    below = operator.lt if interval[-1] == ")" else operator.le
+    return isinstance(value, Real) and bool(above(value, low) and below(value, high))
+
+
+def _in_words(interval: str, value: object) -> str:
+    low, high = _ends(interval)
+    if high < math.inf or (interval[0] == "(" and low != 0):
+        return f"in {interval}"
+    finite = " and finite" if value == math.inf else ""
+    if low == 0:
+        return ("positive" if interval[0] == "(" else "not negative") + finite
+    return f"at least {low:g}{finite}"

@@ -1,0 +1,432 @@
+"""The kinds of named things, a row each, and what names stand for: built-in things, or a user's ``FILE.py:NAME``.
+
+What Python handed over without a name, such as a function of a notebook, is a user's thing, too: ``DIGEST.pkl:NAME``, a
+file that `fedreach.experiment.naming` wrote. As a ``.py`` file, such a file is code: read those only that you trust.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import pickle
+import re
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from fedreach._util.errors import RELATIVE, ConfigError, nearest
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of named thing: all that is said about it, but for what its things do.
+
+    Things are named ``"module:NAME"`` and imported when they are looked into, and not before.
+    """
+
+    table: str  # of the built-in ones, by name
+    meaning: str = ""  # a sentence for people
+    protocol: str = ""  # that each follows; "" where they are no parts of a federation
+    also: Mapping[str, str] = field(default_factory=dict)  # method -> the protocol that a part with it follows, too
+    known_by: tuple[str, ...] = ()  # methods by which a part is seen to be of this kind
+    function: str = ""  # what makes a part of a plain function; "" where functions are no parts
+    handed: tuple[str, ...] = ()  # what functions are handed by position, whatever they call it
+    given: tuple[str, ...] = ()  # what is handed in by name
+    path: tuple[str, ...] | None = None  # tables of an experiment above its key; None: it has none
+    default: str | None = None  # of a part of [method]
+    checks: str = ""  # module of the checks that its parts must pass; "" if it has none
+    users_own: bool = True  # may be "FILE.py:NAME"
+    together: str = ""  # what refuses several that do not go together; "" where nothing does
+    unknown: str = ""  # said where nothing is called so, nor nearly so
+
+
+PROTOCOLS, CHECKS, METHOD = "fedreach.federation.base", "fedreach.testing.checks", ("method",)
+
+KINDS: Mapping[str, Kind] = {
+    "data": Kind(
+        "fedreach.data.sets:LOADERS",
+        "Whose examples: a data set, or data of your own.",
+        given=("place", "source"),
+        path=(),
+    ),
+    "partition": Kind(
+        "fedreach.data.partition:PARTITIONS",
+        "Which client holds which example.",
+        handed=("labels", "num_clients", "rng"),
+        given=("owners",),
+        path=(),
+    ),
+    "noise": Kind(
+        "fedreach.data.noise:NOISES",
+        "Which training labels are wrong; those of held-out and test data stay true.",
+        handed=("labels", "rng"),
+        given=("kind", "num_classes", "partition"),
+        path=(),
+        users_own=False,
+    ),
+    "shift": Kind(
+        "fedreach.data.shifts:SHIFTS",
+        "How unseen clients differ from the participants in more than their classes.",
+        "fedreach.data.shifts:Shift",
+        path=(),
+    ),
+    "participation": Kind(
+        "fedreach.federation.participation:PARTICIPATIONS",
+        "Which participants can be reached in a round, and whose replies arrive.",
+        "fedreach.federation.participation:Participation",
+        also={"replies": "fedreach.federation.participation:LosesReplies"},
+        known_by=("available",),
+        path=("population",),
+        checks=f"{CHECKS}.participation",
+    ),
+    "model": Kind(
+        "fedreach.engines.models.networks:MODELS", "What is trained.", given=("sample_shape", "num_classes"), path=()
+    ),
+    "augmentation": Kind(
+        "fedreach.federation.augmentations:AUGMENTATIONS",
+        "How the inputs of clients' training batches are changed at random; in the engine `sequential`.",
+        "fedreach.federation.augmentations:Augmentation",
+        known_by=("augment",),
+        function="fedreach.federation.augmentations:FunctionAugmentation",
+        handed=("inputs",),
+        path=(),
+    ),
+    "selection": Kind(
+        "fedreach.federation.selection:SELECTIONS",
+        "Who trains in a round.",
+        f"{PROTOCOLS}:SelectionPolicy",
+        also={"clusters": f"{PROTOCOLS}:Clustering"},
+        known_by=("select", "observe"),
+        function="fedreach.federation.selection:FunctionSelection",
+        handed=("view", "k", "rng"),
+        path=METHOD,
+        default="uniform",
+        checks=f"{CHECKS}.selection",
+    ),
+    "weighting": Kind(
+        "fedreach.federation.weighting:WEIGHTINGS",
+        "How much each report counts.",
+        f"{PROTOCOLS}:Weighting",
+        also={"raw": f"{PROTOCOLS}:ClientsOwn", "mean_scale": f"{PROTOCOLS}:ScalesMean"},
+        known_by=("weights",),
+        function="fedreach.federation.weighting:FunctionWeighting",
+        handed=("reports",),
+        path=METHOD,
+        default="by_examples",
+        checks=f"{CHECKS}.weighting",
+    ),
+    "solver": Kind(
+        "fedreach.federation.solvers:SOLVERS",
+        "How a client trains.",
+        f"{PROTOCOLS}:LocalSolver",
+        also={"prepare": f"{PROTOCOLS}:MemorySolver"},
+        known_by=("correct",),
+        path=METHOD,
+        default="fedavg",
+        checks=f"{CHECKS}.solver",
+    ),
+    "server": Kind(
+        "fedreach.federation.server:SERVERS",
+        "What the server does with the mean update, and what it adds of its own.",
+        f"{PROTOCOLS}:ServerStep",
+        also={"trains": f"{PROTOCOLS}:ServerTrains", "tunes": f"{PROTOCOLS}:ServerTunes"},
+        known_by=("apply",),
+        path=METHOD,
+        default="average",
+        checks=f"{CHECKS}.server",
+    ),
+    "aggregation": Kind(
+        "fedreach.federation.aggregation:AGGREGATIONS",
+        "How reports become one.",
+        f"{PROTOCOLS}:Aggregator",
+        known_by=("combine",),
+        path=METHOD,
+        default="mean",
+        checks=f"{CHECKS}.aggregation",
+    ),
+    "loss": Kind(
+        "fedreach.federation.losses:LOSSES",
+        "What a client makes small.",
+        f"{PROTOCOLS}:Loss",
+        also={
+            "shift": f"{PROTOCOLS}:ShiftsOutputs",
+            "objective": "fedreach.federation.base:Objective",
+            "keep": "fedreach.federation.base:RemembersClients",
+        },
+        known_by=("per_example",),
+        function="fedreach.federation.losses:FunctionLoss",
+        handed=("outputs", "targets"),
+        path=METHOD,
+        default="cross_entropy",
+        checks=f"{CHECKS}.loss",
+    ),
+    "serving": Kind(
+        "fedreach.federation.adaptation:SERVINGS",
+        "What a client that never took part does with the model before it predicts.",
+        f"{PROTOCOLS}:Serving",
+        also={
+            "with_prior": f"{PROTOCOLS}:KnowsPrior",
+            "with_labels": f"{PROTOCOLS}:LearnsLabels",
+            "learn_labels": f"{PROTOCOLS}:LearnsMoreLabels",
+            "update_many": f"{PROTOCOLS}:ServesMany",
+            "predict_online": f"{PROTOCOLS}:ServesOnline",
+            "possible": f"{PROTOCOLS}:KnowsPossibleSums",
+        },
+        known_by=("contribute", "predict"),
+        path=METHOD,
+        default="none",
+        checks=f"{CHECKS}.serving",
+    ),
+    "label_statistics": Kind(
+        "fedreach.federation.labels:LABEL_STATISTICS",
+        "What the server is told of clients' labels.",
+        f"{PROTOCOLS}:LabelStatistics",
+        also={"possible": f"{PROTOCOLS}:KnowsPossibleLabels"},
+        known_by=("release",),
+        path=METHOD,
+        default="exact",
+        checks=f"{CHECKS}.label_statistics",
+    ),
+    "allocation": Kind(
+        "fedreach.wireless.rules:RULES",
+        "Who gets which share of the band, and which CPU frequency.",
+        "fedreach.wireless.rules:AllocationRule",
+        known_by=("allocate",),
+        path=METHOD,
+        checks=f"{CHECKS}.allocation",
+    ),
+    "measurement": Kind(
+        "fedreach.federation.measurements:MEASUREMENTS",
+        "A number that a client measures of its own examples and reports.",
+        f"{PROTOCOLS}:Measurement",
+        known_by=("measure",),
+        checks=f"{CHECKS}.measurement",
+    ),
+    "metric": Kind(
+        "fedreach.evaluation.metrics:METRICS",
+        "How predictions are scored.",
+        "fedreach.evaluation.metrics:Metric",
+        known_by=("of",),
+        function="fedreach.evaluation.metrics:FunctionMetric",
+        handed=("y_true", "scores"),
+        checks=f"{CHECKS}.metric",
+        together="fedreach.evaluation.metrics:further_metrics",
+        unknown=" FedReach classifies; there is no regression to score.",
+    ),
+    "radio": Kind(
+        "fedreach.wireless.radio:RADIOS",
+        "Channels, devices and prices: what a round's seconds and joules come from.",
+        "fedreach.wireless.radio:Radio",
+        path=(),
+    ),
+    "tracker": Kind(
+        "fedreach.runs.trackers:TRACKERS",
+        "Who else is told of a run as it goes on, in `run.trackers` or by `--track`; no number depends on it.",
+        "fedreach.runs.callbacks:Callback",
+    ),
+    "engine": Kind("fedreach.engines:ENGINES", "What computes the training; decisions do not depend on it."),
+}
+"""All kinds, in the order in which they are listed."""
+
+VERIFIED = tuple(kind for kind, row in KINDS.items() if row.checks)
+"""Kinds that have checks."""
+
+
+class NameTable(Mapping[str, Any]):
+    """Names of built-in things; each is imported when it is looked up.
+
+    Args:
+        package: Where they are.
+        rows: Name -> ``"module:NAME"``, the module within the package.
+
+    Example:
+        >>> NameTable("fedreach.federation.selection", uniform="uniform:Uniform")["uniform"]
+        <class 'fedreach.federation.selection.random.Uniform'>
+    """
+
+    def __init__(self, package: str, **rows: str) -> None:
+        self._where = {name: f"{package}.{row}" for name, row in rows.items()}
+
+    def __getitem__(self, name: str) -> Any:
+        return imported(self._where[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._where)
+
+    def __len__(self) -> int:
+        return len(self._where)
+
+
+@cache
+def imported(where: str) -> Any:
+    """Return what ``"module:NAME"`` stands for."""
+    module, _, name = where.partition(":")
+    return vars(importlib.import_module(module))[name]
+
+
+def table(kind: str) -> Mapping[str, Any]:
+    """Return the built-in things of a kind by name."""
+    found: Mapping[str, Any] = imported(KINDS[kind].table)
+    return found
+
+
+def paragraph(thing: Any, heading: str) -> str:
+    """Return the paragraph of a thing's docstring that begins with this word, on one line; "" where there is none.
+
+    Args:
+        thing: Whatever has a docstring.
+        heading: A regular expression, without the colon.
+    """
+    text = inspect.getdoc(thing) or ""
+    found = re.search(rf"^{heading}:\s*(.*?)(?:\n\n|\Z)", text, re.DOTALL | re.MULTILINE)
+    return " ".join(found[1].split()) if found else ""
+
+
+def find(kind: str, name: str, base: Path) -> Callable[..., Any]:
+    """Return what a name stands for.
+
+    Args:
+        kind: A key of `KINDS`.
+        name: A built-in name, ``FILE.py:NAME`` with a path relative to `base`, or ``module:NAME``.
+        base: Folder of the experiment file.
+
+    Raises:
+        ConfigError: If there is no such thing.
+    """
+    row = KINDS[kind]
+    if ":" in name and row.users_own:
+        found = load_users(name, base)
+        if not callable(found):
+            raise ConfigError(f"{name!r} must be a class or a function; got {type(found).__name__}.")
+        result: Callable[..., Any] = found
+        return result
+    known = table(kind)
+    if name not in known:
+        hint = nearest(name, known)
+        hint += row.unknown if hint.startswith(" Known") else ""
+        hint += " Your own: 'FILE.py:NAME'." if row.users_own else ""
+        raise ConfigError(f"there is no {kind} {name!r}.{hint}")
+    thing: Callable[..., Any] = known[name]
+    return thing
+
+
+def wrapper(kind: str, target: Callable[..., Any]) -> Callable[..., Any] | None:
+    """Return what makes a part of this plain function; None where it is none, or needs nothing of the sort."""
+    row = KINDS[kind]
+    is_part = inspect.isclass(target) or isinstance(target, Instance)
+    return imported(row.function) if row.function and not is_part else None
+
+
+def given(kind: str, name: str, target: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the arguments of a callable that FedReach hands in itself, so that they are no options.
+
+    Raises:
+        ConfigError: If it takes fewer arguments than it is called with, or does not tell them.
+    """
+    row = KINDS[kind]
+    handed = row.handed if not (inspect.isclass(target) or isinstance(target, Instance)) else ()
+    try:
+        parameters = inspect.signature(target).parameters.values()
+    except ValueError as error:  # of some that are written in C
+        raise ConfigError(
+            f"{name!r} does not tell its arguments: {error}. Wrap it in a function of your own."
+        ) from error
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return row.given
+    taken = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if len(taken) < len(handed):
+        raise ConfigError(f"{name!r} must take the arguments ({', '.join(handed)}); it takes ({', '.join(taken)}).")
+    return (*taken[: len(handed)], *row.given)
+
+
+FILES = (".py", ".pkl")  # with things of users
+SHORT = 12  # hex digits of a digest in the name of what Python handed over
+BY_CONTENT = re.compile(rf"[^/]*-[0-9a-f]{{{SHORT}}}(/own\.json|\.pkl:.*)$")
+"""Such names, of data and of things: the same content in another folder is the same."""
+KEPT: dict[Path, Any] = {}
+"""Things of ``.pkl`` files that this process wrote or is about to write: they are not read again."""
+KNOWN_BY_FILE: dict[str, str] = {}
+"""Of ``.pkl`` files that this process named, why the whole file of the code counts, where it does."""
+
+
+@dataclass(frozen=True)
+class Instance:
+    """Stands for a part that was made already, where its class would stand otherwise."""
+
+    part: Any
+
+    def __call__(self) -> Any:
+        return self.part
+
+
+@cache
+def is_installed(place: str) -> bool:
+    """Say whether a file or folder belongs to Python or to an installed package, and so is nobody's own code."""
+    paths = sysconfig.get_paths()
+    roots = {Path(paths[key]).resolve() for key in ("stdlib", "platstdlib", "purelib", "platlib")}
+    path = Path(place).resolve()
+    by_others = {".zip", "site-packages", "dist-packages"} & {path.suffix, *path.parts}  # a user's, or a system's
+    return bool(by_others) or any(path.is_relative_to(root) for root in roots)
+
+
+def code_file(name: str, base: Path) -> Path | None:
+    """Return the file behind ``FILE.py:NAME`` or ``module:NAME``; None for other names and where there is none."""
+    where = name.rpartition(":")[0]
+    if where.endswith(FILES):
+        return (base / where).resolve()
+    try:
+        spec = importlib.util.find_spec(where) if where else None
+    except (ImportError, ValueError):
+        return None
+    return Path(spec.origin).resolve() if spec is not None and spec.origin else None
+
+
+def base_of(name: str, *folders: Path) -> Path:
+    """Return the first of some folders that holds the file behind a name; the first one where none does.
+
+    Example:
+        >>> base_of("uniform", Path("here"), Path("there"))
+        PosixPath('here')
+    """
+    where = name.rpartition(":")[0]
+    holding = (folder for folder in folders if where.endswith(FILES) and (folder / where).is_file())
+    return next(holding, folders[0])
+
+
+def load_users(name: str, base: Path) -> Any:
+    """Return what ``FILE.py:NAME`` or ``module:NAME`` stands for, or say what is wrong with it."""
+    where, _, attribute = name.rpartition(":")
+    if not where or not attribute:
+        raise ConfigError(f"{name!r} must be 'FILE.py:NAME' or 'module:NAME'.")
+    path = (base / where).resolve()
+    if path in KEPT:
+        return KEPT[path]
+    if where.endswith(FILES) and not path.is_file():
+        raise ConfigError(f"{name!r}: there is no file {path}. {RELATIVE}")
+    try:
+        if where.endswith(".pkl"):
+            return pickle.loads(path.read_bytes())
+        module = _from_file(path, path.read_bytes()) if where.endswith(".py") else importlib.import_module(where)
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"{name!r} cannot be imported: {type(error).__name__}: {error}.") from error
+    if not hasattr(module, attribute):
+        public = [key for key, value in vars(module).items() if not key.startswith("_") and callable(value)]
+        raise ConfigError(f"{name!r}: {path.name} has no {attribute!r}.{nearest(attribute, public)}")
+    return getattr(module, attribute)
+
+
+@cache
+def _from_file(path: Path, content: bytes) -> Any:
+    module_name = f"fedreach_user_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    assert spec is not None  # a .py file always has a loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    exec(compile(content, path, "exec"), vars(module))  # not by its loader, which may take what stood there before
+    return module

@@ -1,0 +1,99 @@
+"""Random streams keyed by (seed, purpose, round, client).
+
+Generators are made here and nowhere else. A stream depends only on its key, so a round never depends on
+how it was executed: resume is exact, any number of workers gives the same numbers, and all methods of a
+comparison share partition, initial model and batch order.
+"""
+
+import hashlib
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedreach._util.arrays import AnyArray, Floats, Ints
+from fedreach._util.errors import ConfigError
+
+GAMMA = np.uint64(0x9E3779B97F4A7C15)  # of SplitMix64: 2^64 over the golden ratio
+
+
+def generator(seed: int, purpose: str, round_: int = 0, client: int = 0) -> np.random.Generator:
+    """Return the numpy generator of one purpose, round and client.
+
+    Args:
+        seed: Seed of the run, not negative.
+        purpose: What the numbers are for, such as ``"partition"`` or ``"batches"``.
+        round_: Round number; 0 outside rounds.
+        client: Client id; 0 where no single client is meant.
+
+    Example:
+        >>> a = generator(0, "select", round_=3)
+        >>> b = generator(0, "select", round_=3)
+        >>> bool(a.random() == b.random())
+        True
+    """
+    check_seed(seed)
+    key = (zlib.crc32(purpose.encode()), round_, client)
+    if (seed | round_ | client) >> 32:
+        sequence = np.random.SeedSequence(seed, spawn_key=key)
+    else:  # the words that numpy would make of these, in half the time: a round needs a generator for each client
+        sequence = np.random.SeedSequence(np.array((seed, 0, 0, 0, *key), np.uint32))
+    return np.random.Generator(np.random.Philox(sequence))
+
+
+def number_of(name: str) -> int:
+    """Return the number by which a client's name keys its streams.
+
+    A whole number stands for itself, so that a client without a name has the stream of the client that is called so.
+
+    Example:
+        >>> number_of("7"), number_of("007") > 2**63, number_of("north") == number_of("north")
+        (7, True, True)
+    """
+    if name.isascii() and name.isdecimal() and (len(name) == 1 or name[0] != "0") and len(name) < 19:
+        return int(name)
+    return 2**63 | int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+
+
+def uniforms(seed: int, purpose: str, clients: Sequence[int], sizes: Ints) -> Floats:
+    """Return so many numbers in [0, 1) for each client, one client's after the other's.
+
+    A client's numbers follow from seed, purpose and its own number, and more of them begin with fewer of them. They are
+    outputs of SplitMix64 (Steele et al., 2014), each client's from a state of its own: a generator for each of a
+    million clients would take a minute.
+
+    Example:
+        >>> uniforms(0, "held-out", [7, 2], np.array([2, 1])).round(3)
+        array([0.734, 0.092, 0.707])
+        >>> uniforms(0, "held-out", [2], np.array([3])).round(3)[0]
+        np.float64(0.707)
+    """
+    start = generator(seed, purpose).integers(2**64, dtype=np.uint64)
+    states = np.repeat(_mixed(start ^ _mixed(np.array(clients, np.uint64))), sizes)
+    rank = np.arange(len(states)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    numbers: AnyArray = _mixed(states + GAMMA * (rank + 1).astype(np.uint64))
+    return np.asarray((numbers >> np.uint64(11)) * 2.0**-53, np.float64)
+
+
+def _mixed(words: AnyArray) -> AnyArray:
+    """Return the output function of SplitMix64, a one-to-one map of 64-bit words that looks random."""
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: AnyArray = words ^ (words >> np.uint64(31))
+    return mixed
+
+
+def check_seed(seed: object) -> None:
+    """Raise ConfigError unless it is a whole number, not negative."""
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise ConfigError(f"seed must be a non-negative whole number; got {seed!r:.100}.")
+
+
+def torch_seed(seed: int, purpose: str, round_: int = 0, client: int = 0) -> int:
+    """Return a 63-bit seed for torch, from the same keys."""
+    return int(generator(seed, purpose, round_, client).integers(2**63 - 1))
+
+
+def fresh() -> np.random.Generator:
+    """Return a generator that nobody can repeat, for noise that hides something on a real client."""
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence()))

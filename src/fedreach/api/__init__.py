@@ -1,0 +1,1 @@
+"""The Python interface: compare, run, sweep, open."""

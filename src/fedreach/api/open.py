@@ -1,0 +1,100 @@
+"""Opening results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedreach._util.errors import RunFolderError
+from fedreach.api.comparison import RunAt, Study, clients_of, model_of, rounds_of
+from fedreach.runs.folder import RunFolder
+from fedreach.runs.schema import ComparisonRecord, RunRecord, SweepRecord
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from fedreach.api.sweep import Sweep
+    from fedreach.deploy.adapter import Which
+    from fedreach.deploy.model import TrainedModel
+
+
+def open(path: Path | str) -> Study | Sweep | Run:  # noqa: A001  # fedreach.open
+    """Return what a folder holds, whether Python or the command line made it.
+
+    Args:
+        path: Folder of a run (`Run`), a comparison (`Study`) or a sweep (`Sweep`).
+
+    Raises:
+        RunFolderError: If it holds none of them.
+
+    Example:
+        >>> open("runs/nowhere")
+        Traceback (most recent call last):
+        fedreach.RunFolderError: runs/nowhere holds no run, comparison or sweep: ...
+    """
+    folder = Path(path)
+    if (folder / SweepRecord.FILE).exists():
+        from fedreach.api.sweep import Sweep  # which loads torch, and a comparison is read without
+
+        return Sweep(folder)
+    if (folder / ComparisonRecord.FILE).exists():
+        return Study(folder)
+    if (folder / RunRecord.FILE).exists():
+        return Run(folder)
+    raise RunFolderError(
+        f"{folder} holds no run, comparison or sweep: {RunRecord.FILE}, {ComparisonRecord.FILE} and {SweepRecord.FILE} "
+        "not found. Name the folder that was given as `out`, or --out."
+    )
+
+
+class Run:
+    """One run, from its folder: its rounds, clients and model.
+
+    Args:
+        path: The run folder.
+
+    Raises:
+        RunFolderError: If it holds no run.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.record = RunFolder(self.path).required(RunRecord)
+
+    @property
+    def method(self) -> str:
+        """The method's name in its comparison; "run" of a run by itself."""
+        return self.record.method
+
+    @property
+    def seed(self) -> int:
+        """The seed."""
+        return self.record.seed
+
+    def rounds(self) -> pd.DataFrame:
+        """Return a row for each round, with the columns of `Study.rounds`."""
+        return rounds_of([self._at])
+
+    def clients(self) -> pd.DataFrame:
+        """Return a row for each client of each evaluation, with the columns of `Study.clients`."""
+        return clients_of([self._at])
+
+    def model(
+        self, which: Which = "last", *, cluster: int | None = None, base: Path | str | None = None
+    ) -> TrainedModel:
+        """Return the model, whole; see `fedreach.api.comparison.StudiedMethod.model` for the arguments."""
+        return model_of(self.path, which, cluster, self._kept, base)
+
+    @property
+    def _at(self) -> RunAt:
+        return RunAt(self.method, self.seed, self.path)
+
+    @property
+    def _kept(self) -> Path:
+        """The folder where components without names lie: of a run in a comparison or sweep, that of the whole."""
+        above: list[Path] = [folder for folder in self.path.resolve().parents if (folder / "parts").is_dir()]
+        own = (self.path / "parts").is_dir()
+        return self.path if own or not above else above[0]
+
+    def __repr__(self) -> str:
+        return f"Run({self.method}, seed {self.seed})"

@@ -1,0 +1,170 @@
+"""One run from Python."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import weakref
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedreach._util.processes import one_thread
+from fedreach.api.compare import Method, Part, PythonStudy, Table, ask
+from fedreach.api.comparison import model_of
+from fedreach.data.datasets import Dataset, Recipe
+from fedreach.data.federated import FederatedData
+from fedreach.deploy.adapter import Which
+from fedreach.deploy.model import TrainedModel
+from fedreach.experiment.load import named_after
+from fedreach.experiment.run import each_round_of
+from fedreach.runs.folder import RunFolder, json_line
+from fedreach.runs.schema import RoundRow
+
+
+def run(
+    data: FederatedData | Recipe | Dataset,
+    method: Method | Mapping[str, Any] | None = None,
+    *,
+    model: Part = "mlp",
+    rounds: int = 50,
+    cohort: int | None = None,
+    seed: int = 0,
+    metrics: Sequence[Part] = (),
+    out: Path | str | None = None,
+    local: Table = None,
+    population: Table = None,
+    augmentation: Part = None,
+    noise: Part = None,
+    shift: Part = None,
+    server_data: Table = None,
+    budget: Table = None,
+    radio: Part = None,
+    engine: Table = None,
+    evaluation: Table = None,
+    trackers: Sequence[Part] = (),
+) -> Loop:
+    """Return the rounds of one method, each of which is run when it is asked for.
+
+    Each row is a dictionary with the keys of ``rounds.jsonl``: who trained, what it cost, and how good the model then
+    was (``id_accuracy`` of participants' held-out data, ``unseen_accuracy``, ``participation_gap``, ...). The model is
+    evaluated after every round; ``evaluation={"every": 10}`` is quicker.
+
+    Args:
+        data: As for `fedreach.compare`; also what is not named here.
+        method: What is run. Default: FedAvg with clients drawn at random.
+        seed: Of all that is drawn.
+        out: A run folder, in which an interrupted run is gone on with; its rounds so far come first. Default: none is
+            kept.
+        trackers: Who else is told of the run, as for `fedreach.compare`; an object is told itself.
+
+    Example:
+        >>> import fedreach as fr
+        >>> data = fr.load("digits").partition("dirichlet_by_class", clients=20, alpha=0.3, participants=8)
+        >>> for row in fr.run(data, fr.Method(solver="scaffold"), rounds=2, cohort=4):
+        ...     print(row["round"], len(row["cohort"]), row["unseen_accuracy"] > 0)
+        1 4 True
+        2 4 True
+    """
+    folder = Path(tempfile.mkdtemp(prefix="fedreach-") if out is None else out)
+    question = ask(
+        data,
+        None,
+        method=method or {},
+        model=model,
+        metrics=metrics,
+        seeds=[seed],
+        cohort=cohort,
+        out=folder,
+        called="run",
+        name="run" if out is None else named_after(folder, "run"),
+        rounds=rounds,
+        local=local,
+        population=population,
+        augmentation=augmentation,
+        noise=noise,
+        shift=shift,
+        server_data=server_data,
+        budget=budget,
+        radio=radio,
+        engine=engine,
+        evaluation={"every": 1, **(evaluation or {})},
+        trackers=trackers,
+    )
+    return Loop(question if out is None else question.written(), folder, keep=out is not None)
+
+
+class Loop:
+    """The rounds of a run: iterate over it; what is stopped in between goes on where it was.
+
+    `folder` is the run folder. One that nobody named goes with this object, or at the end of a ``with`` block.
+    """
+
+    def __init__(self, question: PythonStudy, folder: Path, *, keep: bool) -> None:
+        self.question, self.folder = question, folder
+        self._rounds = _all(question, folder)
+        self._end = weakref.finalize(self, _end, self._rounds, None if keep else folder)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return self
+
+    def __next__(self) -> dict[str, Any]:
+        return next(self._rounds)
+
+    def model(self, which: Which | None = None, *, cluster: int | None = None) -> TrainedModel:
+        """Return the model once the rounds are over, as `fedreach.api.comparison.StudiedMethod.model` does."""
+        return model_of(self.folder, which, cluster, self.folder)
+
+    def close(self) -> None:
+        """Stop here: the rounds so far stand in the folder, if one was named, and another loop goes on with them."""
+        self._end()
+
+    def __enter__(self) -> Loop:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        e = self.question.experiment
+        return f"Loop({e.rounds} rounds of {e.name}, seed {e.seeds[0]})"
+
+
+def _end(rounds: Generator[dict[str, Any], None, None], folder: Path | None) -> None:
+    rounds.close()
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _all(question: PythonStudy, folder: Path) -> Generator[dict[str, Any], None, None]:
+    """Yield the rounds that were run before, and those that are run now."""
+    stored: list[dict[str, Any]] | None = RunFolder(folder).kept_rows(RoundRow.FILE)
+    for row in _new(question, folder):
+        if stored is not None:
+            yield from (each for each in stored if 0 < each["round"] < row.round)
+            stored = None
+        yield json.loads(json_line(row.to_json()))  # as it is stored
+    yield from (each for each in stored or () if each["round"])
+
+
+def _new(question: PythonStudy, folder: Path) -> Generator[RoundRow, None, None]:
+    """Yield the rounds that are run now; numeric libraries have one thread while they are."""
+    experiment = question.experiment
+    rounds = each_round_of(
+        experiment.resolved(),
+        seed=experiment.seeds[0],
+        folder=folder,
+        base=question.base,
+        method="run",
+        read=lambda builder: builder.dataset() if question.dataset is None else question.dataset,
+    )
+    try:
+        while True:
+            with one_thread():
+                row = next(rounds, None)
+            if row is None:
+                return
+            yield row
+    finally:
+        rounds.close()

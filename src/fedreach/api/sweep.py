@@ -1,0 +1,183 @@
+"""Sweeps from Python."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING, Any
+
+from fedreach._util.errors import ConfigError, RunFolderError, nearest
+from fedreach.api import terminal
+from fedreach.api.compare import Method, asked, compare, refuse_failed
+from fedreach.api.comparison import Study, framed, toml_of, write_bibliography
+from fedreach.data.datasets import Dataset, Recipe
+from fedreach.data.federated import FederatedData
+from fedreach.experiment.compare import sweep as sweep_all
+from fedreach.experiment.schema import in_words
+from fedreach.report.formats import to_text
+from fedreach.report.records import as_records
+from fedreach.report.sweep import Cell, Swept, tabulate_sweep, write_sweep_report
+from fedreach.runs.folder import RunFolder
+from fedreach.runs.schema import ComparisonRecord, SweepRecord
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def sweep(
+    data: FederatedData | Recipe | Dataset,
+    methods: Mapping[str, Method | Mapping[str, Any]],
+    settings: Mapping[str, Any],
+    **options: Any,
+) -> Sweep:
+    """Compare at each of several settings, and return the studies: one a setting.
+
+    The same as ``fedreach compare`` with a table ``[sweep]``. To have settings chosen instead of shown, hand `compare`
+    (or this) the argument `tune`.
+
+    Args:
+        data: As for `fedreach.compare`, as are `methods`.
+        settings: Option -> values, such as ``{"partition.alpha": [0.1, 1.0]}``, keys as in an experiment file; several
+            options make every combination. Or so many at random: ``{"samples": 20, "partition.alpha": {"least": 0.01,
+            "most": 10.0, "log": True}}``.
+        **options: All other arguments of `fedreach.compare`.
+
+    Raises:
+        ConfigError: If something is asked for that cannot be, and what else `fedreach.compare` raises.
+
+    Example:
+        >>> import tempfile
+        >>> import fedreach as fr
+        >>> data = fr.load("digits").partition("dirichlet_by_class", clients=20, alpha=0.3, participants=8)
+        >>> found = fr.sweep(data, {"uniform": {}}, {"partition.alpha": [0.1, 1.0]}, rounds=2, cohort=4,
+        ...     model="linear", out=tempfile.mkdtemp() + "/alphas", progress=False)
+        >>> found
+        Sweep(alphas: partition.alpha; 2 settings)
+        >>> found[0.1]
+        Study(alphas: uniform; 1 seed)
+    """
+    bound = inspect.signature(compare).bind(data, methods, **options)
+    bound.apply_defaults()
+    arguments = {key: value for key, value in bound.arguments.items() if key not in ("data", "methods")}
+    question, out = asked(data, methods, "sweep", sweep=settings, **arguments)
+    quiet = not arguments["progress"]
+    with terminal.compare_progress(quiet=quiet) as shown:
+        begin = terminal.Beginning(question.experiment, question.federated, quiet=quiet)
+        status = sweep_all(
+            question.experiment,
+            out=out,
+            base=question.base,
+            workers=arguments["workers"],
+            callbacks=[begin, *shown],
+            add_seeds=arguments["add_seeds"],
+            redo=arguments["redo"],
+        )
+    refuse_failed(status, out)
+    return Sweep(out)
+
+
+class Sweep:
+    """The studies of a sweep, from their folders: ``sweep[0.1]``, or ``sweep["partition.alpha = 0.1"]``, is one.
+
+    Args:
+        path: Of the folder, whether Python or ``fedreach compare`` made it.
+
+    Raises:
+        RunFolderError: If there is no sweep.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        record = RunFolder(self.path).read(SweepRecord)
+        if record is None:
+            raise RunFolderError(
+                f"There is no sweep in {self.path}: no {SweepRecord.FILE}. fedreach.open opens a study."
+            )
+        self.record = record
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self.record.name
+
+    @cached_property
+    def studies(self) -> dict[str, Study]:
+        """The studies that have begun, by their settings in words."""
+        found = zip(self.record.settings, self.record.cells, strict=True)
+        return {
+            in_words(setting): Study(self.path / cell, self.path)
+            for setting, cell in found
+            if (self.path / cell / ComparisonRecord.FILE).exists()
+        }
+
+    @cached_property
+    def swept(self) -> Swept:
+        """All numbers of the page."""
+        by_words = {in_words(setting): setting for setting in self.record.settings}
+        cells = [
+            Cell(by_words[words], study.path, study.path / "report" / "index.html", study.analysis)
+            for words, study in self.studies.items()
+        ]
+        return Swept(self.record, tuple(cells), tuple(self.record.settings))
+
+    def table(self) -> pd.DataFrame | list[dict[str, Any]]:
+        """Return a row of numbers for each setting and method, as `Study.table` does for a method."""
+        rows = [{**cell.setting, **row} for cell in self.swept.cells for row in as_records(cell.analysis)]
+        return framed(rows)
+
+    def rounds(self) -> pd.DataFrame:
+        """Return the rounds of all comparisons, as `Study.rounds` does, after a column for each option that varies."""
+        return self._joined({words: study.rounds() for words, study in self.studies.items()})
+
+    def clients(self) -> pd.DataFrame:
+        """Return the clients of all comparisons, as `Study.clients` does, likewise."""
+        return self._joined({words: study.clients() for words, study in self.studies.items()})
+
+    def _joined(self, frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+        import pandas  # which the frames are of
+
+        by_words = {in_words(setting): setting for setting in self.record.settings}
+        for words, frame in frames.items():
+            for place, (key, value) in enumerate(by_words[words].items()):
+                frame.insert(place, key, [value] * len(frame))
+        return pandas.concat(frames.values(), ignore_index=True) if frames else pandas.DataFrame()
+
+    def page(self, *formats: str) -> Path:
+        """Write the page, and those of its studies, and return its path; `formats` as for `Study.page`."""
+        return write_sweep_report(self.path, self.path, formats=formats).page
+
+    def paper(self, width: str | float = "single", *formats: str) -> Path:
+        """Write figures along what was swept for a paper, and return their folder; as `Study.paper` does."""
+        written = write_sweep_report(self.path, self.path, formats=formats, paper=width)
+        for cell in written.swept.cells[:1]:  # methods are the same in all of them
+            write_bibliography(cell.analysis.comparison, written.paper[0].parent)
+        return written.paper[0].parent
+
+    def to_toml(self, path: Path | str | None = None) -> str:
+        """Return the sweep as a TOML file, as `Study.to_toml` does."""
+        return toml_of(self.record.config, self.path, path)
+
+    def __getitem__(self, setting: Any) -> Study:
+        words = setting if isinstance(setting, str) else in_words(setting) if isinstance(setting, Mapping) else ""
+        if not words or (words not in self.studies and len(self.record.keys) == 1):
+            words = in_words({self.record.keys[0]: setting})
+        if words not in self.studies:
+            raise ConfigError(f"There is no setting {setting!r} in this sweep." + nearest(words, [*self.studies]))
+        return self.studies[words]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.studies)
+
+    def __len__(self) -> int:
+        return len(self.studies)
+
+    def __repr__(self) -> str:
+        many = len(self.record.settings)
+        return f"Sweep({self.name}: {', '.join(self.record.keys)}; {many} setting{'s' * (many != 1)})"
+
+    def __str__(self) -> str:
+        """Return the table, as wide as the terminal."""
+        return to_text(tabulate_sweep(self.swept), get_terminal_size((120, 0)).columns)

@@ -1,0 +1,689 @@
+"""A partition as an assignment of examples to clients, and its statistics."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import json
+import math
+import operator
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedreach._util.arrays import AnyArray, Floats, Ints
+from fedreach._util.errors import ConfigError, DataError, PartError, nearest
+from fedreach._util.limits import check_memory
+from fedreach._util.streams import generator
+from fedreach.data.checks import read_npz
+
+# -------------------- What partitioners share: checks of their arguments, exact arithmetic, and random steps
+
+
+def ordered_by(groups: Ints) -> Ints:
+    """Return the stable order that sorts `groups`."""
+    # numpy sorts keys of up to 16 bits by radix, several times faster than wider ones.
+    return np.argsort(groups.astype(np.min_scalar_type(int(groups.max(initial=0)))), kind="stable")
+
+
+def shuffled_by(groups: Ints, rng: np.random.Generator) -> Ints:
+    """Return all indices, group after group, in random order within each group."""
+    mixed = rng.permutation(groups.size)
+    return mixed[ordered_by(groups[mixed])]
+
+
+def rank_in_run(sizes: Ints) -> Ints:
+    """Return 0, 1, ..., size - 1 for each run of the given sizes, one run after the other."""
+    return np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+
+
+def drawn_from_each(groups: Ints, take: Ints, rng: np.random.Generator) -> Ints:
+    """Draw take[g] members of each group g at random, without replacement; return their indices.
+
+    Example:
+        >>> groups = np.array([0, 0, 1, 1, 1])
+        >>> drawn = drawn_from_each(groups, np.array([0, 2]), np.random.default_rng(0))
+        >>> groups[drawn]
+        array([1, 1])
+    """
+    sizes = np.bincount(groups, minlength=take.size)
+    return shuffled_by(groups, rng)[rank_in_run(sizes) < np.repeat(take, sizes)]
+
+
+def classes_of(labels: Ints) -> tuple[Ints, Ints]:
+    """Return (n,) indices of the classes that occur, counted from 0, and their (C,) sizes, all positive.
+
+    A class without samples needs no share: a symmetric Dirichlet vector renormalised over some of its entries is
+    again symmetric Dirichlet with the same alpha.
+    """
+    _, classes, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    return classes.astype(np.int64), sizes.astype(np.int64)
+
+
+def log_dirichlet(alpha: float, shape: tuple[int, int], rng: np.random.Generator) -> Floats:
+    """Draw rows ~ Dir(alpha * 1), as logarithms up to a constant per row.
+
+    Dir(alpha) is a row of independent Gamma(alpha) draws over their sum, and Gamma(alpha) has the law of
+    Gamma(alpha + 1) * U**(1 / alpha) (Marsaglia and Tsang 2000). In logarithms,
+    log G(alpha + 1) - E / alpha with E ~ Exp(1), it is finite for every alpha, where Gamma(1e-6) underflows to 0.
+    """
+    return np.asarray(np.log(rng.standard_gamma(alpha + 1, shape)) - rng.standard_exponential(shape) / alpha)
+
+
+def normalised(logs: Floats) -> Floats:
+    """Return the rows exp(logs) / sum(exp(logs)); the largest entry never underflows."""
+    weights = np.exp(logs - logs.max(axis=1, keepdims=True))
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+
+
+def deal(classes: Ints, counts: Ints, rng: np.random.Generator) -> Ints:
+    """Hand client k counts[k, c] random samples of class c, (N, C) in all; return the (n,) owner of each sample."""
+    num_clients, num_classes = counts.shape
+    owner = np.empty(classes.size, dtype=np.int64)
+    owner[shuffled_by(classes, rng)] = np.repeat(np.tile(np.arange(num_clients), num_classes), counts.T.ravel())
+    return owner
+
+
+def topped_up(owner: Ints, num_clients: int, min_size: int, rng: np.random.Generator) -> tuple[Ints, int]:
+    """Move samples from the largest clients to those below `min_size`; return the owners and how many moved.
+
+    One pass, always enough (`raised_sizes`): the largest clients give random samples until they stand at one common
+    level, and the samples given are dealt at random to the clients in need. Other clients keep exactly what they have.
+    """
+    sizes = np.bincount(owner, minlength=num_clients)
+    gain = raised_sizes(sizes, min_size) - sizes
+    if not gain.any():
+        return owner, 0
+    moved = rng.permutation(drawn_from_each(owner, np.maximum(-gain, 0), rng))
+    owner = owner.copy()
+    owner[moved] = np.repeat(np.arange(num_clients), np.maximum(gain, 0))
+    return owner, int(moved.size)
+
+
+def rounded_sizes(raw: Floats, total: int) -> Ints:
+    """Round the (N,) shares raw_k / sum(raw) * total, raw_k >= 0, to whole numbers that add up to `total`.
+
+    Largest remainders: every share is rounded down and the samples left over go, one each, to the largest
+    fractional parts (ties: lowest index first). Each size is therefore within one of its share. FedDyn's code
+    hands all that is left over, about N/2 samples, to client 0: with 10,000 clients of 100 samples that client
+    would hold 50 times what the others hold.
+
+    Example:
+        >>> rounded_sizes(np.array([1.0, 1.0, 1.0]), 11)
+        array([4, 4, 3])
+    """
+    shares = raw / raw.sum() * total
+    sizes: Ints = np.floor(shares).astype(np.int64)
+    sizes[np.argsort(sizes - shares, kind="stable")[: total - sizes.sum()]] += 1
+    return sizes
+
+
+def filled_evenly(capacities: Ints, total: int) -> Ints:
+    """Pour `total` units into (N,) vessels, which hold as many or more, as evenly as their capacities allow.
+
+    x_k = min(capacity_k, L) with the largest whole level L that `total` reaches; the units that are left raise the
+    largest vessels by one (ties: lowest index first).
+
+    Example:
+        >>> filled_evenly(np.array([2, 9, 5, 7]), 16)
+        array([2, 5, 4, 5])
+    """
+    ascending = np.sort(capacities)
+    below = np.cumsum(ascending) - ascending  # what the smaller vessels hold once they are full
+    rest = np.arange(capacities.size, 0, -1)  # vessels at least as large
+    full = int(np.count_nonzero(below + ascending * rest <= total))
+    if full == capacities.size:
+        return capacities.copy()
+    level, left = divmod(int(total - below[full]), int(rest[full]))
+    filled = np.minimum(capacities, level)
+    filled[np.argsort(-capacities, kind="stable")[:left]] += 1
+    return filled
+
+
+def raised_sizes(sizes: Ints, min_size: int) -> Ints:
+    """Lift every size to `min_size` and cut the largest sizes down to one common level to pay for it.
+
+    The (N,) sizes must sum to N * min_size or more.
+
+    Example:
+        >>> raised_sizes(np.array([0, 9, 3, 8, 1]), 2)
+        array([2, 7, 3, 7, 2])
+    """
+    owed = np.maximum(min_size - sizes, 0).sum()
+    # The level cannot fall below min_size: cutting all the way down to it frees sum - (N min_size - owed) >= owed.
+    return np.maximum(filled_evenly(sizes, int(sizes.sum() - owed)), min_size)
+
+
+ALPHA_RANGE = (1e-100, 1e100)  # outside it exp() and log() of the Dirichlet draws leave the floating-point range
+
+
+DRAWN = 3  # tables that `log_dirichlet` holds at once: the logarithms, and the two that are subtracted from them
+
+
+def check_table(num_clients: int, num_classes: int, at_once: int = 1) -> None:
+    """Refuse tables of N clients x C classes that memory does not hold: 8 N C bytes each, so many at once."""
+    check_memory(
+        f"A table of {num_clients} clients x {num_classes} classes",
+        8 * num_clients * num_classes * at_once,
+        "Lower the number of clients, or number the classes from 0 without gaps, as "
+        "np.unique(y, return_inverse=True) does.",
+        DataError,
+    )
+
+
+def checked_labels(labels: ArrayLike) -> Ints:
+    """Return the class labels as an (n,) int64 array: at least one, whole numbers, none negative."""
+    array = np.asarray(labels)
+    if array.dtype.kind == "f" and array.size:
+        raise DataError(
+            "labels must be classes, and these are numbers to predict. Divide such data by the partition 'iid' or "
+            "'natural', or by your own function."
+        )
+    if array.ndim > 1 and array.dtype.kind in "iu":
+        raise DataError(
+            "labels must be one class a sample, and these stand at every position. Divide such data by the partition "
+            "'iid' or 'natural', or by your own function."
+        )
+    if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu":
+        raise DataError(
+            "labels must be a one-dimensional array with one whole number per sample; "
+            f"got shape {array.shape}, dtype {array.dtype}. Pass the class index of each training sample."
+        )
+    if array.min() < 0:
+        raise DataError(f"labels must not be negative; got {array.min()}. Number the classes from 0.")
+    return array.astype(np.int64)
+
+
+def checked_count(name: str, value: Any, low: int) -> int:
+    """Return `value` as an int that is at least `low`."""
+    try:
+        count = operator.index(value)
+    except TypeError:
+        count = low - 1
+    if isinstance(value, bool) or count < low:
+        raise ConfigError(f"{name} must be a whole number, at least {low}; got {value!r}.")
+    return count
+
+
+def checked_number(name: str, value: Any, low: float, high: float) -> float:
+    """Return `value` as a finite float in [low, high]."""
+    try:
+        number = math.nan if isinstance(value, str | bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not low <= number <= high:  # false for nan as well
+        raise ConfigError(f"{name} must be a number from {low:g} to {high:g}; got {value!r}.")
+    return number
+
+
+def check_generator(rng: Any) -> None:
+    """Refuse seeds and global modules: the caller owns the stream."""
+    if not isinstance(rng, np.random.Generator):
+        raise ConfigError(
+            f"rng must be a numpy Generator; got {type(rng).__name__}. "
+            "Use fedreach._util.streams.generator(seed, 'partition')."
+        )
+
+
+def checked_arguments(labels: ArrayLike, num_clients: Any, rng: Any, *, any_targets: bool = False) -> tuple[Ints, int]:
+    """Return what every partitioner is handed: (n,) labels and the number of clients, and look at the generator.
+
+    With `any_targets` labels may be numbers, or stand at every position: then only how many there are is told.
+    """
+    check_generator(rng)
+    targets = np.asarray(labels)
+    numbers = targets.dtype.kind == "f" and targets.ndim in (1, 2)
+    uncounted = any_targets and len(targets) and (numbers or (targets.dtype.kind in "iu" and targets[:1].size > 1))
+    classes = np.zeros(len(targets), np.int64) if uncounted else checked_labels(labels)
+    clients = checked_count("num_clients", num_clients, 1)
+    check_table(clients, 1)  # where each of them begins
+    return classes, clients
+
+
+def check_enough(num_samples: int, num_clients: int, min_size: int) -> None:
+    """Refuse a partition in which not every client can hold `min_size` samples."""
+    if num_samples < num_clients * min_size:
+        raise DataError(
+            f"{num_clients} clients with at least min_size = {min_size} samples need {num_clients * min_size} samples; "
+            f"there are {num_samples}. Lower the number of clients, or min_size where the partition has that option."
+        )
+
+
+# -------------------- A partition: which client holds which sample
+
+FORMAT = "fedreach-partition/1"  # of the file: an .npz with a JSON header
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Each of n samples belongs to exactly one of N clients.
+
+    Client k holds the samples order[offsets[k] : offsets[k + 1]]. Within a client the indices are kept in increasing
+    order, whatever order they came in, so that one assignment has one representation and one digest. Where the data
+    set is sorted by class, so is a client: shuffle before cutting off a held-out part.
+
+    Raises:
+        DataError: If the samples are not covered exactly once, or the parameters are not JSON.
+
+    Example:
+        >>> p = Partition.from_owner([1, 0, 1, 1], num_clients=3, kind="natural")
+        >>> p.sizes, p[1], p.owner()
+        (array([1, 3, 0]), array([0, 2, 3]), array([1, 0, 1, 1]))
+        >>> p.label_counts([5, 0, 5, 1], num_classes=6)[1]
+        array([0, 1, 0, 0, 0, 2])
+    """
+
+    order: Ints  # (n,) sample indices grouped by client, each of 0 .. n-1 once; copied, then read-only
+    offsets: Ints  # (N + 1,) where each client begins; from 0 to n, never falling; copied, then read-only
+    kind: str  # name of the partitioner, as in `PARTITIONS`
+    parameters: Mapping[str, Any] = field(default_factory=dict)  # what it was called with and reports, as JSON
+
+    def __post_init__(self) -> None:
+        order, offsets = _whole("order", self.order), _whole("offsets", self.offsets)
+        n = order.size
+        if offsets.size < 2 or offsets[0] != 0 or offsets[-1] != n or (np.diff(offsets) < 0).any():
+            raise DataError(
+                f"offsets of a partition must run from 0 to its {n} samples without falling, one more than there are "
+                f"clients; got {offsets.size} of them: {offsets[:3]} .. {offsets[-3:]}. Use Partition.from_owner."
+            )
+        outside = order[(order < 0) | (order >= n)]
+        times = np.bincount(order[(order >= 0) & (order < n)], minlength=n)
+        if outside.size or (times != 1).any():
+            wrong = int(np.flatnonzero(times != 1)[0])
+            raise DataError(
+                f"order of a partition must hold each sample index from 0 to {n - 1} once; sample {wrong} occurs "
+                f"{times[wrong]} times and {outside.size} indices lie outside. Partition all samples again."
+            )
+        clients = np.repeat(np.arange(offsets.size - 1), np.diff(offsets))
+        order = order[np.lexsort((order, clients))]
+        try:
+            parameters = json.loads(json.dumps(dict(self.parameters), allow_nan=False))
+        except (TypeError, ValueError) as error:
+            raise DataError(f"parameters of a partition must be plain JSON values; {error}.") from error
+        for array in (order, offsets):
+            array.setflags(write=False)
+        for name, value in {"order": order, "offsets": offsets, "parameters": parameters}.items():
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def from_owner(
+        cls, owner: ArrayLike, num_clients: int, kind: str, parameters: Mapping[str, Any] | None = None
+    ) -> Self:
+        """Build a partition from the (n,) client of each sample, each from 0 to num_clients - 1."""
+        clients = _whole("owner", owner)
+        check_table(max(1, num_clients), 1)
+        if num_clients < 1 or clients.min(initial=0) < 0 or clients.max(initial=0) >= num_clients:
+            raise DataError(
+                f"owner must name clients from 0 to {num_clients - 1}; got {clients.min(initial=0)} to "
+                f"{clients.max(initial=0)}. Number the clients with numpy.unique(owner, return_inverse=True)."
+            )
+        sizes = np.bincount(clients, minlength=num_clients)
+        offsets = np.concatenate([[0], np.cumsum(sizes)])
+        return cls(np.argsort(clients, kind="stable"), offsets, kind, parameters or {})
+
+    @property
+    def num_clients(self) -> int:
+        """N, clients without samples included."""
+        return self.offsets.size - 1
+
+    @property
+    def num_samples(self) -> int:
+        """n."""
+        return self.order.size
+
+    @property
+    def sizes(self) -> Ints:
+        """(N,) number of samples of each client."""
+        return np.diff(self.offsets)
+
+    def __getitem__(self, client: int) -> Ints:
+        """Return the sample indices of one client, increasing; a read-only view."""
+        if not 0 <= client < self.num_clients:
+            raise IndexError(f"client must be from 0 to {self.num_clients - 1} in this partition; got {client}.")
+        return self.order[self.offsets[client] : self.offsets[client + 1]]
+
+    def owner(self) -> Ints:
+        """Return the (n,) client of each sample."""
+        owner = np.empty_like(self.order)
+        owner[self.order] = np.repeat(np.arange(self.num_clients), self.sizes)
+        return owner
+
+    def label_counts(self, labels: ArrayLike, num_classes: int) -> Ints:
+        """Return the (N, C) table of how many samples of each class each client holds; without classes C is 0.
+
+        Raises:
+            DataError: If there is not one label per sample, or a label is not below `num_classes`.
+        """
+        if num_classes == 0:  # targets are numbers
+            return np.zeros((self.num_clients, 0), np.int64)
+        classes = checked_labels(labels)
+        if classes.size != self.num_samples or classes.max() >= num_classes:
+            raise DataError(
+                f"labels must be one class below {num_classes} for each of the {self.num_samples} samples of this "
+                f"partition; got {classes.size} labels up to {classes.max()}. Pass the labels it was made from."
+            )
+        check_table(self.num_clients, num_classes)
+        cells = np.bincount(self.owner() * num_classes + classes, minlength=self.num_clients * num_classes)
+        return cells.reshape(self.num_clients, num_classes)
+
+    def digest(self) -> str:
+        """Return the sha256 of who holds what, in hex.
+
+        Equal exactly when the same clients hold the same samples; `kind` and `parameters` do not enter.
+        """
+        content = hashlib.sha256(b"fedreach partition")
+        for array in (self.offsets, self.order):
+            content.update(array.size.to_bytes(8, "little") + array.astype("<i8").tobytes())
+        return content.hexdigest()
+
+    def save(self, path: Path | str) -> None:
+        """Write the partition to one compressed .npz file; the same partition gives the same bytes.
+
+        Raises:
+            DataError: If the file cannot be written. What stood there before is then unchanged.
+        """
+        header = {"kind": self.kind, "parameters": self.parameters, "digest": self.digest()}
+        _write(Path(path), header, {"order": self.order, "offsets": self.offsets})
+
+    @classmethod
+    def load(cls, path: Path | str) -> Self:
+        """Read what `save` wrote, and check that it is whole.
+
+        Raises:
+            DataError: If the file is missing, damaged, altered, of another version, or not a partition.
+        """
+        header, arrays = _read(Path(path), ("order", "offsets"))
+        partition = cls(arrays["order"], arrays["offsets"], str(header.get("kind")), header.get("parameters") or {})
+        if header.get("digest") != partition.digest():
+            raise DataError(f"{path}: the samples of this partition were altered after it was saved. Make it again.")
+        return partition
+
+
+def _whole(name: str, values: ArrayLike) -> Ints:
+    array = np.asarray(values)
+    if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu":
+        raise DataError(
+            f"{name} of a partition must be a one-dimensional array of whole numbers, not empty; "
+            f"got shape {array.shape}, dtype {array.dtype}. Use Partition.from_owner."
+        )
+    return array.astype(np.int64)
+
+
+def _write(path: Path, header: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+    """Write beside `path` first and then rename, so that a half-written file is never taken for a whole one."""
+    text = json.dumps({"format": FORMAT, **header}, sort_keys=True).encode()
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            np.savez_compressed(file, header=np.frombuffer(text, np.uint8), **arrays)
+        part.replace(path)
+    except OSError as error:
+        raise DataError(f"{path}: the partition cannot be written ({error}). Choose another path.") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _read(path: Path, names: Sequence[str]) -> tuple[dict[str, Any], dict[str, AnyArray]]:
+    """Return the header and the named arrays, or a DataError that says what is wrong with the file."""
+    try:
+        with path.open("rb") as file:
+            stored = read_npz(file)
+            header = json.loads(stored["header"].tobytes())
+            found = header["format"]
+            arrays = {name: stored[name] for name in names} if found == FORMAT else {}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DataError(f"{path}: not a readable partition ({error}). Make or copy it again.") from error
+    if found != FORMAT:
+        raise DataError(f"{path}: written as {found!r}, and this version reads {FORMAT!r}. Make the partition again.")
+    return header, arrays
+
+
+# -------------------- Clients that hold no data, or too little: refuse, drop or merge, before round 1
+
+POLICIES = ("error", "drop", "merge")
+
+
+@dataclass(frozen=True, eq=False)
+class Renumbered:
+    """A partition without short clients, and where the former clients are in it."""
+
+    partition: Partition
+    new_id: Ints  # (N,) id that each former client now has; -1 where it was dropped
+
+
+def handle_empty(partition: Partition, policy: str, *, min_size: int = 1) -> Renumbered:
+    """Deal with the clients that hold fewer than `min_size` samples; by default, the empty ones.
+
+    - "error": refuse, with the ids in the message.
+    - "drop": leave them out. Only empty clients can be dropped, as every sample keeps a client.
+    - "merge": join the smallest client with the next smallest (ties: lowest id) until none is short. A merged client
+      stands where the lowest of its former ids stood.
+
+    The clients that remain keep their order and are numbered from 0 without gaps.
+
+    Raises:
+        DataError: With "error" if a client is short; with "drop" if a short client holds samples; with "merge" if all
+            samples together are fewer than `min_size`.
+        ConfigError: If the policy is unknown.
+
+    Example:
+        >>> three = Partition.from_owner([0, 2, 2], num_clients=3, kind="natural")
+        >>> handle_empty(three, "drop").new_id
+        array([ 0, -1,  1])
+        >>> handle_empty(three, "merge").new_id
+        array([0, 0, 1])
+    """
+    if policy not in POLICIES:
+        raise ConfigError(f"policy for empty clients is unknown: {policy!r}.{nearest(str(policy), POLICIES)}")
+    min_size = checked_count("min_size of handle_empty", min_size, 1)
+    sizes = partition.sizes
+    short = np.flatnonzero(sizes < min_size)
+    if short.size == 0:
+        return Renumbered(partition, np.arange(partition.num_clients))
+    if policy == "error":
+        raise DataError(
+            f"{short.size} of {partition.num_clients} clients hold fewer than {min_size} samples: "
+            f"clients {_listed(short)}. Choose the policy 'drop' or 'merge', or partition into fewer clients."
+        )
+    if policy == "drop":
+        holding = short[sizes[short] > 0]
+        if holding.size:
+            raise DataError(
+                f"only empty clients can be dropped; clients {_listed(holding)} hold {sizes[holding].sum()} samples, "
+                f"fewer than min_size = {min_size} each. Use the policy 'merge', or leave those samples out."
+            )
+        heads = np.where(sizes > 0, np.arange(partition.num_clients), -1)
+    else:
+        heads = _merged(sizes, min_size)
+    kept = np.unique(heads[heads >= 0])
+    new_id = np.where(heads >= 0, np.searchsorted(kept, heads), -1)
+    parameters = {**partition.parameters, "empty": policy, "empty_min_size": min_size}
+    owner = new_id[partition.owner()]
+    return Renumbered(Partition.from_owner(owner, int(kept.size), partition.kind, parameters), new_id)
+
+
+def _merged(sizes: Ints, min_size: int) -> Ints:
+    """Return the (N,) lowest id of the group in which each client ends."""
+    if sizes.sum() < min_size:
+        raise DataError(f"merge: all {sizes.sum()} samples together are below min_size = {min_size}. Lower min_size.")
+    heads = np.arange(sizes.size)
+    groups = [(int(size), client) for client, size in enumerate(sizes)]
+    heapq.heapify(groups)
+    while groups[0][0] < min_size:
+        (a, first), (b, second) = heapq.heappop(groups), heapq.heappop(groups)
+        head = min(first, second)
+        heads[max(first, second)] = head
+        heapq.heappush(groups, (a + b, head))
+    # A head always points to a lower id, so one pass upwards resolves every chain.
+    for client in range(heads.size):
+        heads[client] = heads[heads[client]]
+    return heads
+
+
+def _listed(clients: Ints, max_shown: int = 10) -> str:
+    shown = ", ".join(str(client) for client in clients[:max_shown])
+    return shown if clients.size <= max_shown else f"{shown} and {clients.size - max_shown} more"
+
+
+# --- From a data set to who holds what: the partition that a seed draws, without clients that are short of samples
+
+
+class Divisible(Protocol):
+    """What is asked of a data set that is divided."""
+
+    @property
+    def name(self) -> str:
+        """In messages."""
+
+    @property
+    def train_y(self) -> AnyArray:
+        """Labels, (n,), or (n, t) numbers."""
+
+    @property
+    def owners(self) -> Ints | None:
+        """Natural client of each sample, (n,)."""
+
+
+class Labelled(NamedTuple):
+    """A data set by the labels that it is divided by, which need not be the true ones."""
+
+    name: str
+    train_y: AnyArray
+    owners: Ints | None
+
+
+def divided(
+    dataset: Divisible,
+    called: str,
+    make: Callable[..., object],
+    clients: int,
+    seed: int,
+    options: Mapping[str, Any],
+    empty: str = "error",
+    *,
+    natural: bool = False,
+) -> Partition:
+    """Return the partition that a seed draws.
+
+    Args:
+        dataset: What is divided.
+        called: What `make` is called in a message.
+        make: As those of `fedreach.data.partition.PARTITIONS`.
+        clients: How many there are to be.
+        seed: Of the partition.
+        options: Of the kind.
+        empty: See `handle_empty`.
+        natural: Whether `make` is handed the owners, who say how many clients there are.
+
+    Raises:
+        ConfigError: If the data set has no natural clients, and they are asked for.
+        DataError: If a client is empty, and that is not wanted.
+        PartError: If what `make` returns is no partition.
+    """
+    given = dict(options)
+    if natural:
+        if dataset.owners is None:
+            raise ConfigError(f"partition.name is 'natural', but {dataset.name} has no natural clients.")
+        given["owners"], clients = dataset.owners, int(dataset.owners.max()) + 1
+    made = make(dataset.train_y, clients, generator(seed, "partition"), **given)
+    if not isinstance(made, Partition):
+        raise PartError(
+            f"partition {called!r} must return a fedreach.data.assignment.Partition; got {type(made).__name__}. "
+            "Partition.from_owner makes one of the client of each sample."
+        )
+    return without_empty(made, empty)
+
+
+def without_empty(partition: Partition, empty: str) -> Partition:
+    """Return the partition after `handle_empty`, which is told by the key of an experiment file where it refuses."""
+    try:
+        return handle_empty(partition, empty).partition
+    except DataError as error:
+        raise DataError(f"partition.empty = {empty!r}: {error}") from error
+
+
+# -------------------- How skewed a partition is: sizes, label entropy, divergence from the whole, effective classes
+
+
+@dataclass(frozen=True, eq=False)
+class PartitionStatistics:
+    """One number per client; nan where a client holds no samples and so has no class mix.
+
+    With p_k the class mix of client k and p that of all samples together:
+    entropy H(p_k) = -sum_c p_kc ln p_kc, divergence KL(p_k || p) = sum_c p_kc ln(p_kc / p_c), effective classes
+    exp(H(p_k)): the number of equally frequent classes with the same entropy.
+    """
+
+    sizes: Ints  # (N,)
+    entropy_nats: Floats  # (N,) from 0 to ln C
+    divergence_nats: Floats  # (N,) 0 where the mix is that of the whole; always finite
+    effective_classes: Floats  # (N,) from 1 to C
+
+    def summary(self) -> dict[str, Any]:
+        """Return counts, and min, median, mean and max of each number, as plain JSON values.
+
+        The sizes are those of all clients, the other numbers those of the clients that hold samples.
+        """
+        held = self.sizes > 0
+        return {
+            "num_clients": int(self.sizes.size),
+            "num_samples": int(self.sizes.sum()),
+            "num_empty": int((~held).sum()),
+            "size": _spread(self.sizes),
+            "entropy_nats": _spread(self.entropy_nats[held]),
+            "divergence_nats": _spread(self.divergence_nats[held]),
+            "effective_classes": _spread(self.effective_classes[held]),
+        }
+
+
+def statistics(partition: Partition, labels: ArrayLike, num_classes: int) -> PartitionStatistics:
+    """Return the skew of each of N clients, given the (n,) classes of the samples, which are below `num_classes`.
+
+    Raises:
+        DataError: If labels and partition do not belong together.
+
+    Example:
+        >>> p = Partition.from_owner([0, 0, 1, 1], num_clients=2, kind="natural")
+        >>> s = statistics(p, [0, 1, 1, 1], num_classes=2)
+        >>> s.effective_classes, s.divergence_nats.round(4)    # 2nd: ln(1 / 0.75)
+        (array([2., 1.]), array([0.1438, 0.2877]))
+    """
+    counts = partition.label_counts(labels, num_classes)
+    entropy = label_entropy(counts)
+    sizes, whole = counts.sum(axis=1), counts.sum(axis=0) / counts.sum()
+    mix = counts / np.maximum(sizes, 1)[:, None]
+    # Where p_kc = 0 the summand is 0 (p ln p -> 0), so ln 1 stands in for ln 0.
+    log_mix = np.log(np.where(mix > 0, mix, 1))
+    log_whole = np.log(np.where(whole > 0, whole, 1))
+    held = sizes > 0
+    divergence = np.where(held, np.maximum((mix * (log_mix - log_whole)).sum(axis=1), 0), np.nan)
+    return PartitionStatistics(sizes, entropy, divergence, np.exp(entropy))
+
+
+def label_entropy(counts: Ints | Floats) -> Floats:
+    """Return H_i = -sum_c p_ic ln p_ic in nats for (N, C) label counts, with 0 ln 0 = 0; nan for empty clients.
+
+    Distributions, whose rows sum to 1, may stand for the counts.
+
+    Example:
+        >>> label_entropy(np.array([[10, 0, 0, 0], [5, 5, 0, 0], [1, 2, 3, 4], [25, 25, 25, 25]])).round(4)
+        array([0.    , 0.6931, 1.2799, 1.3863])
+    """
+    sizes = counts.sum(axis=1)
+    mix = counts / np.where(sizes > 0, sizes, 1)[:, None]
+    entropy = -(mix * np.log(np.where(mix > 0, mix, 1))).sum(axis=1)
+    return np.where(sizes > 0, np.maximum(entropy, 0), np.nan)
+
+
+def _spread(values: Ints | Floats) -> dict[str, float]:
+    return {
+        "min": float(values.min()),
+        "median": float(np.median(values)),
+        "mean": float(values.mean()),
+        "max": float(values.max()),
+    }

@@ -1,0 +1,158 @@
+"""Data sets of Hugging Face and Flower, by client: tables, or samples where inputs are arrays or pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from fedreach._util.errors import ConfigError, DataError, nearest
+from fedreach.data.checks import Kind
+from fedreach.data.images import is_picture, untracked
+from fedreach.data.own import numbered_column, numbered_list, of_frame
+from fedreach.data.samples import SampleFacts, of_samples, rows_together, samples, size
+from fedreach.data.stored import OwnData
+from fedreach.data.table_source import INDEX, as_arrow
+
+
+def of_huggingface(
+    ds: Any,
+    client: str | None,
+    label: str,
+    inputs: str | Sequence[str] | None,
+    split: str,
+    kind: Kind | None,
+    name: str,
+    rules: Any = None,
+    *,
+    group: str | None = None,
+    time: str | None = None,
+) -> OwnData:
+    """Return a Dataset of Hugging Face, by client; see `fedreach.data.federated.FederatedData.from_huggingface`."""
+    several = [] if isinstance(inputs, str | None) else list(inputs)
+    if not isinstance(inputs, str | None) and not (several and all(isinstance(each, str) for each in several)):
+        raise ConfigError(f"from_huggingface: inputs must name a column, or several in a list; got {inputs!r}.")
+    parts, of_part = _parts(ds, client, split)
+    for part in parts:
+        size(part, name)
+        if label not in part.column_names:
+            raise ConfigError(f"table: there is no column {label!r}.{nearest(label, part.column_names)}")
+    columns = [c for c in parts[0].column_names if c not in (client, label) and not INDEX.fullmatch(c)]
+    of_client = client or "client"
+    if of_part is None:
+        owners, names = numbered_column({str(client): _column(parts, str(client))}, str(client))
+    else:
+        numbers, names = numbered_list("clients", of_part.names)
+        owners = np.repeat(numbers, [len(part) for part in parts])
+        if of_part.is_natural:  # what names the client is none of its inputs
+            naming = [c for c in columns if _names_parts(parts, c, of_part.names)]
+            columns, of_client = [c for c in columns if c not in naming], naming[0] if naming else of_client
+    if not len(owners):
+        raise DataError(f"{name} must hold at least one sample; got none.")
+    first = next(part for part in parts if len(part))[0]
+    nested = [column for column in columns if not _is_scalar(first[column])]
+    if inputs is None and not nested:
+        table = {column: _column(parts, column) for column in [*columns, label]}
+        while of_client in table:
+            of_client += "_"
+        table[of_client] = pa.array([names[owner] for owner in owners.tolist()])
+        return of_frame(table, of_client, label, name, columns=rules, group=group, time=time)
+    if rules is not None:
+        raise ConfigError("from_huggingface: columns is about tables, and the inputs here are arrays. Leave it out.")
+    named: list[str] = several or ([inputs] if isinstance(inputs, str) else [])
+    taken: dict[str | None, str] = {client: "client", label: "label", **dict.fromkeys(named, "column of inputs")}
+    taken[None] = ""
+    for option, column in {"group": group, "time": time}.items():
+        if taken.get(column):
+            raise ConfigError(f"{option}: {column!r} is the {taken[column]}. Name another column, or leave it out.")
+    groups, times = (None if column is None else _column(parts, column) for column in (group, time))
+    together = rows_together(groups, times, len(owners), named=(group, time))
+    columns = [column for column in columns if column not in (group, time)]
+    if inputs is None and len(columns) > 1:
+        raise ConfigError(
+            f"from_huggingface: name the column of inputs, one of {columns}, such as inputs={nested[0]!r}."
+        )
+    chosen = several or [columns[0] if inputs is None else str(inputs)]
+    for column in chosen:
+        if column not in parts[0].column_names:
+            raise ConfigError(f"table: there is no column {column!r}.{nearest(column, parts[0].column_names)}")
+        if type((getattr(parts[0], "features", None) or {}).get(column)).__name__ == "Image":
+            parts = [_with_pictures(part) for part in parts]
+    every = (row for part in parts for row in (part[i] for i in range(len(part))))
+    if several:
+        rows = (({column: _plain(row[column]) for column in several}, row[label]) for row in every)
+    else:
+        rows = ((row[chosen[0]], row[label]) for row in every)
+    x, y, converted = samples(rows, len(owners), name, kind)
+    told = SampleFacts(None, _words(parts[0], label), converted)
+    return of_samples(x, y, owners, names, kind=kind, told=told, name=name, together=together)
+
+
+def _column(parts: Sequence[Any], name: str) -> pa.Array:
+    """Return a column of all parts; of one of classes their names, nothing where a number stands for none (-1)."""
+    if name not in parts[0].column_names:
+        raise ConfigError(f"table: there is no column {name!r}.{nearest(name, parts[0].column_names)}")
+    held = [
+        part.with_format("arrow", columns=[name])[:][name] if hasattr(part, "with_format") else part[name]
+        for part in parts
+    ]
+    found = pa.concat_arrays([as_arrow(each) for each in held]) if len(held) > 1 else as_arrow(held[0])
+    words = _words(parts[0], name)
+    if words is None:
+        return found
+    known = [words[number] if number is not None and 0 <= number < len(words) else None for number in found.to_pylist()]
+    return pa.array(known, pa.string())
+
+
+def _names_parts(parts: Sequence[Any], column: str, names: Sequence[str]) -> bool:
+    """Return whether a column holds the name of its part in every row."""
+    held = [as_arrow(part[column]) for part in parts]
+    if any(pa.types.is_nested(each.type) for each in held):
+        return False
+    return all(set(map(str, each.unique().to_pylist())) <= {name} for each, name in zip(held, names, strict=True))
+
+
+class _Parts(NamedTuple):
+    """Whose the partitions of a FederatedDataset are."""
+
+    names: list[str]
+    is_natural: bool  # as a column says
+
+
+def _parts(ds: Any, client: str | None, split: str) -> tuple[list[Any], _Parts | None]:
+    """Return the data, and of a FederatedDataset whose each part is."""
+    if not hasattr(ds, "load_partition"):
+        if client is None:
+            raise ConfigError("from_huggingface: say which column names the client, such as client='writer_id'.")
+        return [ds], None
+    if client is not None:
+        raise ConfigError("from_huggingface: a FederatedDataset is partitioned already; leave `client` out.")
+    first = ds.load_partition(0, split)  # before that its number of partitions is not known
+    partitioner = ds.partitioners[split]
+    natural = getattr(partitioner, "partition_id_to_natural_id", None) or {}
+    count = int(partitioner.num_partitions)
+    parts = [first, *(ds.load_partition(number, split) for number in range(1, count))]
+    return parts, _Parts([str(natural.get(number, number)) for number in range(count)], bool(natural))
+
+
+def _words(ds: Any, column: str) -> list[str] | None:
+    """Return the words that the numbers of a column stand for, as a column of classes knows them."""
+    return getattr((getattr(ds, "features", None) or {}).get(column), "names", None)
+
+
+def _with_pictures(part: Any) -> Any:
+    """Return data whose pictures are pictures: as arrays, those with a palette would be numbers of colors."""
+    return part if part.format["type"] in (None, "custom") else part.with_format(None)
+
+
+def _plain(value: Any) -> Any:
+    """Return a list of numbers as an array."""
+    return np.asarray(value) if isinstance(value, list) else value
+
+
+def _is_scalar(value: Any) -> bool:
+    if is_picture(value) or (isinstance(value, Mapping) and "bytes" in value):  # one that is not decoded
+        return False
+    return value is None or isinstance(value, str) or (np.isscalar(value) or np.ndim(untracked(value)) == 0)

@@ -1,0 +1,527 @@
+"""Data of users: torch data sets and lists of examples."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import pyarrow as pa
+
+from fedreach._util.arrays import AnyArray, Floats, Ints
+from fedreach._util.errors import ConfigError, DataError, nearest
+from fedreach.data import cells
+from fedreach.data.checks import SEVERAL, Check, Kind
+from fedreach.data.datasets import content_hash, from_arrays
+from fedreach.data.images import (
+    Converted,
+    as_array,
+    as_labels,
+    classes_of_pixels,
+    is_picture,
+    note_of,
+    stacked,
+    untracked,
+)
+from fedreach.data.own import numbered_list
+from fedreach.data.preparation import Preparation
+from fedreach.data.several import (
+    described,
+    is_inputs_of_example,
+    is_inputs_of_examples,
+    layout_of_json,
+    layout_to_json,
+    records,
+    shapes,
+)
+from fedreach.data.splits import APART, Together
+from fedreach.data.stored import OwnData, OwnSamples
+from fedreach.data.table_source import as_arrow
+
+# --- What a sample must be like that a model is given: as those that it was trained on. It needs numpy alone
+
+DTYPES = {"image": "uint8", "tokens": "int64", "features": "float32", "table": "float64", "several": "uint8"}
+"""What raw samples of a kind are handed to a model as."""
+
+
+@dataclass(frozen=True)
+class SampleFormat:
+    """What a sample must be like that a model is given.
+
+    Example:
+        >>> from fedreach.data.preparation import InputColumn
+        >>> ward = InputColumn("ward", "category", categories=("heart", "surgery"))
+        >>> table = SampleFormat("wards", "features", (2,), preparation=Preparation((ward,)))
+        >>> table.array({"ward": ["surgery", "eyes", None]}).tolist()
+        [[1.0], [-1.0], [nan]]
+        >>> SampleFormat.of_json("wards", table.to_json()) == table
+        True
+    """
+
+    name: str  # of the data set
+    kind: Kind
+    shape: tuple[int, ...]  # of a sample as it was trained on
+    mean: tuple[float, ...] = ()  # (C,) of images
+    std: tuple[float, ...] = ()  # (C,)
+    preparation: Preparation | None = None  # of a table
+    layout: np.dtype[Any] | None = None  # of records of several inputs, see `fedreach.data.several`
+    positions: tuple[int, ...] = ()  # of labels, where each position has one
+
+    @property
+    def dtype(self) -> str:
+        """What raw samples are handed to a model as."""
+        return DTYPES[self.kind if self.preparation is None else "table"]
+
+    @property
+    def raw_shape(self) -> tuple[int, ...]:
+        """Of a raw sample; that of a table has one number for each column that is used."""
+        if self.layout is not None:
+            return (self.layout.itemsize,)
+        return self.shape if self.preparation is None else (len(self.preparation.used),)
+
+    @property
+    def sample_shape(self) -> Any:
+        """Shape of an example as a model's maker is told; of several inputs that of each, by name or in order."""
+        return self.shape if self.layout is None else shapes(self.layout)
+
+    def refuse_form(self, what: str) -> None:
+        """Refuse what handles one input and one answer an example.
+
+        Raises:
+            ConfigError: If there are several inputs, or answers at positions.
+        """
+        has = "several inputs" if self.layout is not None else "an answer at every position" if self.positions else ""
+        if has:
+            raise ConfigError(
+                f"{what} handles one input and one answer an example, and this model has {has}. Call it in Python: "
+                "fedreach.deploy.saved.load(run).predict(inputs); --to safetensors writes it for that."
+            )
+
+    def array(self, samples: Any) -> AnyArray:
+        """Return raw samples as an array that a model is called with.
+
+        Args:
+            samples: A table where the model was trained on one; or else an array; images may come without channels
+                where they have one.
+
+        Raises:
+            ConfigError: If a column of the table is missing, or it is no table.
+            DataError: If the samples are not like those that the model was trained on.
+        """
+        if self.preparation is not None:
+            return self.preparation.raw(samples)
+        check = Check(self.name, "samples for the model of")
+        x, _ = check.samples("x", samples, self.kind)
+        if self.layout is not None:
+            if x.dtype != self.layout:
+                raise check.error(
+                    f"x must hold inputs as in training, {described(self.layout)}; got {described(x.dtype)}"
+                )
+            return x.view(np.uint8).reshape(len(x), -1)
+        if x.shape[1:] != self.shape:
+            one = ". A single one is x[None]" if np.shape(samples) == self.shape else ""
+            raise check.error(f"x must hold samples of shape {self.shape} as in training; got {x.shape}{one}")
+        return np.require(x, np.int64 if self.kind == "tokens" else x.dtype, ["C", "W"])
+
+    def of_columns(self, numbers: Floats) -> AnyArray:
+        """Return raw samples that stand in a table, a sample a row and a number of it a column.
+
+        Args:
+            numbers: (m, k), k as many as a sample has, its last axis the fastest.
+
+        Raises:
+            DataError: If they are not like those that the model was trained on.
+
+        Example:
+            >>> SampleFormat("digits", "image", (1, 2, 2)).of_columns(np.array([[0.0, 1.0, 2.0, 255.0]])).tolist()
+            [[[[0, 1], [2, 255]]]]
+        """
+        size = int(np.prod(self.shape))
+        if numbers.shape[1] != size:
+            raise DataError(
+                f"The model takes samples of shape {self.shape}, that is {size} columns beside those of client and "
+                f"label; got {numbers.shape[1]}."
+            )
+        if self.kind != "features":
+            top = 255.0 if self.kind == "image" else float(2**62)
+            bad = np.flatnonzero(~((numbers >= 0) & (numbers <= top) & (np.floor(numbers) == numbers)).all(axis=1))
+            if len(bad):
+                rule = "0 to 255" if self.kind == "image" else "at least 0"
+                raise DataError(
+                    f"The model takes whole numbers, {rule}; {len(bad)} rows hold others, the first is row {bad[0]}."
+                )
+            numbers = numbers.astype(self.dtype)
+        return self.array(numbers.reshape(-1, *self.shape))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what raw samples are like, as plain JSON values for who reads the file of a model."""
+        said: dict[str, Any] = {"kind": self.kind, "dtype": self.dtype, "shape": list(self.raw_shape)}
+        said |= {} if self.layout is None else {"inputs": layout_to_json(self.layout)}
+        said |= {"positions": list(self.positions)} if self.positions else {}
+        if self.preparation is None:
+            return said | ({"mean": list(self.mean), "std": list(self.std)} if self.kind == "image" else {})
+        used, columns = self.preparation.used, self.preparation.columns
+        return said | {
+            "kind": "table",
+            "columns": [each.to_json() for each in used],
+            "other_columns": [each.to_json() for each in columns if each not in used],
+            "features": list(self.preparation.feature_names),
+        }
+
+    @classmethod
+    def of_json(cls, name: str, said: Mapping[str, Any]) -> Self:
+        """Return what `to_json` told of the samples of a data set; further keys may stand beside it."""
+        if said["kind"] != "table":
+            mean, std = (tuple(said.get(key, ())) for key in ("mean", "std"))
+            return cls(name, said["kind"], tuple(said["shape"]), mean, std, None, *form_of(said))
+        others = said["other_columns"]  # those of client and labels come first, as in training
+        last = [each for each in others if each["kind"] in ("left out", "dropped")]
+        first = [each for each in others if each not in last]
+        preparation = Preparation.of_json([*first, *said["columns"], *last])
+        return cls(name, "features", (len(said["features"]),), preparation=preparation)
+
+
+def form_of(said: Mapping[str, Any]) -> tuple[np.dtype[Any] | None, tuple[int, ...]]:
+    """Return the layout of several inputs, if there are any, and the positions of labels, as a file tells them."""
+    return layout_of_json(said["inputs"]) if "inputs" in said else None, tuple(said.get("positions", ()))
+
+
+# -------------------- Samples of one's own, by client: torch Datasets and arrays
+
+
+class SampleFacts(NamedTuple):
+    """What is known of samples beside their numbers."""
+
+    num_classes: int | None
+    class_names: Sequence[str] | None
+    converted: Converted
+
+
+def of_samples(
+    x: AnyArray,
+    y: AnyArray,
+    owners: Ints,
+    names: tuple[str, ...],
+    *,
+    kind: Kind | None,
+    told: SampleFacts,
+    name: str,
+    together: Together = APART,
+) -> OwnData:
+    """Return samples as they are, by client; only images are put on one scale, that of the participants' pixels.
+
+    With groups, samples are sorted as the rows of a table are: their order does not matter then, and the same data from
+    a table have the same split.
+    """
+    classes, names_of_classes, converted = told
+    said: dict[str, Any] = {"num_classes": classes, "class_names": names_of_classes, "notes": note_of(converted)}
+    plain = from_arrays(x, y, kind=kind, name=name, **said)
+    if together.groups is None:
+        return OwnSamples(name, owners, names, plain, together)
+    labels: AnyArray = plain.train_y.reshape(len(plain.train_y), -1)  # at positions, all of an example's
+    if plain.example_classes:
+        labels = cells.by_text(plain.train_y, plain.class_names or tuple(map(str, range(plain.num_classes))))
+    moments = [] if together.moments is None else [together.moments]
+    order = cells.row_order(owners, np.column_stack([labels, together.groups, *moments]), {})
+    x, y = plain.train_x[order], plain.train_y[order]
+    plain = replace(plain, train_x=x, train_y=y, sha256=content_hash(x, y, plain.test_x, plain.test_y))
+    return OwnSamples(name, owners[order], names, plain, together.at(order))
+
+
+def rows_together(
+    group: Any, time: Any, length: int, *, named: tuple[str | None, str | None] = ("group", "time")
+) -> Together:
+    """Return which samples are held out together, and which are the latest.
+
+    Args:
+        group: The group of each sample, names or numbers; None: there are no groups.
+        time: When each was taken, numbers or dates; None: nobody says.
+        length: Samples that there are.
+        named: What both are called.
+
+    Raises:
+        DataError: If there is not one for each sample, or one is missing.
+
+    Example:
+        >>> rows_together(["p1", "p1", "p2"], ["2024-01-31", "2024-02-01", "2024-02-01"], 3).groups
+        array([0, 0, 1])
+        >>> rows_together(["p1", "p1"], None, 3)
+        Traceback (most recent call last):
+        fedreach.DataError: group must say one for each of the 3 examples; got 2.
+    """
+    columns = {
+        option: as_arrow(said, option) for option, said in {"group": group, "time": time}.items() if said is not None
+    }
+    for option, column in columns.items():
+        if len(column) != length:
+            raise DataError(f"{option} must say one for each of the {length} examples; got {len(column)}.")
+    groups: Ints | None = None
+    moments: Floats | None = None
+    if "group" in columns:
+        numbers, names = cells.numbered("group", cells.named_rows("group", columns["group"]))
+        groups = cells.by_text(numbers, names)
+    if "time" in columns:
+        moments = cells.moments("time", columns["time"], what="time")
+    return Together(None if groups is None else named[0], None if moments is None else named[1], groups, moments)
+
+
+def of_torch(
+    dataset: Any,
+    clients: Any,
+    kind: Kind | None,
+    num_classes: int | None,
+    name: str,
+    *,
+    group: Any = None,
+    time: Any = None,
+) -> OwnData:
+    """Return a torch Dataset, by client; see `fedreach.data.federated.FederatedData.from_torch`."""
+    length = size(dataset, name)
+    owners, names = numbered_list("clients", clients)
+    if len(owners) != length:
+        raise DataError(f"clients must say one client for each of the {length} examples; got {len(owners)}.")
+    together = rows_together(group, time, length)
+    x, y, converted = samples(pairs(dataset, name), length, name, kind)
+    told = SampleFacts(num_classes, class_names_of(dataset), converted)
+    return of_samples(x, y, owners, names, kind=kind, told=told, name=name, together=together)
+
+
+def of_clients(
+    data: Mapping[Any, Any],
+    kind: Kind | None,
+    num_classes: int | None,
+    name: str,
+    *,
+    group: Mapping[Any, Any] | None = None,
+    time: Mapping[Any, Any] | None = None,
+) -> OwnData:
+    """Return arrays or Datasets by name; see `fedreach.data.federated.FederatedData.from_clients`."""
+    if not isinstance(data, Mapping) or not data:
+        raise ConfigError('from_clients: give {"north": (x, y), "south": dataset}; got ' + f"{type(data).__name__}.")
+    numbers, names = numbered_list("from_clients: a name", list(data))
+    if len(names) < len(data):
+        raise ConfigError(f"from_clients: two clients have the same name; got {list(data)}.")
+    held: dict[int, tuple[AnyArray, AnyArray]] = {}
+    converted: Converted = Counter()
+    for number, (client, own) in zip(numbers.tolist(), data.items(), strict=True):
+        check = Check(f"data of {client}")
+        if isinstance(own, tuple) and len(own) == 2:
+            labels = check.rows("y", as_labels(own[1], f"{check.of} {check.name!r}: a label"))
+            if is_inputs_of_examples(own[0], len(labels)):
+                inputs, changed = records(own[0], check.name), Counter[tuple[str, str]]()
+            else:
+                inputs, changed = as_array(own[0], check.name, kind)
+                inputs = check.rows("x", inputs)
+            held[number] = inputs, labels
+            if len(held[number][0]) != len(held[number][1]):
+                raise check.error(f"x and y must be as long; got {len(held[number][0])} and {len(labels)}")
+        else:
+            length = size(own, check.name)
+            *held_by_it, changed = samples(pairs(own, check.name), length, check.name, kind)
+            held[number] = held_by_it[0], held_by_it[1]
+        converted += changed
+    parts = [held[number] for number in range(len(names))]
+    empty = [name for name, (x, _) in zip(names, parts, strict=True) if not len(x)]
+    if empty:
+        raise DataError(
+            f"from_clients: each client must have an example; {', '.join(empty[:5])} have none. Leave them out."
+        )
+    shapes = {x.shape[1:] for x, _ in parts}
+    if len(shapes) > 1 or len({sort_of(x) for x, _ in parts}) > 1:
+        said = "; ".join(f"{names[n]}: {x.shape[1:]} {x.dtype}" for n, (x, _) in enumerate(parts[:5]))
+        raise DataError(f"from_clients: samples of all clients must have one shape and type; got {said}.")
+    if len({y.shape[1:] for _, y in parts}) > 1:
+        said = "; ".join(f"{names[n]}: {y.shape[1:]}" for n, (_, y) in enumerate(parts[:5]))
+        raise DataError(f"from_clients: labels of all clients must have one shape a sample; got {said}.")
+    x, y = np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
+    owners = np.repeat(np.arange(len(parts)), [len(y) for _, y in parts])
+    known = [found for own in data.values() if (found := class_names_of(own)) is not None]
+    classes = known[0] if known and all(each == known[0] for each in known) else None
+    clients = [client for _, client in sorted(zip(numbers.tolist(), data, strict=True), key=lambda pair: pair[0])]
+    lengths = dict(zip(clients, [len(y) for _, y in parts], strict=True))
+    columns = _of_each_client("group", group, lengths), _of_each_client("time", time, lengths)
+    together = rows_together(*columns, len(y))
+    told = SampleFacts(num_classes, classes, converted)
+    return of_samples(x, y, owners, names, kind=kind, told=told, name=name, together=together)
+
+
+def _of_each_client(option: str, said: Mapping[Any, Any] | None, lengths: Mapping[Any, int]) -> pa.Array | None:
+    """Return what is said of the samples of all clients, client by client; None where nothing is.
+
+    Args:
+        option: For messages.
+        said: Of the samples of each client, by client.
+        lengths: Samples of each client, in the order in which they are wanted.
+
+    Raises:
+        ConfigError: If it is not by client, or a client is missing or unknown.
+        DataError: If it is not as long as a client's samples.
+    """
+    if said is None:
+        return None
+    if not isinstance(said, Mapping):
+        raise ConfigError(
+            f"from_clients: {option} must say it by client, as the data do: "
+            f'{{"north": [...], "south": [...]}}; got {type(said).__name__}.'
+        )
+    for client in said:
+        if client not in lengths:
+            raise ConfigError(
+                f"from_clients: {option} has a client {client!r}.{nearest(str(client), map(str, lengths))}"
+            )
+    held = []
+    for client, length in lengths.items():
+        if client not in said:
+            raise ConfigError(
+                f"from_clients: {option} says nothing of {client!r}. Give one for each of its {length} examples."
+            )
+        what = f"{option} of {client}"
+        column = as_arrow(said[client], what)
+        if len(column) != length:
+            raise DataError(f"{what} must say one for each of its {length} examples; got {len(column)}.")
+        if gone := np.flatnonzero(~cells.names_there(what, column)).tolist():
+            raise DataError(f"{what} is missing in {len(gone)} examples, the first is {gone[0]}. Leave those out.")
+        held.append(column)
+    if len({column.type for column in held}) == 1:
+        return pa.concat_arrays(held)
+    return as_arrow([cell for column in held for cell in column.to_pylist()], option)
+
+
+def sort_of(array: AnyArray) -> str:
+    """Return what sort of numbers it holds: floats of any width are one."""
+    if array.dtype.names is not None:
+        return str(array.dtype.descr)
+    return "f" if array.dtype.kind == "f" else array.dtype.str if array.dtype == np.uint8 else array.dtype.kind
+
+
+def size(dataset: Any, name: str) -> int:
+    """Return how many samples a Dataset has.
+
+    Raises:
+        ConfigError: If it cannot say, or its samples have no numbers.
+    """
+    endless = any(each.__name__ == "IterableDataset" for each in type(dataset).__mro__)
+    if (
+        not endless
+        and not isinstance(dataset, Mapping)
+        and hasattr(dataset, "__getitem__")
+        and hasattr(dataset, "__len__")
+    ):
+        try:
+            return len(dataset)
+        except (TypeError, NotImplementedError):
+            pass  # a wrapper passes on that what it wraps has no length; an unfinished class says so itself
+    raise ConfigError(
+        f"{name} must be a Dataset with a length and samples by number (`__len__` and `__getitem__`), which is read "
+        f"once; got {type(dataset).__name__}. Take a finite part of it: list(itertools.islice(dataset, 10_000))."
+    )
+
+
+def pairs(dataset: Any, name: str) -> Iterator[tuple[Any, Any]]:
+    """Yield the input and the label of each sample, in order."""
+    for number in range(len(dataset)):
+        sample = dataset[number]
+        if isinstance(sample, Mapping):
+            sample = _pair_of_dictionary(sample, f"{name}: sample {number}")
+        if not isinstance(sample, tuple | list) or len(sample) != 2:
+            raise DataError(
+                f"{name}: each sample must be a pair of input and label; sample {number} is a {type(sample).__name__}"
+                f"{f' of {len(sample)}' if isinstance(sample, tuple | list) else ''}. {SEVERAL}: ((a, b), label)."
+            )
+        yield sample[0], sample[1]
+
+
+def _pair_of_dictionary(sample: Mapping[Any, Any], what: str) -> tuple[Any, Any]:
+    """Return inputs and label of a dictionary as Hugging Face's, whose label is called ``labels`` or ``label``."""
+    labels = [key for key in ("labels", "label") if key in sample]
+    if len(labels) != 1:
+        raise DataError(f"{what} must hold its label under 'labels' or 'label', beside its inputs; got {list(sample)}.")
+    return {key: value for key, value in sample.items() if key != labels[0]}, sample[labels[0]]
+
+
+def samples(
+    rows: Iterable[tuple[Any, Any]], length: int, name: str, kind: Kind | None = None
+) -> tuple[AnyArray, AnyArray, Converted]:
+    """Return (n, ...) inputs and (n,) labels, read one after the other, and how many pictures were converted.
+
+    Raises:
+        DataError: If there are none, an input has another shape or type than the first, or a label is none.
+    """
+    labels: list[Any] = []
+
+    def inputs() -> Iterator[Any]:
+        for number, (value, label) in enumerate(rows):
+            labels.append(_label(label, f"{name}: the label of sample {number}"))
+            yield value
+
+    values = inputs()
+    first = next(values, None)
+    if is_inputs_of_example(first):
+        x, converted = _stacked_records(first, values, length, name), Counter[tuple[str, str]]()
+    else:
+        x, converted = stacked(chain([] if first is None else [first], values), length, name, kind)
+    try:
+        return x, np.array(labels), converted
+    except ValueError as error:  # of unequal length
+        raise DataError(f"{name}: all labels must be a class, a number, or as many numbers; {error}.") from error
+
+
+def _label(label: Any, what: str) -> Any:
+    """Return a label: a text, a number, or a list of numbers."""
+    if isinstance(label, str):
+        return label
+    if label is None or isinstance(label, Mapping):
+        raise DataError(
+            f"{what} must be a class or a number; got {'a dictionary' if label is not None else 'None'}. Take the "
+            "number out of it, or leave samples without a label out."
+        )
+    array = classes_of_pixels(label, what) if is_picture(label) else np.asarray(untracked(label))
+    if array.dtype == np.bool_ and array.ndim:
+        array = array.astype(np.int64)
+    return array if array.ndim > 1 else array.tolist()
+
+
+def _stacked_records(first: Any, further: Iterator[Any], length: int, name: str) -> AnyArray:
+    """Return (n,) records of the several inputs of each example; none of them has another form than the first.
+
+    Raises:
+        DataError: If one does.
+    """
+    table: AnyArray | None = None
+    for number, value in enumerate(chain([first], further)):
+        if not is_inputs_of_example(value):
+            raise DataError(f"{name}: sample {number} must have several inputs, as the first; got one.")
+        parts = {key: [part] for key, part in value.items()} if isinstance(value, Mapping) else [[p] for p in value]
+        record = records(_arrays_of(parts), f"{name}, sample {number}")
+        if table is None:
+            table = np.empty(length, record.dtype)
+        if record.dtype != table.dtype:
+            raise DataError(
+                f"{name}: the inputs of all samples must have one shape and type, {described(table.dtype)} as of the "
+                f"first; sample {number} has {described(record.dtype)}. Pad texts to one length."
+            )
+        table[number] = record[0]
+    assert table is not None  # as there is a first
+    return table
+
+
+def _arrays_of(parts: Mapping[str, list[Any]] | list[list[Any]]) -> Any:
+    """Return arrays of one example each, of its inputs."""
+    if isinstance(parts, Mapping):
+        return {key: _array_of(part) for key, (part,) in parts.items()}
+    return tuple(_array_of(part) for (part,) in parts)
+
+
+def _array_of(part: Any) -> Any:
+    if is_picture(part):
+        raise DataError("Pictures among several inputs must be arrays, on the scale of the model; got a picture.")
+    return np.asarray(untracked(part))[None]
+
+
+def class_names_of(dataset: Any) -> tuple[str, ...] | None:
+    """Return the names of the classes where a Dataset tells them, as those of torchvision do."""
+    names = getattr(dataset, "classes", None)
+    return tuple(names) if isinstance(names, list | tuple) and all(isinstance(name, str) for name in names) else None

@@ -1,0 +1,599 @@
+"""Shifts: how unseen clients differ from participants."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from fedreach._util.arrays import AnyArray, Floats, Ints
+from fedreach._util.errors import ConfigError, DataError, PartError, require
+from fedreach._util.streams import generator
+from fedreach.data.assignment import checked_number
+from fedreach.data.checks import Kind
+from fedreach.data.datasets import Dataset, content_hash
+from fedreach.data.federated import FederatedData, Shifted
+
+# -------------------- What a shift is handed and hands back: the examples of one client
+
+WHITE = 255.0
+"""The largest pixel of an image."""
+
+
+@dataclass(frozen=True, eq=False)
+class InputScale:
+    """What a shift may know of the data set: how large its inputs are.
+
+    Images are in grey levels, 0 to 255, as they are stored; features are in their own units.
+    """
+
+    name: str  # of the data set, for messages
+    kind: Kind
+    num_classes: int
+    centre: Floats  # mean of the training inputs: (C, 1, 1) of each channel, or (...) of each feature; (1,) of tokens
+    unit: Floats  # what a strength of 1 stands for: 255 of images, the standard deviation of each feature, likewise
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> InputScale:
+        """Return the scale of a data set; of features, over all training examples.
+
+        Example:
+            >>> from fedreach.data.sets import load
+            >>> scale = InputScale.of(load("digits"))
+            >>> scale.unit.item(), scale.centre.shape
+            (255.0, (1, 1, 1))
+        """
+        about = dataset.name, dataset.kind, dataset.num_classes
+        if dataset.kind == "image":
+            return cls(*about, WHITE * np.array(dataset.mean)[:, None, None], np.array([WHITE]))
+        if dataset.kind == "features":
+            x = dataset.train_x
+            return cls(*about, x.mean(axis=0, dtype=np.float64), x.std(axis=0, dtype=np.float64))
+        return cls(*about, np.zeros(1), np.ones(1))
+
+    def numbers(self, who: str, x: AnyArray) -> Floats:
+        """Return inputs as float64, to be changed and given to `stored`.
+
+        Raises:
+            DataError: If they are tokens, of which there is neither more nor less.
+        """
+        if self.kind in ("tokens", "several"):
+            held = "tokens" if self.kind == "tokens" else "several inputs"
+            raise DataError(
+                f"{who} changes numbers, and {self.name} holds {held}. Use permuted_labels or one_class, or your own "
+                "shift."
+            )
+        return x.astype(np.float64)
+
+    def pixels(self, who: str, x: AnyArray) -> Floats:
+        """Return (m, C, H, W) images as float64, to be changed and given to `stored`.
+
+        Raises:
+            DataError: If they are no images.
+        """
+        if self.kind != "image":
+            raise DataError(
+                f"{who} moves or hides pixels, and {self.name} holds {self.kind}, which have no place. Use brightness, "
+                "contrast or noise for features, permuted_labels or one_class for any data; images are uint8 "
+                "(n, C, H, W)."
+            )
+        return x.astype(np.float64)
+
+    def stored(self, values: Floats) -> AnyArray:
+        """Return changed inputs as the data set stores them: images as whole grey levels, clipped to 0..255."""
+        if self.kind == "image":
+            return np.clip(np.rint(values), 0, WHITE).astype(np.uint8)
+        return values.astype(np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Examples of one client."""
+
+    x: AnyArray  # (m, ...) as the data set stores them
+    y: Ints  # (m,) true labels
+    index: Ints  # (m,) which samples of the data set they are
+
+    def only(self, kept: AnyArray) -> Examples:
+        """Return those at these positions or flags."""
+        return Examples(self.x[kept], self.y[kept], self.index[kept])
+
+    def seen_as(self, x: AnyArray) -> Examples:
+        """Return them with other inputs."""
+        return replace(self, x=x)
+
+
+class Shift(Protocol):
+    """Changes what one client holds. It writes to no argument, and its strength 0 changes nothing, bit for bit."""
+
+    def shifted(self, examples: Examples, scale: InputScale, rng: np.random.Generator) -> Examples:
+        """Return the client's examples: other inputs or labels for the same samples, or some of the samples.
+
+        Args:
+            examples: All that the client holds.
+            scale: Of the data set.
+            rng: The client's own.
+        """
+        ...
+
+
+# -------------------- Several shifts, one after the other
+
+
+@dataclass(frozen=True)
+class Composed:
+    """Apply several shifts, each to what the one before it left: images are made darker, say, and then turned.
+
+    In an experiment: ``parts = [{ name = "brightness", strength = -0.3 }, { name = "rotation", strength = 20.0 }]``.
+
+    When: clients differ in several ways at once, as they mostly do.
+
+    Args:
+        parts: The shifts in their order, at least one.
+
+    Raises:
+        ConfigError: If there is none, or one is no shift.
+
+    Example:
+        >>> from fedreach.data.shifts import OneClass, PermutedLabels
+        >>> scale = InputScale("toy", "tokens", 2, np.zeros(1), np.ones(1))
+        >>> three = Examples(np.zeros((3, 4), np.uint8), np.array([0, 1, 1]), np.arange(3))
+        >>> Composed((OneClass(), PermutedLabels())).shifted(three, scale, np.random.default_rng(0)).y
+        array([0, 0])
+    """
+
+    parts: tuple[Shift, ...]
+
+    def __post_init__(self) -> None:
+        parts = tuple(self.parts)
+        if not parts:
+            raise ConfigError("Composed.parts must have at least one shift in it; got none.")
+        for part in parts:
+            if isinstance(part, (type, str)) or not hasattr(part, "shifted"):
+                raise ConfigError(
+                    f"Composed.parts must be shifts, such as Brightness(0.3); got {part!r}. Names of shifts stand for "
+                    "them in experiment files only."
+                )
+        object.__setattr__(self, "parts", parts)
+
+    def shifted(self, examples: Examples, scale: InputScale, rng: np.random.Generator) -> Examples:
+        for part in self.parts:
+            examples = part.shifted(examples, scale, rng)
+        return examples
+
+
+# --- Shifts of how bright inputs are: what another lamp, scanner or sensor does; for images and for features
+# The unit of a strength is 255 for images, whose pixels are then clipped as a camera clips them, and the standard
+# deviation of each feature.
+
+
+@dataclass(frozen=True)
+class Brightness:
+    """Make inputs brighter or darker: x + strength * unit.
+
+    Where nothing is clipped this is alpha x + beta, which the guard of `label_shift` can undo.
+
+    When: light or exposure differs between clients: other scanners, other times of the day.
+
+    Args:
+        strength: From -1 to 1. Of images, the share of the range from black to white.
+
+    Example:
+        >>> scale = InputScale("toy", "image", 2, np.array([[[100.0]]]), np.array([255.0]))
+        >>> four = Examples(np.array([[[[0, 100], [200, 255]]]], np.uint8), np.array([1]), np.array([0]))
+        >>> Brightness(0.2).shifted(four, scale, np.random.default_rng(0)).x.ravel()
+        array([ 51, 151, 251, 255], dtype=uint8)
+    """
+
+    strength: float
+
+    def __post_init__(self) -> None:
+        require(self, strength="[-1, 1]")
+
+    def shifted(self, examples: Examples, scale: InputScale, rng: np.random.Generator) -> Examples:
+        x = scale.numbers("Brightness", examples.x)
+        return examples.seen_as(scale.stored(x + self.strength * scale.unit))
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """Bring inputs nearer to the data set's mean, or farther from it: mean + (1 - strength) (x - mean).
+
+    The mean is that of each channel or feature.
+
+    When: inputs are washed out or harsh at some clients.
+
+    Args:
+        strength: Below 1, at which nothing would be left, and at least -3; -1 doubles the contrast, 0.5 halves it.
+
+    Example:
+        >>> scale = InputScale("toy", "image", 2, np.array([[[100.0]]]), np.array([255.0]))
+        >>> four = Examples(np.array([[[[0, 100], [200, 250]]]], np.uint8), np.array([1]), np.array([0]))
+        >>> Contrast(0.5).shifted(four, scale, np.random.default_rng(0)).x.ravel()
+        array([ 50, 100, 150, 175], dtype=uint8)
+    """
+
+    strength: float
+
+    def __post_init__(self) -> None:
+        require(self, strength="[-3, 1)")
+
+    def shifted(self, examples: Examples, scale: InputScale, rng: np.random.Generator) -> Examples:
+        if self.strength == 0:  # of features, mean + (x - mean) is not x to the last bit
+            return examples
+        x = scale.numbers("Contrast", examples.x)
+        return examples.seen_as(scale.stored(scale.centre + (1 - self.strength) * (x - scale.centre)))
+
+
+@dataclass(frozen=True)
+class InputNoise:
+    """Add normal noise to each number: x + strength * unit * z, z standard normal.
+
+    This is noise on inputs; wrong labels are `[noise]`.
+
+    When: sensors of some clients are worse than those of participants.
+
+    Args:
+        strength: Standard deviation of the noise in units, not negative, at most 10.
+
+    Example:
+        >>> scale = InputScale("toy", "features", 2, np.array([100.0]), np.array([2.0]))
+        >>> one = Examples(np.array([[5.0]], np.float32), np.array([1]), np.array([0]))
+        >>> rng = np.random.default_rng(0)                              # its first normal number is 0.12573
+        >>> InputNoise(0.5).shifted(one, scale, rng).x
+        array([[5.12573]], dtype=float32)
+    """
+
+    strength: float
+
+    def __post_init__(self) -> None:
+        require(self, strength="[0, 10]")
+
+    def shifted(self, examples: Examples, scale: InputScale, rng: np.random.Generator) -> Examples:
+        x = scale.numbers("InputNoise", examples.x)
+        return examples.seen_as(scale.stored(x + self.strength * scale.unit * rng.standard_normal(x.shape)))
+
+
+# -------------------- Shifts of labels: what inputs mean, and which classes a client has; for data of any kind
+
+
+@dataclass(frozen=True)
+class PermutedLabels:
+    """Concept shift: the client calls some classes by each other's names, in a circle of its own.
+
+    round(strength C) classes, and at least two where the strength is not 0, are drawn; each takes the name of the next.
+    No rule that sees inputs alone can know.
+
+    When: clients mean other things by the same label. No rule that sees inputs alone can mend that: a test of harm.
+
+    Args:
+        strength: Share of the C classes, from 0 to 1.
+
+    Example:
+        >>> scale = InputScale("toy", "tokens", 2, np.zeros(1), np.ones(1))
+        >>> three = Examples(np.zeros((3, 4), np.uint8), np.array([0, 1, 1]), np.arange(3))
+        >>> PermutedLabels().shifted(three, scale, np.random.default_rng(0)).y
+        array([1, 0, 0])
+    """
+
+    strength: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(self, strength="[0, 1]")
+
+    def shifted(self, examples: Examples, scale: InputScale, rng: np.random.Generator) -> Examples:
+        count = min(scale.num_classes, max(2, round(self.strength * scale.num_classes))) if self.strength else 0
+        circle = rng.permutation(scale.num_classes)[:count]
+        names = np.arange(scale.num_classes)
+        names[circle] = np.roll(circle, -1)
+        return replace(examples, y=names[examples.y])
+
+
+@dataclass(frozen=True)
+class OneClass:
+    """The client has its most frequent class only: the strongest label shift. Of two as frequent, the first counts.
+
+    round(strength m') of the client's m' examples of other classes are dropped, drawn at random.
+
+    When: the extreme of label shift: what an estimate of class shares gains at most.
+
+    Args:
+        strength: Share of the other classes' examples that are dropped, from 0 to 1.
+
+    Example:
+        >>> scale = InputScale("toy", "tokens", 3, np.zeros(1), np.ones(1))
+        >>> four = Examples(np.zeros((4, 2), np.uint8), np.array([0, 2, 1, 2]), np.arange(4))
+        >>> OneClass().shifted(four, scale, np.random.default_rng(0)).index
+        array([1, 3])
+    """
+
+    strength: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(self, strength="[0, 1]")
+
+    def shifted(self, examples: Examples, scale: InputScale, rng: np.random.Generator) -> Examples:
+        most = int(np.bincount(examples.y, minlength=scale.num_classes).argmax())
+        others = rng.permutation(np.flatnonzero(examples.y != most))
+        kept = np.ones(len(examples.y), np.bool_)
+        kept[others[: round(self.strength * len(others))]] = False
+        return examples.only(kept)
+
+
+# --- Shifts of where pixels are: blur and rotation, which need scipy, translation and occlusion of images
+
+
+@dataclass(frozen=True)
+class Blur:
+    """Blur images by a normal density; beyond the border, its pixels go on.
+
+    When: lenses or focus differ; images only.
+
+    Args:
+        strength: Standard deviation in pixels, not negative, at most 100.
+
+    Example:
+        >>> scale = InputScale("toy", "image", 2, np.array([[[0.0]]]), np.array([255.0]))
+        >>> dot = np.zeros((1, 1, 1, 5), np.uint8)
+        >>> dot[..., 2] = 200
+        >>> Blur(0.5).shifted(Examples(dot, np.array([1]), np.array([0])), scale, np.random.default_rng(0)).x.ravel()
+        array([  0,  21, 157,  21,   0], dtype=uint8)
+    """
+
+    strength: float
+
+    def __post_init__(self) -> None:
+        require(self, strength="[0, 100]")
+
+    def shifted(self, examples: Examples, scale: InputScale, rng: np.random.Generator) -> Examples:
+        from scipy.ndimage import gaussian_filter
+
+        x = scale.pixels("Blur", examples.x)
+        return examples.seen_as(scale.stored(gaussian_filter(x, (0, 0, self.strength, self.strength), mode="nearest")))
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Turn images about their middle, anticlockwise, by linear interpolation; what comes in from outside is black.
+
+    When: devices are held or mounted at another angle; images only.
+
+    Args:
+        strength: Degrees, from -180 to 180.
+
+    Example:
+        >>> scale = InputScale("toy", "image", 2, np.array([[[0.0]]]), np.array([255.0]))
+        >>> four = Examples(np.array([[[[1, 2], [3, 4]]]], np.uint8), np.array([1]), np.array([0]))
+        >>> Rotation(90).shifted(four, scale, np.random.default_rng(0)).x[0, 0]
+        array([[2, 4],
+               [1, 3]], dtype=uint8)
+    """
+
+    strength: float
+
+    def __post_init__(self) -> None:
+        require(self, strength="[-180, 180]")
+
+    def shifted(self, examples: Examples, scale: InputScale, rng: np.random.Generator) -> Examples:
+        from scipy.ndimage import rotate
+
+        x = scale.pixels("Rotation", examples.x)
+        return examples.seen_as(scale.stored(rotate(x, self.strength, axes=(2, 3), reshape=False, order=1)))
+
+
+@dataclass(frozen=True)
+class Translation:
+    """Move images to the right and down by linear interpolation; what comes in from outside is black.
+
+    When: what is seen lies off the middle; images only.
+
+    Args:
+        strength: Pixels, to the right and as many down, from -1000 to 1000; a negative number moves left and up.
+
+    Example:
+        >>> scale = InputScale("toy", "image", 2, np.array([[[0.0]]]), np.array([255.0]))
+        >>> four = Examples(np.array([[[[10, 20], [30, 40]]]], np.uint8), np.array([1]), np.array([0]))
+        >>> Translation(1).shifted(four, scale, np.random.default_rng(0)).x[0, 0]
+        array([[ 0,  0],
+               [ 0, 10]], dtype=uint8)
+    """
+
+    strength: float
+
+    def __post_init__(self) -> None:
+        require(self, strength="[-1000, 1000]")
+
+    def shifted(self, examples: Examples, scale: InputScale, rng: np.random.Generator) -> Examples:
+        x = scale.pixels("Translation", examples.x)
+        down = _moved(x, self.strength)
+        return examples.seen_as(scale.stored(_moved(down.swapaxes(2, 3), self.strength).swapaxes(2, 3)))
+
+
+def _moved(x: Floats, pixels: float) -> Floats:
+    """Return (m, C, H, W) images moved down: each row is the mean of two, weighted by how near they come to it."""
+    height, whole = x.shape[2], math.floor(pixels)
+    moved = np.zeros_like(x)
+    for rows, weight in ((whole, 1 - (pixels - whole)), (whole + 1, pixels - whole)):
+        to = np.arange(max(rows, 0), min(height + rows, height))
+        moved[:, :, to] += weight * x[:, :, to - rows]
+    return moved
+
+
+@dataclass(frozen=True)
+class Occlusion:
+    """Hide a rectangle of each image, at a place of its own, behind the data set's mean colour.
+
+    The rectangle has the image's proportions; its sides are rounded to whole pixels, and it lies within the image.
+    After normalisation the mean is 0, as in the reference.
+
+    When: something stands in the way, at a place that differs; images only.
+
+    Args:
+        strength: Share of the image that is hidden, from 0 to 1.
+
+    Reference: DeVries and Taylor, "Improved Regularization of Convolutional Neural Networks with Cutout",
+        arXiv 1708.04552.
+
+    Example:
+        >>> scale = InputScale("toy", "image", 2, np.array([[[9.0]]]), np.array([255.0]))
+        >>> four = Examples(np.array([[[[1, 1], [1, 1]]]], np.uint8), np.array([1]), np.array([0]))
+        >>> int((Occlusion(0.25).shifted(four, scale, np.random.default_rng(0)).x == 9).sum())
+        1
+    """
+
+    strength: float
+
+    def __post_init__(self) -> None:
+        require(self, strength="[0, 1]")
+
+    def shifted(self, examples: Examples, scale: InputScale, rng: np.random.Generator) -> Examples:
+        x = scale.pixels("Occlusion", examples.x)
+        m, (height, width) = len(x), x.shape[2:]
+        rows, columns = (round(self.strength**0.5 * side) for side in (height, width))
+        top, left = rng.integers(0, height - rows + 1, (m, 1)), rng.integers(0, width - columns + 1, (m, 1))
+        down, across = np.arange(height) - top, np.arange(width) - left  # (m, H) and (m, W)
+        hidden_rows, hidden_columns = (down >= 0) & (down < rows), (across >= 0) & (across < columns)
+        hidden = hidden_rows[:, None, :, None] & hidden_columns[:, None, None, :]
+        return examples.seen_as(scale.stored(np.where(hidden, scale.centre, x)))
+
+
+# -------------------- A federation some of whose unseen clients are shifted
+
+
+def shift_unseen(data: FederatedData, shift: Shift, *, share: float = 1.0, seed: int = 0) -> FederatedData:
+    """Return the federation with some of its unseen clients shifted, in all that they hold.
+
+    round(share * unseen) clients are drawn, those of a smaller share among those of a larger one. Participants, the
+    test set and the server's data stay as they are, and so does every run's training: only who is evaluated and served
+    changes. The draws have streams of their own; what was drawn for the federation stays.
+
+    Where inputs change, the training inputs are copied once for the federation, not for each client: the shifted
+    clients' rows are others there. Of inputs that are mapped from a file the changed pages are held in memory, no more.
+
+    Args:
+        data: The federation.
+        shift: What happens to each of them.
+        share: Of the unseen clients that are shifted, from 0 to 1.
+        seed: Of who is shifted, and of what the shift draws.
+
+    Raises:
+        ConfigError: If nobody is unseen, or the share is outside its range.
+        DataError: If the shift cannot be applied to such data.
+        PartError: If a shift of your own returns what is no client's examples.
+
+    Example:
+        >>> from fedreach.data.shifts import Brightness
+        >>> from fedreach.testing.problems import tiny_data
+        >>> data = tiny_data()
+        >>> dark = shift_unseen(data, Brightness(-0.3), share=0.5)
+        >>> data.population.unseen, dark.shift.clients
+        (array([4, 5]), array([5]))
+    """
+    share = checked_number("shift.share", share, 0, 1)
+    if not data.dataset.example_classes:
+        other = "stand at positions" if data.dataset.positions else "are numbers"
+        raise ConfigError(
+            f"shift: it keeps count of classes, and targets of {data.dataset.name} {other}. Leave the shift out."
+        )
+    unseen = data.population.unseen
+    if not len(unseen):
+        raise ConfigError(
+            "shift: it changes clients that never train, and everybody takes part. Lower population.participants, or "
+            "leave the shift out."
+        )
+    drawn = generator(seed, "shifted-clients").permutation(unseen)
+    clients = np.sort(drawn[: round(share * len(unseen))])
+    d, scale = data.dataset, InputScale.of(data.dataset)
+    x, y = d.train_x, d.train_y.copy()
+    gone = np.zeros(len(y), np.bool_)
+    for client in clients.tolist():
+        index = np.concatenate([data.train[client], data.held_out[client]])
+        before = Examples(np.asarray(d.train_x[index]), d.train_y[index], index)
+        after = _checked(shift, before, shift.shifted(before, scale, generator(seed, "shift", client=client)), scale)
+        gone[np.setdiff1d(index, after.index)] = True
+        y[after.index] = after.y
+        if not np.array_equal(after.x, d.train_x[after.index]):
+            x = _copied(x) if x is d.train_x else x
+            x[after.index] = after.x
+    seen = np.where(data.labels == d.train_y, y, data.labels)  # label noise stays
+    changed = np.concatenate([NOBODYS, *(part[c] for c in clients for part in (data.train, data.held_out))])
+    dropped = np.zeros((data.num_clients, d.num_classes), np.int64)
+    np.add.at(dropped, (data.partition.owner()[gone], y[gone]), 1)
+    record = {
+        "kind": repr(shift),
+        "share": share,
+        "clients": clients.tolist(),
+        "dropped": int(gone.sum()),
+    }
+    return replace(
+        data,
+        dataset=replace(d, train_x=x, train_y=y),
+        labels=seen,
+        train=data.train.without(gone[data.train.order]),
+        held_out=data.held_out.without(gone[data.held_out.order]),
+        shift=Shifted(clients, dropped, content_hash(x[changed], y[changed]), record),
+        draw=None if data.draw is None else partial(_redrawn, data, shift, share),
+    )
+
+
+NOBODYS = np.empty(0, np.int64)
+
+
+def _redrawn(data: FederatedData, shift: Shift, share: float, seed: int) -> FederatedData:
+    return shift_unseen(data.redrawn(seed), shift, share=share, seed=seed)
+
+
+def _copied(x: AnyArray) -> AnyArray:
+    """Return a copy that may be written to; of an array that is mapped from a file, one that copies what is written."""
+    whole: Any = x
+    while whole is not None and not isinstance(whole, np.memmap):
+        whole = whole.base
+    if whole is None or whole.filename is None or (whole.ctypes.data, whole.nbytes) != (x.ctypes.data, x.nbytes):
+        return x.copy()
+    return np.memmap(whole.filename, x.dtype, "c", whole.offset, x.shape)
+
+
+def _checked(shift: Shift, before: Examples, after: Examples, scale: InputScale) -> Examples:
+    """Return what a shift returned, or say why these are no examples of the client."""
+
+    def refuse(rule: str, got: object) -> PartError:
+        return PartError(f"{type(shift).__name__}.shifted must return {rule}; got {got}.")
+
+    if not isinstance(after, Examples):
+        raise refuse("Examples", type(after).__name__)
+    index: Ints = after.index
+    if not len(index) or len(np.unique(index)) < len(index) or not np.isin(index, before.index).all():
+        raise refuse("at least one of the client's samples, each once", f"samples {index[:5]} of {before.index[:5]}")
+    expected = (len(index), *before.x.shape[1:]), before.x.dtype
+    if (after.x.shape, after.x.dtype) != expected or after.y.shape != index.shape:
+        raise refuse(f"inputs of shape and type {expected} and as many labels", (after.x.shape, after.x.dtype))
+    if after.x.dtype.kind == "f" and not np.isfinite(after.x).all():
+        raise refuse("finite inputs", "some that are not")
+    if after.y.dtype.kind not in "iu" or after.y.min() < 0 or after.y.max() >= scale.num_classes:
+        raise refuse(f"labels from 0 to {scale.num_classes - 1}", after.y[:5])
+    return after
+
+
+# --- Shifts of unseen clients: their inputs look different from the participants', or mean something else
+# Everything here changes one client's examples at a time; `unseen.shift_unseen` applies it to a federation. A shift
+# has a
+# strength, of which 0 changes nothing; one outside the range that the shift tells is a `ConfigError`, as is a shift
+# that
+# needs scipy where that is missing.
+
+SHIFTS: Mapping[str, Any] = {
+    "brightness": Brightness,
+    "contrast": Contrast,
+    "noise": InputNoise,
+    "blur": Blur,
+    "rotation": Rotation,
+    "translation": Translation,
+    "occlusion": Occlusion,
+    "permuted_labels": PermutedLabels,
+    "one_class": OneClass,
+    "composed": Composed,
+}

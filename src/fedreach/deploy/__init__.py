@@ -1,0 +1,1 @@
+"""Trained models and adapters: load, predict, export."""

@@ -1,0 +1,216 @@
+"""A model that left the house: its graphs, whoever runs them, its fitted rule, and the command that predicts a file.
+
+It needs numpy alone, so that an exported model can take it along; what runs the graphs is handed in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedreach._util.arrays import AnyArray, Float32s, Floats
+from fedreach._util.errors import ConfigError, FedReachError
+from fedreach._util.tables import visible, visible_lines
+from fedreach.data.samples import SampleFormat
+from fedreach.deploy.adapter import Adapter
+from fedreach.deploy.predictions import Columns, Predictions, Rows, predictions, read_rows
+from fedreach.federation.base import Serving
+from fedreach.federation.types import State
+
+Run = Callable[[str, AnyArray], Sequence[AnyArray]]
+"""Runs a graph by its name on (m, ...) samples: "model", raw to logits; "inputs", raw to inputs; "features", inputs to
+logits and, where the model has any, features."""
+
+
+class Deployed:
+    """A model as `fedreach export` wrote it, and its rule.
+
+    Args:
+        about: What ``model.json`` says.
+        run: Runs its graphs.
+        rule: By which clients are served; None: by the model as it is.
+        state: As participants fitted it.
+        batch: Samples that a graph is given at a time.
+    """
+
+    def __init__(
+        self, about: Mapping[str, Any], run: Run, rule: Serving | None, state: State | None, batch: int
+    ) -> None:
+        self.about, self.rule, self.state = about, rule, state
+        self.expected = SampleFormat.of_json(about["name"], about)
+        self._run, self._batch = run, batch
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """(c,) names of classes; None where numbers are predicted."""
+        return classes_of(self.about)
+
+    def logits(self, samples: Any) -> Floats:
+        """Return (m, c) logits of samples, or the (m, t) numbers that are predicted.
+
+        Args:
+            samples: A table, a dictionary of a list for each column will do, or an array, as the model was trained on.
+        """
+        return self.raw_logits(self.expected.array(samples))
+
+    def raw_logits(self, raw: AnyArray) -> Floats:
+        """Return the same of samples as `SampleFormat.array` returns them."""
+        return self._parts("model", raw)[0].astype(np.float64)
+
+    def answers(self, samples: Any) -> tuple[Floats, Floats | None, Float32s | None]:
+        """Return logits, features and inputs of samples: the arguments of an adapter's `fit` and `predict`."""
+        return self.raw_answers(self.expected.array(samples))
+
+    def raw_answers(self, raw: AnyArray) -> tuple[Floats, Floats | None, Float32s | None]:
+        """Return the same of samples as `SampleFormat.array` returns them."""
+        if not self.about["reads_inputs"]:  # the rule looks at logits alone
+            return self.raw_logits(raw), None, None
+        inputs = self._run("inputs", raw)[0]
+        logits, features = self.again(inputs)
+        return logits, features, inputs if inputs.dtype.kind == "f" else None
+
+    def again(self, inputs: AnyArray) -> tuple[Floats, Floats | None]:
+        """Return logits and features of inputs, which a rule may have changed."""
+        found = self._parts("features", inputs)
+        return found[0].astype(np.float64), found[1].astype(np.float64) if len(found) > 1 else None
+
+    def new_adapter(self) -> Adapter:
+        """Return a client that has seen no input yet."""
+        if self.rule is None or self.state is None:
+            raise ConfigError("This model was exported without a serving rule: predict by the model as it is.")
+        return Adapter(self.rule, self.state, self.again if self.about["reads_inputs"] else None)
+
+    def predict(self, rows: Rows, *, plain: bool = False) -> Predictions:
+        """Return predictions of rows, each client served by its own; `plain`: by the model as it is."""
+        serves = self.rule is not None and not plain
+        adapter = self.new_adapter if serves else None
+        return predictions(
+            self,
+            rows,
+            classes=self.classes,
+            outputs=self.about["outputs"],
+            new_adapter=adapter,
+            mixes=self.about["mixes"],
+        )
+
+    def _parts(self, graph: str, x: AnyArray) -> list[AnyArray]:
+        size, count = self._batch, max(1, -(-len(x) // self._batch))
+        if self.about["mixes"]:  # then no batch is tiny
+            size = max(1, -(-len(x) // count))
+        parts = [self._run(graph, x[i : i + size]) for i in range(0, max(len(x), 1), size)]
+        return [np.concatenate(part) for part in zip(*parts, strict=True)]
+
+
+def classes_of(about: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Return (c,) names of classes, numbers where they have none; None where numbers are predicted."""
+    if about["targets"] is not None:
+        return None
+    return tuple(about["classes"] or map(str, range(about["outputs"])))
+
+
+def rows_for(about: Mapping[str, Any], path: Path, client: str | None = None, label: str | None = None) -> Rows:
+    """Return rows of a file for a model, see `read_rows`; `about` it as ``model.json`` has it."""
+    known = Columns(about["client_column"], tuple(about["label_columns"]))
+    expected = SampleFormat.of_json(about["name"], about)
+    classes, targets = classes_of(about), about["targets"]
+    return read_rows(path, expected, known, classes=classes, targets=targets, client=client, label=label)
+
+
+def schema(expected: SampleFormat) -> str:
+    """Return what a file must hold, for people: the columns of a table, or the shape of a sample."""
+    if expected.preparation is not None:
+        return str(expected.preparation)
+    return f"{expected.kind} of shape {tuple(expected.shape)}, {expected.dtype}, as x in an .npz file, or a column each"
+
+
+def written(found: Predictions, about: Mapping[str, Any], client: str | None = None) -> str:
+    """Return predictions as CSV."""
+    return found.csv(client or about["client_column"], about["label_columns"])
+
+
+def record(found: Predictions, about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what became of the rows, for machines."""
+    return {
+        **{key: about[key] for key in ("name", "method", "seed", "model", "cluster", "round")},
+        "rows": len(found.outputs),
+        "rule": about["rule"] if found.decisions is not None else None,
+        "clients": [vars(client) for client in found.clients],
+        "scores": found.scores,
+        "notes": list(found.rows.notes),
+    }
+
+
+def lines(found: Predictions, about: Mapping[str, Any]) -> list[str]:
+    """Return what became of the rows, for people."""
+    rows, who, served = len(found.outputs), len(found.clients), found.decisions is not None
+    rule = str(about["rule"]).partition("(")[0]
+    how = f"each client served by its own rows ({rule})" if served else "by the model as it is"
+    clients = "" if found.rows.clients is None else f" of {who} client{'s' * (who != 1)}"
+    told = [f"{rows} row{'s' * (rows != 1)}{clients}: {origin(about)}, {how}."]
+    if served and found.rows.clients is None:
+        told.append("No column tells clients apart, so that all rows count as one client's.")
+    return [*told, *(f"note: {visible(note)}." for note in found.rows.notes), "", *found.lines()]
+
+
+def origin(about: Mapping[str, Any]) -> str:
+    """Return where a model is from, for people.
+
+    Example:
+        >>> origin({"method": "plain", "seed": 0, "model": "last", "cluster": 1, "round": 30})
+        'plain, seed 0, last model of cluster 1 (round 30)'
+        >>> origin({"method": "plain", "seed": 0, "model": "refit", "cluster": None, "round": 12})
+        'plain, seed 0, model trained again on all rows (12 rounds)'
+    """
+    cluster = "" if about["cluster"] is None else f" of cluster {about['cluster']}"
+    which, where = f"{about['model']} model{cluster}", f"round {about['round']}"
+    if about["model"] == "refit":
+        which, where = f"model{cluster} trained again on all rows", f"{about['round']} rounds"
+    return f"{about['method']}, seed {about['seed']}, {which} ({where})"
+
+
+def main(model: Deployed, arguments: Sequence[str] | None = None) -> int:
+    """Predict a file from the command line; return the exit code: 2 for a wrong call, 3 for a file of no use."""
+    parser = argparse.ArgumentParser(description="Predict the rows of a .csv, .parquet or .npz file.")
+    parser.add_argument("file", type=Path, nargs="?")
+    parser.add_argument("--schema", action="store_true", help="print what each column must hold, and predict nothing")
+    parser.add_argument("--out", type=Path, help="CSV to write; default: print it")
+    parser.add_argument("--client", help="column that tells clients apart")
+    parser.add_argument("--label", help="column of the true class or number, which is scored and not looked at")
+    parser.add_argument("--plain", action="store_true", help="by the model as it is, without serving")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    given = parser.parse_args(arguments)
+    if given.schema:
+        print(visible_lines(schema(model.expected)))
+        return 0
+    if given.file is None:
+        parser.error("name the file to predict; --schema prints what must stand in it")
+    try:
+        found = model.predict(rows_for(model.about, given.file, given.client, given.label), plain=given.plain)
+        text = written(found, model.about, given.client)
+        if given.out is not None and given.out.resolve() == given.file.resolve():
+            raise ConfigError(f"--out must be another file than the rows, {given.file}.")
+        if given.out is not None:
+            given.out.write_text(text, encoding="utf-8")
+    except (FedReachError, OSError) as error:
+        print(visible_lines(f"error: {error}"), file=sys.stderr)
+        if given.json:
+            print(_json({"error": str(error)}))
+        return getattr(error, "exit_code", 3)
+    if given.json:
+        print(_json(record(found, model.about) | {"out": None if given.out is None else str(given.out)}))
+        return 0
+    if given.out is None:
+        sys.stdout.write(text)
+    print("\n".join(lines(found, model.about)), file=sys.stderr if given.out is None else sys.stdout)
+    return 0
+
+
+def _json(document: Mapping[str, Any]) -> str:
+    """Return a document as JSON, which has no nan and no infinity: they become null."""
+    return json.dumps(json.loads(json.dumps(document), parse_constant=lambda _: None))

@@ -1,0 +1,159 @@
+"""Export to torch and ONNX."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from fedreach._util.arrays import AnyArray, Floats
+from fedreach._util.errors import ConfigError
+from fedreach.deploy import weights
+from fedreach.deploy.adapter import SavedRule, check_supported
+from fedreach.deploy.deployed import classes_of, rows_for
+from fedreach.deploy.model import Answers, TrainedModel
+from fedreach.deploy.predictions import Predictions, predictions
+from fedreach.deploy.program import check_deployable, program
+from fedreach.deploy.weights import ENDINGS, Features, content, put
+from fedreach.engines.trainer import EVALUATION_BATCH
+from fedreach.experiment.components import code_files
+from fedreach.federation.traits import Traits
+from fedreach.runs.identity import check_code
+
+Form = Literal["torch", "onnx", "safetensors"]
+ABOUT, PROGRAM = "model.json", "predict.py"
+
+
+class Exported(NamedTuple):
+    """What was written."""
+
+    folder: Path
+    files: tuple[str, ...]
+    about: dict[str, Any]
+
+
+def export(model: TrainedModel, out: Path, form: Form, *, plain: bool = False, force: bool = False) -> Exported:
+    """Write a model into a folder of its own, with all that a process needs that has no FedReach.
+
+    ``torch`` and ``onnx`` write graphs, ``model.json``, and ``predict.py``, which needs numpy and torch, or numpy and
+    onnxruntime. ``safetensors`` writes ``model.safetensors``, of which `fedreach.deploy.saved.load` makes the model.
+
+    Args:
+        model: See `fedreach.deploy.saved.load`.
+        out: The folder; there must be nothing in it yet.
+        form: See above.
+        plain: Leave the serving rule out, where there is one.
+        force: Also with a rule that participants do not support.
+
+    Raises:
+        ConfigError: If the folder is not empty, nobody can deploy the rule, participants do not support it, or the form
+            cannot hold the model.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"{out} is there already. Remove it, or name another folder with --out.")
+    saved = rule_of(model, plain=plain)
+    if saved is not None and not force:
+        check_supported(saved)
+    about = model.about(None if saved is None else repr(saved.rule))
+    if form == "safetensors":
+        files: dict[str, bytes | str] = {
+            weights.FILE: weights.weights_file_content(model.net, model.origin.run, saved, about)
+        }
+    else:
+        model.expected.refuse_form(f"--to {form}")
+        reads = saved is not None and Traits.of(saved.rule).reads_inputs
+        about["reads_inputs"] = reads
+        rule, state = (None, {}) if saved is None else (saved.rule, saved.state)
+        text = program(about, form, rule, state, EVALUATION_BATCH)  # first: it refuses soon
+        files = _graphs(model, form, about, reads=reads) | {ABOUT: json.dumps(about, indent=1) + "\n", PROGRAM: text}
+    is_new = not out.exists()
+    try:
+        for name, written in files.items():
+            put(out / name, written)
+    except BaseException:
+        if is_new:
+            shutil.rmtree(out, ignore_errors=True)
+        raise
+    return Exported(out, tuple(files), about)
+
+
+class _Here:
+    """A model in this process, see `fedreach.deploy.predictions.AnswersModel`."""
+
+    def __init__(self, model: TrainedModel) -> None:
+        self._model = model
+
+    def raw_logits(self, raw: AnyArray) -> Floats:
+        return self._model.logits(torch.from_numpy(raw))
+
+    def raw_answers(self, raw: AnyArray) -> Answers:
+        return self._model.answers(torch.from_numpy(raw))
+
+
+def predicted(
+    model: TrainedModel, path: Path, *, client: str | None = None, label: str | None = None, plain: bool = False
+) -> tuple[Predictions, dict[str, Any]]:
+    """Return what a model says of the rows of a file, and what it says of itself.
+
+    Args:
+        model: See `fedreach.deploy.saved.load`.
+        path: Of a ``.csv``, ``.parquet`` or ``.npz`` file.
+        client: Column that tells clients apart; default: that of the run's data, where the file has it.
+        label: Column of labels, which are scored and never looked at; default likewise.
+        plain: By the model as it is, also where there is a serving rule.
+
+    Raises:
+        ConfigError: If a column is not there, or nobody can deploy the rule.
+        DataError: If the file cannot be read, or holds other samples than the model was trained on.
+    """
+    model.expected.refuse_form("fedreach predict")
+    saved = rule_of(model, plain=plain)
+    about = model.about(None if saved is None else repr(saved.rule))
+    rows = rows_for(about, path, client, label)
+    new_adapter = None if saved is None else partial(model.adapter_of, saved)
+    classes = classes_of(about)
+    found = predictions(
+        _Here(model),
+        rows,
+        classes=classes,
+        outputs=about["outputs"],
+        new_adapter=new_adapter,
+        mixes=model.mixes,
+    )
+    return found, about
+
+
+def rule_of(model: TrainedModel, *, plain: bool) -> SavedRule | None:
+    """Return the rule by which a model's clients are served, or None.
+
+    Raises:
+        ConfigError: If there is one that nobody can deploy; or its file was changed.
+    """
+    if plain:
+        return None
+    try:
+        saved = model.serving
+        if saved is None:
+            return None
+        check_deployable(saved.rule)
+    except ConfigError as error:
+        raise ConfigError(f"{error} With --plain it is the model as it is.") from error
+    check_code(model.origin.run, saved.name, model.origin.base, code_files(saved.name, model.origin.base))
+    return saved
+
+
+def _graphs(model: TrainedModel, form: Form, about: dict[str, Any], *, reads: bool) -> dict[str, bytes | str]:
+    device = next(model.parameters()).device
+    raw = model.expected.example().to(device)
+    found: dict[str, bytes | str] = {f"model{ENDINGS[form]}": content(model, raw, form, about)}
+    if reads:
+        inputs = model.inputs(raw)
+        both = Features(model.net, inputs).eval()
+        names = ("logits", "features") if both.has_features else ("logits",)
+        found[f"inputs{ENDINGS[form]}"] = content(model.inputs, raw, form, about, ("inputs",))
+        found[f"features{ENDINGS[form]}"] = content(both, inputs, form, about, names)
+    return found

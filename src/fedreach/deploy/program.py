@@ -1,0 +1,507 @@
+"""The adapter as one file that needs NumPy alone."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import importlib.util
+import inspect
+import math
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+import fedreach
+from fedreach._util.arrays import AnyArray
+from fedreach._util.errors import ConfigError
+from fedreach.deploy import deployed
+from fedreach.deploy.adapter import Adapter, SavedRule, Which, check_supported, read
+from fedreach.experiment.components import code_files
+from fedreach.federation.base import Serving
+from fedreach.federation.traits import Traits
+from fedreach.federation.types import State
+from fedreach.runs.identity import check_code
+
+# --- The sources that a rule consists of: its own module and all of FedReach's that it imports, as modules of one file
+# What is imported from FedReach becomes an import from beside: ``from fedreach._util.arrays import Floats`` is
+# ``from .arrays import Floats`` in the file. Everything else is taken as it stands, so that nothing is said twice.
+
+THERE = frozenset({"numpy", *sys.stdlib_module_names})
+"""Packages that a client has."""
+READS_TABLES = frozenset({"narwhals", "pyarrow"})
+"""Packages that FedReach's own modules read tables by: whoever predicts tables has them, too."""
+
+
+class Module(NamedTuple):
+    """A module as the file holds it."""
+
+    name: str  # within the file
+    source: str
+    is_users: bool  # and not FedReach's
+
+
+class _Place(NamedTuple):
+    """Where a module is."""
+
+    name: str  # "fedreach._util.arrays"; of a user's own file, its path
+    file: Path
+
+
+def modules(roots: list[Path | str]) -> dict[str, Module]:
+    """Return the modules that others need come first, by their full name, or path where they are a user's own.
+
+    Args:
+        roots: Full names of FedReach's modules, or paths of a user's own files.
+
+    Raises:
+        ConfigError: If one of them imports what is neither numpy, nor the standard library, nor FedReach's.
+    """
+    found: dict[str, Module] = {}
+    for root in roots:
+        place = _place(root) if isinstance(root, str) else _Place(str(root), root)
+        _collect(place, found, ())
+    return found
+
+
+def _collect(place: _Place, found: dict[str, Module], through: tuple[_Place, ...]) -> str:
+    """Take a module and first all that it imports; return its name within the file."""
+    if place.name not in found:
+        source = place.file.read_text(encoding="utf-8")
+        changes = [
+            (node, _rewritten(node, found, (*through, place)))
+            for node in _imports(ast.parse(source))
+            if _is_fedreachs(node, (*through, place))
+        ]
+        is_users = not place.name.startswith("fedreach.")
+        found[place.name] = Module(_free_name(place, found), _replaced(source, changes), is_users)
+    return found[place.name].name
+
+
+def _imports(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Yield the imports of a module, wherever they stand, but for those that only type checkers see."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test).rpartition(".")[2] == "TYPE_CHECKING":
+            for other in node.orelse:
+                yield from _imports(other)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        else:
+            yield from _imports(node)
+
+
+def _is_fedreachs(node: ast.Import | ast.ImportFrom, through: tuple[_Place, ...]) -> bool:
+    """Return whether FedReach's own modules are imported; refuse what a client does not have."""
+    names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+    tops = {name.partition(".")[0] for name in names}
+    way = " -> ".join(place.file.name for place in through)
+    where = f"{way}, line {node.lineno}: an exported rule"
+    if isinstance(node, ast.ImportFrom) and node.level:
+        raise ConfigError(f"{where} is one file and imports nothing from beside it; got {ast.unparse(node)!r}.")
+    if "fedreach" in tops:
+        if isinstance(node, ast.Import):
+            raise ConfigError(
+                f"{where} imports names from FedReach; got {ast.unparse(node)!r}. Write 'from ... import'."
+            )
+        return True
+    if tops - THERE - (READS_TABLES if through[-1].name.startswith("fedreach.") else frozenset()):
+        raise ConfigError(
+            f"{where} may import numpy, the standard library and what of FedReach needs no more than these; got "
+            f"{ast.unparse(node)!r}."
+        )
+    return False
+
+
+def _rewritten(node: ast.Import | ast.ImportFrom, found: dict[str, Module], through: tuple[_Place, ...]) -> str:
+    """Return the statement that imports the same within the file."""
+    assert isinstance(node, ast.ImportFrom)
+    assert node.module is not None
+    place, lines = _place(node.module), []
+    for alias in node.names:
+        whole = f"{node.module}.{alias.name}"
+        if place.file.name == "__init__.py" and importlib.util.find_spec(whole) is not None:
+            inside = _collect(_place(whole), found, through)
+            lines.append(f"from . import {inside} as {alias.asname or alias.name}")
+        else:
+            inside = _collect(place, found, through)
+            own = f" as {alias.asname}" if alias.asname else ""
+            lines.append(f"from .{inside} import {alias.name}{own}")
+    return f"\n{' ' * node.col_offset}".join(lines)
+
+
+def _place(name: str) -> _Place:
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:
+        raise ConfigError(f"there is no module {name!r}.")
+    return _Place(name, Path(spec.origin))
+
+
+def _free_name(place: _Place, found: dict[str, Module]) -> str:
+    """Return a name within the file that no other module has."""
+    if not place.name.startswith("fedreach."):
+        return f"own_{place.file.stem}"
+    taken, parts = {module.name for module in found.values()}, place.name.split(".")
+    names = ("_".join(parts[-length:]) for length in range(1, len(parts) + 1))
+    return next(name for name in names if name not in taken)
+
+
+def _replaced(source: str, changes: list[tuple[ast.Import | ast.ImportFrom, str]]) -> str:
+    """Return the source with other text in place of some of its statements."""
+    text = source.encode()
+    starts = [0]
+    for line in text.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    for node, new in sorted(changes, key=lambda change: -change[0].lineno):
+        assert node.end_lineno is not None  # ast.parse says it of every statement
+        assert node.end_col_offset is not None
+        begin, end = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
+        text = text[:begin] + new.encode() + text[end:]
+    return text.decode()
+
+
+# -------------------- How modules, numbers and a rule are written down in one Python file
+
+LOADER = '''\
+import base64
+import linecache
+import sys
+import types
+
+import numpy as np
+
+SOURCES = {{
+{sources}}}
+"""The modules that the rule consists of, those that others need first."""
+
+
+def _loaded(name, source):
+    """Return a module of this file, which can be imported and pickled as if this were a package."""
+    module, place = types.ModuleType(f"{{__name__}}.{{name}}"), f"{{__file__}}: {{name}}"
+    module.__package__ = __name__
+    sys.modules[module.__name__] = module
+    linecache.cache[place] = len(source), None, source.splitlines(keepends=True), place  # for tracebacks
+    exec(compile(source, place, "exec", dont_inherit=True), vars(module))
+    return module
+
+
+def _array(kind, shape, text):
+    return np.frombuffer(base64.b64decode(text), kind).reshape(shape).astype(np.dtype(kind).newbyteorder("="))
+
+
+if __name__ not in sys.modules:
+    raise ImportError("Put this module into sys.modules under its name before it is executed.")
+for _name, _source in SOURCES.items():
+    globals()[_name] = _loaded(_name, _source)
+'''
+LINE = 112
+
+
+def loader(found: Iterable[Module]) -> str:
+    """Return the lines that make modules of their sources."""
+    return LOADER.format(
+        sources="".join(f"    {module.name!r}: {quoted(module.source)},\n" for module in found)
+    ).rstrip()
+
+
+def authors(found: Iterable[Module]) -> str:
+    """Return whose the modules are that are not FedReach's."""
+    return "".join(f", but for {module.name}, which is its author's" for module in found if module.is_users)
+
+
+def said(about: Mapping[str, Any]) -> str:
+    """Return lines of a docstring that tell where something is from."""
+    lines = "\n".join(textwrap.fill(f"{key}: {value}", LINE) for key, value in about.items())
+    return lines.replace("\\", "\\\\").replace('"""', "'''")
+
+
+def arrays(state: State) -> str:
+    """Return the lines of a dictionary of arrays."""
+    return "".join(f"    {name!r}: {array(np.asarray(value))},\n" for name, value in state.items())
+
+
+def made(rule: Any, module: str) -> str:
+    """Return the expression that makes a rule again."""
+    kind = type(rule)
+    if not is_dataclass(rule) or "<locals>" in kind.__qualname__:
+        raise ConfigError(
+            f"{kind.__name__} must be a dataclass of its module, so that its options can be written down."
+        )
+    options = {field.name: getattr(rule, field.name) for field in fields(rule) if field.init}
+    written = {name: repr(value) for name, value in options.items()}
+    for name, value in options.items():
+        if isinstance(value, float) and math.isinf(value):  # whose repr is no literal
+            written[name] = f"float({str(value)!r})"
+            continue
+        try:
+            same = ast.literal_eval(repr(value)) == value
+        except (ValueError, SyntaxError):
+            same = False
+        if not same:
+            raise ConfigError(
+                f"{kind.__name__}.{name} must be a number, a text or a tuple of such to be exported; got {value!r}."
+            )
+    return f"{module}.{kind.__qualname__}({', '.join(f'{name}={text}' for name, text in written.items())})"
+
+
+def quoted(source: str) -> str:
+    """Return a string literal of a source, to be read where that is possible."""
+    readable = "'''" not in source and source.endswith("\n")
+    return f"r'''{source}'''" if readable else repr(source)
+
+
+def array(value: AnyArray) -> str:
+    text = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()
+    wrapped = f'"{text}"' if len(text) <= LINE else '"""\n' + "\n".join(textwrap.wrap(text, LINE)) + '\n"""'
+    return f"_array({value.dtype.str!r}, {value.shape}, {wrapped})"
+
+
+# --- A fitted rule as one Python file, which serves a client where there is neither FedReach nor torch: numpy alone
+
+SCRIPT_TEMPLATE = '''\
+# SPDX-License-Identifier: Apache-2.0
+# Written by FedReach {version}, of whose modules it consists{users}. It needs numpy alone.
+"""How a client uses a federated model: by its own inputs, which have no labels and never leave it.
+
+{about}
+
+Whoever holds the model computes its logits, and the rule says what they mean for this client:
+
+    import {stem}
+
+    adapter = {stem}.new_adapter()  # one for each client; with `model`, a rule may ask it about repaired inputs
+    adapter.fit(logits)             # (m, {classes}) of its inputs; `features`, `inputs` where the rule looks at them
+    adapter.predict(logits)         # (m,) classes; `predict_proba`, `partial_fit`, `prior_`, `decision_`: see Adapter
+"""
+
+{loader}
+
+RUN = {{
+{run}}}
+
+STATE = {{
+{state}}}
+"""What the participants fitted."""
+
+RULE = {rule}
+Adapter = {adapter}.Adapter
+
+
+def new_adapter(model=None):
+    """Return a client that has seen no input yet.
+
+    Args:
+        model: Returns (logits, features) for inputs, (m, ...): where a rule repairs inputs, it asks again.
+    """
+    return Adapter(RULE, STATE, model)
+'''
+
+
+def export(
+    folder: Path | str,
+    out: Path,
+    which: Which = "last",
+    *,
+    cluster: int | None = None,
+    base: Path | None = None,
+    force: bool = False,
+) -> SavedRule:
+    """Write the fitted rule of a finished run as one Python file, and return what was written.
+
+    Args:
+        folder: The run folder.
+        out: The file, whose name ends in .py; there must be none yet.
+        which: Of the last or the best model.
+        cluster: Number of the model, where the run has one a cluster.
+        base: Folder that the name of a rule of one's own is relative to; default: the current one.
+        force: Also a rule that participants do not support.
+
+    Raises:
+        RunFolderError: If the folder holds no fitted rule of that model, or a rule's own file is another one by now.
+        ConfigError: If the rule needs labels, or more than numpy; if participants do not support it; or the file cannot
+            be written there.
+    """
+    if out.suffix != ".py" or not out.stem.isidentifier():
+        raise ConfigError(f"The file of a client must be named as a Python module, such as client.py; got {out.name}.")
+    if out.exists():
+        raise ConfigError(f"There is a file {out} already. Remove it, or name another one.")
+    saved = read(folder, which, cluster=cluster, base=base)
+    if not force:
+        check_supported(saved)
+    here = base or Path.cwd()
+    check_code(saved.run, saved.name, here, code_files(saved.name, here))
+    run = saved.run
+    about = {
+        "name": run.config["name"],
+        "method": run.method,
+        "seed": run.seed,
+        "model": which if cluster is None else f"{which}, cluster {cluster}",
+        "round": saved.round,
+        "rule": repr(saved.rule),
+    }
+    text = written(saved.rule, saved.state, about, out.stem)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with out.open("x", encoding="utf-8") as file:
+        file.write(text)
+    return saved
+
+
+def written(rule: Serving, state: State, about: Mapping[str, Any], stem: str = "client") -> str:
+    """Return the text of the file.
+
+    Args:
+        rule: A dataclass; its options must be numbers, texts and the like.
+        state: As it was fitted.
+        about: What the file says of where the rule is from.
+        stem: Name of the file without its ending.
+
+    Raises:
+        ConfigError: If the rule needs labels, its options cannot be written down, or it needs more than numpy.
+    """
+    check_deployable(rule)
+    place = place_of(rule)
+    found = modules([Adapter.__module__, place])
+    return SCRIPT_TEMPLATE.format(
+        version=fedreach.__version__,
+        users=authors(found.values()),
+        about=said(about),
+        stem=stem,
+        classes=len(state["base"]) if "base" in state else "c",
+        loader=loader(found.values()),
+        run="".join(f"    {key!r}: {value!r},\n" for key, value in about.items()),
+        state=arrays(state),
+        rule=made(rule, found[str(place)].name),
+        adapter=found[Adapter.__module__].name,
+    )
+
+
+def check_deployable(rule: Serving) -> None:
+    """Refuse a rule by which nobody can be served who has nothing but inputs and a model, by a ConfigError."""
+    kind = type(rule)
+    if Traits.of(rule).is_reference:
+        raise ConfigError(
+            f"{kind.__name__} needs the labels of those that it serves: a reference, which none can deploy."
+        )
+    if Traits.of(rule).needs_batchnorm:
+        raise ConfigError(
+            f"{kind.__name__} refreshes BatchNorm layers inside the model, which a file that needs numpy alone cannot. "
+            "Export a method with serving 'label_shift'."
+        )
+
+
+def place_of(rule: Serving) -> str | Path:
+    """Return the module that a rule is of: its full name, or the path of a user's own file."""
+    kind = type(rule)
+    return kind.__module__ if kind.__module__.startswith("fedreach.") else Path(inspect.getfile(kind)).resolve()
+
+
+# --- The program beside an exported model: it predicts files where there are numpy, pyarrow, and torch or onnxruntime
+
+Library = Literal["torch", "onnx"]
+
+PROGRAM_TEMPLATE = '''\
+# SPDX-License-Identifier: Apache-2.0
+# Written by FedReach {version}, of whose modules it consists{users}. It needs numpy, pyarrow and {package}.
+"""Predict by a federated model{serving}.
+
+{about}
+
+    python {stem}.py rows.csv --out predictions.csv
+
+    import {stem}
+
+    {stem}.model.logits(samples)           # (m, {outputs}) of {samples}
+    adapter = {stem}.model.new_adapter()   # one for each client, where the model has a rule
+    answers = {stem}.model.answers(samples)
+    adapter.fit(*answers).predict(*answers)
+"""
+
+{loader}
+
+import functools
+import json
+from pathlib import Path
+
+import {package}
+
+HERE = Path(__file__).resolve().parent
+ABOUT = json.loads((HERE / "model.json").read_text(encoding="utf-8"))
+
+STATE = {state}
+"""What the participants fitted, for the rule."""
+
+RULE = {rule}
+
+{run}
+
+
+model = {deployed}.Deployed(ABOUT, run, RULE, STATE, batch={batch})
+
+if __name__ == "__main__":
+    sys.exit({deployed}.main(model))
+'''
+
+PACKAGE = {"torch": "torch", "onnx": "onnxruntime"}
+RUN = {
+    "torch": """\
+@functools.cache
+def graph(name):
+    return torch.export.load(HERE / f"{name}.pt2").module()
+
+
+def run(name, x):
+    with torch.no_grad():
+        found = graph(name)(torch.from_numpy(x))
+    return [each.numpy() for each in (found if isinstance(found, tuple) else (found,))]""",
+    "onnx": """\
+@functools.cache
+def graph(name):
+    return onnxruntime.InferenceSession(HERE / f"{name}.onnx", providers=["CPUExecutionProvider"])
+
+
+def run(name, x):
+    return graph(name).run(None, {"samples": x})""",
+}
+
+
+def program(
+    about: Mapping[str, Any], library: Library, rule: Serving | None, state: State, batch: int, stem: str = "predict"
+) -> str:
+    """Return the text of the program.
+
+    Args:
+        about: What ``model.json`` says.
+        library: What runs the graphs beside it.
+        rule: By which clients are served, a dataclass; None: by the model as it is.
+        state: As it was fitted.
+        batch: Samples that a graph is given at a time.
+        stem: Name of the file without its ending.
+
+    Raises:
+        ConfigError: If nobody can be served so, the rule's options cannot be written down, or it needs more than numpy.
+    """
+    roots: list[str | Path] = [deployed.__name__]
+    if rule is not None:
+        check_deployable(rule)
+        roots.append(place_of(rule))
+    found = modules(roots)
+    told = {key: about[key] for key in ("name", "method", "seed", "model", "cluster", "round", "rule")}
+    return PROGRAM_TEMPLATE.format(
+        version=fedreach.__version__,
+        users=authors(found.values()),
+        package=PACKAGE[library],
+        serving="" if rule is None else ", each client served by its own inputs",
+        about=said(told),
+        stem=stem,
+        outputs=about["outputs"],
+        samples="a table" if about["kind"] == "table" else f"{about['kind']} of shape {tuple(about['shape'])}",
+        loader=loader(found.values()),
+        state="None" if rule is None else "{\n" + arrays(state) + "}",
+        rule="None" if rule is None else made(rule, found[str(roots[-1])].name),
+        run=RUN[library],
+        deployed=found[deployed.__name__].name,
+        batch=batch,
+    )

@@ -1,0 +1,198 @@
+"""Trained models as files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from torch import nn
+
+from fedreach._util import registry
+from fedreach._util.errors import ConfigError, RunFolderError, nearest
+from fedreach._util.streams import torch_seed
+from fedreach.data.preparation import TargetScale
+from fedreach.deploy import weights
+from fedreach.deploy.adapter import Which
+from fedreach.deploy.model import Expected, RunOrigin
+from fedreach.deploy.model import TrainedModel as TrainedModel
+from fedreach.engines.models.flat import Layout, bind
+from fedreach.engines.models.networks import build
+from fedreach.engines.models.outputs import is_code, with_functions
+from fedreach.engines.models.state import set_constants
+from fedreach.experiment.components import code_files
+from fedreach.experiment.schema import ModelSection
+from fedreach.runs.checkpoint import read_models
+from fedreach.runs.folder import CONSTANTS, LAST, RunFolder
+from fedreach.runs.identity import check_code, run_of
+from fedreach.runs.schema import FederationRecord, RunRecord
+
+# -------------------- A run folder becomes a model
+
+
+def load(
+    folder: Path | str,
+    which: Which | None = None,
+    *,
+    cluster: int | None = None,
+    base: Path | str | None = None,
+    model: Callable[..., nn.Module] | None = None,
+) -> TrainedModel:
+    """Return the model of a finished run, whole: it takes raw images, columns of a table or tokens.
+
+    Args:
+        folder: The run folder; or what `fedreach export --to safetensors` wrote, which holds one model.
+        which: The last model, the best by participants' held-out data, or ``"refit"``, which was trained once more on
+            all rows. Default: of a run with `population.refit` that one, else the last; of a file that which it holds.
+        cluster: Number of the model, where the run has one a cluster.
+        base: Folder that the name of code of one's own is relative to, that of the experiment's TOML file; default: the
+            current one.
+        model: What makes the module, see `build`, of a run whose experiment does not say.
+
+    Raises:
+        ConfigError: If an argument is wrong, or the user's own code is not there.
+        RunFolderError: If the folder holds no such model, or the user's own code was changed.
+    """
+    if which is not None and which not in get_args(Which):
+        raise ConfigError(
+            f"which must be 'last', 'best' or 'refit'; got {which!r}.{nearest(str(which), get_args(Which))}"
+        )
+    held, base = RunFolder(Path(folder)), Path(base or Path.cwd()).resolve()
+    written = _written(Path(folder))
+    if written is not None:
+        return _of_file(written, which, cluster, base, model)
+    run = run_of(held)
+    which = which or default_model(run)
+    federation = held.read(FederationRecord)
+    if federation is None:
+        raise RunFolderError(f"{folder} holds no {FederationRecord.FILE}. {AGAIN}")
+    expected = Expected.of(federation)
+    section = ModelSection.model_validate(run.config.get("model", {"name": ""}))
+    folders = base, held.path.resolve()
+    base = registry.base_of(section.name, *folders)
+    net = _built(run, section, expected.sample_shape, federation.outputs, folders, model)
+    layout = Layout.of(net)
+    stored = read_models(held, which, layout)
+    if stored is None:
+        raise RunFolderError(f"{folder} holds no {which}.safetensors. {_why_not(run, which, held)}")
+    constants = held.read_tensors(CONSTANTS)
+    if constants is not None:
+        set_constants(net, constants[0])
+    bind(net, torch.from_numpy(stored.vectors[_row(folder, len(stored.vectors), cluster)]), layout=layout)
+    origin = RunOrigin(held.path.resolve(), which, cluster, base, run, stored.round, _code(section, model))
+    targets, scale = federation.targets, _scale(federation.target_scale)
+    classes = 0 if targets else federation.outputs
+    return TrainedModel(_own(net), expected, classes, federation.class_names, origin, targets, scale)
+
+
+def default_model(run: RunRecord) -> Which:
+    """Return which model of a run is meant where nothing is said."""
+    return "refit" if _refits(run) else "last"
+
+
+def _refits(run: RunRecord) -> bool:
+    return bool((run.config.get("population") or {}).get("refit"))
+
+
+def _why_not(run: RunRecord, which: Which, held: RunFolder) -> str:
+    """Return why a run has no such model, and what to do."""
+    if which == "refit" and not _refits(run):
+        return "The run did not train again on all rows: take the last, or run with population.refit = true."
+    if which == "best" and (held.path / LAST).exists():
+        return "Nobody holds data out, so that no model is the best: take the last."
+    return AGAIN
+
+
+def _written(path: Path) -> Path | None:
+    """Return the file of an exported model, named itself or by its folder; None where that is a run's."""
+    if path.suffix == ".safetensors" or path.is_file():
+        return path
+    if (path / "model.json").exists():
+        raise RunFolderError(
+            f"{path} is an exported model, which predicts by its own program: python {path / 'predict.py'} FILE. Here "
+            "give the run folder, or what `fedreach export --to safetensors` wrote."
+        )
+    return path / weights.FILE if (path / weights.FILE).exists() else None
+
+
+def _of_file(
+    path: Path, which: Which | None, cluster: int | None, base: Path, model: Callable[..., nn.Module] | None
+) -> TrainedModel:
+    stored = weights.read_weights_file(path)
+    about, run = stored.about, stored.run()
+    if which not in (None, about["model"]) or cluster not in (None, about["cluster"]):
+        held, asked = _named(about["model"], about["cluster"]), _named(which or about["model"], cluster)
+        raise ConfigError(f"{path} holds one model, {held}; got {asked}. Name none, or the run.")
+    section = ModelSection.model_validate(run.config["model"])
+    expected = Expected.of_json(about["name"], about)
+    net = _built(run, section, expected.sample_shape, about["outputs"], (base,), model)
+    weights.fill(net, stored, path)
+    origin = RunOrigin(
+        path.resolve(), about["model"], about["cluster"], base, run, about["round"], _code(section, model)
+    )
+    classes = 0 if about["targets"] is not None else about["outputs"]
+    scale = _scale(about["target_scale"])
+    return TrainedModel(_own(net), expected, classes, about["classes"], origin, about["targets"], scale)
+
+
+def _scale(stored: Mapping[str, Any] | None) -> TargetScale | None:
+    return None if stored is None else TargetScale.of_json(stored)
+
+
+def _named(which: str, cluster: int | None) -> str:
+    return f"the {which} one" if cluster is None else f"the {which} one of cluster {cluster}"
+
+
+def _own(net: nn.Module) -> nn.Module:
+    """Give each tensor a storage of its own."""
+    for tensor in (*net.parameters(), *net.buffers()):
+        tensor.data = tensor.data.clone()
+    return net
+
+
+def _code(section: ModelSection, model: Callable[..., nn.Module] | None) -> str | None:
+    """Return the name of the user's own code that the module is made by."""
+    return section.name if model is None and ":" in section.name else None
+
+
+def _built(
+    run: RunRecord,
+    section: ModelSection,
+    shape: Any,
+    outputs: int,
+    folders: tuple[Path, ...],
+    model: Callable[..., nn.Module] | None,
+) -> nn.Module:
+    """Return the module that was trained, as it was before that."""
+    name = section.name
+    if model is None and not name:
+        raise ConfigError(
+            "The run was made by a program, and its folder names no model. Pass `model`, the function or class that "
+            "makes the module."
+        )
+    for code in (name if model is None else "", section.output):
+        if is_code(code):
+            held = registry.base_of(str(code), *folders)
+            check_code(run, str(code), held, code_files(str(code), held))
+    made = model or (registry.find("model", name, registry.base_of(name, *folders)) if ":" in name else name)
+    seed = torch_seed(run.seed if section.seed is None else section.seed, "model")
+    return build(made, shape, outputs, seed=seed, options=with_functions(section.options, *folders))
+
+
+def _row(folder: Path | str, count: int, cluster: int | None) -> int:
+    """Return which of the models is asked for."""
+    if count == 1 and cluster is None:
+        return 0
+    if count == 1:
+        raise ConfigError(f"cluster: {folder} holds one model for all clients; got {cluster}. Leave `cluster` out.")
+    if cluster is None or not 0 <= cluster < count:
+        raise ConfigError(
+            f"{folder} holds {count} models, one a cluster: cluster must be 0 to {count - 1}; got {cluster}. Which "
+            "cluster a participant is in stands in rounds.jsonl, under 'clusters'; clients that never took part are in "
+            "none."
+        )
+    return cluster
+
+
+AGAIN = "The run is not finished: the same command again goes on with it."

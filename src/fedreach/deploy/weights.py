@@ -1,0 +1,291 @@
+"""Weights of trained models in files."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+from torch import Tensor, nn
+
+from fedreach._util import files
+from fedreach._util.arrays import AnyArray
+from fedreach._util.errors import ConfigError, DataError
+from fedreach._util.files import UNFINISHED
+from fedreach.deploy.adapter import SavedRule
+from fedreach.engines.models.draws import drawn_from, generators_kept, states
+from fedreach.engines.models.flat import Layout, bind
+from fedreach.engines.models.state import array_of, constants_of, tensor_of
+from fedreach.engines.trainer import logits_and_features
+from fedreach.experiment.components import make
+from fedreach.experiment.schema import Choice
+from fedreach.federation.base import Serving
+from fedreach.runs.schema import RunRecord
+
+# --- A model as one safetensors file: weights by name, and in its metadata all that makes the model of them again
+# Metadata ``fedreach`` is JSON: what ``model.json`` of other exports says (where the model is from, what samples are
+# like, classes), and beside it
+#
+# - ``construction``: ``model``, the table of the experiment; ``data``, its columns of client and label; ``code``, the
+#   sha256 of the user's own files that are needed,
+# - ``serving``: the part ``method.serving`` of the experiment, or null.
+#
+# Tensors are those of the module's ``state_dict()`` by name, its buffers that are not persistent, and ``serving/NAME``,
+# what participants fitted. Of a type that numpy does not know, such as bfloat16, they are whole numbers of the same
+# bits.
+
+FILE, KEY, FITTED = "model.safetensors", "fedreach", "serving/"
+
+
+class Stored(NamedTuple):
+    """What a file holds."""
+
+    about: dict[str, Any]
+    tensors: dict[str, AnyArray]
+
+    def run(self) -> RunRecord:
+        """Return of the run what the model needs of it."""
+        made, config = self.about["construction"], {"name": self.about["name"]}
+        config |= {"model": made["model"], "method": {"serving": self.about["serving"]}}
+        return RunRecord(
+            method=self.about["method"],
+            seed=self.about["seed"],
+            config=config,
+            code=made["code"],
+            environment={},
+            git=None,
+        )
+
+
+def weights_file_content(net: nn.Module, run: RunRecord, saved: SavedRule | None, about: Mapping[str, Any]) -> bytes:
+    """Return the content of the file of a model and the rule that goes with it."""
+    config = run.config
+    said = {
+        **about,
+        "construction": {
+            "model": config.get("model", {"name": ""}),
+            "code": dict(run.code),
+        },
+        "serving": None if saved is None else config["method"]["serving"],
+    }
+    tensors = {name: array_of(tensor) for name, tensor in _state(net).items()}
+    fitted = {} if saved is None else saved.state
+    tensors |= {FITTED + name: np.asarray(value) for name, value in fitted.items()}
+    return save({name: np.asarray(value, order="C") for name, value in tensors.items()}, {KEY: json.dumps(said)})
+
+
+def read_weights_file(path: Path) -> Stored:
+    """Return what a file holds.
+
+    Raises:
+        DataError: If it is none that `content` wrote.
+    """
+    try:
+        with safe_open(path, framework="numpy") as file:
+            about = json.loads(file.metadata()[KEY])
+            about["construction"], about["serving"]  # or it is another file
+            return Stored(about, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 (no mapping)
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"{path} is no model that `fedreach export --to safetensors` wrote ({error}). Give that, or a run folder."
+        ) from error
+
+
+def fill(net: nn.Module, stored: Stored, path: Path) -> None:
+    """Give a module that was made anew the stored numbers."""
+    layout = Layout.of(net)
+    wanted = {name: tuple(tensor.shape) for name, tensor in _state(net).items()}
+    found = {name: value.shape for name, value in stored.tensors.items() if not name.startswith(FITTED)}
+    if found != wanted:
+        key = min(name for name in found.keys() | wanted if found.get(name) != wanted.get(name))
+        raise DataError(
+            f"{path} holds the weights of another model: {key!r} is {found.get(key, 'not there')}, and "
+            f"{wanted.get(key, 'not there')} in the model. Give the one that was trained."
+        )
+    vector = torch.empty(layout.size)
+    kept = _state(net)
+    for name, view in layout.views(vector).items():
+        view.copy_(tensor_of(stored.tensors[name], kept[name].dtype))
+    for name, tensor in constants_of(net).items():
+        tensor.data.copy_(tensor_of(stored.tensors[name], tensor.dtype))
+    bind(net, vector, layout=layout)
+
+
+def _state(net: nn.Module) -> dict[str, Tensor]:
+    """Return all that a module holds by name: its `state_dict`, and buffers that are not persistent."""
+    return {**dict(net.named_buffers()), **net.state_dict()}
+
+
+def rule(path: Path, base: Path) -> SavedRule | None:
+    """Return the rule in a file, or None."""
+    stored = read_weights_file(path)
+    if stored.about["serving"] is None:
+        return None
+    choice = Choice.model_validate(stored.about["serving"])
+    made: Serving = make("serving", choice, base)
+    state = {name[len(FITTED) :]: value for name, value in stored.tensors.items() if name.startswith(FITTED)}
+    return SavedRule(made, state, choice.name, stored.run(), stored.about["round"])
+
+
+# --- A model as one file for processes with torch or onnxruntime alone: graphs, and what they say of themselves
+
+ABOUT = "fedreach.json"
+COLOR = re.compile(r"\x1b\[[0-9;]*m")
+ENDINGS = {"torch": ".pt2", "onnx": ".onnx"}
+
+
+class Features(nn.Module):
+    """A module that also returns what comes to its last linear layer, as `logits_and_features` does."""
+
+    def __init__(self, net: nn.Module, example: Tensor) -> None:
+        super().__init__()
+        self.net = net
+        self.has_features = logits_and_features(net, example)[1] is not None
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, ...]:
+        if not self.has_features:
+            return (self.net(inputs).float(),)
+        seen: list[Tensor] = []
+        last = [part for part in self.net.modules() if isinstance(part, nn.Linear)][-1]
+        with last.register_forward_pre_hook(lambda _, args: seen.append(args[0])):
+            logits = self.net(inputs).float()
+        return logits, seen[0]
+
+
+def content(
+    module: nn.Module, example: Tensor, library: str, about: Mapping[str, Any], outputs: Sequence[str] = ("logits",)
+) -> bytes:
+    """Return a file's content: a graph that takes any number of samples and tells what it is.
+
+    Args:
+        module: In evaluation mode.
+        example: Two samples.
+        library: ``"torch"``, for `torch.export.load`; or ``"onnx"``.
+        about: What the file says.
+        outputs: Names of what an ONNX graph returns; its input is ``samples``.
+
+    Raises:
+        ConfigError: If torch.export cannot follow the module, it draws random numbers, what writes ONNX is missing, or
+            onnxruntime cannot run it.
+    """
+    _refuse_draws(module, example)
+    with _quiet():
+        try:
+            dynamic = ({0: torch.export.Dim("m")},)
+            program = torch.export.export(module, (example,), dynamic_shapes=dynamic, strict=False)
+        except Exception as error:  # whatever the module of a user does
+            raise ConfigError(
+                f"torch.export cannot follow the module of this model: {type(error).__name__}: {_first(error)}. Write "
+                "it without Python that depends on values or on the number of samples; or pickle the model, for "
+                "processes that have FedReach."
+            ) from error
+        if library == "onnx":
+            written = _onnx(program, about, outputs)
+            _check_onnx_runs(written, example)
+            return written
+        found = io.BytesIO()
+        torch.export.save(program, found, extra_files={ABOUT: json.dumps(about, indent=1)})
+        return found.getvalue()
+
+
+def _refuse_draws(module: nn.Module, example: Tensor) -> None:
+    """Refuse a module that draws random numbers in evaluation, which a graph would draw without a seed, or never again.
+
+    Raises:
+        ConfigError: If it does.
+    """
+    before = states(example.device)
+    with torch.no_grad(), generators_kept(example.device):
+        module(example)
+        drawn = drawn_from(before, example.device)
+    if drawn:
+        raise ConfigError(
+            f"The model draws random numbers in evaluation (by {' and '.join(drawn)}), which FedReach seeds by each "
+            "example and a graph cannot. Export it --to safetensors, or draw none where self.training is False."
+        )
+
+
+def _onnx(program: torch.export.ExportedProgram, about: Mapping[str, Any], outputs: Sequence[str]) -> bytes:
+    try:
+        import onnx
+        import onnxscript  # noqa: F401 (torch.onnx needs it)
+    except ImportError as error:
+        raise ConfigError(
+            f"Writing ONNX needs {error.name}, which is not installed. Run: pip install 'fedreach[onnx]'."
+        ) from error
+    try:
+        made = torch.onnx.export(program, dynamo=True, input_names=["samples"], output_names=outputs, verbose=False)
+    except Exception as error:  # an operation that ONNX has not
+        raise ConfigError(
+            f"torch.onnx cannot write this model: {type(error).__name__}: {_first(error)}. Export it --to torch."
+        ) from error
+    assert made is not None  # with dynamo
+    onnx.helper.set_model_props(made.model_proto, {ABOUT: json.dumps(about)})
+    written: bytes = made.model_proto.SerializeToString()
+    return written
+
+
+def _check_onnx_runs(graph: bytes, example: Tensor) -> None:
+    """Refuse a graph that onnxruntime does not run, where that is installed: it lacks operations in bfloat16, say.
+
+    Raises:
+        ConfigError: If it does not.
+    """
+    try:
+        import onnxruntime
+    except ImportError:
+        return
+    try:
+        session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
+        session.run(None, {"samples": example.cpu().numpy()})
+    except Exception as error:  # it has classes of its own for each reason
+        raise ConfigError(f"onnxruntime cannot run this model: {_first(error)}. Export it --to torch.") from error
+
+
+def put(path: Path, text: bytes | str) -> None:
+    """Write a file, whole or not at all.
+
+    Raises:
+        ConfigError: If it cannot be written there.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
+    try:
+        files.make_folders(path.parent)
+        files.put(temporary, text.encode() if isinstance(text, str) else text)
+        files.replace(temporary, path)
+        files.sync_folder(path.parent)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}. Name another one.") from error
+    finally:
+        with suppress(OSError):
+            files.unlink(temporary)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep back what torch says of its own LSTM layers, its own serialisation, and of libraries that are not needed."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _first(error: Exception) -> str:
+    """Return the first line of an error, without the colors that torch.onnx gives it."""
+    return COLOR.sub("", f"{error}").strip().partition("\n")[0].rstrip(".")

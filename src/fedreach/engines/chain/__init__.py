@@ -1,1 +1,0 @@
-"""Models that are chains of layers, with gradients written out."""

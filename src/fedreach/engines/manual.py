@@ -1,0 +1,408 @@
+"""The engine `manual`: all clients of a round in one batched computation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedreach._util.arrays import Floats, Ints
+from fedreach._util.errors import ConfigError
+from fedreach.engines.batches import ChannelsLast, batch_plans
+from fedreach.engines.manual_layers import Memory, Stack, StackedDense, StackLayer, TrainingStep, written_out
+from fedreach.engines.models.state import constants_of, copied, counts_batches
+from fedreach.engines.protocols import Task, Terms
+from fedreach.engines.recognition import Dense, Layer, NotAChainError, chain_of
+from fedreach.engines.trainer import Group, GroupTrainer
+from fedreach.federation.base import LocalSolver
+from fedreach.federation.traits import Traits
+
+# -------------------- A first layer whose weights are not formed until training is over
+# Every step of plain SGD moves the weights of a dense first layer by a product of errors and inputs, W <- W - rate
+# D_t^T
+# X_t. So after t steps a batch X sees X W^T = X W_0^T - rate sum_s (X X_s^T) D_s: all products of inputs with each
+# other
+# are taken once, and W_0, which all clients share, meets all their examples in one product. The (outputs x inputs)
+# weights of each client, most numbers of many models, are neither copied nor moved nor read in any step. This pays
+# where
+# a client sees fewer examples than the layer has outputs.
+
+
+class ImplicitFirstLayer:
+    """The first layer of a clients in one round of local training.
+
+    Args:
+        start: (d,) the broadcast model.
+        x: (a, s, inputs) all examples in the order in which they are seen.
+    """
+
+    def __init__(self, layer: Dense, start: Tensor, x: Tensor, rate: float, memory: Memory) -> None:
+        a, s, _ = x.shape
+        self.layer, self.x, self.rate, self.memory = layer, x, rate, memory
+        weight = start[layer.weight].view(layer.outputs, layer.inputs).t()
+        flat, first = x.view(a * s, layer.inputs), memory.take(a * s, layer.outputs)
+        if layer.bias is None:
+            torch.mm(flat, weight, out=first)
+        else:
+            torch.addmm(start[layer.bias], flat, weight, out=first)
+        self.first = first.view(a, s, layer.outputs)  # what W_0 makes of all examples
+        self.products = torch.bmm(x, x.transpose(1, 2), out=memory.take(a, s, s))
+        if layer.bias is not None:
+            self.products.add_(1)  # the bias is the weight of an input that is always 1
+        self.errors = memory.take(*self.first.shape).zero_()
+
+    def forward(self, a: int, begin: int, out: Tensor) -> None:
+        """Write what the first `a` clients make of their examples from `begin` on, (a, b, outputs)."""
+        rows = slice(begin, begin + out.shape[1])
+        if begin:
+            past = self.products[:a, rows, :begin], self.errors[:a, :begin]
+            torch.baddbmm(self.first[:a, rows], *past, alpha=-self.rate, out=out)
+        else:
+            out.copy_(self.first[:a, rows])
+        if self.layer.relu:
+            out.clamp_min_(0)
+
+    def backward(self, a: int, begin: int, y: Tensor, dy: Tensor) -> None:
+        """Take in the gradient `dy` of the outputs `y`."""
+        errors = self.errors[:a, begin : begin + y.shape[1]]
+        if self.layer.relu:
+            torch.ops.aten.threshold_backward.grad_input(dy, y, 0.0, grad_input=errors)
+        else:
+            errors.copy_(dy)
+
+    def moves(self, update: Tensor) -> None:
+        """Write how far the weights have moved into their part of the (a, d) update."""
+        layer, errors = self.layer, self.errors.mul_(-self.rate)
+        weight = update[:, layer.weight].view(len(update), layer.outputs, layer.inputs)
+        # One after the other, through the cache: a product that writes to memory far away waits for each line of it.
+        product = self.memory.take(layer.outputs, layer.inputs)
+        for client, own, x in zip(weight, errors, self.x, strict=True):
+            client.copy_(torch.mm(own.t(), x, out=product))
+        if layer.bias is not None:
+            torch.sum(errors, 1, out=update[:, layer.bias])
+
+
+# -------------------- Chains of layers all of whose numbers are trained
+
+
+def trained_chain_of(module: nn.Module, sample: Sequence[int]) -> list[Layer]:
+    """Return the layers of a model, see `chain_of`; the model stays as it is, whatever its code changes when traced.
+
+    Raises:
+        NotAChainError: If the model has constants, see `state`, or anything else that is not known.
+
+    Example:
+        >>> len(trained_chain_of(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), (4,)))
+        2
+    """
+    held = [name for name in constants_of(module) if not counts_batches(name)]
+    if held:
+        raise NotAChainError(f"{held[0]} is not trained")
+    return chain_of(copied(module), sample)
+
+
+# --- The fastest engine, for models that are chains of common layers: gradients are written out, not recorded
+# As in `stacked`, a group of clients is the rows of one matrix, sorted by their number of local steps, so that those
+# still training are a prefix of it. Where nothing but the gradient moves the weights, it is never stored: the product
+# that computes it is subtracted at once, and a first layer may do without weights of its own (see `implicit`). All
+# steps
+# use the same memory. `sequential` is the plain twin, and tests hold the two equal.
+
+CACHE_BYTES = 2_000_000  # what a group may need in a step; more does not stay in the cache
+MAX_CLIENTS = 16
+LARGE = 16_384  # weights of a first layer that are worth being done without
+MAX_SHAPES = 64  # shapes of a step that are kept ready
+NUMBERS = 4_000_000  # log-probabilities that are held at a time, for the losses
+
+
+class Chain(GroupTrainer):
+    """Trains groups of clients with gradients written out.
+
+    When: no C compiler is there, and the model is a chain of dense or convolution layers.
+    """
+
+    name = "chain"
+    written_out = ("cross_entropy", "squared_error")
+    any_optimizer = False
+
+    def __init__(self, task: Task, device: torch.device) -> None:
+        d, local = task.data.dataset, task.local
+        try:
+            layers = written_out(trained_chain_of(task.module, d.train_x.shape[1:]))
+        except NotAChainError as error:
+            raise ConfigError(
+                f"engine.name = 'chain' needs a model of linear layers, convolutions, ReLU, 2 x 2 max pooling and "
+                f"flattening, one after the other; of {type(task.module).__name__}, {error}. Use 'auto'."
+            ) from error
+        super().__init__(task, device)
+        steady = not (local.momentum or local.weight_decay) and local.clip_norm is None
+        self.filters = ChannelsLast(self.layout)
+        self.fused_update = steady and is_identity(task.solver)
+        self.batches = _Batches if d.num_classes else _NumberBatches
+        self.whole = _Models(layers, d.train_x.shape[1:], d.outputs, 0, self.layout.size, self.device)
+        self.first: StackedDense | None = None  # a layer that may do without weights of its own
+        self.memory = Memory(self.device)
+        first, rest = layers[0], layers[1:]
+        if self.fused_update and isinstance(first, StackedDense) and rest:
+            begin = max(part.stop for part in (first.weight, first.bias) if part is not None)
+            if begin == sum(part.stop - part.start for part in (first.weight, first.bias) if part is not None):
+                self.first = first
+                self.rest = _Models(rest, (first.outputs,), d.outputs, begin, self.layout.size, self.device)
+
+    def groups(self, ids: Ints, concurrency: int) -> list[Ints]:
+        """Return groups of clients with about equally many steps, so small that their numbers stay in the cache."""
+        order = np.argsort(-self.data.train.sizes[ids], kind="stable")
+        if self.device.type != "cpu":
+            return [order]
+        b, largest = self.local.batch_size, self.data.train.sizes[ids].max(initial=1)
+        steps = math.ceil(self.local.expected_steps(np.array([largest]))[0])
+        numbers = self.whole.numbers(min(b, int(largest)))
+        if self._implicit(steps * b):
+            assert self.first is not None  # or it is not asked for
+            numbers = self.rest.numbers(b) + steps * b * (self.first.inputs + 2 * self.first.outputs + steps * b)
+        return np.array_split(order, -(-len(order) // min(MAX_CLIENTS, max(1, CACHE_BYTES // (4 * numbers)))))
+
+    def train_group(
+        self, start: Tensor, ids: Ints, round_: int, rate: float, update: Tensor, group: Ints, terms: Terms
+    ) -> Group:
+        parts = [self.data.train[int(client)] for client in ids[group]]
+        plans = batch_plans(self.seed, round_, ids[group], parts, self.local)
+        counts = (plans >= 0).sum(axis=2)  # (k, steps), 0 where a client is done
+        order = np.argsort(-(counts > 0).sum(axis=1), kind="stable")
+        index = np.ascontiguousarray(plans[order].transpose(1, 0, 2))
+        counts, rows = counts[order].T, group[order]
+        together = self.device.type == "cpu" and bool((np.diff(rows) == 1).all())
+        out = update[rows[0] : rows[-1] + 1] if together else torch.empty(len(rows), len(start), device=self.device)
+
+        start = self.filters.turned(start)
+        terms = {name: self._term(vectors[torch.from_numpy(rows)]) for name, vectors in terms.items()}
+        shifts = self.shifts_of(ids[rows])
+        if self._implicit(len(index) * index.shape[2]):
+            total = self._train_implicit(index, counts, shifts, start, rate, out)
+        else:
+            weights, gradients = self.whole.rows(len(rows))
+            weights.copy_(start)
+            velocity = torch.zeros_like(gradients) if self.local.momentum else None
+            total = np.zeros(len(rows))
+            chunk = max(1, NUMBERS // (index[0].size * self.data.dataset.outputs))
+            for begin in range(0, len(index), chunk):
+                part = slice(begin, begin + chunk)
+                total += self._train_steps(index[part], counts[part], shifts, start, rate, terms, velocity)
+            torch.sub(weights, start, out=out)
+        self.filters.turn_back(out, torch.arange(len(rows), device=self.device))
+        if not together:
+            update[torch.from_numpy(rows)] = out.cpu()
+        loss, steps = np.empty(len(rows)), np.empty(len(rows), np.int64)
+        loss[order], steps[order] = total / counts.sum(axis=0), (counts > 0).sum(axis=0)
+        return loss, steps, None
+
+    def _term(self, values: Tensor) -> Tensor:
+        """Return what a solver prepared for some clients, (k, p) vectors or (k, 1) numbers, as steps use it."""
+        own = values.to(self.device)
+        return own if own.shape[1] == 1 else self.filters.turned(own)
+
+    def _implicit(self, examples: int) -> bool:
+        """Return whether the first layer needs no weights of its own for clients that see so many examples."""
+        first = self.first
+        return first is not None and examples <= first.outputs and first.inputs * first.outputs >= LARGE
+
+    def _train_implicit(
+        self, index: Ints, counts: Ints, shifts: Tensor | None, start: Tensor, rate: float, out: Tensor
+    ) -> Floats:
+        """Train a stack (s, k, b), write how far it moved and return each client's loss, summed over its examples."""
+        assert self.first is not None  # or it is not asked for
+        batches = self.batches(self, index, counts, shifts)
+        s, k, b = index.shape
+        self.memory.begin_again()
+        x = self.memory.take(k * s * b, *self.whole.sample)
+        self.samples["train"].batch_into(batches.samples.view(s, k, b).transpose(0, 1).reshape(-1), x)
+        implicit = ImplicitFirstLayer(self.first, start, x.view(k, s * b, -1), rate, self.memory)
+        weights, _ = self.rest.rows(k)
+        weights.copy_(start[self.rest.begin :])
+        for step, (a, m) in enumerate(batches.shapes):
+            ready = self.rest.step_of(a, m)
+            implicit.forward(a, step * b, ready.x)
+            dy = ready.step(partial(batches.gradient, step), rate, batches.shift_of(a), further=True)
+            implicit.backward(a, step * b, ready.x, dy)
+        implicit.moves(out)
+        torch.sub(weights, start[self.rest.begin :], out=out[:, self.rest.begin :])
+        return batches.losses()
+
+    def _train_steps(
+        self,
+        index: Ints,
+        counts: Ints,
+        shifts: Tensor | None,
+        start: Tensor,
+        rate: float,
+        terms: Terms,
+        velocity: Tensor | None,
+    ) -> Floats:
+        """Take some steps (s, k, b) of the stack; return each client's loss, summed over its examples."""
+        batches = self.batches(self, index, counts, shifts)
+        once = rate if self.fused_update else None
+        for step, (a, m) in enumerate(batches.shapes):
+            ready = self.whole.step_of(a, m)
+            self.samples["train"].batch_into(batches.samples[step, :a, :m].reshape(-1), ready.inputs)
+            ready.step(partial(batches.gradient, step), once, batches.shift_of(a))
+            if once is None:
+                self._move(a, start, rate, terms, velocity)
+        return batches.losses()
+
+    def _move(self, a: int, start: Tensor, rate: float, terms: Terms, velocity: Tensor | None) -> None:
+        """Move the first `a` clients by their gradients, as corrected by the solver and the options of local SGD."""
+        local, (weights, g) = self.local, self.whole.rows(a)
+        g = self.solver.correct(g, weights, start, **{name: rows[:a] for name, rows in terms.items()})
+        if local.clip_norm is not None:
+            g = g * torch.clamp(local.clip_norm / g.norm(dim=1, keepdim=True), max=1.0)
+        if local.weight_decay:
+            g = g + local.weight_decay * weights
+        if velocity is not None:
+            g = velocity[:a].mul_(local.momentum).add_(g)
+        weights.sub_(g, alpha=rate)
+
+
+class _Batches:
+    """The batches of a stack, (s, k, b): which samples, the gradient of the loss, and what the models answered.
+
+    A batch that is not full is filled up with the client's own first sample, with weight 0.
+    """
+
+    def __init__(self, trainer: Chain, index: Ints, counts: Ints, shifts: Tensor | None) -> None:
+        s, k, b = self.shape = index.shape
+        self.shifts = shifts  # (k, c), of the outputs
+        device, self.outputs = trainer.device, trainer.data.dataset.outputs
+        self.full = bool((counts == b).all())
+        self.shapes = [(k, b)] * s
+        filled, self.present = index, None
+        if not self.full:
+            # Clients still training, and the largest of their batches.
+            self.shapes = list(zip((counts > 0).sum(axis=1).tolist(), counts.max(axis=1).tolist(), strict=True))
+            filled = np.where(index >= 0, index, index[:, :, :1]).clip(0)
+            self.present = torch.from_numpy(index >= 0).to(device)
+        self.samples = torch.from_numpy(np.ascontiguousarray(filled)).to(device)
+        self.y = trainer.samples["train"].y.index_select(0, self.samples.view(-1))
+        self.shares: Tensor | None = None  # of each example in its batch, where not all are 1 / b
+        if self.present is not None:
+            shares = self.present / torch.from_numpy(counts.clip(1)).to(device)[:, :, None]
+            self.shares = shares.float().view(-1, 1)
+        self.target = self.targets().view(s, k, b, self.outputs)
+        self.said = torch.zeros_like(self.target)
+
+    def targets(self) -> Tensor:
+        """Return the gradient of the loss by the log-probabilities: minus each example's share at its class."""
+        target = -torch.eye(self.outputs, device=self.y.device).index_select(0, self.y)
+        return target.div_(self.shape[2]) if self.shares is None else target.mul_(self.shares)
+
+    def gradient(self, step: int, outputs: Tensor, out: Tensor) -> Tensor:
+        """Write the gradient of the loss by the outputs (a, m, c), and note what its examples' losses follow from."""
+        a, m, _ = outputs.shape
+        target, said = self.target[step, :a, :m], self.said[step, :a, :m]
+        if m == self.shape[2]:
+            return self.written(step, outputs, target, said, out)
+        noted = torch.empty_like(said).contiguous()
+        dy = self.written(step, outputs, target.contiguous(), noted, out)
+        self.said[step, :a, :m] = noted
+        return dy
+
+    def written(self, step: int, outputs: Tensor, target: Tensor, said: Tensor, out: Tensor) -> Tensor:
+        """Write the gradient, and log-probabilities into `said`."""
+        aten = torch.ops.aten
+        aten._log_softmax.out(outputs, 2, False, out=said)
+        dy: Tensor = aten._log_softmax_backward_data.out(target, said, 2, torch.float32, out=out)
+        return dy
+
+    def shift_of(self, a: int) -> Tensor | None:
+        """Return what is added to the outputs of the first `a` clients, (a, c)."""
+        return None if self.shifts is None else self.shifts[:a]
+
+    def losses(self) -> Floats:
+        """Return each client's loss, summed over its examples, (k,)."""
+        losses = self.each().view(self.shape)
+        if self.present is not None:
+            losses = losses * self.present
+        return -losses.sum(2).double().sum(0).cpu().numpy()
+
+    def each(self) -> Tensor:
+        """Return minus the loss of each example."""
+        return self.said.view(-1, self.outputs).gather(1, self.y[:, None])
+
+
+class _NumberBatches(_Batches):
+    """The batches of a stack whose targets are numbers, (s, k, b, t), with their mean squared error."""
+
+    def targets(self) -> Tensor:
+        return self.y
+
+    def written(self, step: int, outputs: Tensor, target: Tensor, said: Tensor, out: Tensor) -> Tensor:
+        """Write the gradient, 2 (z - y) / t by each example's share, and errors into `said`."""
+        a, m, t = outputs.shape
+        torch.sub(outputs, target, out=said)
+        if self.shares is None:
+            return torch.mul(said, 2 / (t * m), out=out)
+        return torch.mul(said, self.shares.view(*self.shape, 1)[step, :a, :m] * (2 / t), out=out)
+
+    def each(self) -> Tensor:
+        return -self.said.square().mean(-1)
+
+
+class _Models:
+    """Memory for the models of a group, or for a part of each, used again for every group.
+
+    It is of a part of the layers, which begins and ends there in the flat vector, for inputs of the shape `sample`.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[StackLayer],
+        sample: Sequence[int],
+        outputs: int,
+        begin: int,
+        end: int,
+        device: torch.device,
+    ) -> None:
+        self.layers, self.sample, self.outputs = layers, tuple(sample), outputs
+        self.begin, self.width, self.device = begin, end - begin, device
+        self.memory = Memory(device)
+        self.matrices = [torch.empty(0, self.width, device=device) for _ in range(2)]
+        self.steps: dict[tuple[int, int], TrainingStep] = {}
+        self.counted: dict[int, int] = {}
+
+    def numbers(self, batch: int) -> int:
+        """Return how many numbers one client needs in a step."""
+        if batch not in self.counted:
+            nowhere = torch.device("meta")
+            row, memory = torch.empty(1, self.width, device=nowhere), Memory(nowhere)
+            stack = Stack(row, row, self.begin)
+            TrainingStep(self.layers, stack, batch, self.sample, self.outputs, memory)
+            self.counted[batch] = self.width + memory.numbers
+        return self.counted[batch]
+
+    def rows(self, a: int) -> tuple[Tensor, Tensor]:
+        """Return the weights and gradients of `a` clients, (a, p) each; those of fewer are the first of more."""
+        if len(self.matrices[0]) < a:
+            self.matrices = [torch.empty(a, self.width, device=self.device) for _ in range(2)]
+            self.steps.clear()
+        return self.matrices[0][:a], self.matrices[1][:a]
+
+    def step_of(self, a: int, b: int) -> TrainingStep:
+        """Return a step of the first `a` clients with `b` examples each."""
+        if (a, b) not in self.steps:
+            if len(self.steps) >= MAX_SHAPES:
+                self.steps.clear()
+            self.memory.begin_again()
+            stack = Stack(*self.rows(a), self.begin)
+            self.steps[a, b] = TrainingStep(self.layers, stack, b, self.sample, self.outputs, self.memory)
+        return self.steps[a, b]
+
+
+def is_identity(solver: LocalSolver) -> bool:
+    """Return whether a solver hands back the very gradient that it is given."""
+    if Traits.of(solver).keeps_memory:  # it has terms that may change it
+        return False
+    gradient = torch.ones(1)
+    return solver.correct(gradient, torch.ones(1), torch.zeros(1)) is gradient

@@ -1,0 +1,476 @@
+"""Layers with gradients written by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fedreach.engines.recognition import Convolution, Dense, Flattening, Layer, NotAChainError, Pooling
+
+# -------------------- Layers whose gradients are written out, for a stack of clients at a time
+# A layer describes itself; `on` places it upon a stack: its filters are views of the stack's rows, its outputs lie in
+# memory that is used again in every step. Activations are (a, b, ...), a clients with b examples each.
+
+
+class Memory:
+    """One piece of memory that is handed out anew for each shape of a stack, and grows where it must.
+
+    Example:
+        >>> memory = Memory(torch.device("cpu"))
+        >>> memory.take(2, 3).shape
+        torch.Size([2, 3])
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._pieces: list[Tensor] = []
+        self._next = 0
+
+    def take(self, *shape: int) -> Tensor:
+        """Return a contiguous tensor whose numbers mean nothing yet."""
+        size = math.prod(shape)
+        if self._next == len(self._pieces):
+            self._pieces.append(torch.empty(0, device=self.device))
+        if self._pieces[self._next].numel() < size:
+            self._pieces[self._next] = torch.empty(size, device=self.device)
+        self._next += 1
+        return self._pieces[self._next - 1][:size].view(*shape)
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers it holds."""
+        return sum(piece.numel() for piece in self._pieces)
+
+    def begin_again(self) -> None:
+        """Forget who was handed what."""
+        self._next = 0
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Models of a clients and where their gradients are written: rows of two (a, p) matrices."""
+
+    weights: Tensor
+    gradients: Tensor
+    begin: int = 0  # where in the flat vector the rows begin
+
+    def views(self, part: slice, *shape: int) -> tuple[Tensor, Tensor]:
+        """Return weights and gradients of a part of the vector, (a, *shape) each."""
+        a, part = len(self.weights), slice(part.start - self.begin, part.stop - self.begin)
+        return self.weights[:, part].view(a, *shape), self.gradients[:, part].view(a, *shape)
+
+
+class PlacedLayer(Protocol):
+    """A layer upon a stack."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs; they are valid until the next call."""
+
+    def backward(self, dy: Tensor, *, further: bool, rate: float | None) -> Tensor:
+        """Write the gradient of the weights, or follow it with this rate; return that of the inputs where `further`.
+
+        `dy` is the gradient of the outputs; it may be written over.
+        """
+
+
+class StackLayer(Protocol):
+    """What a layer is, before it is placed upon a stack."""
+
+    def on(self, stack: Stack, batch: int, memory: Memory) -> PlacedLayer:
+        """Place it upon a stack for batches of this size."""
+
+
+@dataclass(frozen=True)
+class StackedDense(Dense):
+    """A dense layer of all clients at once."""
+
+    def on(self, stack: Stack, batch: int, memory: Memory) -> PlacedDense:
+        return PlacedDense(self, stack, batch, memory)
+
+
+class PlacedDense:
+    def __init__(self, layer: Dense, stack: Stack, batch: int, memory: Memory) -> None:
+        a, inputs, outputs = len(stack.weights), layer.inputs, layer.outputs
+        self.relu = layer.relu
+        self.weight, self.weight_gradient = stack.views(layer.weight, outputs, inputs)
+        self.transposed = self.weight.transpose(1, 2)
+        self.row = self.row_gradient = None
+        if layer.bias is not None:
+            self.row, self.row_gradient = stack.views(layer.bias, 1, outputs)
+        self.x = self.y = memory.take(a, batch, outputs)
+        self.dx = torch.empty(0, device=self.y.device)  # made when it is asked for: a first layer never is
+        self.inputs = (a, batch, inputs)
+        self.ones = torch.ones(a, 1, batch, device=self.y.device)  # a product with it is a sum over the batch
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.x = x
+        if self.row is None:
+            torch.bmm(x, self.transposed, out=self.y)
+        else:
+            torch.baddbmm(self.row, x, self.transposed, out=self.y)
+        return self.y.clamp_min_(0) if self.relu else self.y
+
+    def backward(self, dy: Tensor, *, further: bool, rate: float | None) -> Tensor:
+        if self.relu:
+            torch.ops.aten.threshold_backward.grad_input(dy, self.y, 0.0, grad_input=dy)
+        if further:  # before W moves
+            if not self.dx.numel():
+                self.dx = torch.empty(self.inputs, device=dy.device)
+            torch.bmm(dy, self.weight, out=self.dx)
+        if rate is not None:
+            self.weight.baddbmm_(dy.transpose(1, 2), self.x, alpha=-rate)
+            if self.row is not None:
+                self.row.baddbmm_(self.ones, dy, alpha=-rate)
+            return self.dx
+        torch.bmm(dy.transpose(1, 2), self.x, out=self.weight_gradient)
+        if self.row_gradient is not None:
+            torch.bmm(self.ones, dy, out=self.row_gradient)
+        return self.dx
+
+
+@dataclass(frozen=True)
+class Images:
+    """Rows (a, b, c h w) to images with the examples last, (a, c, h, w, b), as convolutions take them."""
+
+    channels: int
+    height: int
+    width: int
+
+    def on(self, stack: Stack, batch: int, memory: Memory) -> PlacedImages:
+        return PlacedImages(memory.take(len(stack.weights), self.channels, self.height, self.width, batch))
+
+
+class PlacedImages:
+    def __init__(self, y: Tensor) -> None:
+        self.y, self.columns = y, y.view(len(y), -1, y.shape[-1])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for column, row in zip(self.columns, x, strict=True):  # a copy of a matrix is faster than one of a stack
+            column.copy_(row.t())
+        return self.y
+
+    def backward(self, dy: Tensor, *, further: bool, rate: float | None) -> Tensor:
+        return dy  # nobody asks for it: samples stay as they are
+
+
+@dataclass(frozen=True)
+class Flatten:
+    """Images (a, c, h, w, b) to rows in torch's order, (a, b, c h w)."""
+
+    numbers: int  # c h w
+
+    def on(self, stack: Stack, batch: int, memory: Memory) -> PlacedFlatten:
+        return PlacedFlatten(memory.take(len(stack.weights), self.numbers, batch))
+
+
+class PlacedFlatten:
+    def __init__(self, dx: Tensor) -> None:
+        self.dx, self.images = dx, dx.shape
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.images = x.shape
+        return x.view(self.dx.shape).transpose(1, 2)
+
+    def backward(self, dy: Tensor, *, further: bool, rate: float | None) -> Tensor:
+        return self.dx.copy_(dy.transpose(1, 2)).view(self.images)
+
+
+LossGradient = Callable[[Tensor, Tensor], Tensor]
+
+
+class TrainingStep:
+    """One step of a stack: forward, the gradient of each client's mean loss, backward.
+
+    Each client of the stack has b examples of the shape `sample`; activations lie in the memory.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[StackLayer],
+        stack: Stack,
+        batch: int,
+        sample: Sequence[int],
+        outputs: int,
+        memory: Memory,
+    ) -> None:
+        a = len(stack.weights)
+        self.inputs = memory.take(a * batch, *sample)
+        self.x = self.inputs.view(a, batch, -1)
+        self.layers = [layer.on(stack, batch, memory) for layer in layers]
+        self.first = 1 if isinstance(self.layers[0], PlacedImages) else 0  # that has weights
+        self.dlogits = memory.take(a, batch, outputs)
+
+    def step(
+        self, gradient: LossGradient, rate: float | None, shift: Tensor | None, *, further: bool = False
+    ) -> Tensor:
+        """Write the gradients, or with a rate follow them, for the examples that stand in `inputs`.
+
+        Returns the gradient of the inputs where `further`.
+
+        Args:
+            gradient: Of the loss by the (a, b, c) outputs, which it is handed, and writes it into the second argument.
+            rate: Step size; None only writes the gradients.
+            shift: (a, c) what the loss adds to the outputs of each client.
+            further: Whether the inputs are the outputs of a layer before.
+        """
+        x = self.x
+        for layer in self.layers:
+            x = layer.forward(x)
+        if shift is not None:
+            x = x + shift[:, None]
+        dy = gradient(x, self.dlogits)
+        for number in range(len(self.layers) - 1, self.first - 1, -1):
+            dy = self.layers[number].backward(dy, further=further or number > self.first, rate=rate)
+        return dy
+
+
+# --- Convolutions as products with banded matrices: fast for few filters, where a processor's own kernels are slow
+# A tile is J neighbouring outputs of one image row. They depend on a window of `filter rows x (J + filter columns -
+# 1) x
+# channels` inputs, and a matrix T that repeats each filter J times, shifted, takes the window to the tile. The
+# windows of
+# a batch are copied side by side once; forward and both backward passes are then one large product each. A larger J
+# multiplies more zeros and copies less.
+#
+# Images lie as (a, c, h, w, b), the examples last, so that everything beside the products runs over long pieces of
+# memory. With pooling, T has all left members of the pairs before all right ones, for the same reason.
+
+TILE = 48  # a tile has at least so many numbers where it can, as narrower products are slow
+
+
+@dataclass(frozen=True)
+class BandedConvolution:
+    """Filters at every place of an image, then maxima of 2 x 2 where `pool`, then max(0, y) where `relu`."""
+
+    channels: int
+    height: int
+    width: int
+    filters: int
+    rows: int  # of a filter
+    columns: int
+    padding: tuple[int, int]  # zeros above and below, left and right
+    weight: slice  # where the filters stand in the flat vector, see `fedreach.engines.batches`
+    bias: slice | None
+    relu: bool = False
+    pool: bool = False
+
+    @property
+    def padded(self) -> tuple[int, int]:
+        """Height and width of the inputs with the zeros around them."""
+        return self.height + 2 * self.padding[0], self.width + 2 * self.padding[1]
+
+    @property
+    def made(self) -> tuple[int, int]:
+        """Height and width after the filters."""
+        return self.padded[0] - self.rows + 1, self.padded[1] - self.columns + 1
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Height and width of the outputs."""
+        h, w = self.made
+        return (h // 2, w // 2) if self.pool else (h, w)
+
+    @property
+    def tile(self) -> int:
+        """J, outputs of a tile: a divisor of the width, even where pairs are pooled."""
+        width = self.made[1]
+        fitting = [j for j in range(1, width + 1) if width % j == 0 and not (self.pool and j % 2)]
+        return next((j for j in fitting if j * self.filters >= TILE), fitting[-1])
+
+    def inside(self, image: Tensor) -> Tensor:
+        """Return images (a, c, h, w, b) without the zeros around them."""
+        (above, left) = self.padding
+        return image[:, :, above : above + self.height, left : left + self.width]
+
+    def on(self, stack: Stack, batch: int, memory: Memory) -> PlacedConvolution:
+        return PlacedConvolution(self, stack, batch, memory)
+
+
+class PlacedConvolution:
+    """A convolution upon a stack. All views are made once: in a small step they would cost as much as the products."""
+
+    def __init__(self, layer: BandedConvolution, stack: Stack, b: int, memory: Memory) -> None:
+        a, c, o, (h, w), j = len(stack.weights), layer.channels, layer.filters, layer.made, layer.tile
+        (height, width), rows, window, tiles = layer.padded, layer.rows, layer.columns + j - 1, w // j
+        filters, sides, depth = (o, rows, layer.columns * c), 2 if layer.pool else 1, rows * window * c
+        self.relu, self.filters = layer.relu, o
+        self.weight, self.weight_gradient = (part.view(a, *filters) for part in stack.views(layer.weight, -1))
+        self.bias = self.bias_gradient = None
+        if layer.bias is not None:
+            self.bias, self.bias_gradient = stack.views(layer.bias, o)
+
+        # T is (left or right, J / 2, o) x (rows, window, c); zeros stay zero only in memory of one's own.
+        self.matrix, self.dmatrix = (
+            torch.zeros(a, j * o, depth, device=stack.weights.device),
+            memory.take(a, j * o, depth),
+        )
+        shape = (a, sides, j // sides, *filters)
+        strides = (j * o * depth, j // sides * o * depth + c, o * depth + sides * c, depth, window * c, 1)
+        self.bands = self.matrix.as_strided(shape, strides)  # where each shifted filter stands
+        dbands = self.dmatrix.as_strided(shape, strides, self.dmatrix.storage_offset())
+        self.dbands = [band for side in dbands.unbind(1) for band in side.unbind(1)]
+
+        padded = any(layer.padding)
+        self.image = torch.zeros(a, c, height, width, b, device=self.matrix.device) if padded else None
+        self.inside = None if self.image is None else layer.inside(self.image)
+        self.windows = memory.take(a, rows, window, c, h, tiles, b)
+        self.flat_windows = self.windows.view(a, depth, h * tiles * b)
+        row, column = width * b, height * width * b
+        self.window_strides = (c * column, row, b, column, row, j * b, 1)
+        self.x: Tensor | None = None
+        self.seen = self.windows
+
+        dx = memory.take(a, c, height, width, b)
+        self.dx, self.whole_dx = layer.inside(dx), dx
+        self.gathered = [
+            (dx[:, :, r : r + h, t * j : t * j + window], self.windows[:, r, :, :, :, t].permute(0, 2, 3, 1, 4))
+            for r in range(rows)
+            for t in range(tiles)
+        ]
+        self.tiles, self.y = memory.take(a, j * o, h * tiles * b), memory.take(a, o, *layer.shape, b)
+        pooled = (a, o, layer.shape[0], tiles, j // sides, b)
+        self.tiled = self.y.view(pooled).permute(0, 4, 1, 2, 3, 5)  # (a, J or J / 2, o, h, tiles, b)
+        self.pairs = _Pairs(self.tiles, self.tiled, h, memory) if layer.pool else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.image is not None and self.inside is not None:
+            self.inside.copy_(x)
+            x = self.image
+        if x is not self.x:
+            self.x, self.seen = x, x.as_strided(self.windows.shape, self.window_strides, x.storage_offset())
+        self.bands.copy_(self.weight[:, None, None])
+        self.windows.copy_(self.seen)
+        torch.bmm(self.matrix, self.flat_windows, out=self.tiles)
+        if self.pairs is not None:
+            self.pairs.larger()
+        else:
+            self.tiled.copy_(self.tiles.view(self.tiled.shape))
+        if self.bias is not None:  # the same for all members of a pair
+            self.y.add_(self.bias[:, :, None, None, None])
+        return self.y.clamp_min_(0) if self.relu else self.y
+
+    def backward(self, dy: Tensor, *, further: bool, rate: float | None) -> Tensor:
+        # What the outputs were is not needed any more: their gradients take their places.
+        if self.relu:
+            torch.ops.aten.threshold_backward.grad_input(dy, self.y, 0.0, grad_input=self.y)
+        else:
+            self.y.copy_(dy)
+        if self.bias is not None and self.bias_gradient is not None:
+            _follow(self.bias, self.bias_gradient, [self.y.sum((2, 3, 4))], rate)
+        if self.pairs is not None:
+            self.pairs.spread()
+        else:
+            self.tiles.view(self.tiled.shape).copy_(self.tiled)
+        torch.bmm(self.tiles, self.flat_windows.transpose(1, 2), out=self.dmatrix)
+        _follow(self.weight, self.weight_gradient, self.dbands, rate)
+        if further:
+            torch.bmm(self.matrix.transpose(1, 2), self.tiles, out=self.flat_windows)
+            self.whole_dx.zero_()
+            for target, part in self.gathered:  # an input is in several windows
+                target.add_(part)
+        return self.dx
+
+
+def _follow(weight: Tensor, gradient: Tensor, parts: Sequence[Tensor], rate: float | None) -> None:
+    """Write the sum of the parts as the gradient, or follow it with this rate."""
+    if rate is None:
+        gradient.copy_(parts[0])
+        for part in parts[1:]:
+            gradient.add_(part)
+    else:
+        for part in parts:
+            weight.sub_(part, alpha=rate)
+
+
+class _Pairs:
+    """Maxima of 2 x 2, of which ties go to the first in reading order, as torch has it.
+
+    Args:
+        tiles: (a, J o, h tiles b), left members before right ones; gradients take the place of the values.
+        out: (a, J / 2, o, h / 2, tiles, b) view of the maxima, and of their gradients.
+    """
+
+    def __init__(self, tiles: Tensor, out: Tensor, rows: int, memory: Memory) -> None:
+        a, half, filters, _, count, b = out.shape
+        self.left, self.right = tiles.view(a, 2, -1).unbind(1)
+        self.across = memory.take(*self.left.shape)  # the larger of left and right
+        self.by_right = memory.take(*self.left.shape)  # how much larger the right one is
+        self.upper, self.lower = self.across.view(a, half, filters, rows // 2, 2, count, b).unbind(4)
+        self.by_lower, self.out = memory.take(*self.upper.shape), out
+
+    def larger(self) -> None:
+        """Write the maxima."""
+        torch.maximum(self.left, self.right, out=self.across)
+        torch.sub(self.right, self.left, out=self.by_right)
+        torch.sub(self.lower, self.upper, out=self.by_lower)
+        torch.maximum(self.upper, self.lower, out=self.out)
+
+    def spread(self) -> None:
+        """Write the gradient of the maxima to where they come from, and zero elsewhere."""
+        _share(self.out, self.by_lower, self.upper, self.lower)
+        _share(self.across, self.by_right, self.left, self.right)
+
+
+def _share(dy: Tensor, by_second: Tensor, first: Tensor, second: Tensor) -> None:
+    """Hand each number to the second where that was larger, else to the first."""
+    torch.ops.aten.threshold_backward.grad_input(dy, by_second, 0.0, grad_input=second)
+    torch.sub(dy, second, out=first)
+
+
+# -------------------- The layers of a model as this engine writes them out, where it knows all of them
+
+NO_POOLING = "a pooling is not of 2 x 2 after a convolution with an even result"
+
+
+def written_out(layers: Sequence[Layer]) -> list[StackLayer]:
+    """Return them; a convolution and the maxima after it are one.
+
+    Raises:
+        NotAChainError: If there is a convolution with strides or another pooling than of 2 x 2.
+    """
+    found: list[StackLayer] = []
+    rest = list(layers)
+    while rest:
+        layer = rest.pop(0)
+        if isinstance(layer, Dense):
+            found.append(StackedDense(**vars(layer)))
+        elif isinstance(layer, Flattening):
+            found.append(Flatten(layer.numbers))
+        elif isinstance(layer, Convolution):
+            following = rest[0] if rest else None
+            pool = following if isinstance(following, Pooling) else None
+            if not found:
+                found.append(Images(layer.channels, layer.height, layer.width))
+            found.append(_convolution(layer, pool))
+            rest = rest[1:] if pool is not None else rest
+        elif isinstance(layer, Pooling):
+            raise NotAChainError(NO_POOLING)
+        else:
+            raise NotAChainError(f"it has a layer {type(layer).__name__}")
+    return found
+
+
+def _convolution(layer: Convolution, pool: Pooling | None) -> BandedConvolution:
+    if layer.stride != (1, 1):
+        raise NotAChainError("a convolution has strides")
+    if pool is not None and (not pool.of_pairs or any(side % 2 for side in layer.made[1:])):
+        raise NotAChainError(NO_POOLING)
+    rows, columns = layer.kernel
+    return BandedConvolution(
+        layer.channels,
+        layer.height,
+        layer.width,
+        layer.filters,
+        rows,
+        columns,
+        layer.padding,
+        layer.weight,
+        layer.bias,
+        relu=layer.relu or (pool is not None and pool.relu),
+        pool=pool is not None,
+    )

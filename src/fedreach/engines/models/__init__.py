@@ -1,0 +1,1 @@
+"""Models: built-in networks, state, outputs, seeded draws."""

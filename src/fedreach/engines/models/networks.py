@@ -1,0 +1,357 @@
+"""Built-in models."""
+
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.parameter import is_lazy
+
+from fedreach._util.errors import ConfigError, check, nearest
+from fedreach._util.limits import check_memory
+from fedreach.engines.models.draws import seeded
+from fedreach.engines.models.outputs import TakeOutput
+
+# -------------------- Models for features and small images without convolutions
+
+
+def linear(sample_shape: Sequence[int], num_classes: int) -> nn.Module:
+    """Multinomial logistic regression: one linear layer on the flattened example.
+
+    When: tables, and as the convex case in which theory holds.
+
+    Example:
+        >>> linear((1, 8, 8), 10)[1]
+        Linear(in_features=64, out_features=10, bias=True)
+    """
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(sample_shape), num_classes))
+
+
+def mlp(sample_shape: Sequence[int], num_classes: int, hidden: Sequence[int] = (200, 100)) -> nn.Module:
+    """Fully connected layers with ReLU between them.
+
+    When: small images and tables; the default, as it trains in moments.
+
+    Args:
+        sample_shape: Shape of one example; it is flattened.
+        hidden: Width of each hidden layer; (200, 100) as in arXiv 2311.05936, section 5.
+
+    Raises:
+        ConfigError: If a width is not at least 1.
+
+    Example:
+        >>> sum(p.numel() for p in mlp((1, 28, 28), 10).parameters())
+        178110
+    """
+    for width in hidden:
+        check("mlp", "hidden", width, "[1, inf)")
+    widths = [math.prod(sample_shape), *hidden]
+    layers: list[nn.Module] = [nn.Flatten()]
+    for before, after in pairwise(widths):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(widths[-1], num_classes))
+
+
+# -------------------- Convolutional models: LeNet and the CNN of the FedDyn experiments
+
+
+def lenet(sample_shape: Sequence[int], num_classes: int) -> nn.Module:
+    """LeNet with 6 and 16 filters of 5 x 5, ReLU, max pooling, and layers of 120 and 84.
+
+    When: 28 x 28 images, with few parameters to send.
+
+    Reference: LeCun et al., "Gradient-based learning applied to document recognition", 1998.
+
+    Example:
+        >>> sum(p.numel() for p in lenet((1, 28, 28), 10).parameters())
+        44426
+    """
+    return _two_convolutions("lenet", sample_shape, num_classes, filters=(6, 16), hidden=(120, 84))
+
+
+def cnn(sample_shape: Sequence[int], num_classes: int) -> nn.Module:
+    """The CNN of FedDyn for CIFAR: 64 and 64 filters of 5 x 5, max pooling, layers of 384 and 192.
+
+    When: 32 x 32 colour images, and to compare with FedDyn's line of papers.
+
+    Reference: Acar et al., "Federated Learning Based on Dynamic Regularization", ICLR 2021, appendix.
+
+    Example:
+        >>> sum(p.numel() for p in cnn((3, 32, 32), 10).parameters())
+        797962
+    """
+    return _two_convolutions("cnn", sample_shape, num_classes, filters=(64, 64), hidden=(384, 192))
+
+
+def _two_convolutions(
+    name: str, sample_shape: Sequence[int], num_classes: int, filters: tuple[int, int], hidden: tuple[int, int]
+) -> nn.Module:
+    if len(sample_shape) != 3 or min(sample_shape[1:]) < 16:
+        raise ConfigError(
+            f"The model {name!r} needs images of shape (channels, height, width), at least 16 x 16; "
+            f"got {tuple(sample_shape)}. Use 'linear' or 'mlp'."
+        )
+    channels, height, width = sample_shape
+    # Each 5 x 5 convolution takes 4 off a side, each pooling halves it.
+    side = [((size - 4) // 2 - 4) // 2 for size in (height, width)]
+    first, second = filters
+    return nn.Sequential(
+        nn.Conv2d(channels, first, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(first, second, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(second * side[0] * side[1], hidden[0]),
+        nn.ReLU(),
+        nn.Linear(hidden[0], hidden[1]),
+        nn.ReLU(),
+        nn.Linear(hidden[1], num_classes),
+    )
+
+
+# -------------------- A character model for Shakespeare
+
+
+def lstm(
+    sample_shape: Sequence[int], num_classes: int, embedding: int = 8, hidden: int = 100, layers: int = 2
+) -> nn.Module:
+    """Embedding, stacked LSTM, and a linear layer on the last output: predicts the next character.
+
+    When: text, character by character.
+
+    Args:
+        sample_shape: (length,) of a window of tokens in 0 .. num_classes - 1.
+        embedding: Width of the embedding; 8 in LEAF.
+        hidden: Width of each LSTM layer; 256 in LEAF, 100 in FedDyn.
+        layers: Number of LSTM layers.
+
+    Reference: Caldas et al., "LEAF: A Benchmark for Federated Settings" (arXiv 1812.01097), Shakespeare.
+
+    Example:
+        >>> sum(p.numel() for p in lstm((80,), 80).parameters())
+        133520
+    """
+    if len(sample_shape) != 1:
+        raise ConfigError(f"The model 'lstm' needs windows of tokens of shape (length,); got {tuple(sample_shape)}.")
+    return _NextToken(num_classes, embedding, hidden, layers)
+
+
+class _NextToken(nn.Module):
+    def __init__(self, vocabulary: int, embedding: int, hidden: int, layers: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(vocabulary, embedding)
+        self.lstm = nn.LSTM(embedding, hidden, layers, batch_first=True)
+        self.output = nn.Linear(hidden, vocabulary)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        outputs, _ = self.lstm(self.embed(tokens))
+        logits: Tensor = self.output(outputs[:, -1])
+        return logits
+
+
+# -------------------- ResNet-20 for small images
+
+Norm = Literal["group", "batch"]
+
+
+def resnet20(sample_shape: Sequence[int], num_classes: int, width: int = 16, norm: Norm = "group") -> nn.Module:
+    """ResNet-20: three stages of three residual blocks with `width`, 2 `width` and 4 `width` filters.
+
+    When: 32 x 32 colour images where accuracy matters more than time.
+
+    Args:
+        sample_shape: (channels, height, width) of an image.
+        width: Filters of the first stage.
+        norm: ``"group"`` normalises each example by itself (two groups a layer), which suits small and skewed
+            clients; ``"batch"`` is the BatchNorm of the original, whose running statistics are averaged like
+            parameters (see `fedreach.engines.models.flat`).
+
+    Reference: He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, section 4.2; shortcuts of
+    option A, without parameters.
+
+    Example:
+        >>> sum(p.numel() for p in resnet20((3, 32, 32), 10).parameters())
+        269722
+    """
+    if len(sample_shape) != 3:
+        raise ConfigError(f"The model 'resnet20' needs images of shape (channels, height, width); got {sample_shape}.")
+    if norm not in ("group", "batch"):
+        raise ConfigError(f"resnet20.norm must be 'group' or 'batch'; got {norm!r}.")
+    if width < 1 or (norm == "group" and width % 2):
+        raise ConfigError(f"resnet20.width must be at least 1, and even for norm 'group'; got {width}.")
+    blocks: list[nn.Module] = []
+    before = width
+    for stage in range(3):
+        after = width * 2**stage
+        for block in range(3):
+            blocks.append(_Block(before, after, stride=2 if stage and not block else 1, norm=norm))
+            before = after
+    return nn.Sequential(
+        nn.Conv2d(sample_shape[0], width, 3, padding=1, bias=False),
+        _norm(norm, width),
+        nn.ReLU(),
+        *blocks,
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(before, num_classes),
+    )
+
+
+def _norm(norm: Norm, channels: int) -> nn.Module:
+    return nn.GroupNorm(2, channels) if norm == "group" else nn.BatchNorm2d(channels)
+
+
+class _Block(nn.Module):
+    def __init__(self, before: int, after: int, stride: int, norm: Norm) -> None:
+        super().__init__()
+        self.stride, self.widen = stride, after - before
+        self.first = nn.Conv2d(before, after, 3, stride, padding=1, bias=False)
+        self.first_norm = _norm(norm, after)
+        self.second = nn.Conv2d(after, after, 3, padding=1, bias=False)
+        self.second_norm = _norm(norm, after)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.first_norm(self.first(x)))
+        y = self.second_norm(self.second(y))
+        shortcut = x[..., :: self.stride, :: self.stride] if self.stride > 1 else x
+        if self.widen:
+            shortcut = F.pad(shortcut, (0, 0, 0, 0, self.widen // 2, self.widen - self.widen // 2))
+        return F.relu(y + shortcut)
+
+
+# --- Models by name, or any `torch.nn.Module` of the user. Their numbers are seen as one flat vector, see `flat`
+
+MODELS: Mapping[str, Any] = {
+    "linear": linear,
+    "mlp": mlp,
+    "lenet": lenet,
+    "cnn": cnn,
+    "resnet20": resnet20,
+    "lstm": lstm,
+}
+
+
+def build(
+    model: str | Callable[..., nn.Module],
+    sample_shape: Sequence[int] | Mapping[str, Sequence[int]] | Sequence[Sequence[int]],
+    num_classes: int,
+    *,
+    seed: int,
+    options: Mapping[str, Any] | None = None,
+) -> nn.Module:
+    """Return a freshly initialised model.
+
+    Args:
+        model: A name of `MODELS`, or a callable that returns a module; it is handed `sample_shape` and
+            `num_classes` where it has arguments of these names.
+        sample_shape: Shape of one example, such as (1, 28, 28), (64,) or (80,) tokens; of several inputs that of each,
+            by name or in order.
+        num_classes: Number of outputs.
+        seed: Of the generators of torch, numpy and `random` during the initialisation; they are put back afterwards.
+        options: Further arguments of the model; ``output`` is none of them: it says which part of what the module
+            returns is its output, see `fedreach.engines.models.outputs.TakeOutput`.
+
+    Raises:
+        ConfigError: If the name or an option is unknown, or the model does not fit the data.
+
+    Example:
+        >>> build("mlp", (64,), 10, seed=0, options={"hidden": [32]})[1]
+        Linear(in_features=64, out_features=32, bias=True)
+    """
+    options = dict(options or {})
+    output = options.pop("output", None)
+    if isinstance(model, str) and model not in MODELS:
+        raise ConfigError(
+            f"model.name must be one of FedReach's models or FILE.py:NAME; got {model!r}." + nearest(model, MODELS)
+        )
+    if isinstance(model, str) and output is not None:
+        raise ConfigError(
+            f"model.output is for modules of your own; {model!r} returns a tensor; got {output!r}. Leave it out."
+        )
+    factory = MODELS[model] if isinstance(model, str) else model
+    name = model if isinstance(model, str) else getattr(factory, "__name__", "model")
+    accepted = inspect.signature(factory).parameters
+    is_several = isinstance(sample_shape, Mapping) or any(
+        not isinstance(size, int | np.integer) for size in sample_shape
+    )
+    if is_several and isinstance(model, str):
+        raise ConfigError(f"The model {model!r} takes one input; got several. Give a module or function of your own.")
+    shape = dict(sample_shape) if isinstance(sample_shape, Mapping) else tuple(sample_shape)
+    given = {"sample_shape": shape, "num_classes": num_classes}
+    arguments = {key: value for key, value in given.items() if key in accepted}
+    if not any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
+        for key in options:
+            if key not in accepted or key in given:
+                raise ConfigError(
+                    f"The model {name!r} has no option {key!r}."
+                    + nearest(key, [key for key in accepted if key not in given])
+                )
+    try:
+        inspect.signature(factory).bind(**arguments, **options)
+    except TypeError as error:
+        raise ConfigError(f"The model {name!r} cannot be built: {error}. Give its arguments as options.") from error
+    if isinstance(model, str):
+        _check_fits(name, factory, {**arguments, **options})
+    with seeded(seed):
+        torch.manual_seed(seed)  # of a GPU, too, where the model is made there
+        module = factory(**arguments, **options)
+        if not isinstance(module, nn.Module):
+            raise ConfigError(f"The model {name!r} must return a torch.nn.Module; got {type(module).__name__}.")
+        _give_sizes(module, None if is_several else shape)
+        if output is not None:
+            module.register_forward_hook(TakeOutput(output))
+    return module
+
+
+def _give_sizes(module: nn.Module, sample_shape: Any) -> None:
+    """Let lazy layers find their sizes and draw their weights, by two examples of zeros.
+
+    Raises:
+        ConfigError: If the module does not take them.
+    """
+    if not any(is_lazy(tensor) for tensor in (*module.parameters(), *module.buffers())):
+        return
+    if sample_shape is None:
+        raise ConfigError(
+            f"The lazy layers of {type(module).__name__} take their sizes from one input, and there are several. Give "
+            "the layers their sizes."
+        )
+    was_training, failed = module.training, None
+    for dtype in (torch.float32, torch.int64):  # tokens are whole numbers
+        try:
+            with torch.no_grad():
+                module.eval()(torch.zeros(2, *sample_shape, dtype=dtype))
+            break
+        except Exception as error:  # whatever the module of a user does
+            failed = error
+    else:
+        raise ConfigError(
+            f"The lazy layers of {type(module).__name__} take their sizes from two examples of shape "
+            f"{tuple(sample_shape)}, and it does not take these: {failed}. Give the layers their sizes."
+        )
+    module.train(was_training)
+
+
+def _check_fits(name: str, factory: Callable[..., nn.Module], arguments: Mapping[str, Any]) -> None:
+    """Refuse a model that memory does not hold; it is made first without its numbers, which take 4 bytes each.
+
+    A model of one's own is not made twice.
+
+    Raises:
+        ConfigError: With its size and the limit, or if torch cannot make layers of these sizes.
+    """
+    try:
+        with torch.device("meta"), torch.random.fork_rng(devices=[]):
+            made = factory(**arguments)
+    except (RuntimeError, OverflowError, TypeError) as error:  # sizes below 0, or beyond 64 bits
+        said = str(error).splitlines()[0]
+        raise ConfigError(f"The model {name!r} cannot be built: {said}. Check the sizes among its options.") from error
+    size = sum(numbers.numel() for numbers in (*made.parameters(), *made.buffers()))
+    check_memory(f"The model {name!r} of {size} numbers", 4 * size, "Make its layers smaller.")

@@ -1,0 +1,122 @@
+"""Models that return a dictionary, a tuple or an object: which part of it is the output.
+
+A forward hook takes that part, so that whatever calls the module sees a tensor, and its weights keep their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from fedreach._util import registry
+from fedreach._util.errors import ConfigError, nearest
+
+Output = str | int | Callable[[Any], Tensor]
+"""A key or an attribute, a position, or a function of what the module returns."""
+
+
+@dataclass(frozen=True)
+class TakeOutput:
+    """Takes one part of what a module returns, as a forward hook of it.
+
+    Args:
+        output: Key or attribute, position, or function of what the module returns.
+
+    Raises:
+        ConfigError: If what is returned has no such part.
+
+    Example:
+        >>> class Net(nn.Linear):
+        ...     def forward(self, x):
+        ...         return {"logits": super().forward(x)}
+        >>> import torch
+        >>> net = Net(3, 2)
+        >>> _ = net.register_forward_hook(TakeOutput("logits"))
+        >>> net(torch.zeros(4, 3)).shape, list(net.state_dict())
+        (torch.Size([4, 2]), ['weight', 'bias'])
+    """
+
+    output: Output
+
+    def __call__(self, module: nn.Module, inputs: Any, returned: Any) -> Any:
+        if callable(self.output):
+            return self.output(returned)
+        named = isinstance(self.output, str)
+        try:
+            if named and not isinstance(returned, Mapping):
+                return getattr(returned, str(self.output))
+            return returned[self.output]
+        except (AttributeError, KeyError, IndexError, TypeError) as error:
+            hint = nearest(str(self.output), [str(key) for key in _parts(returned)]) if named else ""
+            raise ConfigError(
+                f"model.output must be part of what {type(module).__name__} returns, {described(returned)}; got "
+                f"{self.output!r}.{hint}"
+            ) from error
+
+
+def is_code(output: Any) -> bool:
+    """Return whether an output is a function that is named, ``FILE.py:NAME``."""
+    return isinstance(output, str) and ":" in output
+
+
+def with_functions(options: Mapping[str, Any], *folders: Path) -> dict[str, Any]:
+    """Return the options of a model, with the function itself where ``output`` names one.
+
+    Args:
+        options: Of the model.
+        folders: That names are relative to; of several, the first one that holds the file.
+    """
+    output = options.get("output")
+    if output is None or not is_code(output):
+        return dict(options)
+    function = registry.load_users(output, registry.base_of(output, *folders))
+    if not callable(function):
+        raise ConfigError(f"model.output: {output!r} must be a function; got {type(function).__name__}.")
+    return {**options, "output": function}
+
+
+def _parts(returned: Any) -> dict[Any, Any]:
+    """Return what may be taken from a returned object, by its key, attribute or position."""
+    if isinstance(returned, Mapping):
+        return dict(returned)
+    if hasattr(returned, "_fields"):
+        return {name: getattr(returned, name) for name in returned._fields}
+    if isinstance(returned, Sequence) and not isinstance(returned, str):
+        return dict(enumerate(returned))
+    return {name: value for name, value in getattr(returned, "__dict__", {}).items() if not name.startswith("_")}
+
+
+def described(returned: Any) -> str:
+    """Say what a module returned, and what it holds.
+
+    Example:
+        >>> described({"loss": 0.1, "logits": 2})
+        "dict with 'loss', 'logits'"
+    """
+    if isinstance(returned, Tensor):
+        return f"a tensor of shape {tuple(returned.shape)}"
+    held = ", ".join(map(repr, _parts(returned)))
+    return f"{type(returned).__name__} with {held}" if held else type(returned).__name__
+
+
+def not_a_tensor(name: str, returned: Any, shape: tuple[int, ...]) -> ConfigError:
+    """Return what to say of a model that returned another thing than a tensor.
+
+    Args:
+        name: Of the model.
+        returned: By a call.
+        shape: That the output should have.
+    """
+    parts = _parts(returned)
+    fitting = [key for key, value in parts.items() if isinstance(value, Tensor) and tuple(value.shape) == shape]
+    best = next((key for key in ("logits", *fitting, *parts) if key in parts), None)
+    output = '"FILE.py:NAME"' if best is None else f'"{best}"' if isinstance(best, str) else str(best)
+    return ConfigError(
+        f"The model {name} must return a tensor; got {described(returned)}. Say which part is its output: model.output "
+        f"= {output} in an experiment file, model={{..., 'output': {output}}} in Python; a function of what it returns "
+        "is possible, too."
+    )

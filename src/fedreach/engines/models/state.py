@@ -1,0 +1,425 @@
+"""The whole state of a module."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedreach._util.arrays import AnyArray
+from fedreach._util.errors import ConfigError
+from fedreach.engines.models.flat import Layout, module_tensors
+
+# -------------------- Copies of a model that keep the hooks on its tensors, which `copy.deepcopy` leaves behind
+# `torch.nn.utils.weight_norm` and `torch.nn.utils.spectral_norm` keep the weight that they compute as a plain attribute
+# of the layer, and a hook computes it again before each pass. `copy.deepcopy` refuses such a tensor, as it has a
+# gradient; a copy starts without that gradient, as nothing reads the tensor before it is computed again.
+
+COMPUTES_WEIGHTS = {("torch.nn.utils.weight_norm", "WeightNorm"), ("torch.nn.utils.spectral_norm", "SpectralNorm")}
+"""Modules and names of the hooks that compute a layer's weight; looked up by name, as both are deprecated."""
+TensorHook = tuple[str, Callable[..., Any]]
+"""A hook on the gradient of a tensor, and the method that registers it."""
+
+
+def copied(module: nn.Module) -> nn.Module:
+    """Return a deep copy of a module whose parameters have the same hooks.
+
+    `copy.deepcopy` copies hooks of modules, and drops those of tensors, such as a mask of gradients that is
+    registered by ``weight.register_hook``.
+
+    Raises:
+        ConfigError: If it cannot be copied, as with tensors that were computed from its parameters.
+
+    Example:
+        >>> import torch
+        >>> layer = nn.Linear(2, 1, bias=False)
+        >>> _ = layer.weight.register_hook(lambda gradient: gradient * 0)
+        >>> other = copied(layer)
+        >>> other(torch.ones(1, 2)).sum().backward()
+        >>> other.weight.grad
+        tensor([[0., 0.]])
+    """
+    computed = [vars(layer)[name] for layer in module.modules() for name in computed_weights(layer)]
+    try:
+        other = copy.deepcopy(module, {id(weight): weight.detach().clone() for weight in computed})
+    except Exception as error:
+        raise ConfigError(
+            f"A model must be a module that can be copied; copy.deepcopy({type(module).__name__}) fails: "
+            f"{str(error).partition('.')[0] or type(error).__name__}. Compute such tensors in forward()."
+        ) from error
+    for ours, theirs in zip(other.parameters(), module.parameters(), strict=True):
+        register_hooks(ours, tensor_hooks(theirs))
+    return other
+
+
+def computed_weights(layer: nn.Module) -> list[str]:
+    """Return the attributes of a layer that a hook of `torch.nn.utils` computes again before each pass.
+
+    Example:
+        >>> import warnings
+        >>> with warnings.catch_warnings(action="ignore"):
+        ...     computed_weights(nn.utils.weight_norm(nn.Linear(2, 1)))
+        ['weight']
+    """
+    hooks: list[Any] = list(layer._forward_pre_hooks.values())
+    names = [hook.name for hook in hooks if (type(hook).__module__, type(hook).__name__) in COMPUTES_WEIGHTS]
+    return [name for name in names if name in vars(layer)]
+
+
+def register_hooks(tensor: Tensor, hooks: Iterable[TensorHook]) -> None:
+    """Register hooks on the gradient of a tensor, as `tensor_hooks` returns them."""
+    for register, hook in hooks:
+        getattr(tensor, register)(hook)
+
+
+def tensor_hooks(tensor: Tensor) -> list[TensorHook]:
+    """Return the hooks on the gradient of a tensor, each with the method that registers it."""
+    kinds = {
+        "register_hook": "_backward_hooks",
+        "register_post_accumulate_grad_hook": "_post_accumulate_grad_hooks",
+    }
+    return [(register, hook) for register, key in kinds.items() for hook in (getattr(tensor, key, None) or {}).values()]
+
+
+# -------------------- Training of parameters that are bfloat16 or float16
+# A client computes with the module's rounded numbers, as torch does. Gradients come in the parameters' own type;
+# solvers,
+# clipping, momentum and the step work on them in float32, and after each step the parameters are rounded once. Plain
+# steps are those of `torch.optim.SGD`, which on a CPU also rounds the learning rate to the parameters' type.
+
+
+class NarrowParameters:
+    """The narrow trained parameters of a module that is bound to a vector, see `fedreach.engines.models.flat.bind`.
+
+    Args:
+        module: The module.
+        layout: The module's.
+        vector: (d,) float32 numbers that the module is bound to; it takes their rounded values.
+        gradient: (p,) gradient of all trained parameters.
+
+    Example:
+        >>> import torch
+        >>> from fedreach.engines.models.flat import bind
+        >>> layer = nn.Linear(1, 1, bias=False).bfloat16()
+        >>> layout, vector, gradient = Layout.of(layer), torch.tensor([1.001]), torch.zeros(1)
+        >>> bind(layer, vector, gradient, layout=layout)
+        >>> parameters = NarrowParameters(layer, layout, vector, gradient)
+        >>> layer(torch.ones(1, 1).bfloat16()).sum().backward()
+        >>> parameters.take_gradients()
+        >>> vector, gradient
+        (tensor([1.]), tensor([1.]))
+    """
+
+    def __init__(self, module: nn.Module, layout: Layout, vector: Tensor, gradient: Tensor) -> None:
+        parameters = dict(module.named_parameters())
+        weights = layout.parameter_views(vector[: layout.num_trainable])
+        gradients = layout.parameter_views(gradient)
+        self._parameters = [
+            (parameters[name], weights[name], gradients[name]) for name in weights if name in layout.narrow
+        ]
+        self.take_weights()
+
+    def take_gradients(self) -> None:
+        """Move the gradients that backward() made into the (p,) vector."""
+        for parameter, _, gradient in self._parameters:
+            if parameter.grad is not None:
+                gradient.copy_(parameter.grad)
+                parameter.grad = None
+
+    def give_gradients(self) -> None:
+        """Give the parameters their gradients, rounded, for an optimizer of torch."""
+        for parameter, _, gradient in self._parameters:
+            parameter.grad = gradient.to(parameter.dtype)
+
+    def take_weights(self) -> None:
+        """Let the vector hold what the parameters hold, and forget their gradients."""
+        for parameter, weights, _ in self._parameters:
+            weights.copy_(parameter.data)
+            parameter.grad = None
+
+    def round_weights(self) -> None:
+        """Let the parameters hold the numbers of the vector, rounded to their type, and the vector the same."""
+        for parameter, weights, _ in self._parameters:
+            parameter.data.copy_(weights)
+            weights.copy_(parameter.data)
+
+
+# -------------------- What a module holds beside its flat vector: constants, which stay as they are when a run starts
+# The flat vector (see `fedreach.engines.models.flat`) holds what training moves: trained parameters, and persistent
+# float32
+# buffers such as the statistics of BatchNorm. Everything else is *constant state*: frozen parameters, integer and
+# boolean
+# buffers, buffers of other types, and buffers that are not persistent. It is neither averaged nor sent with a model.
+# Each
+# client starts from the constants of the module that the run starts with.
+
+COUNTER = "num_batches_tracked"  # of BatchNorm: it changes no output, as `momentum=None` is refused
+PLAIN = (bool, int, float, complex, str, type(None), Tensor)
+
+
+def constants_of(module: nn.Module) -> dict[str, Tensor]:
+    """Return the constant state of a module by name; these very tensors, not copies.
+
+    Example:
+        >>> net = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
+        >>> net[0].weight.requires_grad_(False).shape
+        torch.Size([3, 2])
+        >>> list(constants_of(net))
+        ['0.weight']
+    """
+    moved = set(Layout.of(module).names)
+    return {name: tensor for name, tensor in module_tensors(module).items() if name not in moved}
+
+
+def constant_arrays(module: nn.Module) -> dict[str, AnyArray]:
+    """Return copies of a module's constants as arrays, without counters of BatchNorm that are still 0.
+
+    Types that numpy does not know, such as bfloat16, are handed over as whole numbers of the same bits.
+
+    Example:
+        >>> constant_arrays(nn.BatchNorm1d(2))
+        {}
+    """
+    found = {name: array_of(tensor) for name, tensor in constants_of(module).items()}
+    return {name: value for name, value in found.items() if not (counts_batches(name) and not value.any())}
+
+
+def constant_bytes(arrays: Mapping[str, AnyArray]) -> int:
+    """Return how many bytes constants take.
+
+    Example:
+        >>> constant_bytes({"mask": np.ones(3, bool), "frozen": np.ones((2, 2), np.float32)})
+        19
+    """
+    return sum(value.nbytes for value in arrays.values())
+
+
+def set_constants(module: nn.Module, arrays: Mapping[str, AnyArray]) -> None:
+    """Give a module the constants of another one of the same kind.
+
+    Raises:
+        ConfigError: If the module has other constants than these.
+    """
+    own = constants_of(module)
+    for name in sorted(arrays.keys() | {name for name in own if not counts_batches(name)}):
+        wanted = tuple(own[name].shape) if name in own else "absent"
+        given = arrays[name].shape if name in arrays else "absent"
+        if wanted != given:
+            raise ConfigError(
+                f"The constants of a run must fit its model; {name!r} is {given} in the run and {wanted} in "
+                f"{type(module).__name__}. Give the model that was trained."
+            )
+        own[name].data.copy_(tensor_of(arrays[name], own[name].dtype))
+
+
+def array_of(tensor: Tensor) -> AnyArray:
+    """Return a copy of a tensor as an array; of a type that numpy does not know, its bits as whole numbers."""
+    plain = tensor.detach().cpu()
+    try:
+        found: AnyArray = np.array(plain.numpy())
+    except TypeError:
+        found = np.array(plain.view({1: torch.uint8, 2: torch.int16}[plain.element_size()]).numpy())
+    return found
+
+
+def tensor_of(array: AnyArray, dtype: torch.dtype) -> Tensor:
+    """Return the tensor that `array_of` made an array of.
+
+    Example:
+        >>> half = torch.tensor([0.5], dtype=torch.bfloat16)
+        >>> tensor_of(array_of(half), torch.bfloat16)
+        tensor([0.5000], dtype=torch.bfloat16)
+    """
+    found = torch.from_numpy(np.array(array))
+    known = {torch.from_numpy(np.empty(0, array.dtype)).dtype}
+    return found if dtype in known else found.view(dtype)
+
+
+class Snapshot:
+    """The constants of a module and its plain attributes, as they are now.
+
+    Plain attributes are numbers, texts and tensors that a module stores outside of its parameters and buffers, such as
+    a counter of its own.
+
+    Example:
+        >>> net = nn.Linear(2, 1)
+        >>> net.register_buffer("count", torch.zeros((), dtype=torch.long))
+        >>> before = Snapshot(net)
+        >>> _ = net.count.add_(1)
+        >>> before.changed()
+        ['count']
+        >>> before.restore()
+        >>> net.count
+        tensor(0)
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        parts = dict(module.named_modules())
+        self.tensors = []
+        for name, tensor in constants_of(module).items():
+            place, _, key = name.rpartition(".")
+            self.tensors.append((name, parts[place], key, tensor.detach().clone()))
+        self.attributes = [(name, part, _plain(part)) for name, part in parts.items()]
+
+    def restore(self) -> None:
+        """Let the module be as it was."""
+        with torch.no_grad():
+            for _, part, key, value in self.tensors:
+                _put(part, key, value)
+        for _, part, values in self.attributes:
+            for key in _plain(part).keys() - values.keys():
+                del part.__dict__[key]
+            part.__dict__.update(
+                {key: value.clone() if isinstance(value, Tensor) else value for key, value in values.items()}
+            )
+
+    def changed(self) -> list[str]:
+        """Return the names of what is not as it was, without the counters of BatchNorm."""
+        found = []
+        for name, part, key, value in self.tensors:
+            now = part._parameters.get(key) if key in part._parameters else part._buffers.get(key)
+            if not counts_batches(name) and not (isinstance(now, Tensor) and _same(now, value)):
+                found.append(name)
+        for place, part, values in self.attributes:
+            now_plain = _plain(part)
+            names = [key for key in now_plain if key not in values or not _same(now_plain[key], values[key])]
+            found += [f"{place}.{key}".lstrip(".") for key in names]
+        return found
+
+
+def counts_batches(name: str) -> bool:
+    """Return whether a buffer of this name is the counter of a BatchNorm layer.
+
+    Example:
+        >>> counts_batches("1.num_batches_tracked"), counts_batches("count")
+        (True, False)
+    """
+    return name.rpartition(".")[2] == COUNTER
+
+
+def _plain(part: nn.Module) -> dict[str, Any]:
+    """Return copies of a module's public attributes that hold a plain value; neither its mode nor computed weights."""
+    left_out = {"training", *computed_weights(part)}
+    return {
+        key: value.detach().clone() if isinstance(value, Tensor) else value
+        for key, value in vars(part).items()
+        if isinstance(value, PLAIN) and key not in left_out and not key.startswith("_")
+    }
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        alike = one.dtype == other.dtype and one.shape == other.shape
+        return alike and (torch.equal(one, other) or bool(((one == other) | ((one != one) & (other != other))).all()))
+    return type(one) is type(other) and (one == other or (one != one and other != other))
+
+
+def _put(part: nn.Module, key: str, value: Tensor) -> None:
+    """Write a value into a parameter or buffer, or in its place where code has put another one there."""
+    now = part._parameters.get(key) if key in part._parameters else part._buffers.get(key)
+    if isinstance(now, Tensor) and now.shape == value.shape and now.dtype == value.dtype:
+        now.data.copy_(value)
+    elif isinstance(now, nn.Parameter):
+        now.data = value.clone()
+    else:
+        part._buffers[key] = value.clone()
+
+
+# --- A model that was made before it is known for which seed: it is copied, and what it trains is drawn anew
+
+DRAWN = "_drawn_anew"  # attribute of a module whose trained numbers were drawn anew
+
+
+@dataclass(frozen=True, eq=False)
+class ModuleInstance:
+    """Makes copies of a module, for `fedreach.engines.models.networks.build`.
+
+    Example:
+        >>> import torch
+        >>> layer = nn.Linear(2, 1)
+        >>> make = ModuleInstance(layer)
+        >>> torch.equal(make().weight, layer.weight), torch.equal(make(keep_weights=True).weight, layer.weight)
+        (False, True)
+    """
+
+    module: nn.Module
+
+    def __call__(self, keep_weights: bool = False) -> nn.Module:
+        """Return a copy; what it trains is drawn from torch's generator, unless its weights are to be kept."""
+        module = copied(self.module)
+        if not keep_weights:
+            redraw(module)
+            module.__dict__[DRAWN] = True
+        return module
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ModuleInstance:
+        """Return a copy that keeps the hooks on tensors, see `copied`."""
+        return ModuleInstance(copied(self.module))
+
+
+def redraw(module: nn.Module) -> None:
+    """Draw what a module trains anew, layer by layer, as each layer does when it is made.
+
+    Frozen parameters stay, and so do the buffers of layers that train nothing: they are no initial weights. In a module
+    without frozen parameters, all layers start as new ones.
+
+    Raises:
+        ConfigError: If a layer has parameters that are trained, and no `reset_parameters` that would draw them.
+
+    Example:
+        >>> net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+        >>> before = net[0].requires_grad_(False).weight.clone()
+        >>> redraw(net)
+        >>> bool((net[0].weight == before).all())
+        True
+    """
+    stays = {name: tensor.detach().clone() for name, tensor in _staying(module).items()}
+    for name, layer in module.named_modules():
+        reset = getattr(layer, "reset_parameters", None) or getattr(layer, "_reset_parameters", None)
+        own = [key for key, p in layer.named_parameters(recurse=False) if p.requires_grad]
+        if not own and stays:
+            continue
+        if reset is not None and not computed_weights(layer):  # else it would draw what is computed again
+            reset()
+        elif own:
+            where = f"{type(layer).__name__} {name!r}" if name else type(layer).__name__
+            raise ConfigError(
+                f"A module that was made before is drawn anew for each seed, layer by layer; {where} has parameters "
+                f"({', '.join(own)}) and no reset_parameters() for them. Hand over its class or a function that "
+                'makes it, or keep its weights for all seeds: model={"name": module, "keep_weights": True}.'
+            )
+    tensors = module_tensors(module)
+    for name, value in stays.items():
+        tensors[name].data.copy_(value)
+
+
+def _staying(module: nn.Module) -> dict[str, Tensor]:
+    """Return what stays when a module is drawn anew: nothing where all of its parameters are trained."""
+    found: dict[str, Tensor] = {name: p for name, p in module.named_parameters() if not p.requires_grad}
+    if not found:
+        return {}
+    for place, layer in module.named_modules():
+        if not any(p.requires_grad for p in layer.parameters(recurse=False)):
+            found |= {f"{place}.{key}".lstrip("."): b for key, b in layer.named_buffers(recurse=False)}
+    return found
+
+
+def numbers_note(module: nn.Module) -> str:
+    """Return a line about a model with frozen numbers, or whose numbers were drawn in place of its own; else nothing.
+
+    Example:
+        >>> net = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 2))
+        >>> numbers_note(net[0]), numbers_note(ModuleInstance(nn.Sequential(net[0].requires_grad_(False), net[1]))())
+        ('', 'model: 14 numbers are trained and drawn anew with each seed, 42 frozen ones stay')
+    """
+    trained, frozen = (sum(p.numel() for p in module.parameters() if p.requires_grad is on) for on in (True, False))
+    drawn = " and drawn anew with each seed" if DRAWN in vars(module) else ""
+    if drawn and not frozen:
+        return f"model: {trained} numbers are trained{drawn}; keep_weights = true starts from the module's own"
+    return f"model: {trained} numbers are trained{drawn}, {frozen} frozen ones stay" if frozen else ""

@@ -1,1 +1,0 @@
-"""Processes and ranks that share the work of a cohort."""

@@ -1,0 +1,245 @@
+"""The fast engine: the whole cohort in one kernel.
+
+The cohort's models are the rows of one (k, d) matrix. Clients are sorted by their number of local steps, so that in
+step t those still training are a prefix of it; no work is spent on clients that are done. Batches that are not full
+are filled up with samples of weight 0. `sequential` is the plain twin, and a test holds the two equal; only the masks
+of dropout differ, because one stream serves the whole stack.
+"""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import nullcontext
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+
+from fedreach._util.arrays import Ints
+from fedreach._util.errors import ConfigError, TrainingError
+from fedreach._util.streams import torch_seed
+from fedreach.engines.batches import batch_plans
+from fedreach.engines.models.draws import seeded
+from fedreach.engines.protocols import Task, Terms
+from fedreach.engines.trainer import Group, GroupTrainer, cause_of
+from fedreach.federation.local_sgd import Adam
+
+Rows = slice | Tensor
+Tensors = dict[str, Tensor]
+# A stack and its gradients pass through the cache in every step, and the C library gives larger pieces of memory back
+# to the system each time, which then hands them out page by page.
+STACK_BYTES = 16_000_000
+
+
+class Stacked(GroupTrainer):
+    """Trains the cohort together.
+
+    When: a GPU is there, and `torch.func` can map the module over clients.
+    """
+
+    name = "stacked"
+
+    def __init__(self, task: Task, device: torch.device) -> None:
+        super().__init__(task, device)
+        if self.behaviour.counts:
+            raise ConfigError(
+                f"engine.name = {self.name!r} needs a model that changes nothing in training but its parameters and "
+                f"float32 buffers; {type(task.module).__name__} changes {', '.join(self.behaviour.counts)}. Use 'auto'."
+            )
+
+    def groups(self, ids: Ints, concurrency: int) -> list[Ints]:
+        """Return stacks of clients with about equally many steps."""
+        order = np.argsort(-self.data.train.sizes_of(ids), kind="stable")
+        if self.device.type != "cpu":
+            return [order]
+        return np.array_split(order, -(-len(order) // max(1, STACK_BYTES // (4 * self.layout.size))))
+
+    def train_group(
+        self, start: Tensor, ids: Ints, round_: int, rate: float, update: Tensor, group: Ints, terms: Terms
+    ) -> Group:
+        parts = [self.data.train[int(client)] for client in ids[group]]
+        index = batch_plans(self.seed, round_, ids[group], parts, self.local)
+        order = np.argsort(-(index >= 0).any(axis=2).sum(axis=1), kind="stable")
+        index = index[order]
+        counts = (index >= 0).sum(axis=2)  # (k, steps), 0 where a client is done
+        batches = torch.from_numpy(index).to(self.device)
+
+        # Rows that lie together are trained where their updates shall stand.
+        rows = group[order]
+        in_place = self.device.type == "cpu" and bool((np.diff(rows) == 1).all())
+        stack = update[rows[0] : rows[-1] + 1] if in_place else torch.empty(len(rows), len(start), device=self.device)
+        stack.copy_(start)
+        moments = torch.zeros(self.local.moments, len(rows), self.layout.num_trainable, device=self.device)
+        total = torch.zeros(len(rows), device=self.device)
+        terms = {name: vectors[torch.from_numpy(rows)].to(self.device) for name, vectors in terms.items()}
+        shifts = self.shifts_of(ids[rows])
+        self.renew()
+        self.module.train()
+        seed = torch_seed(self.seed, "dropout", round_, int(ids[group].min())) if self.draws else 0
+        with seeded(seed, self.device) if self.draws else nullcontext(), _recurrence(self.module):
+            for step in range(index.shape[1]):
+                active = int((counts[:, step] > 0).sum())
+                for alike, count in self._alike(counts[:active, step]):
+                    batch = batches[alike, step, : count.max()]
+                    try:
+                        own = None if shifts is None else shifts[alike]
+                        total[alike] += self._step(step, stack, moments, start, terms, alike, batch, count, rate, own)
+                    except Exception as error:
+                        cause, all_ids = cause_of(error, self.local).removesuffix("."), sorted(map(int, ids[group]))
+                        raise TrainingError(
+                            f"Client {all_ids[0]} failed in round {round_}: {cause}."
+                            if len(all_ids) == 1
+                            else f"One of the clients {all_ids} failed in round {round_}: {cause}. "
+                            "engine.name = 'sequential' says which."
+                        ) from error
+
+        stack.sub_(start)
+        if not in_place:
+            update[torch.from_numpy(rows)] = stack.cpu()
+        loss, steps = np.empty(len(rows)), np.empty(len(rows), np.int64)
+        loss[order], steps[order] = total.cpu().numpy() / counts.sum(axis=1), (counts > 0).sum(axis=1)
+        return loss, steps, None
+
+    def _alike(self, counts: Ints) -> Iterator[tuple[Rows, Ints]]:
+        """Split the active rows, with their batch sizes, into what can run together.
+
+        That is all of them, unless the model has averaged buffers or mixes examples: BatchNorm normalises over the
+        batch, where samples of weight 0 would count, so that clients with equally large batches are run together.
+        """
+        if not self.layout.buffers and not self.behaviour.mixes:
+            yield slice(0, len(counts)), counts
+            return
+        for size in np.unique(counts):
+            rows = np.flatnonzero(counts == size)
+            yield torch.from_numpy(rows).to(self.device), counts[rows]
+
+    def _step(
+        self,
+        step: int,
+        stack: Tensor,
+        moments: Tensor,
+        start: Tensor,
+        terms: Terms,
+        rows: Rows,
+        batch: Tensor,
+        count: Ints,
+        rate: float,
+        shift: Tensor | None,
+    ) -> Tensor:
+        """Take a step, 0 the first, for these rows of the stack; return each one's loss summed over its samples."""
+        local, views, p = self.local, self.layout.parameter_views, self.layout.num_trainable
+        full = bool((count == batch.shape[1]).all())
+        # Filled up with the client's own first sample: weight 0 would not silence another client's infinite loss.
+        x, y = self.samples["train"].batch(batch if full else torch.where(batch >= 0, batch, batch[:, :1]))
+        weight = None if full else (batch >= 0).float()
+        vectors = stack[rows]  # a view where `rows` is a slice, else a copy that is written back
+        weights, broadcast = views(vectors[:, :p]), views(start[:p])
+        buffers = self.layout.buffer_views(vectors[:, p:])
+        gradient, (loss, statistics) = self._gradients(weights, buffers, x, y, weight, shift)
+
+        own = self._terms_of(terms, rows, weights)
+        g = {name: self.solver.correct(gradient[name], weights[name], broadcast[name], **own[name]) for name in weights}
+        if local.clip_norm is not None:
+            norm = torch.stack([tensor.flatten(1).square().sum(1) for tensor in g.values()]).sum(0).sqrt()
+            scale = torch.clamp(local.clip_norm / norm, max=1.0)
+            g = {name: tensor * scale.view(-1, *[1] * (tensor.dim() - 1)) for name, tensor in g.items()}
+        kept = moments[:, rows]
+        named = [views(vector) for vector in kept]
+        if isinstance(local.optimizer, Adam):
+            for name, tensor in g.items():
+                own_moments = [each[name] for each in named]
+                g[name], new = local.optimizer.direction(
+                    tensor, weights[name], own_moments, step + 1, local.weight_decay
+                )
+                for before, after in zip(own_moments, new, strict=True):
+                    before.copy_(after)
+        elif local.weight_decay:
+            g = {name: tensor + local.weight_decay * weights[name] for name, tensor in g.items()}
+        if local.momentum:
+            g = {name: v.mul_(local.momentum).add_(g[name]) for name, v in named[0].items()}
+        if not isinstance(rows, slice):
+            moments[:, rows] = kept
+        for name, tensor in weights.items():
+            tensor.sub_(g[name], alpha=rate)
+        for name, tensor in buffers.items():
+            tensor.copy_(statistics[name])
+        if not isinstance(rows, slice):
+            stack[rows] = vectors
+        return loss * torch.from_numpy(count).to(self.device)
+
+    def _terms_of(self, terms: Terms, rows: Rows, weights: Tensors) -> dict[str, Terms]:
+        """Return what the solver prepared for these rows, by parameter: vectors as views, numbers to broadcast."""
+        own: dict[str, Terms] = {name: {} for name in weights}
+        for key, values in terms.items():
+            if values.shape[1] == 1:
+                shaped = {name: values[rows].view(-1, *[1] * (tensor.dim() - 1)) for name, tensor in weights.items()}
+            else:
+                shaped = self.layout.parameter_views(values[rows])
+            for name in weights:
+                own[name][key] = shaped[name]
+        return own
+
+    def _gradients(
+        self, weights: Tensors, buffers: Tensors, x: Tensor, y: Tensor, weight: Tensor | None, shift: Tensor | None
+    ) -> tuple[Tensors, tuple[Tensor, Tensors]]:
+        """Return the gradients of each row's mean loss, the (a,) losses and the new buffers."""
+
+        def loss_of(
+            parameters: Tensors, statistics: Tensors, x: Tensor, y: Tensor, weight: Tensor | None, shift: Tensor | None
+        ) -> tuple[Tensor, Tensors]:
+            constants = {n: t.clone() for n, t in self.module.named_buffers() if n not in statistics}
+            logits = functional_call(self.module, {**parameters, **statistics, **constants}, (x,))
+            losses = self.losses(logits, y, shift)
+            return losses.mean() if weight is None else (losses * weight).sum() / weight.sum(), statistics
+
+        # BatchNorm writes its running statistics in place, under vmap only where they lie on their own.
+        statistics = {name: tensor.clone() for name, tensor in buffers.items()}
+        in_dims = (0, 0, 0, 0, None if weight is None else 0, None if shift is None else 0)
+        gradient_of = vmap(grad_and_value(loss_of, has_aux=True), in_dims=in_dims, randomness="different")
+        return gradient_of(weights, statistics, x, y, weight, shift)
+
+
+class _recurrence:  # noqa: N801 (a context manager, used like a function)
+    """Keep oneDNN out of recurrent layers while in effect: vmap has no rule for its fused kernel."""
+
+    def __init__(self, module: nn.Module) -> None:
+        recurrent = any(isinstance(layer, nn.RNNBase) for layer in module.modules())
+        self.flags = torch.backends.mkldnn.flags(enabled=False) if recurrent else None
+
+    def __enter__(self) -> None:
+        if self.flags is not None:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="TF32 acceleration")
+                self.flags.__enter__()
+
+    def __exit__(self, *exc: object) -> None:
+        if self.flags is not None:
+            self.flags.__exit__(None, None, None)
+
+
+class Compiled(Stacked):
+    """Trains the cohort together, with gradients compiled by `torch.compile`.
+
+    Compiling takes from seconds to a minute for each shape of a step, and on a CPU needs a C++ compiler. It pays for
+    long runs in which clients have equally many steps; after eight shapes torch compiles no more. Not every layer can
+    be compiled under `torch.func.vmap`; what cannot is named by torch when round 1 begins. `auto` does not try this
+    engine.
+
+    When: as `stacked`, where runs are long enough to pay for compiling.
+    """
+
+    name = "compiled"
+    forks = False  # a compiler is not forked
+
+    def __init__(self, task: Task, device: torch.device) -> None:
+        super().__init__(task, device)
+        replayed = "reduce-overhead" if self.device.type == "cuda" else "default"
+        self._step_gradients = torch.compile(super()._gradients, mode=replayed, dynamic=False)
+
+    def _gradients(
+        self, weights: Tensors, buffers: Tensors, x: Tensor, y: Tensor, weight: Tensor | None, shift: Tensor | None
+    ) -> tuple[Tensors, tuple[Tensor, Tensors]]:
+        if self.device.type == "cuda":
+            # What the last step returned is used up.
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]  # torch's has no types
+        return self._step_gradients(weights, buffers, x, y, weight, shift)

@@ -1,0 +1,588 @@
+"""Metrics: how predictions are scored."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+
+import numpy as np
+
+from fedreach._util.arrays import AnyArray, Bools, Float32s, Floats, Ints
+from fedreach._util.errors import PartError, require
+from fedreach.data.several import is_labeled, position_counts
+from fedreach.evaluation.scores import worst_decile
+from fedreach.federation.adaptation.base import log_softmax
+from fedreach.federation.convergence import LOSSES, distances, total_disagreement
+from fedreach.federation.federation import HasTargets, refuse_targets
+from fedreach.federation.traits import Traits
+
+# -------------------- The share that is right
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """The share of examples whose class has the largest output, ties going to the lower class.
+
+    When: classes are about as frequent as they matter; always there.
+
+    Example:
+        >>> import numpy as np
+        >>> Accuracy().of(np.array([0, 1, 1]), np.array([[2.0, 1.0], [0.0, 3.0], [1.0, 0.0]])).__round__(3)
+        0.667
+    """
+
+    needs_classes: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        return "accuracy"
+
+    def of(self, labels: Ints, scores: Floats) -> float:
+        return float((scores.argmax(axis=1) == labels).mean())
+
+
+# -------------------- The share that is right of each class, each class counting the same
+
+
+@dataclass(frozen=True)
+class BalancedAccuracy:
+    """The mean over classes of the share of their examples that is right, ties going to the lower class.
+
+    (1 / |C|) sum over k in C of right_k / m_k, where C are the classes among the labels, m_k the examples of class k
+    and right_k those of them that are predicted as k. As scikit-learn's `balanced_accuracy_score`, it leaves out
+    classes that are only predicted: it is always defined, and with one class among the labels the accuracy.
+
+    When: every class matters alike, however rare.
+
+    Reference: Brodersen et al., "The Balanced Accuracy and Its Posterior Distribution", ICPR 2010.
+
+    Example:
+        >>> scores = np.array([[2.0, 1.0], [2.0, 1.0], [2.0, 1.0], [1.0, 0.0]])  # says class 0 of all
+        >>> BalancedAccuracy().of(np.array([0, 0, 0, 1]), scores)
+        0.5
+    """
+
+    needs_classes: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        return "balanced_accuracy"
+
+    def of(self, labels: Ints, scores: Floats) -> float:
+        right = scores.argmax(axis=1) == labels
+        examples = np.bincount(labels)
+        there = examples > 0
+        return float((np.bincount(labels, right)[there] / examples[there]).mean())
+
+
+# -------------------- Precision and recall of each class in one, each class counting the same
+
+
+@dataclass(frozen=True)
+class MacroF1:
+    """The mean F1 over classes, F1 being the harmonic mean of precision and recall; ties go to the lower class.
+
+    (1 / |C|) sum over k in C of 2 right_k / (m_k + said_k), where m_k examples are of class k, said_k are predicted as
+    k, and right_k are both; C are the classes among labels or predictions. As scikit-learn's
+    ``f1_score(average="macro")``: a class that is only predicted, or never, counts with 0, and one in neither does not
+    count. It is always defined.
+
+    When: as `balanced_accuracy`, where false alarms matter, too.
+
+    Reference: Opitz and Burst, "Macro F1 and Macro F1", arXiv 1911.03347, the mean of F1 scores.
+
+    Example:
+        >>> scores = np.array([[2.0, 1.0], [2.0, 1.0], [2.0, 1.0], [1.0, 0.0]])  # says class 0 of all
+        >>> MacroF1().of(np.array([0, 0, 0, 1]), scores).__round__(4)  # F1 is 6 / 7 and 0
+        0.4286
+    """
+
+    needs_classes: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        return "macro_f1"
+
+    def of(self, labels: Ints, scores: Floats) -> float:
+        said, classes = scores.argmax(axis=1), scores.shape[1]
+        right = np.bincount(labels[said == labels], minlength=classes)
+        either = np.bincount(labels, minlength=classes) + np.bincount(said, minlength=classes)
+        there = either > 0
+        return float((2 * right[there] / either[there]).mean())
+
+
+# -------------------- How well a class is told from the others, whatever the threshold
+
+
+@dataclass(frozen=True)
+class AUROC:
+    """The area under the ROC curve of class 1, or with more than two classes the mean over classes against the rest.
+
+    P(p > p') + P(p = p') / 2 for the probability p of the class on one of its examples and p' on another's. With two
+    classes it is scikit-learn's ``roc_auc_score(y, p[:, 1])``. With more it is the mean, over the classes among the
+    labels, of ``roc_auc_score(y == k, p[:, k])``: ``roc_auc_score(y, p, multi_class="ovr")`` where all are there, which
+    refuses labels that lack a class. With one class among the labels it is not defined.
+
+    When: examples are ranked and the threshold is chosen later.
+
+    Reference: Fawcett, "An Introduction to ROC Analysis", Pattern Recognition Letters 27, 2006.
+
+    Example:
+        >>> scores = np.array([[2.0, 0.0], [0.0, 0.5], [0.0, 1.0], [0.0, 0.0]])
+        >>> AUROC().of(np.array([0, 0, 1, 1]), scores)  # 3 of the 4 pairs are in order
+        0.75
+    """
+
+    needs_classes: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        return "auroc"
+
+    def of(self, labels: Ints, scores: Floats) -> float:
+        there = np.unique(labels)
+        if len(there) < 2:
+            return float("nan")
+        p = np.exp(log_softmax(scores))
+        classes = [1] if p.shape[1] == 2 else there.tolist()
+        return float(np.mean([pairs_in_order(labels == k, p[:, k]) for k in classes]))
+
+
+def pairs_in_order(positive: Bools, p: Floats) -> float:
+    """Return the share of pairs, a positive and a negative, that `p` has in this order; half of those that tie."""
+    others, own = np.sort(p[~positive]), p[positive]
+    below, not_above = (np.searchsorted(others, own, side) for side in ("left", "right"))
+    return float((below + not_above).sum() / (2 * len(own) * len(others)))
+
+
+# -------------------- How far confidence is from accuracy
+
+BINS = 15
+"""Of confidence."""
+
+
+@dataclass(frozen=True)
+class Miscalibration:
+    """The expected calibration error: sum_b m_b / m |accuracy_b - mean confidence_b| over 15 bins of confidence.
+
+    The m_b examples of bin b have their largest probability, the confidence, between (b - 1) / 15 and b / 15. It does
+    not reach 0 for a client with few examples. The same as that of the report about serving.
+
+    When: somebody relies on the stated probability.
+
+    Reference: Guo et al., "On Calibration of Modern Neural Networks", ICML 2017, eq. 3.
+
+    Example:
+        >>> Miscalibration().of(np.array([0, 1]), np.log([[0.75, 0.25], [0.75, 0.25]])).__round__(9)
+        0.25
+    """
+
+    needs_classes: ClassVar[bool] = True
+    lower_is_better: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        return "calibration_error"
+
+    def of(self, labels: Ints, scores: Floats) -> float:
+        return expected_calibration_error(log_softmax(scores), labels)
+
+
+def expected_calibration_error(log_p: Floats, labels: Ints) -> float:
+    """Return the error of (m, c) log-probabilities, see `Miscalibration`."""
+    right = log_p.argmax(axis=1) == labels
+    confidence = np.exp(log_p.max(axis=1))
+    bins = np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
+    return float(np.abs(np.bincount(bins, right - confidence, minlength=BINS)).sum() / len(labels))
+
+
+# -------------------- How far the bounds on a model's squared loss disagree, on examples that it was not trained on
+
+
+@dataclass(frozen=True)
+class BoundDisagreement:
+    """The total disagreement sum_i (u(d_i) - l(d_i)) of the bounds on the mean squared loss, of the answers.
+
+    What `fedreach.federation.measurements.Disagreement` measures on a client's training data, here on what a model is
+    evaluated on. Less is better. Its columns end in ``bound_disagreement_jsd`` or ``bound_disagreement_zero_one``.
+
+    When: models are compared by how much a shift of the data could do to them; and to draw that paper's figure 3.
+
+    Args:
+        loss: ``"jsd"``, the Jensen-Shannon divergence to base 2, or ``"zero_one"``.
+        radius: Largest Hellinger distance, above 0 and at most 1.
+        step: Between distances d_i = step, 2 step, ..., above 0 and at most the radius.
+
+    Raises:
+        ConfigError: If an option is outside its range.
+
+    Reference: "Aggregation Weighting of Federated Learning via Generalization Bound Estimation" (arXiv 2311.05936),
+    section 5.1.
+
+    Example:
+        >>> import numpy as np
+        >>> metric = BoundDisagreement()
+        >>> metric.name, round(metric.of(np.array([0, 1]), np.array([[4.0, 0.0], [4.0, 0.0]])), 4)
+        ('bound_disagreement_jsd', 3.5716)
+    """
+
+    needs_classes: ClassVar[bool] = True
+    lower_is_better: ClassVar[bool] = True
+
+    loss: Literal["jsd", "zero_one"] = "jsd"
+    radius: float = 0.2
+    step: float = 0.02
+
+    def __post_init__(self) -> None:
+        require(self, loss=tuple(LOSSES), radius="(0, 1]", step=f"(0, {self.radius}]: It is a part of the radius.")
+
+    @property
+    def name(self) -> str:
+        return f"bound_disagreement_{self.loss}"
+
+    def of(self, labels: Ints, scores: Floats) -> float:
+        return total_disagreement(LOSSES[self.loss](scores, labels), distances(self.radius, self.step))
+
+
+# -------------------- How surprising the truth is
+
+
+@dataclass(frozen=True)
+class MeanLoss:
+    """The mean cross-entropy, log sum_c exp(z_c) - z_y, in nats: always there as `loss`, which `log_loss` is, too.
+
+    scikit-learn's `log_loss` is the same number, but for probabilities below 2e-16, which it raises to that.
+
+    When: probabilities are used, and not decisions alone; always there.
+
+    Example:
+        >>> MeanLoss().of(np.array([1]), np.array([[0.0, 0.0]])).__round__(4)
+        0.6931
+    """
+
+    needs_classes: ClassVar[bool] = True
+    lower_is_better: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        return "loss"
+
+    def of(self, labels: Ints, scores: Floats) -> float:
+        return float(-log_softmax(scores)[np.arange(len(labels)), labels].mean())
+
+
+# -------------------- How many classes a model is as unsure between
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """The exponential of the mean cross-entropy: 1 is certainty, c is no better than all c classes alike.
+
+    Of each client it is the exponential of its own mean loss, and of a population the mean of these.
+
+    When: the next token of a text is predicted, as language models are reported.
+
+    Reference: Jelinek et al. (1977), Perplexity, a measure of the difficulty of speech recognition tasks, The Journal
+    of the Acoustical Society of America 62, S63.
+
+    Example:
+        >>> Perplexity().of(np.array([1, 0]), np.zeros((2, 5))).__round__(4)
+        5.0
+    """
+
+    name: ClassVar[str] = "perplexity"
+    needs_classes: ClassVar[bool] = True
+    lower_is_better: ClassVar[bool] = True
+
+    def of(self, labels: Ints, scores: Floats) -> float:
+        mean = MeanLoss().of(labels, scores)
+        return float(np.exp(mean)) if mean < 700 else float("nan")  # beyond which float64 has no such number
+
+
+# -------------------- How far off predicted numbers are
+
+
+@dataclass(frozen=True)
+class MeanAbsoluteError:
+    """The mean absolute error, (1 / (m t)) sum_ij |y_ij - z_ij|, in the target's unit.
+
+    What models are judged by where targets are numbers: always there as ``mae``, as accuracy is of classes. Less is
+    better, so that the worst clients are those with most. scikit-learn's ``mean_absolute_error`` is the same number.
+
+    When: numbers are predicted; always there then.
+
+    Example:
+        >>> MeanAbsoluteError().of(np.array([[1.0], [2.0]]), np.array([[1.5], [4.0]]))
+        1.25
+    """
+
+    needs_numbers: ClassVar[bool] = True
+    lower_is_better: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        return "mae"
+
+    def of(self, labels: Floats, scores: Floats) -> float:
+        return float(np.abs(labels - scores).mean())
+
+
+# -------------------- What a metric must have, what it may be called, and a plain function as one
+
+ENDINGS = ("worst_decile", "pooled", "undefined")
+"""Of further columns of a metric: after its name and ``_``."""
+TAKEN = ("round", "population", "ids", "names", "examples", "loss", "mae")
+"""What a metric may not be called: the keys that a line about single clients has without it. Nor ``accuracy...``."""
+LOWER_IS_BETTER = re.compile(r"(.*_)?(loss|error|deviance)")
+"""Names of functions of which less is better, as scikit-learn names its own."""
+
+
+@runtime_checkable
+class Metric(Protocol):
+    """One number for the answers of a model to some examples: of one client, of a population or of the test set.
+
+    A class of which less is better says ``lower_is_better = True``: the worst clients are then those with most. One
+    that takes only classes, or only numbers, says ``needs_classes = True`` or ``needs_numbers = True``.
+    """
+
+    @property
+    def name(self) -> str:
+        """End of its columns: letters, digits and ``_``."""
+
+    def of(self, labels: AnyArray, scores: Floats) -> float:
+        """Return the number; nan where it is not defined, as for a client with one class. Such clients are left out.
+
+        Args:
+            labels: (m,) true classes, m at least 1, or (m, t) numbers; not written to.
+            scores: (m, c) the model's outputs, the largest for the class that it predicts, finite; not written to.
+                Their `log_softmax` are log-probabilities. Where labels are numbers, (m, t) predicted ones.
+        """
+
+
+@dataclass(frozen=True)
+class FunctionMetric:
+    """Use ``function(y_true, scores) -> number``, of (m,) true classes and (m, c) **probabilities**.
+
+    Probabilities are float64 and each row sums to 1, as functions of scikit-learn want them; a class with `of` is
+    handed the model's outputs. Where targets are numbers, both are (m, t), as they are. Columns end in the function's
+    name, or in its attribute ``name``.
+
+    Less is better where the function says ``lower_is_better = True`` or, if it says nothing, where its name is or ends
+    in ``loss``, ``error`` or ``deviance``, as scikit-learn names its own.
+
+    Example:
+        >>> def brier_loss(y_true, scores):
+        ...     return ((scores - np.eye(scores.shape[1])[y_true]) ** 2).sum(axis=1).mean().item()
+        >>> metric = FunctionMetric(brier_loss)
+        >>> metric.name, metric.lower_is_better, metric.of(np.array([1]), np.array([[0.0, 0.0]]))
+        ('brier_loss', True, 0.5)
+    """
+
+    function: Callable[[AnyArray, Floats], float]
+
+    @property
+    def name(self) -> str:
+        """End of its columns."""
+        return str(getattr(self.function, "name", None) or getattr(self.function, "__name__", ""))
+
+    @property
+    def lower_is_better(self) -> bool:
+        by_name = LOWER_IS_BETTER.fullmatch(self.name) is not None
+        said: bool = getattr(self.function, "lower_is_better", by_name)
+        return said
+
+    def of(self, labels: AnyArray, scores: Floats) -> float:
+        return self.function(labels, scores if labels.dtype.kind == "f" else np.exp(log_softmax(scores)))
+
+
+def refuse_metrics(metrics: Sequence[Metric], data: HasTargets) -> None:
+    """Refuse metrics that do not take what data have as targets.
+
+    Accuracy and loss pass: they are what is asked for by default, and stand for the main score and the loss.
+
+    Raises:
+        ConfigError: If one needs classes and targets are numbers, or the other way round.
+    """
+    for metric in metrics:
+        if type(metric) not in (Accuracy, MeanLoss):
+            refuse_targets("metric", metric, data)
+
+
+def further_metrics(metrics: Sequence[Metric]) -> list[Metric]:
+    """Return those beside accuracy or the mean absolute error, and loss, which are there anyway.
+
+    Raises:
+        PartError: If a name cannot end a column, or ends another's; or a trait is misspelt.
+    """
+    further = [metric for metric in metrics if type(metric) not in (Accuracy, MeanAbsoluteError, MeanLoss)]
+    seen: set[str] = set()
+    for metric in further:
+        name = metric.name
+        if not (isinstance(name, str) and re.fullmatch(r"[a-z][a-z0-9_]*", name)):
+            nameless = isinstance(metric, FunctionMetric) and name in ("<lambda>", "")
+            how = "Give the function a name, by `def`" if nameless else "Rename it"
+            raise PartError(f"The name of a metric must be small letters, digits and _; got {name!r}. {how}.")
+        if name in seen or name in TAKEN or name.split("_")[0] == "accuracy":
+            raise PartError(f"The name of a metric must be its own; there are columns of {name!r} already. Rename it.")
+        if name.endswith(tuple(f"_{ending}" for ending in ENDINGS)):
+            raise PartError(
+                f"The name of a metric must not end as columns of others do, in {' or '.join(ENDINGS)}; got {name!r}. "
+                "Rename it."
+            )
+        seen.add(name)
+        Traits.of(metric)
+    return further
+
+
+def value_of(metric: Metric, labels: AnyArray, scores: Floats) -> float:
+    """Return what a metric says, or refuse what is no number.
+
+    Raises:
+        PartError: If it is no number, or infinite.
+    """
+    value: object = metric.of(labels, scores)
+    if not isinstance(value, int | float | np.number) or np.isinf(float(value)):
+        said = metric.name if isinstance(metric, FunctionMetric) else f"{type(metric).__name__}.of"
+        raise PartError(f"{said} must return a number that is not infinite, or nan; got {value!r}.")
+    return float(value)
+
+
+# -------------------- How much better predicted numbers are than their mean
+
+
+@dataclass(frozen=True)
+class R2:
+    """The coefficient of determination, 1 - sum_i (y_i - z_i)^2 / sum_i (y_i - mean y)^2, a mean over t targets.
+
+    1 is perfect; the mean of the very targets gets 0, and a model that is worse than it less than 0, without bound. It
+    is nan where all targets are the same, as of a client with one example: such clients are left out. As it compares
+    with the client's own mean, a model that is right about differences between clients gains nothing by that here:
+    look at ``unseen_r2_pooled`` for it. Otherwise as scikit-learn's ``r2_score``, which has 0 or 1 for nan.
+
+    When: numbers are predicted, and errors shall be told beside how much targets vary. Of few examples it says little.
+
+    Reference: Wright, "Correlation and causation", Journal of Agricultural Research 20, 1921.
+
+    Example:
+        >>> R2().of(np.array([[1.0], [3.0]]), np.array([[1.5], [2.5]]))
+        0.75
+    """
+
+    needs_numbers: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        return "r2"
+
+    def of(self, labels: Floats, scores: Floats) -> float:
+        spread = np.square(labels - labels.mean(axis=0)).sum(axis=0)
+        if not (labels != labels[0]).any(axis=0).all():
+            return float("nan")
+        return float((1 - np.square(labels - scores).sum(axis=0) / spread).mean())
+
+
+# -------------------- What a model's answers are scored by
+# ``[evaluation] metrics = ["accuracy", "loss", "auroc", "my.py:recall"]``. Columns end in the metric's name, see
+# `fedreach.evaluation.evaluator.Evaluator`.
+
+METRICS: Mapping[str, Any] = {
+    "accuracy": Accuracy,
+    "loss": MeanLoss,
+    "log_loss": MeanLoss,
+    "balanced_accuracy": BalancedAccuracy,
+    "macro_f1": MacroF1,
+    "auroc": AUROC,
+    "bound_disagreement": BoundDisagreement,
+    "calibration_error": Miscalibration,
+    "perplexity": Perplexity,
+    "mae": MeanAbsoluteError,
+    "r2": R2,
+}
+
+
+# --- Metrics beside accuracy and loss: of single clients, of a population's clients, and of all of its samples
+
+Values = Mapping[str, Floats]
+"""Name of a metric -> (n,) what it is of each client, nan where it is undefined."""
+
+
+@dataclass(frozen=True, eq=False)
+class SaidOfClients:
+    """The samples of n clients, one client's after the other, and what models say of them."""
+
+    truth: AnyArray  # (samples,) classes, or (samples, t) numbers
+    said: Sequence[
+        tuple[float, Float32s]
+    ]  # (samples, c) or (samples, t) outputs of each model, which counts by its share
+    sizes: Ints  # (n,) samples of each client
+
+    @classmethod
+    def of(cls, truth: AnyArray, said: Sequence[tuple[float, Float32s]], sizes: Ints) -> SaidOfClients:
+        """Return samples as metrics see them: where labels stand at positions, labeled positions in place of samples.
+
+        Args:
+            truth: (samples,) classes, (samples, t) numbers, or (samples, positions...) classes.
+            said: Outputs of each model, with an axis more for classes at positions.
+            sizes: (n,) samples of each client.
+        """
+        if truth.ndim == 1 or truth.dtype.kind == "f":
+            return cls(truth, said, sizes)
+        labeled, starts = is_labeled(truth), np.cumsum(sizes) - sizes
+        counts = np.add.reduceat(position_counts(truth), starts)
+        return cls(truth[labeled], [(share, outputs[labeled]) for share, outputs in said], counts)
+
+    def of_clients(self, metric: Metric) -> Floats:
+        """Return the metric of each client."""
+        ends = np.cumsum(self.sizes).tolist()
+        return np.array([self._of(metric, slice(begin, end)) for begin, end in zip([0, *ends], ends, strict=False)])
+
+    def pooled(self, metric: Metric) -> float:
+        """Return the metric of all samples together."""
+        return self._of(metric, slice(None))
+
+    def _of(self, metric: Metric, part: slice) -> float:
+        if not all(np.isfinite(logits[part]).all() for _, logits in self.said):
+            return np.nan
+        truth = self.truth[part]
+        return sum(
+            share * value_of(metric, truth.copy(), logits[part].astype(np.float64)) for share, logits in self.said
+        )
+
+
+def further_columns(name: str, metric: Metric, values: Floats, pooled: float | None) -> dict[str, float]:
+    """Return the columns of a metric, see `fedreach.evaluation.evaluator.Evaluator`.
+
+    Args:
+        name: Of the population and the metric.
+        metric: The metric.
+        values: (n,) of each client, nan where it is undefined.
+        pooled: Of all samples together; None: the population is one client, and has no worst decile either.
+    """
+    defined, columns = values[~np.isnan(values)], dict[str, float]()
+    if len(defined):
+        columns[name] = float(defined.mean())
+    if len(defined) and pooled is not None:
+        columns[f"{name}_worst_decile"] = worst_decile(defined, lower_is_better=Traits.of(metric).lower_is_better)
+    if pooled is not None and not np.isnan(pooled):
+        columns[f"{name}_pooled"] = pooled
+    if len(defined) < len(values):
+        columns[f"{name}_undefined"] = len(values) - len(defined)
+    return {key: round(value, 9) for key, value in columns.items()}
+
+
+def in_a_line(values: Values) -> dict[str, Any]:
+    """Return what a line of ``clients.jsonl`` says of metrics, null where one is undefined; nothing without metrics.
+
+    Example:
+        >>> in_a_line({"auroc": np.array([0.75, np.nan])})
+        {'metrics': {'auroc': [0.75, None]}}
+        >>> in_a_line({})
+        {}
+    """
+    found = {
+        name: [None if np.isnan(value) else round(value, 6) for value in of_clients.tolist()]
+        for name, of_clients in values.items()
+    }
+    return {"metrics": found} if found else {}

@@ -1,0 +1,407 @@
+"""Prediction modes: unadapted, calibrated, adapted, online, oracle prior."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from fedreach._util.arrays import Float32s, Floats, Ints
+from fedreach.data.federated import FederatedData
+from fedreach.engines.protocols import Predictor, Split
+from fedreach.evaluation.evaluator import Group, mean_interval
+from fedreach.evaluation.metrics import expected_calibration_error
+from fedreach.evaluation.scores import HARM_POINTS, worst_decile
+from fedreach.federation.adaptation.base import Fitted, HeldOut, fit, log_softmax
+from fedreach.federation.base import KnowsPrior, LearnsLabels, LearnsMoreLabels, ServesMany, ServesOnline, Serving
+from fedreach.federation.costs import FittingCost
+from fedreach.federation.traits import Traits
+from fedreach.federation.types import Outputs, State
+
+# -------------------- How well unseen clients are served: plain -> calibrated -> served -> true prior, client by client
+# - **plain**: the model as it is, argmax z.
+# - **calibrated**: the rule before a client has seen any input; what participants' held-out data say of the model
+# alone.
+# - **served**: the rule after the client's own inputs, which have no labels: all of them, and predictions for these
+# very
+#   inputs, as a deployed batch is (*transductive*). Beside it **served_N**: N inputs, and predictions for the client's
+#   other ones (*inductive*), with **plain_N** on the same; and **online**: each input predicted before it is learnt
+# from.
+# - **true_prior**: the rule, handed the client's class shares. A reference that needs labels: nobody could deploy it.
+#
+# A rule that learns from a client's labels (`LearnsLabels`) has those of its first examples. They are known, and so
+# never
+# scored: all rungs are of the others, as many as `scored_of` says. **served_N** knows at most N labels, and is scored
+# on
+# the same examples as every other rule's.
+#
+# Who is served by which fit says `fedreach.evaluation.modes`.
+
+SMOOTHING = 0.1
+"""Added to each count of a client's true labels, for its class shares."""
+TOGETHER = 64
+"""Clients that are served at a time, at most."""
+HELD_BYTES = 2**26
+"""Of what the model says of them, after which no further client is waited for; a repair holds a few times as much."""
+NOTED = ("adapted", "repaired")
+"""What a client's state may say of what was decided for it, as 0 or 1."""
+
+
+class Score(NamedTuple):
+    """How well one client is served."""
+
+    accuracy: float
+    loss: float  # mean of -log p_y, in nats
+    calibration_error: float
+
+
+def score(log_p: Floats, labels: Ints) -> Score:
+    """Return accuracy, log loss and `expected_calibration_error` of (m, c) log-probabilities.
+
+    Example:
+        >>> score(np.log([[0.75, 0.25], [0.75, 0.25]]), np.array([0, 1]))
+        Score(accuracy=0.5, loss=0.836988, calibration_error=0.25)
+    """
+    right = log_p.argmax(axis=1) == labels
+    loss = -log_p[np.arange(len(labels)), labels].mean()
+    error = expected_calibration_error(log_p, labels)
+    return Score(round(float(right.mean()), 9), round(float(loss), 6), round(error, 9))
+
+
+class Client(NamedTuple):
+    """One client that is served; only who scores it looks at its labels."""
+
+    id: int
+    outputs: Outputs
+    labels: Ints
+
+    def without(self, known: int) -> Client:
+        """Return the client without its first examples, so many."""
+        return Client(self.id, self.outputs.rows(slice(known, None)), self.labels[known:]) if known else self
+
+
+Rungs = dict[str, dict[int, Score]]
+"""Rung -> client -> score; a rung that a client has too few inputs for does without it."""
+
+
+def rung_names(rule: Serving, inputs: Sequence[int] = (), *, online: bool = False) -> tuple[list[str], list[list[str]]]:
+    """Return the rungs that every client has, and those that go together of a client with more than so many inputs.
+
+    Example:
+        >>> from fedreach.federation.adaptation.label_shift import LabelShift
+        >>> rung_names(LabelShift(), [5], online=True)
+        (['plain', 'calibrated', 'served', 'online', 'true_prior'], [['plain_5', 'served_5']])
+    """
+    traits, names = Traits.of(rule), ["plain", "calibrated", "served"]
+    names += ["online"] * (online and traits.serves_online) + ["true_prior"] * traits.knows_prior
+    more = [[f"plain_{n}"] + [f"served_{n}"] * (not traits.reads_true_prior) for n in inputs]
+    return names, more
+
+
+def known_of(rule: Serving, count: int) -> int:
+    """Return of how many of its examples, the first ones, a client has labels: all but one at most."""
+    return min(rule.labels, count - 1) if isinstance(rule, LearnsLabels) else 0
+
+
+def scored_of(rule: Serving, count: int) -> int:
+    """Return on how many of its examples a client is scored.
+
+    Example:
+        >>> from fedreach.federation.adaptation.few_labels import FewLabels
+        >>> [scored_of(FewLabels(labels=5), count) for count in (1, 5, 20)]
+        [1, 1, 15]
+    """
+    return count - known_of(rule, count)
+
+
+@dataclass(frozen=True, eq=False)
+class ServedScores:
+    """How well clients of a population are served, rung by rung, and what was decided for them."""
+
+    rungs: Rungs
+    noted: Mapping[str, int]  # what of `NOTED` -> how many clients
+    inputs: Mapping[int, int]  # client -> its number of inputs, without the examples whose labels the rule is given
+
+    def columns(self, name: str) -> dict[str, float]:
+        """Return the columns of a population: means over clients, the worst tenth of them, and who loses.
+
+        ``NAME_harmed`` is the share of clients that lose more than `HARM_POINTS`, plain to served, and ``NAME_worse``
+        of those that lose anything. ``NAME_worst_change`` is the change of the client that loses most, as a fraction,
+        and ``NAME_worst_inputs`` its number of inputs; of several that lose the same, the one with the most inputs.
+        """
+        found: dict[str, float] = {}
+        for rung, scores in self.rungs.items():
+            accuracy, loss, error = (np.array(column) for column in zip(*scores.values(), strict=True))
+            column = f"{name}_{rung}"
+            found |= {f"{column}_accuracy": accuracy.mean(), f"{column}_loss": loss.mean()}
+            found |= {f"{column}_calibration_error": error.mean()}
+            if len(scores) > 1:
+                low, high = mean_interval(accuracy)
+                found |= {f"{column}_accuracy_low": low, f"{column}_accuracy_high": high}
+                found |= {f"{column}_accuracy_worst_decile": worst_decile(accuracy)}
+            missing = len(self.rungs["plain"]) - len(scores)
+            if missing:
+                found[f"{column}_too_few"] = missing
+        found |= {f"{name}_{what}": count for what, count in self.noted.items()}
+        plain, served = self.rungs["plain"], self.rungs["served"]
+        # Rounded, so that a loss of exactly 5 points is not more than 5, and equal losses are equal.
+        change = {client: round(served[client].accuracy - plain[client].accuracy, 9) for client in plain}
+        worst = min(change, key=lambda client: (change[client], -self.inputs[client]))
+        changes = np.array([*change.values()])
+        found |= {f"{name}_worse": (changes < 0).mean(), f"{name}_harmed": (changes < -HARM_POINTS / 100).mean()}
+        found |= {f"{name}_worst_change": change[worst], f"{name}_worst_inputs": self.inputs[worst]}
+        return {key: round(float(value), 9) for key, value in found.items()}
+
+    def lines(self, population: str) -> Iterator[dict[str, Any]]:
+        """Yield a line about the single clients for each rung, as in ``served.jsonl``."""
+        for rung, scores in self.rungs.items():
+            columns = dict(zip(Score._fields, map(list, zip(*scores.values(), strict=True)), strict=True))
+            inputs = [self.inputs[client] for client in scores]
+            yield {"population": population, "rung": rung, "ids": list(scores), "inputs": inputs, **columns}
+
+
+def serve(
+    rule: Serving, state: State, clients: Iterable[Client], inputs: Sequence[int] = (), *, online: bool = False
+) -> ServedScores:
+    """Serve clients by a fitted rule, and say how well.
+
+    Args:
+        rule: The rule.
+        state: As it was fitted.
+        clients: Whoever is served; at least one. They are held and served in the groups of `in_groups`.
+        inputs: With how many inputs, too, beside all that a client has.
+        online: Whether also online, where the rule can.
+    """
+    rungs: Rungs = {}
+    noted: dict[str, int] = {}
+    counts: dict[int, int] = {}
+    traits, start = Traits.of(rule), rule.start(state)
+
+    def take(rung: str, client: Client, log_p: Floats, begin: int = 0) -> None:
+        rungs.setdefault(rung, {})[client.id] = score(log_p, client.labels[begin:])
+
+    for group in in_groups(clients):
+        shown = [_unlabeled(rule, client.outputs, known_of(rule, len(client.labels))) for client in group]
+        kept = _updated(rule, state, [start] * len(group), shown)
+        for whole, own in zip(group, kept, strict=True):
+            known = known_of(rule, len(whole.labels))
+            client, own = whole.without(known), _learnt(rule, state, own, whole, known)
+            counts[client.id] = len(client.labels)
+            take("plain", client, log_softmax(client.outputs.logits))
+            take("calibrated", client, rule.predict(state, start, client.outputs))
+            told = own
+            if isinstance(rule, KnowsPrior):
+                shares = np.bincount(client.labels, minlength=client.outputs.logits.shape[1]) + SMOOTHING
+                told = rule.with_prior(state, shares / shares.sum())
+            own = told if traits.reads_true_prior else own
+            take("served", client, rule.predict(state, own, client.outputs))
+            for what in NOTED:
+                if what in own:
+                    noted[what] = noted.get(what, 0) + int(np.asarray(own[what]).item())
+            if online and traits.serves_online and isinstance(rule, ServesOnline):
+                take("online", client, rule.predict_online(state, start, client.outputs)[0])
+            if traits.knows_prior:
+                take("true_prior", client, rule.predict(state, told, client.outputs))
+        for n in inputs:
+            enough = [client for client in group if len(client.labels) > n]
+            first = [client.outputs.rows(slice(n)) for client in enough]
+            shown = [_unlabeled(rule, one, known_of(rule, len(c.labels))) for one, c in zip(first, enough, strict=True)]
+            kept = _updated(rule, state, [start] * len(enough), shown)
+            for client, own in zip(enough, kept, strict=True):
+                others = client.outputs.rows(slice(n, None))
+                take(f"plain_{n}", client, log_softmax(others.logits), n)
+                if not traits.reads_true_prior:  # which does not go by inputs
+                    own = _learnt(rule, state, own, client, min(n, known_of(rule, len(client.labels))))
+                    take(f"served_{n}", client, rule.predict(state, own, others), n)
+    return ServedScores(rungs, noted, counts)
+
+
+def in_groups(clients: Iterable[Client]) -> Iterator[list[Client]]:
+    """Yield clients in groups of `TOGETHER`, or fewer where their inputs are large: see `HELD_BYTES`."""
+    group: list[Client] = []
+    held = 0
+    for client in clients:
+        group.append(client)
+        outputs = client.outputs
+        arrays = (outputs.logits, outputs.features, outputs.inputs)
+        held += sum(array.nbytes for array in arrays if array is not None)
+        if len(group) == TOGETHER or held >= HELD_BYTES:
+            yield group
+            group, held = [], 0
+    if group:
+        yield group
+
+
+def _unlabeled(rule: Serving, outputs: Outputs, known: int) -> Outputs:
+    """Return what a client sees without labels: of a rule that learns from both, not its first examples, so many."""
+    return outputs.rows(slice(known, None)) if isinstance(rule, LearnsMoreLabels) else outputs
+
+
+def _learnt(rule: Serving, state: State, own: State, client: Client, known: int) -> State:
+    """Return what a client keeps that has the labels of its first examples, so many; of another rule, what it kept."""
+    if isinstance(rule, LearnsMoreLabels):
+        return rule.learn_labels(state, own, client.outputs.rows(slice(known)), client.labels[:known])
+    if not isinstance(rule, LearnsLabels):
+        return own
+    return rule.with_labels(state, client.outputs.rows(slice(known)), client.labels[:known])
+
+
+def _updated(rule: Serving, state: State, clients: Sequence[State], outputs: Sequence[Outputs]) -> list[State]:
+    if isinstance(rule, ServesMany):
+        return rule.update_many(state, clients, outputs)
+    return [rule.update(state, client, each) for client, each in zip(clients, outputs, strict=True)]
+
+
+def tabulated(
+    joined: Mapping[str, Sequence[tuple[float, ServedScores]]],
+) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    """Return columns, and lines about single clients.
+
+    Args:
+        joined: "id" (participants), "unseen" and "test" -> scores, each with its share, see `mixed`.
+    """
+    columns: dict[str, float] = {}
+    lines: list[dict[str, Any]] = []
+    for name, scored in joined.items():
+        if scored:
+            scores = mixed(scored)
+            columns |= scores.columns(name)
+            if name != "test":
+                lines += scores.lines("participants" if name == "id" else name)
+    return columns, lines
+
+
+def mixed(scored: Sequence[tuple[float, ServedScores]]) -> ServedScores:
+    """Return scores of different clients as one, and of the same clients by several models as their weighted mean."""
+    rungs: Rungs = {}
+    noted: dict[str, int] = {}
+    inputs: dict[int, int] = {}
+    total: dict[tuple[str, int], float] = {}
+    for share, scores in scored:
+        inputs |= scores.inputs
+        for rung, own in scores.rungs.items():
+            for client, one in own.items():
+                before = rungs.setdefault(rung, {}).get(client, Score(0.0, 0.0, 0.0))
+                rungs[rung][client] = Score(*(a + share * b for a, b in zip(before, one, strict=True)))
+                total[rung, client] = total.get((rung, client), 0.0) + share
+        for what, count in scores.noted.items():
+            noted[what] = noted.get(what, 0) + count
+    for rung, own in rungs.items():
+        for client in sorted(own):
+            own[client] = Score(*(value / total[rung, client] for value in own.pop(client)))
+    return ServedScores(rungs, noted, inputs)
+
+
+# --- Who is served by which fit of a rule: participants, unseen clients and the test set, by one model or several
+# Participants are served by what others contributed: they are divided into `FOLDS` parts, and the rule is fitted anew
+# without each of them. The test set is one client.
+
+FOLDS = 5
+
+
+class ServesModels(Protocol):
+    """Fits a rule on participants and serves everybody by it: in this process, or by messages."""
+
+    @property
+    def rule(self) -> Serving: ...
+
+    def evaluate(
+        self, models: Float32s, clusters: Ints, round_: int, *, whole: bool = True
+    ) -> tuple[dict[str, float], list[dict[str, Any]], list[Fitted]]:
+        """Return columns, lines about single clients, and the fitted rule of each model.
+
+        Args:
+            models: (m, d) one a cluster.
+            clusters: (n,) which of them each participant has.
+            round_: After which these are the models.
+            whole: Whether clients are also served online and with fewer inputs.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class ServingEvaluator:
+    """Fits a rule on the participants and serves everybody by it; see `ServesModels`.
+
+    Args:
+        engine: Runs the model.
+        data: Who holds what.
+        rule: The rule.
+        max_samples: Of each client at most so many examples are used, the first ones; None: all.
+        inputs: See `serve`.
+        summed: See `fedreach.federation.adaptation.base.fit`.
+        cost: Simulated, given who fits by how many examples, the bytes that one sends in each exchange, and the round
+            of the model; None: nothing is simulated.
+    """
+
+    engine: Predictor
+    data: FederatedData
+    rule: Serving
+    max_samples: int | None = None
+    inputs: Sequence[int] = ()
+    summed: Callable[[Sequence[Floats]], Floats] | None = None
+    cost: Callable[[Mapping[int, int], Sequence[int], int], FittingCost | None] | None = None
+
+    def evaluate(
+        self, models: Float32s, clusters: Ints, round_: int, *, whole: bool = True
+    ) -> tuple[dict[str, float], list[dict[str, Any]], list[Fitted]]:
+        population = self.data.population
+        held_out = Group.of(population.participants, self.data.held_out, max_samples=self.max_samples)
+        unseen = Group.of(population.unseen, self.data.train, self.data.held_out, max_samples=self.max_samples)
+        own = clusters[np.searchsorted(population.participants, held_out.ids)]
+        parts = np.split(held_out.index, np.cumsum(held_out.sizes)[:-1]) if len(held_out.ids) else []
+        places = {int(client): part for client, part in zip(held_out.ids, parts, strict=True)}
+        fitted: list[Fitted] = []
+        joined: dict[str, list[tuple[float, ServedScores]]] = {"id": [], "unseen": [], "test": []}
+        shares = np.bincount(clusters, minlength=len(models)) / len(clusters)
+        for number, model in enumerate(models):
+            mine = held_out.ids[own == number] if (own == number).any() else held_out.ids
+            asked = {int(c): self._client(model, "true", int(c), places[int(c)]) for c in mine}
+            fitted.append(self._billed(self._fitted(asked), asked, round_))
+            if (own == number).any():
+                for scores in self._cross_fitted(asked, whole=whole):
+                    joined["id"].append((1.0, scores))
+            state = fitted[-1].state
+            if len(unseen.ids):
+                each = zip(unseen.ids, np.split(unseen.index, np.cumsum(unseen.sizes)[:-1]), strict=True)
+                clients = (self._client(model, "true", int(client), part) for client, part in each)
+                scores = serve(self.rule, state, clients, self.inputs if whole else (), online=whole)
+                joined["unseen"].append((float(shares[number]), scores))
+            if len(self.data.dataset.test_y):
+                index = np.arange(len(self.data.dataset.test_y))
+                scores = serve(self.rule, state, [self._client(model, "test", 0, index)])
+                joined["test"].append((float(shares[number]), scores))
+        return *tabulated(joined), fitted
+
+    def _client(self, model: Float32s, split: Split, client: int, index: Ints) -> Client:
+        outputs = self.engine.answers(model, split, index, inputs=Traits.of(self.rule).reads_inputs)
+        d = self.data.dataset
+        return Client(client, outputs, (d.test_y if split == "test" else d.train_y)[index])
+
+    def _fitted(self, asked: Mapping[int, Client]) -> Fitted:
+        counts = self.data.label_counts()
+        participants = [HeldOut(c.outputs, c.labels, counts[c.id].astype(np.float64)) for c in asked.values()]
+        return fit(self.rule, participants) if self.summed is None else fit(self.rule, participants, self.summed)
+
+    def _billed(self, fitted: Fitted, asked: Mapping[int, Client], round_: int) -> Fitted:
+        examples = {client: len(one.labels) for client, one in asked.items()}
+        spent = None if self.cost is None else self.cost(examples, fitted.sent, round_)
+        return fitted if spent is None else fitted._replace(seconds=spent.seconds, joules=spent.joules)
+
+    def _cross_fitted(self, asked: Mapping[int, Client], *, whole: bool) -> Iterator[ServedScores]:
+        """Serve each participant by the rule as the others fit it."""
+        for mine in folds(list(asked)):
+            state = self._fitted({client: asked[client] for client in asked if client not in mine}).state
+            inputs = self.inputs if whole else ()
+            yield serve(self.rule, state, [asked[client] for client in mine], inputs, online=whole)
+
+
+def folds(ids: Sequence[int]) -> list[Sequence[int]]:
+    """Return the parts of participants, each of which is served by what the others contributed; none of a single one.
+
+    Example:
+        >>> folds([0, 1, 2, 3, 4, 5, 6])
+        [[0, 5], [1, 6], [2], [3], [4]]
+    """
+    return [ids[fold::FOLDS] for fold in range(min(FOLDS, len(ids)))] if len(ids) > 1 else []

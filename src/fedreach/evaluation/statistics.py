@@ -1,0 +1,555 @@
+"""Paired comparison of methods: tests, corrections, power, optional stopping."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from itertools import combinations
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedreach._util.arrays import Floats
+from fedreach._util.errors import require
+
+# -------------------- Mean and spread of one number over seeds
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and spread of one number over seeds. What cannot be said is None, with the reason in `note`."""
+
+    count: int  # seeds with a number
+    mean: float | None
+    sd: float | None  # with n - 1 below the sum
+    low: float | None  # 95 % t interval of the mean
+    high: float | None
+    note: str = ""
+
+
+def spread(values: ArrayLike) -> Spread:
+    """Return mean, standard deviation and t interval of one value per seed.
+
+    mean +- q sd / sqrt(s), with q the 0.975 quantile of Student's t with s - 1 degrees of freedom. With a nan among
+    them there is no mean: leaving that seed out would flatter the method.
+
+    Example:
+        >>> spread([0.5, 1.0, 1.5])
+        Spread(count=3, mean=1.0, sd=0.5, low=-0.24..., high=2.24..., note='')
+        >>> spread([0.70]).note
+        'one seed: no spread'
+    """
+    array = np.asarray(values, dtype=np.float64)
+    count = int(np.isfinite(array).sum())
+    if count == 0:
+        return Spread(0, None, None, None, None, "not measured")
+    if count < len(array):
+        return Spread(count, None, None, None, None, f"{len(array) - count} of {len(array)} seeds have no number")
+    mean = float(array.mean())
+    if count == 1:
+        return Spread(1, mean, None, None, None, "one seed: no spread")
+    sd = float(array.std(ddof=1))
+    reach = t_quantile(0.5 + CONFIDENCE / 2, count - 1) * sd / math.sqrt(count)
+    return Spread(count, mean, sd, mean - reach, mean + reach)
+
+
+def t_quantile(probability: float, freedom: int) -> float:
+    """Return t with P(T <= t) = `probability` for Student's t.
+
+    By `scipy.special`, as all distributions here: the same numbers as `scipy.stats`, in a hundredth of the time.
+
+    Example:
+        >>> round(t_quantile(0.975, 4), 6)
+        2.776445
+    """
+    from scipy import special
+
+    return float(special.stdtrit(freedom, probability))
+
+
+def t_tail(t: float, freedom: int) -> float:
+    """Return P(T > t), small ones as well.
+
+    Example:
+        >>> round(t_tail(2.776445, 4), 6)
+        0.025
+    """
+    from scipy import special
+
+    return float(special.stdtr(freedom, -t))
+
+
+# -------------------- What a comparison is asked, said before it runs and kept with it
+
+Correction = Literal["holm", "max_t"]
+LEAST_PILOT = 10  # seeds; with fewer the quantiles of t ask for many times the seeds that the spread would
+
+
+@dataclass(frozen=True)
+class AnalysisPlan:
+    """Which differences are judged, and how; a field each of the section `[statistics]`.
+
+    Args:
+        contrasts: ``"baseline"``: each method minus the baseline; ``"all"`` pairs; or pairs (first, second).
+        correction: For their number, see `fedreach.evaluation.statistics`.
+        margin_points: Percentage points within which two methods are as good as equal.
+        last_rounds: What is compared is the mean over so many last evaluated rounds.
+        detect_points: Difference that is to be found, by Stein's number of seeds; None: the number is declared.
+        most_seeds: At most so many, where Stein's rule asks for more.
+    """
+
+    contrasts: str | Sequence[Sequence[str]] = "baseline"
+    correction: Correction = "holm"
+    margin_points: float = 2.0
+    last_rounds: int = 1
+    detect_points: float | None = None
+    most_seeds: int = 200
+
+    def __post_init__(self) -> None:
+        require(self, correction=get_args(Correction), margin_points="(0, 100]", last_rounds="[1, inf)")
+        require(self, detect_points="(0, 100]", most_seeds="[1, inf)")
+
+    @classmethod
+    def of_json(cls, stored: Mapping[str, Any]) -> AnalysisPlan:
+        """Return the plan that `vars` of one was written of."""
+        return cls(**stored)
+
+    @property
+    def margin(self) -> float:
+        """The margin as a fraction."""
+        return self.margin_points / 100
+
+    def pairs(self, methods: Sequence[str], baseline: str) -> list[tuple[str, str]]:
+        """Return the contrasts, first minus second.
+
+        Example:
+            >>> AnalysisPlan(contrasts="all").pairs(["a", "b", "c"], "a")
+            [('b', 'a'), ('c', 'a'), ('c', 'b')]
+        """
+        if self.contrasts == "baseline":
+            return [(method, baseline) for method in methods if method != baseline]
+        if self.contrasts == "all":
+            return [(second, first) for first, second in combinations(methods, 2)]
+        return [(str(first), str(second)) for first, second in self.contrasts]
+
+
+# -------------------- What a number of seeds can see, and how many would see a difference: power of paired t tests
+
+POWER = 0.8  # chance with which a difference that is there is to be found
+MOST = 1_000_000  # seeds; beyond it no number is told
+NODES = 1000
+
+
+@cache
+def shift_found(critical: float, freedom: int) -> float:
+    """Return the noncentrality at which |t| exceeds `critical` with probability `POWER`.
+
+    With a true difference delta and s seeds, t = (Z + sqrt(s) delta / sd) / U, U the root of a chi-square number over
+    its v degrees of freedom: given U the chance is the normal one, and its mean over `NODES` equally likely U is taken.
+
+    Example:
+        >>> round(shift_found(2.0, 1000), 2)  # for many degrees of freedom, critical + 0.84
+        2.84
+    """
+    from scipy import special
+
+    u = np.sqrt(2 * special.gammaincinv(freedom / 2, (np.arange(NODES) + 0.5) / NODES) / freedom)
+
+    def chance(shift: float) -> float:
+        return float((special.ndtr(shift - critical * u) + special.ndtr(-shift - critical * u)).mean())
+
+    low, high = 0.0, 10 * critical + 10
+    for _ in range(60):  # halved, as scipy.optimize takes longer to load than a report's numbers to compute
+        middle = (low + high) / 2
+        low, high = (middle, high) if chance(middle) < POWER else (low, middle)
+    return high
+
+
+def seeds_to_find(difference: float, sd: float, level: float, pilot_freedom: int | None = None) -> int | None:
+    """Return about how many seeds find a true difference with probability `POWER`; None where none below `MOST` do.
+
+    The smallest s with sqrt(s) |difference| / sd >= t_(1 - level / 2) + t_POWER, with s - 1 degrees of freedom or those
+    of a pilot, see `fedreach.evaluation.statistics`.
+
+    Example:
+        >>> seeds_to_find(0.02, 0.04, 0.05)
+        34
+    """
+    return _seeds(abs(difference), sd, level / 2, 1 - POWER, pilot_freedom)
+
+
+def seeds_to_equate(
+    difference: float, margin: float, sd: float, level: float, pilot_freedom: int | None = None
+) -> int | None:
+    """Return about how many seeds show, with probability `POWER`, that a true difference lies within the margin.
+
+    Of the two one-sided tests the nearer limit decides: sqrt(s) (margin - |difference|) / sd at or above
+    t_(1 - level) + t_POWER. Where the difference is near 0, either limit may fail, and each has half the loss.
+    """
+    loss = (1 - POWER) / (2 if abs(difference) < 0.1 * margin else 1)
+    return _seeds(margin - abs(difference), sd, level, loss, pilot_freedom)
+
+
+def _seeds(room: float, sd: float, tail: float, loss: float, freedom: int | None) -> int | None:
+    """Return the smallest s with sqrt(s) room / sd >= t_(1 - tail) + t_(1 - loss)."""
+
+    def needed(freedom: int) -> float:
+        return (sd / room * (t_quantile(1 - tail, freedom) + t_quantile(1 - loss, freedom))) ** 2
+
+    if room <= 0 or needed(MOST) > MOST:
+        return None
+    if freedom is not None:
+        return max(freedom + 1, math.ceil(needed(freedom)))
+    seeds = max(2, math.floor(needed(MOST)))  # too few, as t has the widest tails for few
+    while seeds < needed(seeds - 1):
+        seeds += max(1, seeds // 500)
+    return seeds
+
+
+# --- Corrections for many comparisons: Holm's steps, and the largest of several correlated t values (max-t)
+
+LEVEL = 0.05  # of all comparisons together: the chance of even one false finding
+DRAWS = 9_999  # of max-t: LEVEL * (DRAWS + 1) is a whole number
+CHUNK = 4_000_000  # normal numbers drawn at a time
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values corrected for their number by Holm's step-down method.
+
+    With the m p-values in increasing order, p'_(i) = min(1, max over j <= i of (m - j + 1) p_(j)): with any dependence
+    between them, the chance of even one false finding stays below the level.
+
+    References:
+        Holm (1979), A simple sequentially rejective multiple test procedure, Scand. J. Statist. 6, 65-70.
+
+    Example:
+        >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
+        [0.03, 0.06, 0.06]
+    """
+    corrected, highest, m = [0.0] * len(p_values), 0.0, len(p_values)
+    for rank, place in enumerate(np.argsort(p_values, kind="stable").tolist()):
+        highest = max(highest, min(1.0, (m - rank) * p_values[place]))
+        corrected[place] = highest
+    return corrected
+
+
+def holm_levels(p_values: Sequence[float]) -> list[float]:
+    """Return the level at which Holm's method tested each: an interval at it excludes 0 exactly where p' < `LEVEL`.
+
+    The i-th smallest p-value is tested at LEVEL / (m - i + 1) while all before it are below theirs; from the first that
+    is not, all are at its level; equal ones are at the level of the first. No level is above `LEVEL`, so each interval
+    covers its difference in 95 % of studies at least, whatever the order turned out to be.
+
+    Example:
+        >>> [round(level, 4) for level in holm_levels([0.01, 0.04, 0.03])]
+        [0.0167, 0.025, 0.025]
+    """
+    levels, m = [0.0] * len(p_values), len(p_values)
+    level, before, stopped = LEVEL / max(m, 1), -1.0, False
+    for rank, place in enumerate(np.argsort(p_values, kind="stable").tolist()):
+        p = p_values[place]
+        if not stopped and p > before:
+            level, before = LEVEL / (m - rank), p
+            stopped = p >= level
+        levels[place] = level
+    return levels
+
+
+class MaxT(NamedTuple):
+    """The distribution of the largest of m correlated |t| where no difference is there."""
+
+    largest: Floats  # (DRAWS,), increasing
+    comparisons: int
+    freedom: int
+
+    @property
+    def critical(self) -> float:
+        """The |t| above which a difference is significant at `LEVEL`; Bonferroni's where that is smaller."""
+        drawn = float(self.largest[-(round(LEVEL * (len(self.largest) + 1)) - 1)])
+        return min(drawn, t_quantile(1 - LEVEL / 2 / self.comparisons, self.freedom))
+
+    def corrected(self, t: float, p: float) -> float:
+        """Return the corrected p-value of a t value, whose own is p: the chance that the largest |t| reaches it."""
+        reached = len(self.largest) - int(np.searchsorted(self.largest, abs(t), side="left"))
+        # Draws cannot tell small chances; Bonferroni's bound holds in any case.
+        return min((1 + reached) / (1 + len(self.largest)), self.comparisons * p)
+
+
+def max_t(differences: Floats, freedom: int) -> MaxT:
+    """Return the distribution of max |t| for comparisons that are correlated as these differences are.
+
+    Comparisons with one baseline, or of all pairs, share runs. With R the correlation of the m differences over seeds,
+    T_j = Z_j / sqrt(W_jj / v), Z ~ N(0, R) and W ~ Wishart(v, R) independent: each t value has its own standard
+    deviation below it, as in paired tests, so this is not the multivariate t distribution, whose common one would be
+    too narrow. R is the correlation over s seeds, drawn towards 0 by 1/s: as estimated from five seeds it promises 95 %
+    and keeps 93.5 (`benchmarks/coverage.py`). `DRAWS` draws from a fixed stream stand for the distribution.
+
+    Args:
+        differences: (s, m), a comparison a column, one row a seed.
+        freedom: v, degrees of freedom of the standard deviations.
+
+    References:
+        Westfall and Young (1993), Resampling-based multiple testing; Hothorn, Bretz and Westfall (2008), Simultaneous
+        inference in general parametric models, Biometrical Journal 50, 346-363.
+    """
+    centred = differences - differences.mean(axis=0)
+    norms = np.sqrt((centred**2).sum(axis=0))
+    directions, little = centred / np.where(norms > 0, norms, 1.0), 1 / len(differences)
+    # R = factor' factor of these rows; in its own coordinates, so that few numbers are drawn.
+    rows = np.vstack([math.sqrt(1 - little) * directions, math.sqrt(little) * np.eye(differences.shape[1])])
+    _, sizes, axes = np.linalg.svd(rows, full_matrices=False)
+    factor = (sizes[:, None] * axes)[sizes > 1e-9 * sizes.max(initial=1.0)]
+    return MaxT(_largest(factor.tobytes(), factor.shape, freedom), differences.shape[1], freedom)
+
+
+@lru_cache(maxsize=32)
+def _largest(factor: bytes, shape: tuple[int, int], freedom: int) -> Floats:
+    """Return sorted draws of max |t|; `factor` (r, m) has R = factor' factor."""
+    matrix = np.frombuffer(factor, np.float64).reshape(shape)
+    rng = np.random.Generator(np.random.Philox(np.random.SeedSequence(20_07)))
+    step = max(1, CHUNK // ((freedom + 1) * shape[0]))
+    parts = []
+    for start in range(0, DRAWS, step):
+        count = min(step, DRAWS - start)
+        normal = rng.standard_normal((count, freedom + 1, shape[0])) @ matrix
+        squares = (normal[:, 1:] ** 2).mean(axis=1)
+        parts.append(np.abs(normal[:, 0] / np.sqrt(squares)).max(axis=1))
+    return np.sort(np.concatenate(parts))
+
+
+# -------------------- Stein's two stages: how many seeds find a given difference, from the spread of a pilot
+
+
+def seeds_by_stein(sd: float, freedom: int, difference: float, critical: float) -> int:
+    """Return the number of seeds s that finds a true difference with probability `POWER`, whatever the true spread.
+
+    The smallest s with sqrt(s) difference / sd >= critical + t_POWER, sd of a pilot of v + 1 seeds, v = `freedom`.
+    Given sd, the mean of all s seeds is independent of it, so that T = sqrt(s) (mean - delta) / sd has Student's t
+    distribution with v degrees of freedom exactly; the interval mean +- critical sd / sqrt(s) covers delta with its
+    level, and is at most 2 difference critical / (critical + t_POWER) wide.
+
+    References:
+        Stein (1945), A two-sample test for a linear hypothesis whose power is independent of the variance, Ann. Math.
+        Statist. 16, 243-258.
+
+    Example:
+        >>> seeds_by_stein(0.04, 19, 0.02, 2.093)
+        35
+    """
+    return max(freedom + 1, math.ceil((sd * (critical + t_quantile(POWER, freedom)) / difference) ** 2))
+
+
+def plan_seeds(
+    pilot: Sequence[Mapping[int, float]], difference: float, *, correction: Correction = "holm"
+) -> list[int | None]:
+    """Return for each comparison how many seeds find `difference`, at the level corrected for their number.
+
+    Args:
+        pilot: Each comparison's differences by seed, of the seeds of the pilot.
+        difference: In the units of these.
+        correction: ``"holm"`` plans with Bonferroni's level, as Holm's first step does.
+
+    Returns:
+        Seeds of each, pilot included; None for one whose differences are all equal, or that is not on all seeds.
+
+    Example:
+        >>> plan_seeds([{0: 0.00, 1: 0.04, 2: 0.02, 3: 0.06, 4: 0.03}], 0.02)
+        [18]
+    """
+    seeds = sorted(set.intersection(*(set(each) for each in pilot))) if pilot else []
+    if len(seeds) < 2:
+        return [None] * len(pilot)
+    table = np.array([[each[seed] for each in pilot] for seed in seeds])
+    finite = np.isfinite(table).all(axis=0)
+    sds = np.where(finite, table.std(axis=0, ddof=1), 0.0)
+    tested = finite & (sds > 1e-12)
+    if not tested.any():
+        return [None] * len(pilot)
+    freedom = len(seeds) - 1
+    if correction == "max_t":
+        critical = max_t(table[:, tested], freedom).critical
+    else:
+        critical = t_quantile(1 - LEVEL / 2 / int(tested.sum()), freedom)
+    return [
+        seeds_by_stein(float(sd), freedom, difference, critical) if varies else None
+        for sd, varies in zip(sds, tested, strict=True)
+    ]
+
+
+# -------------------- Paired differences over seeds, judged together: interval, p-value and verdict by one correction
+# All comparisons of a table are one family. For each the paired t test over seeds asks whether there is a difference,
+# two one-sided tests whether it is within a margin, and power says what these seeds could have seen.
+
+Verdict = Literal["better", "worse", "equivalent", "not decided", ""]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A mean difference over seeds, and what can be said of it. What cannot be said is None, the reason in `note`."""
+
+    count: int  # pairs of runs with the same seed and clients
+    mean: float | None
+    low: float | None = None  # interval at the level at which the correction tests this difference
+    high: float | None = None
+    p: float | None = None  # two-sided, of the paired t test, not corrected
+    p_corrected: float | None = None  # below 0.05 exactly where the interval excludes 0
+    p_equivalent: float | None = None  # of the two one-sided tests that it is within the margin, corrected by Holm
+    detectable: float | None = None  # the least true difference that is found with power 0.8
+    seeds_needed: int | None = None  # about, where not decided: to find this difference, or to show the equivalence
+    verdict: Verdict = ""  # empty where nothing could be tested
+    note: str = ""
+
+    @property
+    def significant(self) -> bool:
+        """Whether the difference is none by chance alone, after the correction."""
+        return self.p_corrected is not None and self.p_corrected < LEVEL
+
+
+@dataclass(frozen=True)
+class _Test:
+    """A paired t test: t = sqrt(s) mean / sd with `freedom` degrees of freedom."""
+
+    count: int
+    mean: float
+    sd: float
+    freedom: int
+
+    @property
+    def error(self) -> float:
+        return self.sd / math.sqrt(self.count)
+
+    @property
+    def p(self) -> float:
+        return 2 * t_tail(abs(self.mean) / self.error, self.freedom)
+
+    def p_equivalent(self, margin: float) -> float:
+        return t_tail((margin - abs(self.mean)) / self.error, self.freedom)
+
+
+def judge(
+    differences: Sequence[Mapping[int, float]],
+    *,
+    correction: Correction = "holm",
+    margin: float | None = None,
+    pilot: Collection[int] | None = None,
+    lower_is_better: bool = False,
+) -> tuple[Judgement, ...]:
+    """Return what the seeds say of each of several differences.
+
+    - Interval and corrected p-value are two sides of one test: with Holm at the level of its step, with max-t by the
+      largest |t| of all.
+    - *better* and *worse*: p' < 0.05. Else *equivalent*: both one-sided tests at the margin, corrected, have p < 0.05.
+      Else *not decided*, with the number of seeds that would decide if the true difference were the one seen.
+    - A difference of `detectable` or more is found in four of five studies, at the level corrected for all comparisons.
+    - Where the number of seeds followed from a pilot's spread (Stein), the standard deviation is the pilot's: then t
+      has Student's distribution exactly, as the number depends on nothing else.
+
+    Args:
+        differences: Each by seed: one method's number minus another's of the same seed and clients.
+        correction: ``"holm"`` or ``"max_t"``.
+        margin: In the units of the differences; None: equivalence is not asked.
+        pilot: Seeds of the pilot, where there was one.
+        lower_is_better: As with a loss.
+
+    References:
+        Holm (1979); Schuirmann (1987), two one-sided tests, J. Pharmacokinet. Biopharm. 15, 657-680; Stein (1945).
+
+    Example:
+        >>> found, unsure = judge([{0: 0.05, 1: 0.06, 2: 0.07}, {0: -0.01, 1: 0.02, 2: 0.01}], margin=0.02)
+        >>> found.verdict, round(found.p_corrected, 3), unsure.verdict, unsure.seeds_needed
+        ('better', 0.018, 'not decided', 13)
+    """
+    tests = [_test(each, pilot) for each in differences]
+    held = [j for j, test in enumerate(tests) if isinstance(test, _Test)]
+    some = [test for test in tests if isinstance(test, _Test)]
+    p_values = [test.p for test in some]
+    together = _together([differences[j] for j in held], some, pilot) if correction == "max_t" and some else None
+    if together is None:
+        corrected, levels = holm(p_values), holm_levels(p_values)
+        criticals = [t_quantile(1 - level / 2, test.freedom) for level, test in zip(levels, some, strict=True)]
+        planned = [t_quantile(1 - LEVEL / 2 / len(some), test.freedom) for test in some]
+    else:
+        corrected = [together.corrected(test.mean / test.error, test.p) for test in some]
+        criticals = planned = [together.critical] * len(some)
+    equal = None if margin is None else holm([test.p_equivalent(margin) for test in some])
+    judged: dict[int, Judgement] = {}
+    for i, (j, test) in enumerate(zip(held, some, strict=True)):
+        found = Judgement(
+            test.count,
+            test.mean,
+            test.mean - criticals[i] * test.error,
+            test.mean + criticals[i] * test.error,
+            test.p,
+            corrected[i],
+            None if equal is None else equal[i],
+            test.error * _shift(planned[i], test.freedom, by_stein=pilot is not None),
+        )
+        judged[j] = _decided(found, test, margin, LEVEL / len(some), pilot, lower_is_better)
+    return tuple(judged[j] if isinstance(test, _Test) else test for j, test in enumerate(tests))
+
+
+def paired(differences: ArrayLike) -> Judgement:
+    """Judge one difference, its values in the order of seeds, beside no other.
+
+    Example:
+        >>> found = paired([0.01, 0.02, 0.03])
+        >>> round(found.mean, 3), round(found.low, 4), round(found.p, 3)
+        (0.02, -0.0048, 0.074)
+    """
+    return judge([dict(enumerate(np.asarray(differences, np.float64).tolist()))])[0]
+
+
+def _test(differences: Mapping[int, float], pilot: Collection[int] | None) -> _Test | Judgement:
+    """Return the paired t test, or why there is none."""
+    values = np.array(list(differences.values()), np.float64)
+    over = spread(values)
+    known = over if pilot is None else spread([differences[seed] for seed in pilot if seed in differences])
+    if over.mean is None or known.sd is None:
+        note = "one seed: no interval, no test" if over.count == 1 else over.note or "no pilot"
+        return Judgement(over.count, over.mean, note=note)
+    # Equal differences leave a sd of rounding errors only, and t would be their reciprocal.
+    if known.sd <= 1e-12 * max(1.0, float(np.abs(values).max())):
+        return Judgement(over.count, over.mean, note="all differences are equal: no t test")
+    return _Test(over.count, over.mean, known.sd, known.count - 1)
+
+
+def _together(
+    differences: Sequence[Mapping[int, float]], tests: Sequence[_Test], pilot: Collection[int] | None
+) -> MaxT | None:
+    """Return the distribution of max |t|, from the seeds that all have; None where there are too few of them."""
+    shared = set.intersection(*(set(each) for each in differences)) & (
+        set(pilot) if pilot is not None else {*differences[0]}
+    )
+    if len(shared) < 2:
+        return None
+    table: Floats = np.array([[each[seed] for each in differences] for seed in sorted(shared)])
+    return max_t(table, min(test.freedom for test in tests))
+
+
+def _shift(critical: float, freedom: int, *, by_stein: bool) -> float:
+    return critical + t_quantile(POWER, freedom) if by_stein else shift_found(critical, freedom)
+
+
+def _decided(
+    found: Judgement,
+    test: _Test,
+    margin: float | None,
+    level: float,
+    pilot: Collection[int] | None,
+    lower_is_better: bool,
+) -> Judgement:
+    if found.significant:
+        return replace(found, verdict="better" if (test.mean > 0) is not lower_is_better else "worse")
+    if found.p_equivalent is not None and found.p_equivalent < LEVEL:
+        return replace(found, verdict="equivalent")
+    freedom = None if pilot is None else test.freedom
+    found_by = seeds_to_find(test.mean, test.sd, level, freedom)
+    equated_by = None if margin is None else seeds_to_equate(test.mean, margin, test.sd, level, freedom)
+    known = [number for number in (found_by, equated_by) if number is not None]
+    # Fewer than there are would be said where a p-value lies just above the level: one more is the least to ask for.
+    return replace(found, verdict="not decided", seeds_needed=max(min(known), test.count + 1) if known else None)

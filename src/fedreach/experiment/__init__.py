@@ -1,0 +1,1 @@
+"""Experiments: files, comparisons, sweeps, workers."""

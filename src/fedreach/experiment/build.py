@@ -1,0 +1,226 @@
+"""The only place where names in an experiment become objects."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from fedreach._util import registry
+from fedreach._util.errors import ConfigError
+from fedreach.data.assignment import Labelled, Partition, divided, without_empty
+from fedreach.data.datasets import Dataset
+from fedreach.data.federated import FederatedData, federate, noisy_before_split
+from fedreach.data.own import FILES, of_file
+from fedreach.data.sets import load
+from fedreach.data.shifts import shift_unseen
+from fedreach.data.stored import OwnData
+from fedreach.data.validation import for_validation
+from fedreach.engines.choice import EngineChoice, choose, examine_named
+from fedreach.engines.models.networks import build as build_model
+from fedreach.engines.models.outputs import with_functions
+from fedreach.engines.protocols import Task
+from fedreach.evaluation.metrics import AUROC, Metric, refuse_metrics
+from fedreach.experiment import components
+from fedreach.experiment.schema import EvaluationSection, Experiment
+from fedreach.federation.adaptation.base import UNFITTED, next_query, nobody_holds_out
+from fedreach.federation.federation import Federation, refuse_targets_of
+from fedreach.federation.traits import name_of
+from fedreach.runs.simulation import Simulation, simulate
+
+
+@dataclass(frozen=True)
+class Builder:
+    """Builds the objects of an experiment; paths in it are relative to `base`."""
+
+    experiment: Experiment
+    base: Path
+
+    def dataset(self, *, progress: bool = False) -> Dataset | OwnData:
+        """Read the data set, downloading it where the experiment allows."""
+        data = self.experiment.data
+        folder = None if data.folder is None else self.base / data.folder
+        if ":" in data.name:
+            made = registry.find("data", data.name, self.base)(**data.options)
+            if not isinstance(made, Dataset):
+                raise ConfigError(f"data.name: {data.name!r} must return a Dataset; got {type(made).__name__}.")
+            return made
+        if data.name.endswith(FILES):
+            return of_file(self.base / data.name, **data.options)
+        name = str(self.base / data.name) if data.name.endswith((".npz", ".npy")) else data.name
+        return load(name, folder, download=data.download, progress=progress, **data.options)
+
+    def federated(self, dataset: Dataset | OwnData, seed: int) -> FederatedData:
+        """Partition the data set, choose who takes part, hold data out, give the server its share, add noise and shift.
+
+        All of it depends on ``population.seed``, or on `seed` where that is not set, and on nothing else, so that
+        all methods of a comparison share it. A ``partition.seed`` stands in its place for all but who takes part, the
+        shift and what is kept for validation.
+        """
+        e = self.experiment
+        p, own = e.population, e.server_data
+        seed = seed if p.seed is None else p.seed
+        held = seed if e.partition.seed is None else e.partition.seed
+        asked = p.participants
+        data = federate(
+            dataset,
+            self._partition(dataset, held),
+            seed=held,
+            population_seed=seed,
+            participants=None if isinstance(asked, str) else asked,
+            exclude_clients=p.exclude_clients,
+            exclude_labels=p.exclude_labels,
+            held_out=p.held_out,
+            noise=self._noise,
+            server_examples=None if own is None else own.examples,
+            server_data=None if own is None or own.file is None else self.base / own.file,
+        )
+        if not data.dataset.num_classes:
+            for option, given in {
+                "target_accuracy": e.target_accuracy,
+                "statistics.detect_points": e.plan.detect_points,
+            }.items():
+                if given is not None:
+                    raise ConfigError(
+                        f"{option} is about shares of right answers, and targets of {data.dataset.name} are numbers. "
+                        "Leave it out."
+                    )
+        if e.shift is not None:
+            data = shift_unseen(data, components.make("shift", e.shift, self.base), share=e.shift.share, seed=seed)
+        return data if p.validation is None else for_validation(data, p.validation, seed)
+
+    @property
+    def _noise(self) -> dict[str, Any] | None:
+        noise = self.experiment.noise
+        return None if noise is None else {"kind": noise.name, **noise.options}
+
+    def _partition(self, dataset: Dataset | OwnData, seed: int) -> Partition:
+        section, noise = self.experiment.partition, self._noise
+        if section.file is not None:
+            return without_empty(Partition.load(self.base / section.file), section.empty)
+        make = registry.find("partition", section.name, self.base)
+        drawn = section.clients, seed, section.options, section.empty
+        labels = dataset.train_y
+        if noise is not None and noise.get("scope") == "before_split" and dataset.num_classes:
+            labels = noisy_before_split(dataset, noise, seed).labels
+        seen = Labelled(dataset.name, labels, dataset.owners)
+        return divided(seen, section.name, make, *drawn, natural=section.name == "natural")
+
+    def federation(self, seed: int) -> Federation:
+        """Return the federation that `[method]` describes."""
+        return components.federation(self.experiment, seed, self.base)
+
+    def compared(self, dataset: Dataset | OwnData) -> FederatedData:
+        """Return the data of a comparison's first seed, which all its methods and metrics take.
+
+        Where settings are swept or tuned, they decide what methods are, and each run refuses for itself.
+
+        Raises:
+            ConfigError: If one needs classes and targets are numbers, or the other way round; before anything is run.
+        """
+        e = self.experiment
+        data = self.federated(dataset, e.seeds[0])
+        refuse_metrics(self.metrics(), data.dataset)
+        if not e.methods:
+            self._refuse_untested(data, self.federation(e.seeds[0]))
+        for name in e.methods if e.sweep is None and e.tune is None else ():
+            try:
+                federation = components.federation(e.resolved(name), e.seeds[0], self.base)
+                refuse_targets_of(federation, data.dataset)
+                self._refuse_untested(data, federation)
+            except ConfigError as error:
+                raise ConfigError(f"methods.{name}: {error}") from None
+        return data
+
+    def _refuse_untested(self, data: FederatedData, federation: Federation) -> None:
+        """Refuse what is decided by held-out data where no participant holds anything out, or where they are no test.
+
+        A rule that is fitted by held-out rows would be fitted for a refitted model by rows that it was trained on.
+        """
+        if self.experiment.population.refit and next_query(federation.serving, UNFITTED) is not None:
+            raise ConfigError(
+                f"population.refit trains on what participants hold out, and serving {name_of(federation.serving)} is "
+                "fitted by that: it would be biased, as the model knows these rows. Leave population.refit out, or "
+                "take serving 'none'."
+            )
+        if data.held_out.sizes[data.population.participants].any():
+            return
+        if next_query(federation.serving, UNFITTED) is not None:
+            raise nobody_holds_out(federation.serving)
+        if self.experiment.evaluation.patience is not None:
+            raise ConfigError(
+                "evaluation.patience stops by what participants hold out, and none holds out an example. Leave it out."
+            )
+        if self.experiment.population.refit:
+            raise ConfigError(
+                "population.refit trains again on what participants hold out, too, and none holds out an example: the "
+                "model is trained on all rows already. Leave it out."
+            )
+
+    def choice(self, data: FederatedData, seed: int, threads: int = 1) -> EngineChoice:
+        """Return which engine is the fastest, by a short trial."""
+        e, task = self.experiment, self._task(data, seed)
+        return choose(task, e.engine.device, threads, e.engine.precision, cohort=self.federation(seed).cohort)
+
+    def examine_named_engine(self, data: FederatedData, seed: int) -> str | None:
+        """Return the warning that the named engine gives way, see `fedreach.engines.choice.examine_named`."""
+        engine = self.experiment.engine
+        return examine_named(engine.name, self._task(data, seed), engine.device)
+
+    def _task(self, data: FederatedData, seed: int) -> Task:
+        shape, outputs = data.dataset.sample_shape, data.dataset.outputs
+        module = build_model(self.model(), shape, outputs, seed=0, options=self.model_options())
+        return Task.of(module, data, self.federation(seed))
+
+    def metrics(self) -> tuple[Metric, ...]:
+        """Return what models are scored by."""
+        return tuple(components.make("metric", choice, self.base) for choice in self.experiment.evaluation.metrics)
+
+    def metrics_of(self, dataset: Dataset | OwnData) -> tuple[Metric, ...]:
+        """Return what models of a data set are scored by: of two classes `AUROC` too, unless metrics are named."""
+        named = self.experiment.evaluation.metrics != EvaluationSection().metrics
+        return self.metrics() if named or dataset.num_classes != 2 else (*self.metrics(), AUROC())
+
+    def model(self) -> str | Callable[..., nn.Module]:
+        """Return the model's name, or the user's function that makes it."""
+        name = self.experiment.model.name
+        return name if ":" not in name else registry.find("model", name, self.base)
+
+    def model_options(self) -> dict[str, Any]:
+        """Return the model's options, with the function itself where `output` names one."""
+        return with_functions(self.experiment.model.options, self.base)
+
+    def simulation(self, data: FederatedData, seed: int, threads: int = 1, *, examined: bool = False) -> Simulation:
+        """Return the federation on its data, with model and engine; see `simulate` for `examined`."""
+        e, federation = self.experiment, self.federation(seed)
+        self._refuse_untested(data, federation)
+        n = len(data.population.participants)
+        if e.method.cohort > n and not federation.traits["selection"].ignores_cohort:
+            raise ConfigError(
+                f"method.cohort must be at most the {n} participants; got {e.method.cohort}. "
+                "Lower it or let more clients take part."
+            )
+        return self._simulated(data, federation, threads, examined=examined)
+
+    def refitted(self, data: FederatedData, seed: int, threads: int = 1) -> Simulation:
+        """Return the same on data of which participants hold nothing out, see `on_all_rows`."""
+        return self._simulated(data, self.federation(seed), threads, examined=True)  # by the run before
+
+    def _simulated(self, data: FederatedData, federation: Federation, threads: int, *, examined: bool) -> Simulation:
+        e = self.experiment
+        return simulate(
+            data,
+            self.model(),
+            federation,
+            rounds=e.rounds,
+            model_options=self.model_options(),
+            model_seed=e.model.seed,
+            engine=e.engine.name,
+            device=e.engine.device,
+            threads=threads,
+            precision=e.engine.precision,
+            participation=components.make("participation", e.population.participation, self.base),
+            drop_failing=e.run.on_failure == "drop",
+            examined=examined,
+        )

@@ -1,0 +1,483 @@
+"""Components that an experiment names, built in or custom."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import hashlib
+import importlib.util
+import inspect
+import os
+import traceback
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import fields
+from functools import cache
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import FrameType, SimpleNamespace
+from typing import Any
+
+import fedreach
+from fedreach._util import registry
+from fedreach._util.code import definition_of, digest_of_code, imports_for_effect, name_in
+from fedreach._util.errors import ConfigError, DataError, FedReachError, PartError
+from fedreach.data.own import FILES
+from fedreach.data.stored import FILE, NOTE
+from fedreach.experiment.messages import Path_
+from fedreach.experiment.schema import Choice, Experiment, LocalSection
+from fedreach.federation.federation import Federation
+from fedreach.federation.local_sgd import Adam, AdamW, LocalSGD, TorchSteps, UnevenSteps
+
+# --- What paths are relative to: those in a TOML file to its folder, all others to where the user stands
+
+PATHS: tuple[Path_, ...] = (("data", "folder"), ("partition", "file"), ("server_data", "file"))
+"""Options that are paths, beside files of code, ``FILE.py:NAME`` anywhere, and of data."""
+DATA = (".npz", ".npy", *FILES)
+
+
+def folder_of(source: Path | None) -> Path:
+    """Return the folder that paths are relative to: that of the TOML file, or the current one without such a file."""
+    return Path.cwd() if source is None or source.suffix == ".json" else source.resolve().parent
+
+
+def seen_from(base: Path, key: Path_, value: Any) -> Any:
+    """Return the value of a key with its paths, which are relative to the current folder, relative to `base`."""
+    if isinstance(value, dict):
+        return {name: seen_from(base, (*key, name), inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [seen_from(base, (*key, i), inner) for i, inner in enumerate(value)]
+    if not isinstance(value, str) or base == Path.cwd():
+        return value
+    file, colon, name = value.rpartition(":")
+    if not file.endswith(registry.FILES):
+        file, colon, name = value, "", ""
+        data = key in (("data",), ("data", "name")) and value.endswith(DATA)
+        if not data and key not in PATHS:
+            return value
+    there = file if Path(file).is_absolute() else Path(os.path.relpath(file, base)).as_posix()
+    return f"{there}{colon}{name}"
+
+
+# --- The parts of a federation, made from what an experiment file says; some of them are made of parts themselves
+
+
+def nested(options: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """Yield where options name further parts, and what is said there.
+
+    A part that is made of others of its kind takes one as its option ``inner`` or a list as ``parts``; each is written
+    as everywhere, as a name or as a table with a name.
+
+    Example:
+        >>> list(nested({"most": 0.3, "inner": "entropy"}))
+        [(('inner',), 'entropy')]
+        >>> list(nested({"parts": ["equal", {"name": "entropy"}]}))
+        [(('parts', 0), 'equal'), (('parts', 1), {'name': 'entropy'})]
+    """
+    if options.get("inner") is not None:
+        yield ("inner",), options["inner"]
+    if isinstance(parts := options.get("parts"), list):
+        yield from ((("parts", i), part) for i, part in enumerate(parts))
+
+
+def with_nested(choice: Choice) -> Iterator[Choice]:
+    """Yield a part and all those that it is made of."""
+    yield choice
+    for _, said in nested(choice.options):
+        yield from with_nested(Choice.model_validate(said))
+
+
+def make(kind: str, choice: Choice, base: Path) -> Any:
+    """Return a part of a federation; a user's function is wrapped, and lists become tuples, which never change.
+
+    Raises:
+        ConfigError: If there is no such part, or its options are refused.
+    """
+    target = registry.find(kind, choice.name, base)
+    options = choice.options
+    made = {where: make(kind, Choice.model_validate(said), base) for where, said in nested(options)}
+    for option, value in options.items():
+        if (option,) in made:
+            options[option] = made[option,]
+        elif option == "parts" and isinstance(value, list):
+            options[option] = tuple(made[option, i] for i in range(len(value)))
+        elif isinstance(value, list) and is_tuple(hints(target).get(option)):
+            options[option] = tuple(value)
+    wrapper = registry.wrapper(kind, target)
+    try:
+        return target(**options) if wrapper is None else wrapper(_with_options(target, options))
+    except SystemExit as error:  # or the whole program would end there, and as if all was well
+        raise ConfigError(f"{choice.name!r} cannot be made: SystemExit: {error}.") from error
+
+
+OPTIMIZERS: Mapping[str, Callable[..., Any]] = {"adam": Adam, "adamw": AdamW, "torch": TorchSteps}
+
+
+def local_of(section: LocalSection, base: Path | None = None) -> LocalSGD:
+    """Return how clients train; a schedule in a file of one's own is relative to `base`."""
+    said = section.model_dump()
+    if ":" in section.schedule:
+        said["schedule"] = registry.load_users(section.schedule, registry.base_of(section.schedule, base or Path.cwd()))
+        if not callable(said["schedule"]):
+            raise ConfigError(f"local.schedule must be a function of the round; got {section.schedule!r}.")
+    if isinstance(said["steps"], dict):
+        said["steps"] = UnevenSteps(**said["steps"])
+    options = {key: value for key, value in said["optimizer"].items() if value is not None}
+    said["optimizer"] = _optimizer_of(options.pop("name"), options)
+    return LocalSGD(**said)
+
+
+def _optimizer_of(name: str, options: Mapping[str, Any]) -> Any:
+    """Return how a client takes its steps; None: plainly."""
+    target = OPTIMIZERS.get(name)
+    known = [] if target is None else [*inspect.signature(target).parameters]
+    if unknown := [option for option in options if option not in known]:
+        has = f"the options {', '.join(known)}" if known else "no options"
+        raise ConfigError(f"local.optimizer {name!r} has {has}; got {', '.join(unknown)}. Remove them.")
+    if target is TorchSteps and "optimizer" not in options:
+        raise ConfigError(
+            "local.optimizer 'torch' needs a class of torch.optim: local.optimizer = { name = \"torch\", optimizer = "
+            '"RMSprop" }.'
+        )
+    return None if target is None else target(**options)
+
+
+def federation(experiment: Experiment, seed: int, base: Path) -> Federation:
+    """Return the federation that `[method]` describes."""
+    said = {field.name: experiment.choice(field.name) for field in fields(Federation) if field.name in registry.KINDS}
+    parts = {kind: make(kind, choice, base) for kind, choice in said.items() if choice is not None}
+    return Federation(**parts, local=local_of(experiment.local, base), cohort=experiment.method.cohort, seed=seed)
+
+
+def hints(target: Callable[..., Any]) -> dict[str, Any]:
+    """Return the types of the arguments of a class or function, as far as they can be told."""
+    function: Any = target
+    if inspect.isclass(target):
+        function = vars(target).get("__init__", target)
+    elif not inspect.isroutine(target):  # an object that is called
+        function = type(target).__call__
+    try:
+        return typing.get_type_hints(function)
+    except NameError:  # of a class that came from another process, without all that its module imports
+        found: dict[str, Any] = {}
+        for name, hint in getattr(function, "__annotations__", {}).items():
+            with contextlib.suppress(NameError):
+                found |= typing.get_type_hints(SimpleNamespace(__annotations__={name: hint}))
+        return found
+
+
+def is_tuple(hint: Any) -> bool:
+    """Say whether a type is a tuple, or may be one: a TOML file can only write a list."""
+    return typing.get_origin(hint) is tuple or any(map(is_tuple, typing.get_args(hint)))
+
+
+def _with_options(function: Any, options: dict[str, Any]) -> Any:
+    if not options:
+        return function
+
+    @functools.wraps(function)  # with its name and attributes, such as `needs`
+    def configured(*args: Any) -> Any:
+        return function(*args, **options)
+
+    return configured
+
+
+# --- The files of one's own that the numbers of a run depend on: code with what it imports, data, what options name
+# Of code the imports count that its text names, wherever they stand in it: of a name in a file those of what that
+# refers
+# to, see `fedreach._util.code`, and those whose own names nothing refers to. A module whose name is made up as
+# the code runs, and a file that the code opens by itself, cannot be known before it runs.
+
+LIBRARY = Path(fedreach.__file__).parent
+
+
+def digest(path: Path) -> str:
+    """Return the sha256 of a file; one that did not change since is not read again.
+
+    Raises:
+        DataError: If it cannot be read.
+    """
+    return _readable(path, lambda: _digest(path, *_stamp(path)))
+
+
+def code_digest(path: Path, called: str) -> str:
+    """Return the digest of what a file of code means, see `fedreach._util.code`, by what it is called in a run.
+
+    Of ``FILE.py:NAME`` and ``module:NAME`` the name and what it refers to count, of an imported module all.
+
+    Raises:
+        DataError: If it cannot be read.
+    """
+    return _readable(path, lambda: _digest_of_code(path, name_in(called), *_stamp(path)))
+
+
+def _readable(path: Path, read: Callable[[], str]) -> str:
+    try:
+        return read()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}. Make it readable.") from error
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    found = path.stat()
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
+
+
+@cache
+def _digest(path: Path, *stamp: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@cache
+def _digest_of_code(path: Path, name: str, *stamp: int) -> str:
+    return digest_of_code(path, name)
+
+
+def data_files(experiment: Experiment, base: Path, parts: list[Choice]) -> dict[str, Path]:
+    """Return the files of data that an experiment names, by what they are called there.
+
+    Of a folder of arrays, and of what Python handed over, all files count; of a part the files that its options name.
+    """
+    e = experiment
+    named = [e.partition.file, None if e.server_data is None else e.server_data.file]
+    named += [value for part in parts for value in part.options.values() if isinstance(value, str) and "." in value]
+    found = {name: base / name for name in named if name is not None}
+    name = e.data.name
+    if name.endswith((".npy", FILE)):
+        folder = (base / name).parent
+        # What is named by its content is the same wherever it lies.
+        called = Path(folder.name) if registry.BY_CONTENT.search(name) else Path(name).parent
+        files = sorted({*folder.glob("*.npy"), folder / FILE, folder / NOTE})
+        found |= {(called / file.name).as_posix(): file for file in files}
+    elif name.endswith(DATA):
+        found[name] = base / name
+    return {name: path for name, path in found.items() if _is_file(path)}
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # no path at all, such as a long text
+        return False
+
+
+def code_files(name: str, base: Path) -> dict[str, Path]:
+    """Return the files of a user's ``FILE.py:NAME`` or ``module:NAME``: its own by that name, and by path from `base`
+    those of the modules of nobody's package that it imports, and that these import.
+
+    Its module is imported first: where others are found may be said there.
+    """
+    if name.rpartition(":")[0].endswith(".pkl"):  # the name has a digest
+        return {}
+    with suppress(ConfigError):  # that is told where the part is made
+        registry.load_users(name, base)
+    file = registry.code_file(name, base)
+    if file is None or not file.is_file():
+        return {}
+    where = name.rpartition(":")[0]
+    module = "" if where.endswith(".py") else where
+    others = {_key(path, base): path for path in imported_by(file, module, name_in(name)) if path != file}
+    return {name: file, **others}
+
+
+def _key(path: Path, base: Path) -> str:
+    return Path(os.path.relpath(path, base.resolve())).as_posix()
+
+
+def imported_by(file: Path, module: str = "", of: str = "") -> list[Path]:
+    """Return a file of code, and those of the modules of nobody's package that it needs, directly or not.
+
+    Args:
+        file: The file.
+        module: Its name as a module; "" where it is in no package.
+        of: A function or class of the file, whose imports count; "": all do.
+    """
+    found: dict[Path, None] = {}
+    waiting, first = [(file.resolve(), module)], file.resolve()
+    while waiting:
+        path, name = waiting.pop()
+        if path in found or not _is_own(path):
+            continue
+        found[path] = None
+        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        for wanted in _imports(path, of if path == first else "", *_stamp(path)) if path.suffix == ".py" else ():
+            if whole := _absolute(wanted, package):
+                waiting += _modules(whole, path.parent)
+    return sorted(found)
+
+
+def _is_own(path: Path) -> bool:
+    return not registry.is_installed(str(path)) and not path.is_relative_to(LIBRARY)
+
+
+@cache
+def _imports(path: Path, of: str, *stamp: int) -> tuple[str, ...]:
+    """Return what may be modules of what a file imports, relative ones with their dots; nothing where it is no code."""
+    try:
+        tree = ast.parse(path.read_bytes())
+        nodes = [*definition_of(tree, of).statements, *imports_for_effect(tree)] if of else [tree]
+    except (OSError, SyntaxError, ValueError):
+        return ()
+    found: dict[str, None] = {}
+    for node in (inner for each in nodes for inner in ast.walk(each)):
+        if isinstance(node, ast.Import):
+            found |= dict.fromkeys(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            start = "." * node.level + (node.module or "")
+            joint = "" if start.endswith(".") else "."
+            found |= dict.fromkeys([start, *(f"{start}{joint}{alias.name}" for alias in node.names)])
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            called = ast.unparse(node.func).rpartition(".")[2]
+            if called in ("import_module", "__import__") and isinstance(node.args[0].value, str):
+                found[node.args[0].value] = None
+    return tuple(found)
+
+
+def _absolute(wanted: str, package: str) -> str:
+    """Return the whole name of what is imported in a package; "" where it cannot be imported."""
+    name = wanted.lstrip(".")
+    up = len(wanted) - len(name) - 1
+    if up < 0:
+        return name
+    parents = package.split(".") if package else []
+    return ".".join([*parents[: len(parents) - up], *([name] if name else [])]) if up < len(parents) else ""
+
+
+def _modules(whole: str, beside: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the files, with their names, of a module and of the packages that it is in, as far as they are found."""
+    name = ""
+    places: list[str] = []
+    for step in whole.split("."):
+        name = f"{name}.{step}" if name else step
+        try:
+            spec = _top(step, beside) if name == step else PathFinder.find_spec(name, places)
+        except KeyError:  # a package without __init__.py in another one: Python asks modules that are not imported
+            places = [str(folder) for place in places if (folder := Path(place) / step).is_dir()]
+            continue
+        if spec is None:
+            return
+        places = list(spec.submodule_search_locations or ())
+        if spec.has_location and spec.origin:
+            path = Path(spec.origin).resolve()
+            if not _is_own(path):
+                return
+            yield path, name
+
+
+def module_files(name: str) -> set[Path]:
+    """Return the files of a module of one's own by its whole name, with those that it imports; none of others'."""
+    beside = Path.cwd()  # where Python does not find it
+    return {path for file, module in _modules(name, beside) for path in imported_by(file, module)}
+
+
+def _top(name: str, beside: Path) -> ModuleSpec | None:
+    """Return where a module is that is in no package: where Python finds it, or beside the one that imports it."""
+    try:
+        found = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        found = None
+    return found or PathFinder.find_spec(name, [str(beside)])
+
+
+# --- What makes a run this run: its options and the user's own code; and where in that code an error came from
+
+
+def identity(experiment: Experiment, seed: int, method: str, base: Path) -> dict[str, Any]:
+    """Return what makes a run this run: its method, seed, options, the user's own code and data.
+
+    Code that Python handed over is known by its name already, which has a digest.
+
+    Raises:
+        DataError: If a file cannot be read.
+    """
+    return {
+        "method": method,
+        "seed": seed,
+        "config": experiment.model_dump(mode="json"),
+        **file_digests(experiment, base),
+    }
+
+
+def file_digests(experiment: Experiment, base: Path) -> dict[str, dict[str, str] | None]:
+    """Return the digests of the user's own ``code`` and ``data`` in the experiment; of data None where there are none.
+
+    Of code what it means counts, see `fedreach._util.code`.
+
+    Raises:
+        DataError: If a file cannot be read.
+    """
+    code, data = users_code(experiment, base), data_files(experiment, base, _parts(experiment))
+    return {
+        "code": {name: code_digest(path, name) for name, path in code.items()},
+        "data": {name: digest(path) for name, path in data.items()} or None,
+    }
+
+
+def users_code(experiment: Experiment, base: Path) -> dict[str, Path]:
+    """Return the files of the user's own code in the experiment, by its name there; by path those that it imports."""
+    files: dict[str, Path] = {}
+    for choice in _parts(experiment):
+        if ":" in choice.name:
+            files |= code_files(choice.name, base)
+    return files
+
+
+def _parts(experiment: Experiment) -> list[Choice]:
+    """Return all that an experiment names, with what that is made of."""
+    said = [choice for kind in registry.KINDS if (choice := experiment.choice(kind)) is not None]
+    functions = experiment.model.output, experiment.local.schedule
+    said += [Choice(name=name) for name in functions if isinstance(name, str) and ":" in name]
+    return [choice for whole in [*said, *experiment.evaluation.metrics] for choice in with_nested(whole)]
+
+
+@contextmanager
+def locate_user_errors(experiment: Experiment, base: Path) -> Iterator[None]:
+    """Say of an exception that passed through the user's own code where in it that was.
+
+    Of an error that FedReach made of one, such as that of a client whose model failed, the place is said, too. Ctrl-C
+    passes: nobody can tell whether a part raised it.
+
+    Raises:
+        PartError: In place of such an exception, which is its cause.
+    """
+    try:
+        yield
+    except FedReachError as error:
+        place = None if isinstance(error, PartError) else _place(error.__cause__, experiment, base)
+        if place is not None:
+            error.args = (f"{str(error).rstrip('.')}. That was in {place}.", *error.args[1:])
+        raise
+    except (Exception, SystemExit) as error:
+        # A StopIteration that leaves a generator becomes a RuntimeError, and stays its cause.
+        for cause in (error, error.__cause__):
+            if (place := _place(cause, experiment, base)) is not None:
+                said = f": {cause}" if f"{cause}" else ""
+                raise PartError(f"{place}: {type(cause).__name__}{said}.") from error
+        raise
+
+
+def _place(error: BaseException | None, experiment: Experiment, base: Path) -> str | None:
+    """Return where in the user's own code an error came from; None where it came from elsewhere."""
+    if error is None or isinstance(error, FedReachError):
+        return None
+    files = {path.resolve() for path in users_code(experiment, base).values()}
+    packages = {path.parent for path in files if path.name == "__init__.py"}  # as of "sklearn.metrics:log_loss"
+    places = [
+        f"{Path(file).name}, line {line}, in {frame.f_code.co_name}"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if _is_users(frame, file := frame.f_code.co_filename)
+        or (path := Path(file).resolve()) in files
+        or packages & {*path.parents}
+    ]
+    return places[-1] if places else None
+
+
+def _is_users(frame: FrameType, file: str) -> bool:
+    """Say whether code is nobody's library: a file of one's own, a script, or what was typed in."""
+    module = frame.f_globals.get("__name__") or ""
+    if module.partition(".")[0] == "fedreach":
+        return False
+    return module == "__main__" if file.startswith("<") else not registry.is_installed(file)

@@ -1,0 +1,202 @@
+"""Going on where finished runs ended: to the same bits as runs of that length, or a reason why not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pydantic
+
+from fedreach._util.errors import ANOTHER_FOLDER, ConfigError, RunFolderError
+from fedreach._util.files import record_of_tensors
+from fedreach.experiment import components
+from fedreach.experiment.compare import compare
+from fedreach.experiment.components import identity, locate_user_errors
+from fedreach.experiment.options import with_trackers
+from fedreach.experiment.run import run
+from fedreach.experiment.schema import Experiment
+from fedreach.experiment.tune import forget_redone, set_aside
+from fedreach.experiment.workers import ComparisonCallback, ComparisonStatus, Executor, Job
+from fedreach.federation.round import refers_to_length
+from fedreach.runs.callbacks import Callback
+from fedreach.runs.folder import LAST, REFIT, SERVING, RunFolder
+from fedreach.runs.identity import finished, run_of
+from fedreach.runs.schema import CHECKPOINT, ComparisonRecord, Result, RunRecord, ServedLine, ServingRecord
+
+TOOK_THE_PLACE = "its last round was evaluated as the last, and found the best model: the one before it is gone"
+ON_FLOWER = "facts.json"  # what clients told there; the simulator has not the same
+
+
+def extend_run(
+    path: Path,
+    rounds: int,
+    *,
+    base: Path,
+    callbacks: Sequence[Callback] = (),
+    threads: int | None = None,
+    trackers: Sequence[str] = (),
+) -> Result:
+    """Go on with a run until it has so many rounds, and return how it then ended.
+
+    The folder is afterwards, but for timing, the same as that of one run of this length. The same call again goes on
+    where this one was interrupted.
+
+    Args:
+        path: The run folder.
+        rounds: In all.
+        base: Folder that paths in its experiment are relative to: that of its TOML file.
+        callbacks: Are told as it goes on.
+        threads: As in `fedreach.experiment.run.run`.
+        trackers: In place of those that the run had, by name; empty: the same.
+
+    Raises:
+        RunFolderError: If the folder holds no run, or one that cannot be gone on with: the message says why not.
+    """
+    folder = RunFolder(path)
+    experiment = with_trackers(_experiment(run_of(folder).config, path), trackers, base)
+    stored = _prepared([path], rounds, base)[path]
+    experiment = experiment.model_copy(update={"rounds": rounds})
+    result = run(
+        experiment, seed=stored.seed, folder=path, base=base, method=stored.method, threads=threads,
+        callbacks=callbacks,
+    )  # fmt: skip
+    assert result is not None  # there are no ranks
+    return result
+
+
+def extend_comparison(
+    out: Path,
+    rounds: int,
+    *,
+    base: Path,
+    anew: bool = False,
+    workers: int | None = None,
+    executor: Executor | None = None,
+    callbacks: Sequence[ComparisonCallback] = (),
+    trackers: Sequence[str] = (),
+) -> ComparisonStatus:
+    """Go on with all runs of a comparison until they have so many rounds, as `extend_run` does with one.
+
+    Args:
+        out: The comparison's folder.
+        anew: Whether runs that cannot be gone on with are moved aside, see `set_aside`, and made anew at this length.
+        trackers: As in `extend_run`.
+
+    The others are those of `fedreach.experiment.compare.compare`.
+
+    Raises:
+        RunFolderError: If one cannot be gone on with, and they are not to be made anew. Nothing is changed then.
+        ConfigError: If its number of seeds followed from results.
+    """
+    record = RunFolder(out).required(ComparisonRecord)
+    experiment = with_trackers(_experiment(record.config, out), trackers, base)
+    if experiment.plan.detect_points is not None:
+        raise ConfigError(
+            f"{out} has as many seeds as followed from its pilot after {experiment.rounds} rounds; after {rounds} "
+            f"others would follow. Compare with rounds = {rounds} in {ANOTHER_FOLDER}."
+        )
+    _check_longer(experiment.rounds, rounds, out)
+    if experiment.tune is not None and experiment.tune.rounds is None and rounds > experiment.rounds:
+        raise ConfigError(
+            f"{out} was tuned after {experiment.rounds} rounds, as [tune] does not say `rounds`; after {rounds} other "
+            f"settings may be the best. Compare with rounds = {rounds} in {ANOTHER_FOLDER}."
+        )
+    experiment = experiment.model_copy(update={"rounds": rounds})
+    runs = {out / place: (method, int(seed)) for method, of in record.runs.items() for seed, place in of.items()}
+    with RunFolder(out).locked():
+        there = [path for path in runs if (path / RunRecord.FILE).exists()]
+        refused = _prepared(there, rounds, base, anew=anew)
+        again = [Job(*runs[path], path, experiment, out) for path in (refused if anew else ())]
+        for job in again:
+            set_aside(job)
+    status = compare(experiment, out=out, base=base, workers=workers, executor=executor, callbacks=callbacks)
+    forget_redone(again, status)
+    return status
+
+
+def _prepared(paths: Sequence[Path], rounds: int, base: Path, *, anew: bool = False) -> dict[Path, RunRecord]:
+    """Have finished runs be unfinished ones of so many rounds; return those of the paths that are not.
+
+    Nothing is changed before all were looked at. A run that is interrupted here is still one that can be extended.
+
+    Raises:
+        RunFolderError: If one cannot be, unless it is to be made anew.
+    """
+    stored = {path: RunFolder(path).required(RunRecord) for path in paths}
+    reasons = {path: why for path, each in stored.items() if (why := why_not(path, each, rounds, base))}
+    if reasons and not anew:
+        several = len(paths) > 1
+        said = "\n  ".join(f"{path}: {why}." for path, why in reasons.items())
+        how = f"`fedreach run {paths[0]}/run.json --set rounds={rounds} --out OTHER` makes it anew at this length."
+        if several:
+            how = "With --anew these runs are made anew at this length, and the others gone on with."
+            said = f"{len(reasons)} of {len(paths)} runs cannot go on.\n  {said}\n"
+        raise RunFolderError(f"{said} {how}")
+    for path in stored:
+        if path not in reasons:
+            _open(path, stored[path], rounds)
+    return {path: stored[path] for path in (reasons if anew else stored)}
+
+
+def why_not(path: Path, stored: RunRecord, rounds: int, base: Path) -> str:
+    """Say why a run cannot be gone on with until it has so many rounds; empty where it can.
+
+    Raises:
+        RunFolderError: If it was made with other files than there are now, was altered, or is longer already.
+    """
+    folder, experiment = RunFolder(path), _experiment(stored.config, path)
+    before = experiment.rounds
+    _check_longer(before, rounds, path)
+    result = finished(folder, identity(experiment, stored.seed, stored.method, base))
+    if before == rounds:
+        return ""
+    if (path / ON_FLOWER).exists():
+        return "it was run on Flower, where its clients are"
+    with locate_user_errors(experiment, base):
+        federation = components.federation(experiment, stored.seed, base)
+    if why := next(filter(None, (refers_to_length(federation, n, m) for n, m in _pairs(before, rounds))), ""):
+        return why
+    checkpoint = folder.plain(CHECKPOINT)
+    if not checkpoint.exists():
+        return ""  # it has not begun
+    record = record_of_tensors(checkpoint)
+    done, every = record["round"], experiment.evaluation.every
+    if result is not None and done < before:
+        limit = "a budget" if experiment.budget.limits else "early stopping (evaluation.patience)"
+        return f"{limit} ended it after round {done} of {before}; a longer run would end there, too"
+    if record["gone"]:
+        return f"what clients kept between rounds ({', '.join(record['gone'])}) was let go of as it finished"
+    if done >= before and done % every and record["best_round"] == done:
+        return f"{TOOK_THE_PLACE}; evaluation.every = {every} does not divide {done}"
+    return ""
+
+
+def _pairs(before: int, rounds: int) -> tuple[tuple[int, int], ...]:
+    return (before, before + 1), (rounds, rounds + 1), (before, rounds)
+
+
+def _check_longer(before: int, rounds: int, path: Path) -> None:
+    if rounds < before:
+        raise RunFolderError(f"{path} has {before} rounds; --rounds must be at least as many, got {rounds}.")
+
+
+def _open(path: Path, stored: RunRecord, rounds: int) -> None:
+    """Have a run be an unfinished one of so many rounds; after each step it is a run that can be gone on with."""
+    if stored.config["rounds"] == rounds:
+        return
+    folder = RunFolder(path)
+    with folder.locked():
+        folder.remove(Result.FILE)
+        folder.remove(ServingRecord.FILE, ServedLine.FILE, SERVING, LAST, REFIT)
+        folder.write(replace(stored, config={**stored.config, "rounds": rounds}))
+
+
+def _experiment(config: Mapping[str, object], path: Path) -> Experiment:
+    try:
+        return Experiment.model_validate(config)
+    except pydantic.ValidationError as error:
+        raise RunFolderError(
+            f"{path} was not made by an experiment file or fedreach.compare ({error.error_count()} of its options are "
+            "others): only such runs can be extended."
+        ) from None

@@ -1,0 +1,178 @@
+"""Mistakes in an experiment in our words: where they stand, the rule, what arrived, the nearest right name."""
+
+import inspect
+import re
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pydantic
+from pydantic import BaseModel
+
+from fedreach._util.errors import nearest
+from fedreach.experiment.schema import Choice, Experiment, Method, OptimizerSection
+
+Path_ = tuple[str | int, ...]
+MOST_SHOWN = 300  # characters of a value, or of a key
+
+
+class Problem(NamedTuple):
+    """One mistake in an experiment."""
+
+    path: Path_
+    message: str
+
+
+def explained(
+    error: pydantic.ValidationError,
+    given: Any,
+    prefix: Path_ = (),
+    section: type[BaseModel] = Experiment,
+    known: Sequence[str] | None = None,
+    owner: str = "",
+) -> list[Problem]:
+    """Return what pydantic found.
+
+    Args:
+        error: The refusal.
+        given: What was refused.
+        prefix: Path of the table that was refused.
+        section: Model of that table.
+        known: Right names of its keys, where they are not the fields of `section`.
+        owner: Whose options they are, such as ``"model 'mlp'"``.
+    """
+    rules: dict[Path_, tuple[list[str], Any]] = {}
+    problems = []
+    for found in error.errors():
+        kind = found["type"]
+        loc = _keys_of(found["loc"], given, missing=kind == "missing")
+        path = (*prefix, *loc)
+        if kind == "extra_forbidden":
+            options = known if known is not None else _keys_at(section, loc[:-1])
+            what = f"{owner} has no such option." if owner else "unknown key."
+            problems.append(
+                Problem(path, what + (nearest(str(loc[-1]), options) if options else " It has no options."))
+            )
+        elif kind == "missing":
+            what = f"{owner} needs this option." if owner else "must be given; `fedreach list` shows what there is."
+            problems.append(Problem(path, what))
+        else:  # a union such as `int | list[int]` gives one refusal for each member
+            rules.setdefault(path, ([], found["input"]))[0].append(_rule(found["msg"]))
+    beneath = {place[:depth] for place in (*rules, *(each.path for each in problems)) for depth in range(len(place))}
+    for path, (said, got) in rules.items():
+        if path in beneath:  # of a union with a table, where something in the table is wrong
+            continue
+        problems.append(Problem(path, f"must be {' or '.join(said)}; got {shown(got)} ({type(got).__name__})."))
+    return problems
+
+
+def _rule(message: str) -> str:
+    """Return pydantic's rule as the end of "must be ..."."""
+    if found := re.search(r"instance of (\w+)", message):
+        choices: list[type[BaseModel]] = [Choice, *Choice.__subclasses__(), OptimizerSection]
+        choice = found[1] in {model.__name__ for model in choices}
+        return "a name, or a table with a `name`" if choice else "a table"
+    rule = re.sub(r"^((Input|List|Tuple|Dictionary) should (be )?|Value error, )", "", message)
+    rule = re.sub(r"^have at least (\d+) items?.*", r"a list of at least \1", rule)
+    rule = (
+        rule.replace("a valid dictionary", "a table")
+        .replace("a valid tuple", "a list")
+        .replace("a valid integer", "an integer")
+    )
+    return rule.replace("a valid ", "a ")
+
+
+def _keys_of(loc: Path_, given: Any, *, missing: bool) -> Path_:
+    """Return the keys of pydantic's path: it also names members of unions, such as ``list[int]``, which are left out.
+
+    Args:
+        loc: The path.
+        given: What it leads into.
+        missing: Whether its last step is a key that is not there.
+    """
+    keys: list[str | int] = []
+    for place, step in enumerate(loc, start=1):
+        if isinstance(given, Mapping):
+            there = step in given
+        else:
+            there = isinstance(given, list | tuple) and isinstance(step, int) and step < len(given)
+        if there:
+            given = given[step]
+        if there or (missing and place == len(loc)):
+            keys.append(step)
+    return tuple(keys)
+
+
+def _keys_at(section: type[BaseModel], path: Sequence[str | int]) -> list[str]:
+    model: Any = section
+    for step in path:
+        if model is dict:
+            model = Method
+            continue
+        annotation = model.model_fields[step].annotation
+        options = [annotation, *typing.get_args(annotation)]
+        classes = [a for a in options if inspect.isclass(a) and issubclass(a, BaseModel)]
+        model = dict if typing.get_origin(annotation) is dict else classes[0]
+    return list(model.model_fields)
+
+
+def listed(problems: Iterable[Problem], source: Path | None, text: str, overridden: Sequence[Path_]) -> str:
+    """Return one line for each mistake, in the order of the file; those that came by --set stand last.
+
+    `source` is None where the user has no file, as then the default is taken.
+    """
+    lines = []
+    has_lines = source is not None and source.suffix != ".json"
+    for path, message in dict.fromkeys(problems):
+        number = None if _came_from(path, overridden) else _line(text, path) if has_lines else 0
+        where = "--set " if number is None else f"{source.name}:{number}: " if source is not None and number else ""
+        lines.append((number is None, number or 0, f"{where}{_key(path) or 'file'}: {message}"))
+    count = "1 mistake" if len(lines) == 1 else f"{len(lines)} mistakes"
+    place = "" if source is None else f" in {source.name}"
+    return f"{count}{place}:\n  " + "\n  ".join(line for _, _, line in sorted(lines))
+
+
+def shown(value: object) -> str:
+    """Return a value as it is shown in a message, of which it is not to be the most part."""
+    text = repr(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 1]}…"
+
+
+def _key(path: Path_) -> str:
+    """Return a path as people write it: ``methods.x.weighting.parts[1].temperature``."""
+    key = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
+    return key if len(key) <= MOST_SHOWN else f"{key[: MOST_SHOWN - 1]}…"
+
+
+def _came_from(path: Path_, overridden: Sequence[Path_]) -> bool:
+    """Say whether a --set wrote this key, a table above it, or the name whose options are wrong."""
+    return any(path[: len(o)] == o or (o[:-1] == path and o[-1] != "name") for o in overridden)
+
+
+def _line(text: str, path: Path_) -> int:
+    """Return the line of a key, or of the closest table above it; 0 where the file has neither."""
+    steps = [str(step) for step in path]
+    table: list[str] = []
+    last: dict[tuple[str, ...], int] = {}  # index of the element of each [[list of tables]] that began last
+    best = found = 0
+    for number, line in enumerate(text.splitlines(), start=1):
+        header = re.match(r"\s*\[\[?([^\]]+)\]", line)
+        key = re.match(r"\s*([A-Za-z0-9_.\"' -]+?)\s*=", line)
+        if header:
+            whole = [part.strip().strip("\"'") for part in header[1].split(".")]
+            table = []
+            for depth, part in enumerate(whole, start=1):
+                table.append(part)
+                if depth == len(whole) and line.lstrip().startswith("[["):
+                    last[tuple(table)] = last.get(tuple(table), -1) + 1
+                if tuple(table) in last:
+                    table.append(str(last[tuple(table)]))
+            full = table
+        elif key:
+            full = table + [part.strip().strip("\"'") for part in key[1].split(".")]
+        else:
+            continue
+        if full == steps[: len(full)] and len(full) > best:
+            best, found = len(full), number
+    return found

@@ -1,0 +1,424 @@
+"""Names and identity of what Python hands over."""
+
+from __future__ import annotations
+
+import dis
+import functools
+import hashlib
+import inspect
+import io
+import linecache
+import os
+import re
+import sys
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from importlib.machinery import PathFinder
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, ClassVar
+
+import cloudpickle
+import numpy as np
+import torch
+from torch import nn
+
+from fedreach._util import registry
+from fedreach._util.code import AT_RUN_TIME, READS_ITSELF, digest_of_code
+from fedreach._util.errors import ConfigError
+from fedreach._util.registry import Instance
+from fedreach.engines.models.state import ModuleInstance, TensorHook, copied, redraw, register_hooks, tensor_hooks
+from fedreach.experiment.components import imported_by, module_files
+
+# --- What a live function, class or object means, as a digest: its own code and values, and all that it refers to
+# A function of a script or notebook has no file of its own. It is known by its instructions, its defaults and closure,
+# and the functions, classes and values that it refers to, as they are now. So lines that are added elsewhere, comments
+# and docstrings change nothing, nor does the order in which the cells of a notebook were run.
+
+TRACKER_ID = re.compile("[0-9a-f]{32}")  # cloudpickle's number of a class, another one in each process
+EXPLAINING = ("__doc__", "__firstlineno__")  # what a class body says of itself that changes nothing
+
+
+def meaning_of(thing: Any) -> tuple[str, str]:
+    """Return the digest of what a thing means, and why whole files count for it; "" where they do not.
+
+    The modules of one's own that it refers to count as files, with what they import.
+
+    Raises:
+        Exception: Whatever pickling it raises.
+
+    Example:
+        >>> def twice(x): return 2 * x
+        >>> def thrice(x): return 3 * x
+        >>> meaning_of(twice) == meaning_of(thrice)
+        False
+    """
+    content = io.BytesIO()
+    pickler = _MeaningPickler(content)
+    pickler.dump(thing)
+    digest = hashlib.sha256(content.getvalue())
+    for path in sorted(pickler.own_modules(), key=lambda path: path.as_posix()):
+        digest.update(path.name.encode() + digest_of_code(path).encode())
+    for text in pickler.whole_files():
+        digest.update(text)
+    return digest.hexdigest()[: registry.SHORT], min(pickler.reasons, default="")
+
+
+def tensor_reduced(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Return a tensor as an array: torch's own way writes addresses of this process."""
+    return _tensor, (tensor.detach().cpu().numpy(),)
+
+
+def parameter_reduced(parameter: nn.Parameter) -> tuple[Any, ...]:
+    """Return a parameter as an array, likewise, with the hooks on its gradient, which torch's own way drops."""
+    hooks = tensor_hooks(parameter)
+    return _parameter, (parameter.detach().cpu().numpy(), parameter.requires_grad, *([hooks] if hooks else []))
+
+
+def missing_reduced(missing: Any) -> str:
+    """Return the name of what a field of a dataclass has for a default that it lacks, which is one object."""
+    return "MISSING"
+
+
+def _tensor(array: Any) -> torch.Tensor:
+    return torch.from_numpy(array.copy())
+
+
+def _parameter(array: Any, requires_grad: bool, hooks: Sequence[TensorHook] = ()) -> nn.Parameter:
+    parameter = nn.Parameter(torch.from_numpy(array.copy()), requires_grad)
+    register_hooks(parameter, hooks)
+    return parameter
+
+
+class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it is not typed
+    """Pickles as cloudpickle does, tensors as arrays."""
+
+    dispatch_table: ClassVar = ChainMap(
+        {torch.Tensor: tensor_reduced, nn.Parameter: parameter_reduced, type(MISSING): missing_reduced},
+        cloudpickle.Pickler.dispatch_table,
+    )
+
+
+class _MeaningPickler(Pickler):
+    """Writes what is to be digested, and never read: code as its instructions, texts as numbers.
+
+    Texts are numbers, as a pickle writes equal texts otherwise where they are one object.
+    """
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, protocol=5)
+        self.words: set[str] = set()
+        self.imports: set[str] = set()
+        self.reasons: set[str] = set()
+        self.files: set[str] = set()  # of code that only its whole file tells of
+
+    def persistent_id(self, obj: Any) -> int | None:
+        if type(obj) is bytes:
+            return _number(b"bytes " + obj)
+        if type(obj) is not str:
+            return None
+        if TRACKER_ID.fullmatch(obj) and obj in cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS.values():
+            return 0
+        self.words.add(obj)
+        return _number(obj.encode("utf-8", "surrogatepass"))
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, CodeType):
+            return str, ("".join(self._written(obj)),)
+        reduced = super().reducer_override(obj)
+        if not isinstance(reduced, tuple) or len(reduced) < 6:  # by its name, where others find it
+            return reduced
+        make, arguments, (state, slots), *rest = reduced
+        if isinstance(obj, FunctionType):  # without the file that it is in, and its docstring
+            arguments = arguments[0], {}, *arguments[2:]
+            slots = {key: value for key, value in slots.items() if key not in EXPLAINING}
+        else:
+            state = {key: value for key, value in state.items() if key not in EXPLAINING}
+        return make, arguments, (state, slots), *rest
+
+    def _written(self, code: CodeType) -> Iterator[str]:
+        counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
+        yield f"{code.co_name} {counts} {code.co_varnames} {code.co_freevars} {code.co_cellvars} "
+        yield code.co_exceptiontable.hex()
+        before, module = None, ""
+        for step in dis.get_instructions(code):
+            if step.opname == "EXTENDED_ARG":
+                continue
+            if before is not None and not (step.opname == "STORE_NAME" and step.argval in EXPLAINING):
+                yield f"\n{before.opname} {''.join(self._argument(before.argval))}"
+            self._note(code, step, module)
+            module = step.argval if step.opname == "IMPORT_NAME" else module
+            before = None if step.opname == "STORE_NAME" and step.argval in EXPLAINING else step
+        if before is not None:
+            yield f"\n{before.opname} {''.join(self._argument(before.argval))}"
+
+    def _argument(self, value: Any) -> Iterator[str]:
+        if isinstance(value, CodeType):
+            yield from self._written(value)
+        elif isinstance(value, frozenset):
+            yield f"{{{', '.join(sorted(''.join(self._argument(each)) for each in value))}}}"
+        else:
+            yield repr(value)
+
+    def _note(self, code: CodeType, step: dis.Instruction, module: str) -> None:
+        """Note what an instruction imports, and whether it makes the whole file count."""
+        name = step.argval if isinstance(step.argval, str) else ""
+        if step.opname == "IMPORT_NAME":
+            self.imports.add(name)
+        elif step.opname == "IMPORT_FROM":
+            self.imports.add(f"{module}.{name}")
+        elif step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and name in AT_RUN_TIME:
+            self._whole(code, f"it uses {name}")
+        elif step.opname.startswith("LOAD_") and name == "import_module":
+            self.imports |= {each for each in code.co_consts if isinstance(each, str)}
+        if step.opname != "LOAD_CONST" and name and READS_ITSELF.fullmatch(name.encode()):
+            self._whole(code, "it may read its own text")
+
+    def _whole(self, code: CodeType, because: str) -> None:
+        self.files.add(code.co_filename)
+        self.reasons.add(because)
+
+    def own_modules(self) -> set[Path]:
+        """Return the files of one's own modules that the thing refers to or imports, and of those that these import."""
+        found: set[Path] = set()
+        for name in self.words & sys.modules.keys() - {"__main__"}:
+            file = getattr(sys.modules[name], "__file__", None)
+            if file is not None and name.partition(".")[0] != "fedreach" and not registry.is_installed(file):
+                found |= {*imported_by(Path(file), name)}
+        for name in self.imports:
+            found |= module_files(name)
+        for file in self.files:
+            if Path(file).is_file():
+                found |= {*imported_by(Path(file))}
+        return found
+
+    def whole_files(self) -> list[bytes]:
+        """Return the texts of cells of a notebook that count whole; files are among the own modules."""
+        return sorted("".join(linecache.getlines(file)).encode() for file in self.files if not Path(file).is_file())
+
+
+def _number(content: bytes) -> int:
+    return int.from_bytes(hashlib.sha256(content).digest()[:16], "big")
+
+
+# -------------------- What Python hands over becomes what an experiment file says: names, with options
+# What has a name is called by it: FedReach's own by their short names, functions and classes of modules
+# ``module:NAME``.
+# What has none, such as a lambda or a class of a notebook, is stored by what it means (``parts/NAME-DIGEST.pkl``, see
+# `fedreach.experiment.naming`), so that other processes, and the same program run again, find the same thing.
+
+
+@dataclass(eq=False)
+class Shelf:
+    """Where things without names are kept, from when they are first named until they are written."""
+
+    folder: Path
+    base: Path | None = None  # that names are relative to; None: the current folder
+    waiting: dict[Path, bytes] = field(default_factory=dict)
+
+    def name_of(self, thing: Any, called: str) -> str:
+        """Return a name by which other processes find a thing.
+
+        Raises:
+            ConfigError: If it cannot be handed to another process.
+        """
+        content = pickled(thing, called)
+        with _by_value(thing):
+            digest, because = meaning_of(thing)
+        word = re.sub(r"\W+", "", called) or "thing"
+        path = (self.folder / f"{word}-{digest}.pkl").resolve()
+        self.waiting[path] = content
+        registry.KEPT[path] = thing
+        if because:
+            registry.KNOWN_BY_FILE[path.name] = because
+        return f"{Path(os.path.relpath(path, self.base)).as_posix()}:{word}"
+
+    def write(self) -> None:
+        """Write what is not there yet."""
+        for path, content in self.waiting.items():
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                new = path.with_suffix(f".{os.getpid()}")
+                new.write_bytes(content)
+                new.replace(path)
+        self.waiting.clear()
+
+
+def said(kind: str, value: Any, shelf: Shelf) -> Any:
+    """Return what an experiment file says in place of a part: a name, or a table with a name.
+
+    Args:
+        kind: A key of `fedreach._util.registry.KINDS`.
+        value: A name, a table with a name, a class, a function, a part that was made; anything else is left to the
+            check of the experiment.
+        shelf: Keeps what has no name.
+
+    Example:
+        >>> from fedreach.federation.selection.losses import PowerOfChoice
+        >>> said("selection", PowerOfChoice(candidates=7), Shelf(Path("parts")))
+        {'name': 'power_of_choice', 'candidates': 7}
+    """
+    if isinstance(value, Mapping):
+        if isinstance(module := value.get("name"), nn.Module):
+            value = {**value, "name": _module_said(module, value.get("keep_weights") is True, shelf)}
+        if kind == "model" and callable(value.get("output")):
+            value = {**value, "output": function_said(value["output"], shelf)}
+        table = {str(key): plain(inner) for key, inner in value.items() if key not in ("name", "inner", "parts")}
+        if "name" in value:
+            named = said(kind, value["name"], shelf)
+            table = {**(named if isinstance(named, dict) else {"name": named}), **table}
+        if "inner" in value:
+            table["inner"] = said(kind, value["inner"], shelf)
+        if isinstance(value.get("parts"), Sequence):
+            table["parts"] = [said(kind, part, shelf) for part in value["parts"]]
+        return table
+    if isinstance(value, type) or _is_function(value):
+        return _thing_said(kind, value, shelf)
+    if kind == "augmentation" and callable(value) and not hasattr(value, "augment"):  # a transform of torchvision
+        return function_said(value, shelf)
+    if isinstance(value, nn.Module):
+        return _module_said(value, False, shelf)
+    if value is None or isinstance(value, str | bytes | bool | int | float | Sequence | np.generic):
+        return plain(value)
+    if not registry.KINDS[kind].protocol and callable(value):  # an object that makes one
+        return shelf.name_of(value, type(value).__name__)
+    return _part_said(kind, value, shelf)
+
+
+def _is_function(value: Any) -> bool:
+    return inspect.isroutine(value) or isinstance(value, functools.partial)
+
+
+def _module_said(module: nn.Module, keep_weights: bool, shelf: Shelf) -> str:
+    """Return the name of a module; where its weights will be drawn anew those that it has are no part of it."""
+    if not keep_weights:
+        module = copied(module)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            redraw(module)
+    return shelf.name_of(ModuleInstance(module), type(module).__name__)
+
+
+def function_said(function: Callable[..., Any], shelf: Shelf) -> str:
+    """Return the name of a function that is no part, such as ``module:NAME``."""
+    called = getattr(function, "__qualname__", "") or type(function).__name__
+    if importable(function):
+        return f"{function.__module__}:{called}"
+    return shelf.name_of(function, called.rpartition(".")[2].strip("<>"))
+
+
+def _thing_said(kind: str, thing: Callable[..., Any], shelf: Shelf) -> str:
+    table = registry.table(kind)
+    if getattr(thing, "__module__", "").startswith("fedreach."):
+        for name in table:
+            if table[name] is thing:
+                return name
+    return function_said(thing, shelf)
+
+
+def _part_said(kind: str, part: Any, shelf: Shelf) -> Any:
+    """Return a part that was made, by its class and options where others find the class and these say all of it."""
+    cls = type(part)
+    if is_dataclass(part) and "__eq__" in vars(cls) and importable(cls):
+        options: dict[str, Any] = {}
+        for each in fields(part):
+            value = getattr(part, each.name)
+            if each.init and not _is_default(value, each):
+                options[each.name] = value
+        nested = {key: said(kind, options.pop(key), shelf) for key in ("inner",) if key in options}
+        if isinstance(options.get("parts"), list | tuple):
+            nested["parts"] = [said(kind, each, shelf) for each in options.pop("parts")]
+        if all(map(_is_plain, options.values())):
+            name = _thing_said(kind, cls, shelf)
+            table = {"name": name, **{key: plain(value) for key, value in options.items()}, **nested}
+            return table if len(table) > 1 else name
+    return shelf.name_of(Instance(part), cls.__name__)
+
+
+def _is_default(value: Any, each: Any) -> bool:
+    default = each.default if each.default_factory is MISSING else each.default_factory()
+    return type(value) is type(default) and bool(value == default)
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(inner) for key, inner in value.items())
+    return isinstance(value, bool | int | float | str | np.bool_ | np.integer | np.floating)
+
+
+def plain(value: Any) -> Any:
+    """Return a value as TOML has it: lists for tuples and arrays, Python's numbers for numpy's, text for paths."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, list | tuple | range):
+        return [plain(inner) for inner in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def importable(thing: Any) -> bool:
+    """Say whether a fresh process finds a function or class by its module and name."""
+    name, module = getattr(thing, "__qualname__", ""), getattr(thing, "__module__", None) or ""
+    loaded = sys.modules.get(module)
+    if module == "__main__" or loaded is None or getattr(loaded, name, None) is not thing:
+        return False
+    return _found_anew(module, loaded)
+
+
+def _found_anew(module: str, loaded: ModuleType) -> bool:
+    places, whole = None, ""
+    for step in module.split("."):
+        whole = f"{whole}.{step}".lstrip(".")
+        spec = PathFinder.find_spec(whole, places)
+        if spec is None:
+            return False
+        places = spec.submodule_search_locations
+    return spec is not None and spec.origin == getattr(loaded, "__file__", None)
+
+
+def pickled(thing: Any, called: str) -> bytes:
+    """Return a thing as bytes that another process makes the same of; the same program gives the same bytes.
+
+    Raises:
+        ConfigError: If it holds something that cannot leave this process.
+    """
+    content = io.BytesIO()
+    try:
+        with _by_value(thing):
+            Pickler(content, protocol=5).dump(thing)
+    except Exception as error:  # pickle raises whatever the thing's own methods do
+        raise ConfigError(
+            f"{called} cannot be handed to other processes: {type(error).__name__}: {error}. Define it in a module of "
+            "its own, without open files, generators or locks."
+        ) from error
+    return content.getvalue()
+
+
+@contextmanager
+def _by_value(thing: Any) -> Iterator[None]:
+    """Have a thing pickled whole whose module a fresh process would not find."""
+    modules = list(_only_here(thing))
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _only_here(thing: Any) -> Iterator[ModuleType]:
+    """Yield the modules of a thing that a fresh process would not find, as a test's or that of a ``FILE.py``."""
+    inner = thing.part if isinstance(thing, Instance) else thing.module if isinstance(thing, ModuleInstance) else thing
+    kinds = {getattr(inner, "__module__", None), type(inner).__module__}
+    if isinstance(inner, nn.Module):
+        kinds |= {type(layer).__module__ for layer in inner.modules()}
+    for name in sorted({str(kind) for kind in kinds} - {"None", "__main__", "builtins"}):
+        loaded = sys.modules.get(name)
+        if loaded is not None and hasattr(loaded, "__file__") and not _found_anew(name, loaded):
+            yield loaded

@@ -1,0 +1,191 @@
+"""Options of components and trackers."""
+
+import inspect
+import typing
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import pydantic
+from pydantic import BaseModel, ConfigDict
+
+from fedreach._util import registry
+from fedreach._util.errors import ConfigError, DataError
+from fedreach._util.streams import generator
+from fedreach.experiment import components
+from fedreach.experiment.components import DATA, seen_from
+from fedreach.experiment.messages import Path_, Problem, explained, listed
+from fedreach.experiment.schema import (
+    Choice,
+    Data,
+    Experiment,
+    ModelSection,
+    PartitionSection,
+    RadioSection,
+    ShiftSection,
+)
+from fedreach.federation.traits import lacking
+
+# --- Options of named things (a partition, a policy, ...), checked against the signature of what the name stands for
+
+OWN_KEYS: Mapping[str, type[Choice]] = {
+    "data": Data,
+    "partition": PartitionSection,
+    "model": ModelSection,
+    "radio": RadioSection,
+    "shift": ShiftSection,
+}
+
+INHERIT: Mapping[str, str] = {
+    "selection": " Inherit from fedreach.federation.selection.base.Policy to have all but `select`.",
+    "tracker": " Inherit from fedreach.Callback to have all that you leave out.",
+}
+"""Kinds whose methods need not all be written."""
+
+
+def check_choice(kind: str, path: Path_, choice: Mapping[str, Any], base: Path) -> list[Problem]:
+    """Return what is wrong with the name or the options of one named thing."""
+    own = OWN_KEYS.get(kind, Choice)
+    name = choice.get("name", own.model_fields["name"].default)
+    if not isinstance(name, str) or (kind == "partition" and choice.get("file") is not None):
+        return []  # said by the section itself; or nothing is drawn
+    if kind == "data" and name.endswith(DATA):
+        return []  # its options are checked as it is read
+    try:
+        target = registry.find(kind, name, base)
+        given = registry.given(kind, name, target)
+    except ConfigError as error:
+        return [Problem((*path, "name"), str(error))]
+    options = {key: value for key, value in choice.items() if key not in own.model_fields}
+    row = registry.KINDS[kind]
+    problems = _check_nested(kind, path, options, base) if row.protocol else []
+    model = options_model(target, given)
+    if model is not None:
+        try:
+            model.model_validate(options)
+        except pydantic.ValidationError as error:
+            known = [*model.model_fields, *own.model_fields]
+            problems += explained(error, options, path, known=known, owner=f"{kind} {name!r}")
+    if problems:
+        return problems
+    if kind == "partition" and ":" not in name and name != "natural":
+        return [Problem(path, message) for message in _out_of_range(target, options)]
+    if row.protocol and registry.wrapper(kind, target) is None:
+        named = Choice.model_validate({"name": name, **options})  # without keys of the section, told of elsewhere
+        return [Problem(path, message) for message in _broken_contract(kind, named, base)]
+    return []
+
+
+def _check_nested(kind: str, path: Path_, options: Mapping[str, Any], base: Path) -> list[Problem]:
+    """Return what is wrong with the parts that a part is made of."""
+    problems = []
+    listed = options.get("parts")
+    if listed is not None and not isinstance(listed, list):
+        problems.append(Problem((*path, "parts"), f"must be a list of names or tables with a `name`; got {listed!r}."))
+    for where, said in components.nested(options):
+        choice = {"name": said} if isinstance(said, str) else said
+        if isinstance(choice, dict) and isinstance(choice.get("name"), str):
+            problems += check_choice(kind, (*path, *where), choice, base)
+        else:
+            rule = f"must be a name, or a table with a `name`; got {said!r} ({type(said).__name__})."
+            problems.append(Problem((*path, *where), rule))
+    return problems
+
+
+def _out_of_range(partitioner: Callable[..., Any], options: Mapping[str, Any]) -> list[str]:
+    """Try the options on a few labels, where a range is refused as ConfigError; that they are few does not matter."""
+    try:
+        partitioner(np.repeat(np.arange(10), 20), 2, generator(0, "partition"), **options)
+    except ConfigError as error:
+        return [str(error)]
+    except DataError:
+        pass
+    return []
+
+
+def _broken_contract(kind: str, choice: Choice, base: Path) -> list[str]:
+    """Make the part and say what it lacks, or why it cannot be made."""
+    try:
+        part = components.make(kind, choice, base)
+    except ConfigError as error:
+        return [str(error)]
+    except Exception as error:
+        return [f"{choice.name!r} cannot be made: {type(error).__name__}: {error}."]
+    return [f"{choice.name!r} {rule}{INHERIT.get(kind, '')}" for rule in lacking(kind, part)]
+
+
+def options_model(target: Callable[..., Any], given: Collection[str]) -> type[BaseModel] | None:
+    """Return a model of the options that a callable takes by its annotations, without the `given`; None: anything.
+
+    Example:
+        >>> def pick(view, k, rng, patience: float = 1.0): ...
+        >>> list(options_model(pick, ("view", "k", "rng")).model_fields)
+        ['patience']
+    """
+    lasting = inspect.isclass(target) or inspect.isroutine(target)  # an object that is called may have no hash
+    return (_options_model if lasting else _options_model.__wrapped__)(target, tuple(given))
+
+
+@lru_cache(maxsize=256)  # a study checks the same few parts in each of its experiments
+def _options_model(target: Callable[..., Any], given: tuple[str, ...]) -> type[BaseModel] | None:
+    parameters = inspect.signature(target).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return None
+    hints = components.hints(target)
+    fields: dict[str, Any] = {}
+    for parameter in parameters:
+        if parameter.name in given or parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
+            continue
+        hint = hints.get(parameter.name, Any)
+        hint = hint if _is_plain(hint) else Any
+        if components.is_tuple(hint):
+            hint = Annotated[hint, pydantic.BeforeValidator(_tuple_for_list)]
+        fields[parameter.name] = (hint, ... if parameter.default is parameter.empty else parameter.default)
+    return pydantic.create_model("Options", __config__=ConfigDict(extra="forbid", strict=True), **fields)
+
+
+def _tuple_for_list(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _is_plain(hint: Any) -> bool:
+    """Say whether a type can stand in a TOML file; others are left to the callable itself."""
+    if hint in (int, float, str, bool, type(None)):
+        return True
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return True
+    return origin is not None and all(_is_plain(a) for a in arguments if a is not Ellipsis)
+
+
+# --- Who else is told of a run: made from what an experiment says, or from names that stand in its place
+
+KEY = ("run", "trackers")
+
+
+def trackers_of(experiment: Experiment, base: Path) -> list[tuple[str, Any]]:
+    """Return the trackers of an experiment, each with its name there.
+
+    Raises:
+        ConfigError: If there is no such tracker, or its package is not installed.
+    """
+    return [(choice.name, components.make("tracker", choice, base)) for choice in experiment.run.trackers]
+
+
+def with_trackers(experiment: Experiment, names: Sequence[str], base: Path) -> Experiment:
+    """Return an experiment with these trackers, which are checked, in place of its own; without names, its own are.
+
+    Raises:
+        ConfigError: If one cannot be had.
+    """
+    choices = [Choice(name=seen_from(base, KEY, name)) for name in names] or experiment.run.trackers
+    problems = [
+        problem
+        for i, choice in enumerate(choices)
+        for problem in check_choice("tracker", (*KEY, i), choice.model_dump(), base)
+    ]
+    if problems:
+        raise ConfigError(listed(problems, Path("--track" if names else "run.json"), "", ()))
+    return experiment.model_copy(update={"run": experiment.run.model_copy(update={"trackers": choices})})

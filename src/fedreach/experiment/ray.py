@@ -1,0 +1,262 @@
+"""Workers on a Ray cluster: each is an actor that holds a worker process of its node and passes on what it says."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.metadata
+import importlib.util
+import logging
+import os
+import queue
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedreach._util.errors import ConfigError
+from fedreach._util.processes import cores
+from fedreach.experiment.schema import EngineSection
+from fedreach.experiment.workers import LOG, Message, Process, tidy_log
+
+TOKEN = ".shared"  # lies in the folder of the comparison while it runs
+CONNECT_SECONDS = 5.0
+OBJECT_STORE_BYTES = 100_000_000  # results go through files, so that Ray needs next to nothing
+SETTINGS = {  # of Ray, where the user has none
+    "RAY_USAGE_STATS_ENABLED": "0",  # Ray tells its makers of its use unless it is told not to
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # no warning of what a later Ray will do
+    "RAY_CLIENT_RECONNECT_GRACE_PERIOD": "1",  # seconds that runs go on for a command at ray:// that was killed
+}
+
+
+class Site(NamedTuple):
+    """What a worker must find on its node."""
+
+    out: Path  # of the comparison
+    token: str  # content of the file TOKEN in it
+    versions: Mapping[str, str]  # that decide on numbers
+    folder: Path  # where the command was given
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class OnRay:
+    """A Ray cluster whose nodes all see the folder of the comparison.
+
+    A worker takes ``engine.threads`` CPUs (or one), and one GPU where ``engine.device`` is cuda. A job whose process
+    or node dies goes on from its checkpoint on any node, at most `tries` times in all.
+
+    Args:
+        address: ``"auto"``, ``"HOST:PORT"`` or ``"ray://HOST:PORT"``; None starts Ray on this machine.
+
+    Raises:
+        ConfigError: If Ray is not installed.
+    """
+
+    address: str | None = None
+    tries: int = 3
+
+    def __post_init__(self) -> None:
+        if importlib.util.find_spec("ray") is None:
+            raise ConfigError("--executor ray needs Ray, which is not installed. Run: pip install 'fedreach[ray]'")
+
+    @contextlib.contextmanager
+    def pool(self, engine: EngineSection, out: Path, jobs: int, workers: int | None) -> Iterator[list[RayWorker]]:
+        cpus, gpus = engine.threads or 1, int(engine.device.startswith("cuda"))
+        if engine.device.startswith("cuda:"):
+            raise ConfigError(
+                f"With --executor ray each run has a GPU of its own, which it sees as 'cuda'; got engine.device = "
+                f"{engine.device!r}. Use --device cuda."
+            )
+        out = out.absolute()
+        with tidy_log(out), self._ray(max(cores(), cpus * (workers or 1))) as ray, _token(out) as token:
+            nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+            most = places(nodes, cpus, gpus)
+            if not most:
+                raise ConfigError(
+                    f"A run takes {cpus} CPU{'s' * (cpus > 1)} (engine.threads){' and a GPU' if gpus else ''}, and no "
+                    f"node of the Ray cluster has that: its {len(nodes)} nodes have "
+                    f"{'; '.join(sorted(map(_resources, nodes)))}. Lower engine.threads, use --device cpu, or start a "
+                    "larger node first."
+                )
+            handed_on = {key: os.environ[key] for key in ("FEDREACH_DATA",) if key in os.environ}
+            site = Site(out, token, versions(), Path.cwd(), handed_on)
+            # Messages are waited for in one thread of the actor while jobs come in by another.
+            hosts = ray.remote(_Host).options(num_cpus=cpus, num_gpus=gpus, max_concurrency=2)
+            yield [RayWorker(ray, hosts, site, cpus) for _ in range(min(workers or most, jobs))]
+
+    @contextlib.contextmanager
+    def _ray(self, cpus: int) -> Iterator[Any]:
+        """Start Ray, or join a cluster, and leave it in the end; nothing of that prints."""
+        for name, value in SETTINGS.items():
+            os.environ.setdefault(name, value)
+        ray: Any = importlib.import_module("ray")
+        options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+        if self.address is None:
+            local = {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
+            ray.init("local", **options, **local)
+        else:
+            check_reachable(self.address)
+            try:
+                ray.init(self.address, **options)
+            except (ConnectionError, RuntimeError, ValueError) as error:
+                raise ConfigError(f"The Ray cluster at {self.address!r} cannot be joined: {error}") from error
+        try:
+            yield ray
+        finally:
+            ray.shutdown()
+
+
+class RayWorker:
+    """One worker; see `fedreach.experiment.workers.Worker`."""
+
+    def __init__(self, ray: Any, hosts: Any, site: Site, threads: int) -> None:
+        self.ray, self.hosts, self.site, self.threads = ray, hosts, site, threads
+        self.host: Any = None
+        self.ready = False
+        self.thread: threading.Thread
+
+    def start(self, on_message: Callable[[Message], None]) -> None:
+        """Ask for a host; it says that it is ready when the cluster has a place for it."""
+        self.ready = False
+        self.host = self.hosts.remote(self.site, self.threads)
+        self.thread = threading.Thread(target=self._listen, args=(self.host, on_message), daemon=True)
+        self.thread.start()
+
+    def _listen(self, host: Any, on_message: Callable[[Message], None]) -> None:
+        try:
+            while True:
+                for message in self.ray.get(host.news.remote()):
+                    self.ready |= "ready" in message
+                    if "died" in message:
+                        self.ray.kill(host)  # its place is free then
+                    on_message(message)
+                    if "died" in message:
+                        return
+        except self.ray.exceptions.RayError:
+            on_message({"died": "Ray lost its worker or its node"})
+
+    def send(self, job: Message) -> None:
+        places = {key: str(Path(job[key]).absolute()) for key in ("folder", "twin") if job[key] is not None}
+        self.host.send.remote({**job, **places})
+
+    def end(self) -> None:
+        if self.ready:
+            self.host.end.remote()
+        elif self.host is not None:
+            self.ray.kill(self.host)  # it still waits for a place
+
+    def wait(self) -> None:
+        if self.host is not None:
+            self.thread.join(timeout=30)
+            self.ray.kill(self.host)
+            self.thread.join(timeout=5)  # no thread may be inside Ray when that is shut down
+
+
+class _Host:
+    """Runs on a node of the cluster: a worker process, and what it said since last asked."""
+
+    def __init__(self, site: Site, threads: int) -> None:
+        self.messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        reason = unfit(site)
+        if reason is not None:
+            self.messages.put({"refused": reason})
+        else:
+            folder = site.folder if site.folder.is_dir() else None
+            self.process = Process(site.out / LOG, threads, site.environment, folder)
+            self.process.start(self.messages.put)
+
+    def news(self) -> list[Message]:
+        """Wait for news; return all there are."""
+        news = [self.messages.get()]
+        while not self.messages.empty():
+            news.append(self.messages.get())
+        return news
+
+    def send(self, job: Message) -> None:
+        self.process.send(job)
+
+    def end(self) -> None:
+        self.process.end()
+
+
+def places(nodes: Sequence[Mapping[str, float]], cpus: int, gpus: int) -> int:
+    """Return how many workers, each on so many CPUs and 0 or 1 GPUs, find a place on nodes of these resources.
+
+    Example:
+        >>> places([{"CPU": 4.0}, {"CPU": 16.0, "GPU": 2.0}], cpus=3, gpus=0)
+        6
+        >>> places([{"CPU": 4.0}, {"CPU": 16.0, "GPU": 2.0}], cpus=3, gpus=1)
+        2
+    """
+    each = (min(node.get("CPU", 0.0) // cpus, node.get("GPU", 0.0) if gpus else float("inf")) for node in nodes)
+    return int(sum(each))
+
+
+def unfit(site: Site) -> str | None:
+    """Return why this node cannot be used, or None."""
+    node = socket.gethostname()
+    try:
+        found = (site.out / TOKEN).read_text(encoding="utf-8")
+    except OSError:
+        found = None
+    if found != site.token:
+        return (
+            f"Node {node} of the Ray cluster does not see the folder {site.out} of this comparison. Choose a folder "
+            "that all nodes share by --out."
+        )
+    here = versions()
+    if here != site.versions:
+        return (
+            f"Node {node} of the Ray cluster has {_listed(here)}, this one {_listed(site.versions)}. Install the same "
+            "on all, else results depend on where they are computed."
+        )
+    return None
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the packages that decide on the numbers."""
+    return {name: importlib.metadata.version(name) for name in ("fedreach", "numpy", "torch")}
+
+
+def check_reachable(address: str) -> None:
+    """Refuse an address where nothing answers; Ray itself would try for minutes and then end the process.
+
+    Raises:
+        ConfigError: If it is no address, or no machine answers there.
+    """
+    if address == "auto":
+        return
+    parts = re.fullmatch(r"(?:ray://)?\[?([^/\s]+?)\]?:(\d{1,5})", address)
+    if parts is None:
+        raise ConfigError(f"--address must be auto, HOST:PORT or ray://HOST:PORT; got {address!r}.")
+    try:
+        socket.create_connection((parts[1], int(parts[2])), timeout=CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ConfigError(
+            f"No Ray cluster answers at {address!r}: {error}. Start one there by `ray start --head`, or leave out "
+            "--address to start one on this machine."
+        ) from error
+
+
+@contextlib.contextmanager
+def _token(out: Path) -> Iterator[str]:
+    """Put a file into the folder by which other nodes see that it is the same folder."""
+    path, token = out / TOKEN, f"{socket.gethostname()} {os.getpid()} {time.time_ns()}\n"
+    path.write_text(token, encoding="utf-8")
+    try:
+        yield token
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _resources(node: Mapping[str, float]) -> str:
+    return f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs"
+
+
+def _listed(found: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in found.items())

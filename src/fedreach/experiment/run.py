@@ -1,0 +1,453 @@
+"""One run in many processes: what they agree on before the first round.
+
+Rank 0 says what it runs; all read their data at the same time; rank 0 says which engine it chose and which federation
+it found; the others answer that theirs are the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import traceback
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedreach._util.errors import ConfigError, DataError, RunFolderError
+from fedreach._util.processes import cores, one_thread
+from fedreach.data.datasets import Dataset
+from fedreach.data.federated import FederatedData
+from fedreach.data.stored import OwnData, digest
+from fedreach.data.validation import on_all_rows
+from fedreach.engines.choice import ENGINES
+from fedreach.engines.distributed import FURTHER, DistributedEngine, LostRankError, Ranks, serve
+from fedreach.engines.engine import TorchEngine
+from fedreach.evaluation.evaluator import Evaluator
+from fedreach.evaluation.metrics import Metric
+from fedreach.evaluation.modes import ServingEvaluator
+from fedreach.experiment import components
+from fedreach.experiment.build import Builder
+from fedreach.experiment.components import locate_user_errors
+from fedreach.experiment.options import trackers_of
+from fedreach.experiment.schema import Experiment
+from fedreach.federation.secure_aggregation import exact_sum
+from fedreach.runs.adaptation import Refit, finish_served, take_training
+from fedreach.runs.callbacks import Callback
+from fedreach.runs.checkpoint import MEMORY_FILE
+from fedreach.runs.describe import Baselines, environment, git_revision
+from fedreach.runs.folder import RunFolder
+from fedreach.runs.identity import ENGINE, check_data, check_unchanged, finished, forget_failed
+from fedreach.runs.loop import Budget, each_round, exhausted, start_from_stored
+from fedreach.runs.recorder import Recorder, note_failure
+from fedreach.runs.schema import Result, RoundRow, RunRecord
+from fedreach.runs.simulation import Simulation
+from fedreach.runs.trackers import Named, Tracked, Warn, warn
+
+
+def placed(experiment: Experiment, ranks: Ranks | None, engine: str | None = None) -> Experiment:
+    """Return the experiment as this process builds it: on its device, with this engine in place of ``auto``."""
+    if ranks is None:
+        return experiment
+    section = experiment.engine
+    update = {"device": ranks.device(section.device), "name": engine or section.name}
+    return experiment.model_copy(update={"engine": section.model_copy(update=update)})
+
+
+def announce(identity: Mapping[str, Any], ranks: Ranks) -> None:
+    """Tell the other ranks what is run, so that they read their data meanwhile."""
+    for rank in range(1, ranks.size):
+        ranks.send(_common(identity), rank)
+
+
+def distributed(simulation: Simulation, ranks: Ranks) -> Simulation:
+    """Return rank 0's simulation with its work handed out over all ranks, once these are ready.
+
+    Raises:
+        FedReachError: What another rank failed with.
+    """
+    for rank in range(1, ranks.size):
+        ranks.send((simulation.engine.name, simulation.data.digest()), rank)
+    for rank in range(1, ranks.size):
+        ranks.receive(rank)
+    assert isinstance(simulation.engine, TorchEngine)  # the builder made it
+    return replace(simulation, engine=DistributedEngine(simulation.engine, ranks))
+
+
+def distributed_again(simulation: Simulation, ranks: Ranks) -> Simulation:
+    """Return rank 0's simulation of other data likewise, once the others are done with the one before."""
+    for rank in range(1, ranks.size):
+        ranks.send(FURTHER, rank)
+    return distributed(simulation, ranks)
+
+
+def serve_run(experiment: Experiment, identity: Mapping[str, Any], base: Path, threads: int, ranks: Ranks) -> None:
+    """Serve rank 0 until its run is over; nothing is printed or written.
+
+    Raises:
+        ConfigError: If rank 0 runs something else.
+        DataError: If rank 0 has other data.
+        LostRankError: If rank 0 ends before its run is over.
+    """
+    theirs = ranks.receive(0)
+    if theirs is None:  # the run was finished before
+        return
+    ours = _common(identity)
+    if different := [name for name in ours if ours[name] != theirs[name]]:
+        raise ConfigError(
+            f"This rank was started for something else than rank 0: its {' and '.join(different)} differ. Start all "
+            "ranks with the same files, the same options and the same versions of the packages."
+        )
+    with locate_user_errors(experiment, base):
+        builder = Builder(experiment, base)
+        data = builder.federated(builder.dataset(), identity["seed"])
+        first = partial(Builder.simulation, examined=True)  # by rank 0
+        if _serve(experiment, data, first, identity["seed"], base, threads, ranks):
+            _serve(experiment, on_all_rows(data), Builder.refitted, identity["seed"], base, threads, ranks)
+
+
+def _serve(
+    experiment: Experiment,
+    data: FederatedData,
+    make: Callable[[Builder, FederatedData, int, int], Simulation],
+    seed: int,
+    base: Path,
+    threads: int,
+    ranks: Ranks,
+) -> bool:
+    """Serve rank 0 with the simulation that a builder makes of these data; return whether the run goes on after it."""
+    engine, digest = ranks.receive(0)
+    if data.digest() != digest:
+        raise DataError(
+            f"This rank reads other data than rank 0 (federation {data.digest()[:12]}, there {digest[:12]}). Copy "
+            "the files of rank 0's machine to this one."
+        )
+    simulation = make(Builder(placed(experiment, ranks, engine), base), data, seed, threads)
+    ranks.send("ready", 0)
+    assert isinstance(simulation.engine, TorchEngine)  # the builder made it
+    return serve(simulation.engine, ranks)
+
+
+def _common(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what has to be the same on all ranks: the run, and the packages whose arithmetic it uses."""
+    here = environment()
+    return {**identity, "packages": {"fedreach": here["fedreach"], **here["packages"]}}
+
+
+# -------------------- One run: rounds, evaluation, rows, checkpoints, and going on where an interrupted run stopped
+
+TRACEBACK = "traceback.txt"  # of a run that failed
+
+Read = Callable[[Builder], Dataset | OwnData]
+
+
+@one_thread()
+def run(
+    experiment: Experiment,
+    *,
+    seed: int,
+    folder: Path,
+    base: Path,
+    method: str = "run",
+    threads: int | None = None,
+    ranks: Ranks | None = None,
+    agreed: Path | None = None,
+    twin: Path | None = None,
+    files: Mapping[str, Any] | None = None,
+    callbacks: Sequence[Callback] = (),
+    warn: Warn = warn,
+    read: Read = Builder.dataset,
+) -> Result | None:
+    """Run one resolved experiment in a folder, or go on with it; return how it ended, as ``result.json`` says.
+
+    Args:
+        experiment: Of one method, see `Experiment.resolved`.
+        seed: Of this run.
+        folder: The run folder. A finished run of the same experiment is left as it is.
+        base: Folder that paths in the experiment are relative to.
+        method: Name under which the run is reported.
+        threads: At work where the experiment does not say; default: the cores. Changes no number.
+        ranks: This process and others that share the work, see `fedreach.engines.distributed.joined`. Only rank 0
+            writes, has callbacks, and returns a result; the others serve it and return None. Changes no number.
+        agreed: Folder in which all runs of a comparison note the engine of the one that tried first, so that all are
+            computed alike, and the data that the first one read; None: the run folder. An engine that the experiment
+            names is noted once it is known to compute the model; `sequential`, which always does, is not.
+        twin: Folder of a run that may differ in its name and in `method.serving` alone: if that is finished, its
+            training is taken, and only the serving is done.
+        files: Digests of the user's own files when the comparison began, see
+            `fedreach.experiment.components.file_digests`; None: any will do.
+        callbacks: Are told as it goes on, before the experiment's trackers; not where the run was finished before.
+        warn: Is told of a tracker that fails, with its name; and as ``"engine"`` of what a model does that decides
+            how it is trained or evaluated.
+        read: What reads the data set that the experiment names, or has it already.
+
+    Raises:
+        RunFolderError: If the folder holds another experiment or cannot be read.
+        FedReachError: If the run fails; ``result.json`` then says why.
+    """
+    return exhausted(
+        each_round_of(
+            experiment,
+            seed=seed,
+            folder=folder,
+            base=base,
+            method=method,
+            threads=threads,
+            ranks=ranks,
+            agreed=agreed,
+            twin=twin,
+            files=files,
+            callbacks=callbacks,
+            warn=warn,
+            read=read,
+        )
+    )
+
+
+def each_round_of(
+    experiment: Experiment,
+    *,
+    seed: int,
+    folder: Path,
+    base: Path,
+    method: str,
+    threads: int | None = None,
+    ranks: Ranks | None = None,
+    agreed: Path | None = None,
+    twin: Path | None = None,
+    files: Mapping[str, Any] | None = None,
+    callbacks: Sequence[Callback] = (),
+    warn: Warn = warn,
+    read: Read = Builder.dataset,
+) -> Generator[RoundRow, None, Result | None]:
+    """Run as `run` does, and yield the row of each round that is run; whoever stops can go on later."""
+    identity = components.identity(experiment, seed, method, base)
+    if files is not None:
+        check_unchanged(files, identity)
+    local_size = 1 if ranks is None else ranks.local_size
+    threads = experiment.engine.threads or threads or max(1, cores() // local_size)
+    if ranks is not None and ranks.rank:
+        serve_run(experiment, identity, base, threads, ranks)
+        return None
+    own, noted, e = RunFolder(folder), RunFolder(agreed or folder), experiment
+    with own.locked():
+        if (done := finished(own, identity)) is not None:
+            return done
+        trackers = [Named(*each) for each in trackers_of(experiment, base)]
+        callbacks = [*callbacks, Tracked(trackers, own, warn)]
+        forget_failed(own, identity)
+        (folder / TRACEBACK).unlink(missing_ok=True)
+        try:
+            if ranks is not None:
+                announce(identity, ranks)
+            with locate_user_errors(experiment, base):
+                builder = Builder(placed(experiment, ranks), base)
+                dataset = read(builder)
+                if agreed is not None:
+                    check_data(noted, digest(dataset), e.data.name)
+                data = builder.federated(dataset, seed)
+                engine = _engine(builder, data, seed, threads, noted)
+                builder = _with_engine(builder, seed, engine, noted)
+                with _recorded_engine(experiment, noted.path / _note(builder, seed)):
+                    made = builder.simulation(data, seed, threads, examined=True)
+                _note_examined(builder, seed, noted)
+                simulation = replace(made, memory_file=folder / MEMORY_FILE)
+                for line in (engine.warning, _draws(simulation)):
+                    if line is not None:
+                        warn("engine", line)
+                if ranks is not None:
+                    simulation = distributed(simulation, ranks)
+                record = RunRecord(**identity, environment=environment(), git=git_revision(base))
+                serving, metrics = _serving(e, simulation), builder.metrics_of(dataset)
+                baselines = _baselines(e, data, metrics, agreed)
+                recorder = Recorder(own, simulation.federation, simulation.engine.layout, e.run.on_failure == "stop")
+                if (
+                    serving
+                    and twin
+                    and (done := take_training(recorder, RunFolder(twin), record, identity)) is not None
+                ):
+                    start_from_stored(recorder, simulation)
+                    return finish_served(recorder, serving, done, callbacks, data, baselines)
+                return (
+                    yield from each_round(
+                        record,
+                        simulation,
+                        Evaluator(
+                            simulation.engine, data, e.evaluation.samples_per_client, metrics, e.evaluation.training
+                        ),
+                        recorder,
+                        rounds=e.rounds,
+                        every=e.evaluation.every,
+                        patience=e.evaluation.patience,
+                        budget=Budget(**e.budget.limits),
+                        local=e.evaluation.local,
+                        checkpoint_seconds=e.run.checkpoint_seconds,
+                        callbacks=callbacks,
+                        engine=engine.why,
+                        serving=serving,
+                        baselines=baselines,
+                        refit=_refit(builder, data, seed, threads, ranks),
+                    )
+                )
+        except (RunFolderError, LostRankError):  # neither is the run's own failure
+            raise
+        except Exception as error:
+            note_failure(own, error)
+            _write_traceback(own, error)
+            raise
+
+
+def _write_traceback(folder: RunFolder, error: Exception) -> None:
+    """Keep where it came from, of an error in the user's own code, too, of which one line is told."""
+    with suppress(RunFolderError), folder.whole(TRACEBACK) as temporary:
+        temporary.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+
+
+@one_thread()
+def explain(experiment: Experiment, *, seed: int, folder: Path, base: Path) -> tuple[FederatedData, str, str]:
+    """Return the data of a run, the engine that would train it, and why; nothing is trained but by trial, or written.
+
+    Arguments are those of `run`.
+    """
+    with locate_user_errors(experiment, base):
+        builder = Builder(experiment, base)
+        data = builder.federated(builder.dataset(), seed)
+        threads = experiment.engine.threads or cores()
+        engine = _engine(builder, data, seed, threads, RunFolder(folder))
+        return data, engine.name, engine.why
+
+
+def _serving(experiment: Experiment, simulation: Simulation) -> ServingEvaluator | None:
+    """Return who serves clients in the end; None where they are served as the model is."""
+    federation, e = simulation.federation, experiment.evaluation
+    if not federation.serves:
+        return None
+    summed = exact_sum if federation.traits["label_statistics"].only_sum else None
+    rule, most = federation.serving, e.samples_per_client
+    return ServingEvaluator(
+        simulation.engine, simulation.data, rule, most, tuple(e.inputs), summed, simulation.fitting_cost
+    )
+
+
+def _refit(builder: Builder, data: FederatedData, seed: int, threads: int, ranks: Ranks | None) -> Refit | None:
+    """Return what trains once more in the end; None where that is not asked for."""
+    e = builder.experiment
+    if not e.population.refit:
+        return None
+
+    def simulation(folder: Path) -> Simulation:
+        made = replace(builder.refitted(on_all_rows(data), seed, threads), memory_file=folder / MEMORY_FILE)
+        return made if ranks is None else distributed_again(made, ranks)
+
+    return Refit(simulation, e.run.checkpoint_seconds)
+
+
+def _baselines(
+    experiment: Experiment, data: FederatedData, metrics: Sequence[Metric], agreed: Path | None
+) -> Baselines | None:
+    """Return what its models must beat; None of a run that only tries a setting, on a part of what is trained on."""
+    if experiment.population.validation is not None:
+        return None
+    shared = None if agreed is None else agreed / "baselines"
+    return Baselines(data, experiment.evaluation.samples_per_client, metrics, shared)
+
+
+class _Engine(NamedTuple):
+    """Which engine trains; it is known to compute the model."""
+
+    name: str
+    why: str  # it is named, or noted, or was tried now
+    warning: str | None = None  # what people are told, once
+    is_chosen: bool = False  # by a trial: other runs of a comparison may have agreed on another one meanwhile
+
+
+def _engine(builder: Builder, data: FederatedData, seed: int, threads: int, agreed: RunFolder) -> _Engine:
+    experiment, note = builder.experiment, _note(builder, seed)
+    name, record = experiment.engine.name, agreed.read_json(note)
+    why = f"engine {name}: the experiment says so"
+    if name == "auto" and record is None:
+        choice = builder.choice(data, seed, threads)
+        return _Engine(choice.name, str(choice), choice.warning, is_chosen=True)
+    if name == "auto":
+        name = (record or {}).get("name", "")
+        why = f"engine {name}: noted in {agreed.path / note}"
+        if name not in ENGINES:
+            raise RunFolderError(
+                f"{agreed.path / note} must name an engine; got {name!r}. Remove it to have one tried anew."
+            )
+    if record is None or record.get("name") != name or not _is_examined(builder, record):
+        with _recorded_engine(experiment, agreed.path / note):
+            warning = _with_name(builder, name).examine_named_engine(data, seed)
+        if warning is not None:
+            return _Engine("sequential", warning, warning)
+    return _Engine(name, why)
+
+
+def _is_examined(builder: Builder, record: Mapping[str, Any]) -> bool:
+    """Return whether a noted engine was examined with this model and this code, which may have been changed since."""
+    return bool(record.get("examined") == _model_digest(builder))
+
+
+def _model_digest(builder: Builder) -> str:
+    """Return a digest of what an examination depends on: the model, the loss and the user's own code."""
+    config = builder.experiment.model_dump(mode="json")
+    code = components.file_digests(builder.experiment, builder.base)["code"]
+    examined = {"model": config["model"], "loss": config["method"]["loss"], "code": code}
+    return hashlib.blake2b(json.dumps(examined, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def _note(builder: Builder, seed: int) -> str:
+    """Return the file in which the engine is noted: methods with parts that some cannot train by have one apart."""
+    federation = builder.federation(seed)
+    parts = federation.solver, federation.loss, federation.local
+    without = [name for name, kind in ENGINES.items() if kind.refused(*parts) is not None]
+    return f"{Path(ENGINE).stem}-without-{'-'.join(without)}.json" if without else ENGINE
+
+
+def _with_engine(builder: Builder, seed: int, engine: _Engine, agreed: RunFolder) -> Builder:
+    """Return the builder with the engine that trains, which is noted where the experiment leaves it open."""
+    name = engine.name
+    if engine.is_chosen:
+        content = {"name": name, "examined": _model_digest(builder)}
+        name = agreed.agree_on(_note(builder, seed), content)["name"]
+    return _with_name(builder, name)
+
+
+def _with_name(builder: Builder, name: str) -> Builder:
+    """Return the builder with the engine of this name."""
+    section = builder.experiment.engine.model_copy(update={"name": name})
+    return replace(builder, experiment=builder.experiment.model_copy(update={"engine": section}))
+
+
+def _note_examined(builder: Builder, seed: int, agreed: RunFolder) -> None:
+    """Note an engine that the experiment names, so that a run that is resumed does not examine it again."""
+    name, note = builder.experiment.engine.name, _note(builder, seed)
+    if name != "sequential" and agreed.read_json(note) is None:
+        agreed.agree_on(note, {"name": name, "examined": _model_digest(builder)})
+
+
+def _draws(simulation: Simulation) -> str | None:
+    """Return what people are told of a model that draws random numbers in evaluation."""
+    engine = simulation.engine
+    if not isinstance(engine, TorchEngine) or not engine.trainer.draws_in_evaluation:
+        return None
+    return (
+        "the model draws random numbers in evaluation: examples are evaluated one by one, each by a seed of its own, "
+        "so that its outputs are always the same"
+    )
+
+
+@contextmanager
+def _recorded_engine(experiment: Experiment, note: Path) -> Iterator[None]:
+    """Say where an engine was named that cannot be used here, if not by the experiment."""
+    try:
+        yield
+    except ConfigError as error:
+        if experiment.engine.name != "auto" or not f"{error}".startswith("engine.name"):
+            raise
+        raise ConfigError(
+            f"{error} It was named by {note}: remove that file to have an engine tried anew, whose "
+            "numbers differ by rounding."
+        ) from error

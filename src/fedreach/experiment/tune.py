@@ -1,0 +1,264 @@
+"""Tuning of options."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf, isfinite
+from pathlib import Path
+
+from fedreach._util.errors import STEADIER, ConfigError, RunFolderError, nearest
+from fedreach.evaluation.scores import ACCURACY, MainScore, main_score_of
+from fedreach.experiment.cells import Cell, candidates, trials
+from fedreach.experiment.components import identity
+from fedreach.experiment.load import folders
+from fedreach.experiment.schema import Experiment, TuneSection, in_words
+from fedreach.experiment.workers import ComparisonCallback, ComparisonStatus, Executor, Job, run_jobs
+from fedreach.runs.folder import RunFolder
+from fedreach.runs.identity import OtherFilesError, finished
+from fedreach.runs.schema import Result, RoundRow, RunRecord, TuningRecord
+
+# -------------------- Making the runs of a method again: those that are there are moved aside, and nothing is deleted
+
+REDONE, TUNING = "redone", "tuning"
+UNDER_WAY = ".under-way"
+"""Of a folder in `REDONE`: its runs are being made again, and what is there of them now is new."""
+
+
+def check_redone(experiment: Experiment, methods: Sequence[str]) -> None:
+    """Refuse methods that the experiment does not have."""
+    for method in methods:
+        if method not in experiment.methods:
+            raise ConfigError(f"There is no method {method!r} to redo." + nearest(method, experiment.methods))
+
+
+def set_aside(job: Job) -> None:
+    """Move a run, and what its setting was chosen by, into ``redone/METHOD-N/`` of its comparison.
+
+    That is done once, and not to what is being made again.
+
+    So the same command goes on where it was interrupted.
+    """
+    place, there = _place(job), job.folder
+    tried = job.out / TUNING / job.method / there.name
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        (place / UNDER_WAY).touch()
+        for path, aside in ((there, place / there.name), (tried, place / TUNING / there.name)):
+            if aside.exists():
+                continue
+            aside.parent.mkdir(exist_ok=True)
+            if not path.exists():
+                aside.mkdir()  # empty: what is made from now on is new
+                continue
+            with RunFolder(path).locked():  # nobody writes to it
+                path.rename(aside)
+    except OSError as error:
+        raise RunFolderError(f"{there} cannot be moved to {place}: {error.strerror}. Move it away yourself.") from error
+
+
+def with_remedy(others: Mapping[Job, OtherFilesError]) -> OtherFilesError:
+    """Return what to say of runs that were made with other files: the first refusal, and what would make all anew."""
+    methods = dict.fromkeys(job.method for job in others)
+    redo = " ".join(f"--redo {shlex.quote(method)}" for method in methods)
+    said = next(iter(others.values()))
+    return OtherFilesError(f"{said} Or have what depends on it made again: {redo} (in Python, redo={[*methods]!r}).")
+
+
+def forget_redone(jobs: Sequence[Job], status: ComparisonStatus) -> None:
+    """Note that runs were made again, once all of them are: the next time they are moved aside anew."""
+    if not {job.folder for job in jobs} <= {job.folder for job in status.finished}:
+        return
+    for place in {_place(job) for job in jobs}:
+        (place / UNDER_WAY).unlink(missing_ok=True)
+
+
+def _place(job: Job) -> Path:
+    """Return where runs of a method are moved: a new folder, or the one that is under way."""
+    number = 1
+    while (place := job.out / REDONE / f"{job.method}-{number}").exists() and not (place / UNDER_WAY).exists():
+        number += 1
+    return place
+
+
+# --- Choosing settings: each method, with each seed, is given those that serve it best on its participants' own data
+# A run tries each candidate on the federation of that seed, in which a part of what participants train on is held out,
+# and from which all else that models are scored on is gone (`fedreach.data.validation`). So no number that is reported
+# had a say, and nothing passes from one seed to another: a seed is all of it once, the choice included.
+
+Key = tuple[str, int]
+"""Method and seed."""
+
+
+@dataclass
+class Tuned:
+    """What was chosen, and for whom nothing could be."""
+
+    chosen: dict[Key, Experiment] = field(default_factory=dict)
+    failed: dict[Key, str] = field(default_factory=dict)
+
+
+@dataclass
+class Search:
+    """What is tried for one comparison."""
+
+    experiment: Experiment
+    out: Path
+    seeds: Sequence[int]
+    section: TuneSection
+    cells: Mapping[str, Sequence[Cell]]  # method -> its candidates
+    jobs: Mapping[Key, Sequence[Job]]  # a run for each candidate, where there are several
+
+    @staticmethod
+    def of(experiment: Experiment, out: Path, seeds: Sequence[int], base: Path) -> Search:
+        """Return what ``[tune]`` of an experiment asks for.
+
+        Args:
+            experiment: With its methods.
+            out: Folder of the comparison; the runs lie in ``tuning/METHOD/seed-N/``.
+            seeds: Of the comparison.
+            base: Folder that paths in the experiment are relative to.
+        """
+        section = experiment.tune
+        assert section is not None  # who asks knows
+        cells = {method: candidates(experiment, method, base) for method in experiment.methods}
+        jobs: dict[Key, list[Job]] = {}
+        for seed in seeds:
+            for method, tried in cells.items():
+                places = folders([cell.setting for cell in tried], out / TUNING / method / f"seed-{seed}")
+                runs = zip(places, trials(section, tried), tried, strict=True)
+                jobs[method, seed] = [Job(method, seed, p, e, out, in_words(cell.setting)) for p, e, cell in runs]
+        return Search(
+            experiment, out, seeds, section, cells, {key: some for key, some in jobs.items() if len(some) > 1}
+        )
+
+
+def tune(
+    searches: Sequence[Search],
+    executor: Executor,
+    out: Path,
+    base: Path,
+    workers: int | None,
+    callbacks: Sequence[ComparisonCallback],
+) -> list[Tuned]:
+    """Try what is not tried yet, note what is best in ``tuning.json`` of each comparison, and return it.
+
+    A method with one candidate only is given it, and nothing is tried. A candidate with which training diverges is the
+    worst there is; if it fails in another way, or all diverge, nothing can be chosen.
+
+    The arguments are those of `fedreach.experiment.compare.compare_several`.
+    """
+    if not searches:
+        return []
+    status = ComparisonStatus([job for one in searches for some in one.jobs.values() for job in some])
+    waiting, others = [], dict[Job, OtherFilesError]()
+    for job in status.jobs:
+        try:
+            waiting += [] if _is_over(job, status, base) else [job]
+        except OtherFilesError as error:
+            others[job] = error
+    if others:
+        raise with_remedy(others)
+    status.skipped = len(status.finished)
+    if waiting:
+        for callback in callbacks:
+            callback.planned(f"Tuning: {len(waiting)} runs, scored on a part of what participants train on")
+        engine = searches[0].experiment.engine
+        run_jobs(executor, engine, waiting, status, out=out, base=base, workers=workers, callbacks=callbacks)
+    return [_chosen(one) for one in searches]
+
+
+def _is_over(job: Job, status: ComparisonStatus, base: Path) -> bool:
+    """Say whether a candidate needs no run any more: it was run to the end, or diverges."""
+    folder = RunFolder(job.folder)
+    done = finished(folder, identity(job.experiment, job.seed, job.method, base))
+    if done is not None:
+        status.finished.append(job)
+    return done is not None or _diverged(folder)
+
+
+def _diverged(folder: RunFolder) -> bool:
+    result = folder.read(Result)
+    return result is not None and STEADIER in (result.error or "")
+
+
+def _chosen(one: Search) -> Tuned:
+    """Return which candidate each method takes with each seed, and write down why."""
+    tuned, settings, by = Tuned(), one.section.settings(), ACCURACY.name
+    scores: dict[str, dict[str, list[float | None]]] = {method: {} for method in one.cells}
+    chosen: dict[str, dict[str, int]] = {method: {} for method in one.cells}
+    for method, tried in one.cells.items():
+        places = [settings.index(dict(cell.setting)) for cell in tried]
+        for seed in one.seeds:
+            judged = [_judged(job, one.experiment.plan.last_rounds) for job in one.jobs.get((method, seed), ())]
+            if judged and (why := _unusable(one.jobs[method, seed], judged)):
+                tuned.failed[method, seed] = f"nothing could be chosen for it: {why}"
+                continue
+            best = min(range(len(judged)), key=lambda n: judged[n].order) if judged else 0
+            by = judged[best].by if judged else by
+            tuned.chosen[method, seed] = tried[best].experiment
+            chosen[method][str(seed)] = places[best]
+            found: list[float | None] = [None] * len(settings)
+            for place, each in zip(places, judged, strict=False):
+                found[place] = each.score if isfinite(each.score) else None
+            scores[method][str(seed)] = found
+    record = TuningRecord(
+        settings=settings,
+        samples=one.section.samples,
+        rounds=one.experiment.rounds if one.section.rounds is None else one.section.rounds,
+        validation=one.section.validation,
+        score=by,
+        scores=scores,
+        chosen=chosen,
+        runs={method: sum(len(one.jobs.get((method, seed), ())) for seed in one.seeds) for method in one.cells},
+    )
+    RunFolder(one.out).write(record)
+    return tuned
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """How good a candidate is on validation data: the main score over the last evaluated rounds, then the loss."""
+
+    score: float
+    loss: float
+    by: str = ACCURACY.name
+    lower_is_better: bool = False
+
+    @property
+    def order(self) -> tuple[float, float]:
+        """The less, the better; where all is the same, the candidate that was named first is taken."""
+        if not isfinite(self.score):
+            return inf, inf
+        return (self.score if self.lower_is_better else -self.score), self.loss
+
+
+def _judged(job: Job, last_rounds: int) -> _Judged:
+    folder = RunFolder(job.folder)
+    result = folder.read(Result)
+    if result is None or result.status != "finished":
+        return _Judged(inf, inf)
+    rows = [row.evaluated for row in folder.records(RoundRow) if "id_loss" in row.evaluated]
+    if not rows:
+        return _Judged(inf, inf)
+    by: MainScore = main_score_of(rows[-1])
+    rows = rows[-last_rounds:]
+
+    def mean(column: str) -> float:
+        values = [row[column] for row in rows]
+        return inf if None in values else sum(value for value in values if value is not None) / len(values)
+
+    return _Judged(mean(f"id_{by.name}"), mean("id_loss"), by.name, by.lower_is_better)
+
+
+def _unusable(jobs: Sequence[Job], judged: Sequence[_Judged]) -> str:
+    """Say why nothing can be chosen; empty where something can."""
+    for job, each in zip(jobs, judged, strict=True):
+        folder = RunFolder(job.folder)
+        if not isfinite(each.score) and not _diverged(folder):
+            result = folder.read(Result) if folder.read(RunRecord) is not None else None
+            return f"{job.label}: {'it did not finish' if result is None else result.error}"
+    if all(not isfinite(each.score) for each in judged):
+        return f"training diverged with all {len(judged)} settings. {STEADIER}"
+    return ""

@@ -1,0 +1,179 @@
+"""A process that runs one job after the other: ``python -m fedreach.experiment.worker``.
+
+Jobs come in and messages go out as JSON lines on standard input and output. When ``null`` comes, because the
+comparison is over or was interrupted, or when the input ends without it, because the comparison was killed, a run that
+is under way writes its checkpoint and the process ends. So no worker outlives the comparison that started it.
+"""
+
+import _thread
+import contextlib
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedreach._util.errors import OUT_OF_MEMORY, FedReachError, of_system
+from fedreach._util.files import LOCK_SECONDS
+from fedreach.data.datasets import Dataset
+from fedreach.data.stored import OwnData
+from fedreach.evaluation.scores import main_score_of
+from fedreach.experiment.build import Builder
+from fedreach.experiment.run import run
+from fedreach.experiment.schema import Experiment
+from fedreach.experiment.workers import Message
+from fedreach.runs.callbacks import Callback
+from fedreach.runs.schema import RoundRow, Timing
+
+FORSAKEN_SECONDS = LOCK_SECONDS - 1.0
+"""A worker whose comparison was killed ends by then: whoever goes on with its run waits that long for the folder."""
+
+
+class _Jobs:
+    """The jobs that come in, read by a thread, so that the end of the input is noticed in the middle of a run."""
+
+    def __init__(self) -> None:
+        self.waiting: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self.over = threading.Event()
+        self.busy = False
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        expected = False
+        for line in sys.stdin:
+            job = json.loads(line)
+            if job is None:
+                expected = True
+                break
+            self.waiting.put(job)
+        self.over.set()
+        if self.busy:
+            _thread.interrupt_main()
+        self.waiting.put(None)
+        if not expected:
+            time.sleep(FORSAKEN_SECONDS)
+            os._exit(1)  # in a long round; nothing is lost but what came after the last checkpoint
+
+    def next(self) -> dict[str, Any] | None:
+        """Return the next job, or None where the input ended."""
+        self.busy = False
+        job = self.waiting.get()
+        self.busy = True
+        return None if self.over.is_set() else job
+
+
+def main() -> None:
+    """Serve until the input ends; a run that is under way is then interrupted."""
+    # Whatever a user's own code prints goes to standard error, so that it cannot be taken for a message.
+    out = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1, encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+    def send(message: Message) -> None:
+        try:
+            out.write(json.dumps(message) + "\n")
+        except BrokenPipeError:
+            raise KeyboardInterrupt from None  # nobody listens any more
+
+    signal.signal(signal.SIGINT, _interrupt_once)
+    jobs, read = _Jobs(), LastRead()
+    while (job := jobs.next()) is not None:
+        try:
+            ended = serve(job, Rounds(send), read)
+        except KeyboardInterrupt:
+            if jobs.over.is_set() or signal.getsignal(signal.SIGINT) is not _interrupt_once:
+                raise
+            ended = {"ended": "failed", "error": "A part of your own raised KeyboardInterrupt; nobody pressed Ctrl-C."}
+        send(ended)
+
+
+@dataclass(frozen=True)
+class Rounds(Callback):
+    """Tells the comparison of each round of a job."""
+
+    send: Callable[[Message], None]
+
+    def round(self, row: RoundRow, timing: Timing, lost: Mapping[int, str]) -> None:
+        name = main_score_of(row.evaluated).name
+        told = [f"{population}_{name}" for population in ("id", "unseen", "train")]
+        shown = {key: row.evaluated[key] for key in told if key in row.evaluated}
+        self.send({"round": row.round, **shown})
+
+    def refit_round(self, round_: int, rounds: int) -> None:
+        self.send({"refit_round": round_, "refit_rounds": rounds})
+
+    def warn(self, name: str, text: str) -> None:
+        """Tell it of a tracker that failed."""
+        self.send({"tracker": name, "warning": text})
+
+
+class LastRead:
+    """Keeps the data set that was read last for jobs that name the same one: reading may take longer than a run.
+
+    A user's function is called for each job: whether it gives the same every time is checked, not supposed.
+    """
+
+    def __init__(self) -> None:
+        self.named: tuple[str, Path] | None = None
+        self.dataset: Dataset | OwnData | None = None
+
+    def __call__(self, builder: Builder) -> Dataset | OwnData:
+        data = builder.experiment.data
+        named = data.model_dump_json(), builder.base
+        if ":" in data.name:
+            return builder.dataset()
+        if self.dataset is None or named != self.named:
+            self.dataset = None  # before the next one takes its room
+            self.dataset, self.named = builder.dataset(), named
+        return self.dataset
+
+
+def serve(job: Message, rounds: Rounds, read: LastRead) -> Message:
+    """Run one job and return how it ended."""
+    try:
+        run(
+            Experiment.model_validate(job["config"]),
+            seed=job["seed"],
+            folder=Path(job["folder"]),
+            base=Path(job["base"]),
+            threads=job.get("threads"),
+            method=job["method"],
+            agreed=Path(job["out"]),
+            twin=None if job.get("twin") is None else Path(job["twin"]),
+            files=job["files"],
+            callbacks=[rounds],
+            warn=rounds.warn,
+            read=read,
+        )
+        return {"ended": "finished"}
+    except FedReachError as error:
+        return {"ended": "failed", "error": str(error)}
+    except MemoryError:
+        return {"ended": "failed", "error": OUT_OF_MEMORY}
+    except OSError as error:
+        traceback.print_exc()
+        return {"ended": "failed", "error": of_system(error)}
+    except Exception as error:  # a mistake of ours: told with its place, and the other runs go on
+        traceback.print_exc()
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(last.filename).name}, line {last.lineno}, in {last.name}"
+        return {"ended": "failed", "error": f"{where}: {type(error).__name__}: {error}"}
+
+
+def _interrupt_once(number: int, frame: Any) -> None:
+    # A second interrupt must not cut off the checkpoint that the first one leads to.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        main()
+    sys.stderr.flush()
+    os._exit(0)  # the reading thread may be waiting for input, on which an ordinary exit would stumble

@@ -1,0 +1,20 @@
+"""What a client that never takes part does with the model before it predicts."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedreach.federation.adaptation.base import Plain as Plain
+from fedreach.federation.adaptation.few_labels import FewLabels, FewShot
+from fedreach.federation.adaptation.label_shift import LabelShift
+from fedreach.federation.adaptation.methods import BBSE, RLLS, BatchNormRefresh, TruePrior
+
+SERVINGS: Mapping[str, Any] = {
+    "none": Plain,
+    "label_shift": LabelShift,
+    "bbse": BBSE,
+    "rlls": RLLS,
+    "batchnorm": BatchNormRefresh,
+    "few_labels": FewLabels,
+    "few_shot": FewShot,
+    "true_prior": TruePrior,
+}

@@ -1,0 +1,301 @@
+"""What every adaptation rule shares."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from fedreach._util.arrays import Floats, Ints
+from fedreach._util.errors import DataError, PartError
+from fedreach.federation.base import Serving
+from fedreach.federation.traits import name_of
+from fedreach.federation.types import NO_STATE, Outputs, State
+
+# -------------------- Logarithms of sums of exponentials, without overflow
+
+
+def log_softmax(z: Floats) -> Floats:
+    """Return z - log sum_c exp z_c, row by row, in float64.
+
+    Example:
+        >>> log_softmax(np.array([[1000.0, 1000.0]])).round(4).tolist()
+        [[-0.6931, -0.6931]]
+    """
+    shifted: Floats = z - z.max(axis=-1, keepdims=True)
+    result: Floats = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return result
+
+
+# -------------------- Nothing: the model predicts as it is
+
+
+@dataclass(frozen=True)
+class Plain:
+    """The model predicts as it is: log softmax of its logits. No exchange, no state.
+
+    When: always, as the rung that the others are measured against.
+
+    Example:
+        >>> import numpy as np
+        >>> np.exp(Plain().predict({}, {}, Outputs(np.array([[0.0, 0.0]])))).tolist()
+        [[0.5, 0.5]]
+    """
+
+    def query(self, state: State) -> State | None:
+        return None
+
+    def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
+        return NO_STATE
+
+    def fold(self, state: State, sums: State) -> State:
+        return state
+
+    def start(self, state: State) -> State:
+        return NO_STATE
+
+    def update(self, state: State, client: State, outputs: Outputs) -> State:
+        return client
+
+    def predict(self, state: State, client: State, outputs: Outputs) -> Floats:
+        return log_softmax(outputs.logits)
+
+
+# --- From evidence to a prior: how much of a client's own estimate counts beside the participants' class shares
+
+TINY = float(np.finfo(np.float64).tiny)
+"""The smallest class share that is told from 0, so that its logarithm is a number."""
+
+
+def weights(log_evidence: Floats, odds: float) -> Floats:
+    """Return 1/(1 + odds/W) of (k,) log W: how probable a shift is if it was `odds` times less probable than none.
+
+    Example:
+        >>> weights(np.array([0.0, 1e4, -1e4]), 9.0), weights(np.zeros(1), 0.0)
+        (array([0.1, 1. , 0. ]), array([1.]))
+    """
+    if odds == 0:
+        return np.ones_like(log_evidence)
+    # exp() of what is not positive only: it cannot overflow
+    rarely = np.exp(-np.abs(log_evidence))
+    result: Floats = np.where(log_evidence > 0, 1 / (1 + odds * rarely), rarely / (rarely + odds))
+    return result
+
+
+def blended(prior: Floats, weight: Floats, base: Floats) -> Floats:
+    """Return w pi + (1 - w) base, no share below the smallest positive number."""
+    return np.maximum(weight * prior + (1 - weight) * base, TINY)
+
+
+# --- Class priors: that of the participants together, how far theirs lie apart, and an unseen client's from its inputs
+
+GRID: Floats = np.logspace(-1, 3, 41)
+"""Pseudo-counts A that are compared. The last says that all clients have one prior."""
+TOLERANCE = 1e-7
+MAX_ITERATIONS = 200
+
+
+def source_prior(held_out: Floats) -> Floats:
+    """Return base_c = (n_c + ½)/(n + C/2) from the participants' (c,) counts of held-out labels.
+
+    Example:
+        >>> source_prior(np.array([4.0, 0.0]))
+        array([0.9, 0.1])
+    """
+    result: Floats = (held_out + 0.5) / (held_out.sum() + len(held_out) / 2)
+    return result
+
+
+def training_shares(counts: Floats) -> Floats:
+    """Return (n_c + 1)/(n + C) from the participants' (c,) counts of training labels."""
+    result: Floats = (counts + 1) / (counts.sum() + len(counts))
+    return result
+
+
+def spread_likelihoods(counts: Floats, shares: Floats) -> Floats:
+    """Return (41,) log likelihoods of one client's label counts, one for each A of `GRID`.
+
+    The counts are Dirichlet-multinomial with pseudo-counts A shares_c. The multinomial coefficient is left out: it is
+    the same for all A.
+
+    Args:
+        counts: (c,) not negative, whole or not.
+        shares: (c,) positive, summing to 1.
+
+    Example:
+        >>> one_class, mixed = (spread_likelihoods(np.array(n), np.full(2, 0.5)) for n in ([9.0, 0.0], [5.0, 4.0]))
+        >>> int(one_class.argmax()), int(mixed.argmax())
+        (0, 40)
+    """
+    return np.array([sum(map(_log_rise, a * shares, counts)) - _log_rise(a, counts.sum()) for a in GRID])
+
+
+def _log_rise(start: float, n: float) -> float:
+    """Return log Gamma(start + n) - log Gamma(start)."""
+    return math.lgamma(start + n) - math.lgamma(start)
+
+
+def fitted_spread(likelihoods: Floats) -> float:
+    """Return the A of `GRID` whose summed (41,) log likelihood is largest; the larger one where two are equal."""
+    return float(GRID[::-1][likelihoods[::-1].argmax()])
+
+
+def map_em(u: Floats, base: Floats, pseudo_counts: float) -> Floats:
+    """Return the (c,) class prior of a client, the mode of its posterior, by expectation-maximisation.
+
+    From pi = base, q_ic proportional to pi_c exp u_ic, then pi = (sum_i q_i + A base)/(n + A), until no share
+    changes by 1e-7 or more, or 200 times. Each iteration increases
+
+        sum_i log sum_c pi_c exp u_ic + A sum_c base_c log pi_c
+
+    Args:
+        u: (n, c) log likelihood ratios, up to a constant a row; n may be 0.
+        base: (c,) positive, summing to 1.
+        pseudo_counts: A, not negative; with 0, the maximum of the likelihood.
+
+    This is the readable twin of `inference.infer_priors`, which does so for many clients at a time.
+
+    Reference: Saerens, Latinne and Decaestecker, Neural Computation 14 (2002), which is A = 0. They start from the
+    source prior, too.
+
+    Example:
+        >>> map_em(np.log([[0.9, 0.1], [0.8, 0.2], [0.9, 0.1]]), np.full(2, 0.5), 1.0).round(3)
+        array([0.856, 0.144])
+    """
+    if len(u) == 0:
+        return base
+    ratios = np.exp(u - u.max(axis=1, keepdims=True))
+    pulled, total = pseudo_counts * base, len(u) + pseudo_counts
+    prior = base
+    for _ in range(MAX_ITERATIONS):
+        responsibilities = prior * ratios / (ratios @ prior)[:, None]
+        after = (responsibilities.sum(axis=0) + pulled) / total
+        change = np.abs(after - prior).max()
+        prior = after
+        if change < TOLERANCE:
+            break
+    return prior
+
+
+# --- Fitting a serving rule: participants are asked until it is fitted, and only sums of what they answer are looked at
+# ```
+# query -> contribute (each participant) -> sum -> fold -> query ... -> None: fitted
+# ```
+
+MAX_EXCHANGES = 200
+"""A rule that is not fitted after so many never will be."""
+BYTES_PER_NUMBER = 8  # sums are of float64: an optimum is found by small differences
+
+
+class HeldOut(NamedTuple):
+    """What one participant fits a serving rule by."""
+
+    outputs: Outputs  # on its m held-out examples
+    labels: Ints  # (m,)
+    counts: Floats  # (c,) of its training labels, as they are released
+
+
+class Fitted(NamedTuple):
+    """A rule as far as it is fitted, and what that took."""
+
+    state: State
+    sent: tuple[int, ...]  # bytes that one participant sends, exchange by exchange
+    bytes_down: int  # to one, all together, without the state, which each client that is served is sent
+    seconds: float | None = None  # simulated, where there is a radio: of all exchanges, one after the other
+    joules: float | None = None  # likewise, of all participants together
+    left: Mapping[int, int] = MappingProxyType({})  # participant that was taken out -> exchange that it did not answer
+
+    @property
+    def exchanges(self) -> int:
+        """How often the participants were asked."""
+        return len(self.sent)
+
+    @property
+    def bytes_up(self) -> int:
+        """Of one participant, all exchanges together."""
+        return sum(self.sent)
+
+
+UNFITTED = Fitted(NO_STATE, (), 0)
+"""A rule before the first exchange."""
+
+
+def plain_sum(parts: Sequence[Floats]) -> Floats:
+    """Return the sum of arrays of one shape, added up in their order; at least one."""
+    return sum(parts[1:], start=parts[0])
+
+
+def fit(
+    rule: Serving,
+    participants: Iterable[HeldOut],
+    summed: Callable[[Sequence[Floats]], Floats] = plain_sum,
+) -> Fitted:
+    """Fit a serving rule.
+
+    Args:
+        rule: The rule.
+        participants: In the order of their ids, in which sums are taken; at least one.
+        summed: How arrays of one shape are added up, such as by a secure sum.
+
+    Raises:
+        DataError: If there is nobody to fit it by.
+        PartError: If what participants contribute is no sum of finite numbers, or the rule never is fitted.
+
+    Example:
+        >>> from fedreach.federation.adaptation.base import Plain
+        >>> fit(Plain(), []).exchanges
+        0
+    """
+    asked, fitted = list(participants), UNFITTED
+    while (query := next_query(rule, fitted)) is not None:
+        if not asked:
+            raise nobody_holds_out(rule)
+        answers = [checked(rule, rule.contribute(query, *one)) for one in asked]
+        shapes = {name: values.shape for name, values in answers[0].items()}
+        if any({name: values.shape for name, values in answer.items()} != shapes for answer in answers):
+            raise PartError(f"{name_of(rule)}.contribute must return the same names and shapes for every participant.")
+        sums = {name: summed([answer[name] for answer in answers]) for name in shapes}
+        fitted = after_exchange(rule, fitted, query, sums)
+    return fitted
+
+
+def nobody_holds_out(rule: Serving) -> DataError:
+    """Return what is said where there is nothing to fit a rule by."""
+    return DataError(
+        f"{name_of(rule)} is fitted by what participants hold out, and none holds out an example. Let more "
+        "clients with at least two examples take part, or serve by 'none'."
+    )
+
+
+def next_query(rule: Serving, fitted: Fitted) -> State | None:
+    """Return what participants are sent in the next exchange; None once the rule is fitted.
+
+    Raises:
+        PartError: If the rule never is fitted.
+    """
+    query = rule.query(fitted.state)
+    if query is not None and fitted.exchanges == MAX_EXCHANGES:
+        raise PartError(f"{name_of(rule)} is not fitted after {MAX_EXCHANGES} exchanges with the participants.")
+    return query
+
+
+def after_exchange(rule: Serving, fitted: Fitted, query: State, sums: State) -> Fitted:
+    """Return the rule after an exchange, given what participants were sent and the sums of what they answered."""
+    sent, down = (*fitted.sent, _bytes(sums)), fitted.bytes_down + _bytes(query)
+    return Fitted(rule.fold(fitted.state, sums), sent, down)
+
+
+def checked(rule: Serving, answer: State) -> State:
+    """Return what a participant contributes, or refuse what cannot be added up."""
+    for name, values in answer.items():
+        if not isinstance(values, np.ndarray) or values.dtype != np.float64 or not np.isfinite(values).all():
+            raise PartError(f"{name_of(rule)}.contribute must return finite float64 arrays; {name!r} is none.")
+    return answer
+
+
+def _bytes(arrays: State) -> int:
+    return sum(BYTES_PER_NUMBER * values.size for values in arrays.values())

@@ -1,0 +1,219 @@
+"""Bias-corrected temperature scaling of a shared model, fitted to sums over participants' held-out examples.
+
+A participant sends what `likelihood` returns at the point that it was sent; the server adds these up and takes the
+next step of Newton's method with `advance`, until `is_settled`. With more than `MOST_BY_NEWTON` classes a alone is
+found so, as the Hessian with b has (c + 1)^2 numbers; then b by `MATCHES` rounds of `matched`, c numbers each.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedreach._util.arrays import Floats, Ints
+from fedreach.federation.adaptation.base import log_softmax
+from fedreach.federation.types import State
+
+BOUND = 1e6
+"""Logits are clipped to this size, so that all sums are bounded; exp() of such a difference is 0 long before."""
+TOLERANCE = 1e-8
+MAX_STEPS = 30
+MOST_BY_NEWTON = 100
+MATCHES = 3
+"""Rounds after which mean predictions are near enough to class shares, see `matched`."""
+SCALES = 2.0 ** (np.arange(-16, 17) / 4)
+"""Of logits, compared to correct the temperature alone: from 1/16 to 16."""
+LARGEST_FACTOR = 10.0
+"""No step divides or multiplies a by more, so that it stays positive."""
+
+
+def centred(logits: Floats) -> Floats:
+    """Return (m, c) float64 logits less the mean of each row, clipped to -10^6 ... 10^6.
+
+    Example:
+        >>> centred(np.array([[3.0, 1.0], [1e9, 0.0]])).tolist()
+        [[1.0, -1.0], [1000000.0, -1000000.0]]
+    """
+    z: Floats = logits.astype(np.float64)
+    z -= z.mean(axis=1, keepdims=True)
+    return np.clip(z, -BOUND, BOUND, out=z)
+
+
+def likelihood(z: Floats, labels: Ints, point: Floats, *, bias: bool = True) -> State:
+    """Return a participant's part of the objective: sums over its m examples, of which m may be 0.
+
+    The loss is -sum_i log softmax(a z_i + b)_{y_i}, its derivatives are by (a, b), or by a alone without `bias`. With
+    p_i = softmax(a z_i + b) and mu_i = sum_c p_ic z_ic:
+
+        gradient: sum_ic (p_ic - y_ic) z_ic;  sum_i (p_i - y_i)
+        Hessian:  sum_ic p_ic (z_ic - mu_i)^2;  sum_i p_ic (z_ic - mu_i);  sum_i (diag p_i - p_i p_i')
+
+    Args:
+        z: (m, c), see `centred`.
+        labels: (m,)
+        point: (1 + c,) a and b.
+        bias: Whether b is fitted, too.
+
+    Returns:
+        `loss` (1,), `gradient` (d,) and the upper triangle of the Hessian by rows, `curvature` (d (d + 1) / 2,), where
+        d is 1 + c, or 1 without `bias`.
+
+    Example:
+        >>> sums = likelihood(np.array([[1.0, -1.0]]), np.array([0]), np.array([1.0, 0.0, 0.0]), bias=False)
+        >>> [sums[name].round(4).tolist() for name in ("loss", "gradient", "curvature")]
+        [[0.1269], [-0.2384], [0.42]]
+    """
+    log_p = log_softmax(point[0] * z + point[1:])
+    p, rows = np.exp(log_p), np.arange(len(z))
+    residual = p.copy()
+    residual[rows, labels] -= 1
+    spread = z - (p * z).sum(axis=1, keepdims=True)
+    loss = -log_p[rows, labels].sum(keepdims=True)
+    gradient = np.array([(residual * z).sum()])
+    hessian = np.array([[(p * spread**2).sum()]])
+    if bias:
+        gradient = np.append(gradient, residual.sum(axis=0))
+        cross = (p * spread).sum(axis=0)[:, None]
+        hessian = np.block([[hessian, cross.T], [cross, np.diag(p.sum(axis=0)) - p.T @ p]])
+    return {"loss": loss, "gradient": gradient, "curvature": hessian[np.triu_indices(len(gradient))]}
+
+
+def begin(classes: int) -> State:
+    """Return the search before its first point, a = 1 and b = 0, was evaluated."""
+    return {"candidate": np.append(1.0, np.zeros(classes)), "objective": np.array([np.inf]), "tried": np.array([0])}
+
+
+def is_settled(search: State) -> bool:
+    """Return whether `point` is the answer, so that nothing needs to be evaluated any more."""
+    return "candidate" not in search
+
+
+def advance(search: State, sums: State, *, pull: float = 1.0) -> State:
+    """Return the search after its candidate was evaluated: a damped step of Newton's method.
+
+    The objective is the sum of the participants' losses + ½|b|² + ½ pull (log a)². The step is halved while the
+    objective rises. It ends when the objective changes by less than 1e-8, or after 30 candidates.
+
+    Args:
+        search: `candidate` (1 + c,) that was evaluated and `tried` (1,), how many were; of the best one so far, `point`
+            (1 + c,), `objective` (1,), `direction` (d,) of Newton's step from there and `length` (1,), the share of it
+            that led to the candidate.
+        sums: Over participants, of what `likelihood` returned at the candidate.
+        pull: Weight of the last term, which is there only so that separable data has an optimum.
+    """
+    candidate, best = search["candidate"], search["objective"]
+    value, gradient, hessian = _penalised(candidate, sums, pull)
+    tried = search["tried"] + 1
+    if abs(best[0] - value) < TOLERANCE or tried[0] > MAX_STEPS:
+        return {"point": candidate if value < best[0] else search["point"]}
+    if value < best[0]:
+        direction = -np.linalg.solve(hessian, gradient)
+        point, length, best = candidate, np.array([_longest(candidate[0], direction[0])]), np.array([value])
+    else:
+        point, length, direction = search["point"], search["length"] / 2, search["direction"]
+    after = point.copy()
+    after[: len(direction)] += length * direction
+    return {
+        "candidate": after,
+        "point": point,
+        "objective": best,
+        "direction": direction,
+        "length": length,
+        "tried": tried,
+    }
+
+
+def scale_losses(z: Floats, labels: Ints) -> Floats:
+    """Return (33,) sums of log loss of softmax(t z) over examples, for each t of `SCALES`.
+
+    Args:
+        z: (m, c) centered logits of held-out examples.
+        labels: (m,) of these.
+    """
+    rows = np.arange(len(labels))
+    return np.array([-log_softmax(scale * z)[rows, labels].sum() for scale in SCALES])
+
+
+def fitted_scale(losses: Floats) -> Floats:
+    """Return (1,) t with the least log loss plus ln(t)^2/2, by a parabola through the best of `SCALES` and two others.
+
+    The second term is a prior: without it t would grow without bound where all held-out examples are right.
+    """
+    logs = np.log(SCALES)
+    total = losses + logs**2 / 2
+    best = int(np.clip(total.argmin(), 1, len(SCALES) - 2))
+    before, here, after = total[best - 1 : best + 2]
+    bend = before - 2 * here + after
+    shift = float(np.clip((before - after) / (2 * bend), -1, 1)) if bend > 0 else 0.0
+    found: Floats = np.exp(logs[best : best + 1] + shift * (logs[1] - logs[0]))
+    return found
+
+
+def left_out(point: Floats, curvature: Floats, own: State, *, pull: float = 1.0) -> Floats:
+    """Return the optimum as it would be without one participant, by one step of Newton's method from the optimum.
+
+    Args:
+        point: (1 + c,) the optimum of all.
+        curvature: (d (d + 1) / 2,) upper triangle of the Hessian there, summed over all participants.
+        own: What `likelihood` returns for the participant at this point.
+        pull: See `advance`.
+    """
+    d = len(own["gradient"])
+    rest = {"loss": np.zeros(1), "gradient": np.zeros(d), "curvature": curvature - own["curvature"]}
+    _, _, hessian = _penalised(point, rest, pull)
+    step = np.linalg.solve(hessian, own["gradient"])
+    result = point.copy()
+    result[:d] += _longest(float(point[0]), float(step[0])) * step
+    return result
+
+
+def begin_matching(point: Floats) -> State:
+    """Return the search for b, given the (1 + c,) point at which a was found and b is 0."""
+    return {"candidate": point, "matches": np.zeros(1)}
+
+
+def predicted(z: Floats, point: Floats) -> Floats:
+    """Return (c,) sums over a participant's m examples of softmax(a z_i + b), z as in `likelihood`."""
+    result: Floats = np.exp(log_softmax(point[0] * z + point[1:])).sum(axis=0)
+    return result
+
+
+def matched(search: State, sums: Floats, base: Floats) -> State:
+    """Return the search after another round in which the mean prediction comes nearer to the class shares.
+
+    b_c grows by log(base_c / mean p_c), and then by what makes its mean 0. Where mean predictions are base, b is that
+    of the largest likelihood; the pull on b is not followed. In made-up cases of 10 to 200 classes accuracy
+    after three rounds lay within .3 points of that by Newton's method, and the mean prediction .002 to .035 from base
+    in total variation.
+
+    Args:
+        search: Of `begin_matching`, or as this returned it.
+        sums: (c,) over participants, of what `predicted` returned at the candidate.
+        base: (c,) class shares of the same examples, positive.
+    """
+    point = search["candidate"].copy()
+    step = np.log(base) - np.log(np.maximum(sums / sums.sum(), np.finfo(np.float64).tiny))
+    point[1:] += step - step.mean()
+    matches = search["matches"] + 1
+    return {"point": point} if matches[0] == MATCHES else {"candidate": point, "matches": matches}
+
+
+def _penalised(point: Floats, sums: State, pull: float) -> tuple[float, Floats, Floats]:
+    a, b = point[0], point[1:]
+    d = len(sums["gradient"])
+    upper = np.zeros((d, d))
+    upper[np.triu_indices(d)] = sums["curvature"]
+    hessian: Floats = upper + np.triu(upper, 1).T
+    hessian[np.diag_indices(d)] += 1
+    # The second derivative is (1 - log a) / a^2, which is negative for large a.
+    hessian[0, 0] += pull * max(1 - np.log(a), 0.01) / a**2 - 1
+    gradient = sums["gradient"] + np.append(pull * np.log(a) / a, b)[:d]
+    value = float(sums["loss"][0] + (b @ b + pull * np.log(a) ** 2) / 2)
+    return value, gradient, hessian
+
+
+def _longest(a: float, change: float) -> float:
+    """Return the share, 1 at most, of a step that keeps a within a factor of 10."""
+    if change == 0:
+        return 1.0
+    room = a * (LARGEST_FACTOR - 1) if change > 0 else a * (1 - 1 / LARGEST_FACTOR)
+    return float(min(1.0, room / abs(change)))

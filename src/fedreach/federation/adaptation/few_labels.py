@@ -1,0 +1,526 @@
+"""Adaptation to clients that have a few labels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from fedreach._util.arrays import AnyArray, Floats, Ints
+from fedreach._util.errors import ConfigError, require
+from fedreach.federation.adaptation import trust
+from fedreach.federation.adaptation.base import log_softmax
+from fedreach.federation.adaptation.calibration import centred
+from fedreach.federation.adaptation.inference import input_order
+from fedreach.federation.adaptation.label_shift import LabelShift
+from fedreach.federation.types import NO_STATE, Outputs, State
+
+# --- How far a client's few labels are to be trusted: learned from what labels would have done to participants
+# A participant draws a few of the labels that it trained on, as an unseen client might learn them, and predicts its
+# held-out examples by them: at several shrinkages, with and without the bias of the calibration.
+
+MULTIPLES = np.array([0.5, 1.0, 2.0, 4.0, 8.0])
+"""Of A, pseudo-counts that are compared."""
+NUMBERS = (1, 5, 20)
+"""Of labels."""
+DRAWS = 4
+"""Of each number."""
+
+
+def label_gains(query: State, z: Floats, labels: Ints, trained: Floats) -> Floats:
+    """Return (5, 2, 5): mean gain over `NUMBERS`, its square, the gain by one label; gain in accuracy and its square.
+
+    Without and with b, for each of `MULTIPLES`.
+
+    Args:
+        query: Of the second exchange of `trust`.
+        z: (m, c) centered logits of held-out examples.
+        labels: (m,) of these.
+        trained: (c,) counts of the labels that it trained on.
+    """
+    point, base = trust.left_out_point(query, z, labels), trust.base_without(query, labels)
+    plain, corrected = query["inverse_temperature"] * z, point[0] * z + point[1:]
+    before, right = _scored(plain, labels)
+    held = np.repeat(np.arange(len(trained)), trained.astype(np.int64))
+    bits, gains = np.random.PCG64(len(held)), np.zeros((2, len(NUMBERS), 2, len(MULTIPLES)))
+    for _ in range(DRAWS if len(held) else 0):
+        order = np.argsort(bits.random_raw(len(held)), kind="stable")
+        for i, number in enumerate(NUMBERS):
+            counts = np.bincount(held[order[:number]], minlength=len(trained))
+            own = shrunk(counts, base, query["pseudo_counts"] * MULTIPLES)  # (5, c)
+            offsets = (np.log(own) - np.log(base))[:, None]
+            for bias, scores in enumerate((plain, corrected)):
+                after, accuracy = _scored(scores + offsets, labels)
+                gains[:, i, bias] += np.stack([before - after, accuracy - right]) / DRAWS
+    mean, accurate = gains.mean(axis=1)
+    return np.stack([mean, mean**2, gains[0, 0], accurate, accurate**2])
+
+
+def shrunk(counts: Floats | Ints, base: Floats, pseudo_counts: Floats) -> Floats:
+    """Return (..., c) class shares (n + B base)/(m + B) of (c,) label counts, given (...,) pseudo-counts B."""
+    pulls = pseudo_counts[..., None]
+    result: Floats = (counts + pulls * base) / (counts.sum() + pulls)
+    return result
+
+
+def fitted_shrinkage(sums: Floats, participants: Floats, pseudo_counts: Floats) -> State:
+    """Return `label_pseudo_counts`, infinite if labels do not count, and `label_bias`, 0 or 1, that participants chose.
+
+    Of those by which one label did no harm on average, the choice whose mean gain minus one standard error is largest,
+    if its gain is decided: see `trust.fitted_trust`. `label_gain` (3,) is the gain in accuracy that it brought, in
+    points, over `NUMBERS` of labels, and its 95% confidence interval.
+    """
+    n = float(participants[0])
+    mean, error = trust.spread(sums[:2], n)
+    allowed = trust.is_decided(mean, error, n, mean.size) & (sums[2] >= 0)
+    if not allowed.any():
+        return {"label_pseudo_counts": np.array([math.inf]), "label_bias": np.zeros(1), "label_gain": np.zeros(3)}
+    best = int(np.where(allowed, mean - error, -math.inf).argmax())
+    bias, row = divmod(best, len(MULTIPLES))
+    return {
+        "label_pseudo_counts": pseudo_counts * MULTIPLES[row],
+        "label_bias": np.array([float(bias)]),
+        "label_gain": trust.in_points(sums[3:, bias, row], n),
+    }
+
+
+def are_gains(sums: Floats, participants: Floats) -> bool:
+    """Return whether so many participants can have contributed these."""
+    n, (loss, loss_squares, one, accuracy, accuracy_squares) = float(participants[0]), sums
+    is_bounded = trust.are_moments(loss, loss_squares, trust.LARGEST_GAIN, n)
+    is_bounded &= bool((np.abs(one) <= trust.LARGEST_GAIN * n * (1 + trust.SUM_ROUNDING)).all())
+    return is_bounded and trust.are_moments(accuracy, accuracy_squares, 1.0, n)
+
+
+def _scored(scores: Floats, labels: Ints) -> tuple[Floats, Floats]:
+    """Return (...,) mean log loss of (..., m, c) scores, see `trust.SMOOTHING`, and accuracy."""
+    p = np.exp(log_softmax(scores))[..., np.arange(len(labels)), labels]
+    loss: Floats = -np.log((1 - trust.SMOOTHING) * p + trust.SMOOTHING / scores.shape[-1]).mean(axis=-1)
+    return loss, (scores.argmax(axis=-1) == labels).mean(axis=-1)
+
+
+# --- Serve a client by a last layer that its own few labelled examples have moved: a reference, for it needs labels
+
+STEPS = 200
+"""Newton steps at most; a few tens are needed where the model is sure of the wrong class."""
+SLOPE = 1e-11
+"""The largest entry of the gradient at the optimum, as a share of the largest feature."""
+HALVINGS = 60
+ROUNDING = 1e-14
+
+
+@dataclass(frozen=True)
+class FewLabels:
+    """Fine-tune the last layer on m labelled examples of the client's own, and predict its other examples with that.
+
+    h are features, what goes into the last linear layer, and z = V h + v the model's logits. With D and d, what is
+    added to V and v, and the labelled examples (x_i, y_i):
+
+        minimise  (1/m) sum_i -log softmax(z_i + D h_i + d)_{y_i} + strength/(2 m) (|D|^2 + |d|^2)
+        log p(y|x) = log softmax(z + D h + d)
+
+    That is the mode of the posterior when D and d are normal with variance 1/strength: many examples outweigh the pull
+    to the model, few do not. There is one optimum, found to rounding by Newton's method, so that the order of the
+    examples does not matter. As strength grows, and without any labelled example, predictions are the model's.
+
+    When to use it: beside rules that do without labels, to see what m labels would buy. A client that has them may do
+    better; one that is served by FedReach's other rules has none. So it is a reference like `TruePrior`, is marked as
+    one, and cannot be exported. The labelled examples are the client's first m and are never scored: all rungs are of
+    the others. `with N` inputs, it has at most N labels, and is scored on the same other examples as every rule: there
+    it may be compared with `label_shift`. A client with no more than m examples keeps one to be scored on and learns
+    from the rest. Participants are not asked for anything.
+
+    When: clients could label a handful of examples: what that would buy.
+
+    Args:
+        labels: m, how many labelled examples a client has, 0 or more.
+        strength: Of the pull to the model, positive. The right one goes with the square of the features' length.
+
+    Raises:
+        ConfigError: If an option is outside its range, or the model has no last linear layer.
+
+    Reference: fine-tuning the head alone on a client's own data is FedPer's and FedRep's personal layer (Arivazhagan et
+    al., 2019, arXiv 1912.00818; Collins et al., ICML 2021, arXiv 2102.07078), here from a model that was trained whole,
+    and with a pull to it as in the L2-SP penalty of Li, Grandvalet and Davoine, ICML 2018 (arXiv 1802.01483).
+
+    Example:
+        >>> rule = FewLabels(labels=2, strength=1.0)
+        >>> own = Outputs(np.zeros((2, 2)), features=np.array([[1.0], [-1.0]]))
+        >>> client = rule.with_labels({}, own, np.array([0, 1]))
+        >>> np.exp(rule.predict({}, client, own)).round(3).tolist()
+        [[0.739, 0.261], [0.261, 0.739]]
+    """
+
+    reads_inputs: ClassVar[bool] = True
+    needs_features: ClassVar[bool] = True
+
+    labels: int = 20
+    strength: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(self, labels="[0, inf)", strength="(0, inf)")
+
+    def query(self, state: State) -> State | None:
+        return None
+
+    def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
+        return NO_STATE
+
+    def fold(self, state: State, sums: State) -> State:
+        return state
+
+    def start(self, state: State) -> State:
+        return NO_STATE
+
+    def update(self, state: State, client: State, outputs: Outputs) -> State:
+        """Return the client unchanged: inputs without labels teach it nothing."""
+        return client
+
+    def with_labels(self, state: State, outputs: Outputs, labels: Ints) -> State:
+        """Return `head`, the (h + 1, c) transpose of D above d; nothing without examples."""
+        if not len(labels):
+            return self.start(state)
+        return {"head": moved_head(_features(outputs), outputs.logits, labels, self.strength / len(labels))}
+
+    def predict(self, state: State, client: State, outputs: Outputs) -> Floats:
+        if "head" not in client:
+            return log_softmax(outputs.logits)
+        return log_softmax(outputs.logits + _with_bias_column(_features(outputs)) @ client["head"])
+
+
+def moved_head(features: Floats, logits: Floats, labels: Ints, pull: float) -> Floats:
+    """Return the (h + 1, c) head, to be added to the model's, that minimises mean cross-entropy + pull/2 |head|^2.
+
+    Newton's method from 0; a step is halved while the objective rises. Each step solves the linear system by conjugate
+    gradients, as the Hessian of h + 1 times c numbers would be too large to be written down. With fewer examples than
+    features, the head is sought in their span, where the optimum lies.
+
+    Args:
+        features: (m, h), m at least 1.
+        logits: (m, c) of the model.
+        labels: (m,).
+        pull: Positive.
+
+    Example:
+        >>> moved_head(np.zeros((1, 1)), np.zeros((1, 2)), np.array([0]), 0.25).round(3).tolist()
+        [[0.0, 0.0], [0.741, -0.741]]
+    """
+    x, m = _with_bias_column(features), len(labels)
+    if m < x.shape[1]:
+        span, spanned = np.linalg.qr(x.T)  # (h + 1, m), (m, m)
+        found: Floats = span @ _minimized(spanned.T, logits, labels, pull)
+        return found
+    return _minimized(x, logits, labels, pull)
+
+
+def _minimized(x: Floats, logits: Floats, labels: Ints, pull: float) -> Floats:
+    """Return the (k, c) head for (m, k) columns, see `moved_head`."""
+    m = len(labels)
+    rows, truth = np.arange(m), np.eye(logits.shape[1])[labels]
+    slope = SLOPE * np.abs(x).max()
+
+    def objective(head: Floats) -> tuple[float, Floats]:
+        log_p = log_softmax(logits + x @ head)
+        return float(-log_p[rows, labels].mean() + pull / 2 * np.square(head).sum()), np.exp(log_p)
+
+    head = np.zeros((x.shape[1], logits.shape[1]))
+    loss, p = objective(head)
+    for _ in range(STEPS):
+        gradient: Floats = x.T @ (p - truth) / m + pull * head
+        if np.abs(gradient).max() <= slope:
+            break
+        step = _solved(partial(_curved, x, p, pull), gradient)
+        for halvings in range(HALVINGS):
+            nearer = head - step / 2**halvings
+            after, its = objective(nearer)
+            if after <= loss + ROUNDING * abs(loss):
+                break
+        head, loss, p = nearer, after, its
+    return head
+
+
+def _curved(x: Floats, p: Floats, pull: float, way: Floats) -> Floats:
+    """Return the Hessian times a (h + 1, c) way."""
+    change = p * (x @ way)
+    curved: Floats = x.T @ (change - p * change.sum(axis=1, keepdims=True)) / len(x) + pull * way
+    return curved
+
+
+def _solved(times: Callable[[Floats], Floats], right: Floats) -> Floats:
+    """Return the array that a positive definite matrix maps to the right side, by conjugate gradients."""
+    found, rest = np.zeros_like(right), right
+    way, size = rest, float(np.square(rest).sum())
+    enough = 1e-20 * size
+    for _ in range(2 * right.size):
+        mapped = times(way)
+        share = size / float((way * mapped).sum())
+        found, rest = found + share * way, rest - share * mapped
+        before, size = size, float(np.square(rest).sum())
+        if size <= enough:
+            break
+        way = rest + size / before * way
+    return found
+
+
+def _with_bias_column(features: Floats) -> Floats:
+    return np.column_stack([features, np.ones(len(features))])
+
+
+def _features(outputs: Outputs) -> Floats:
+    if outputs.features is None:
+        raise ConfigError(
+            "FewLabels fine-tunes the last linear layer, which must be given one row of features an example; here "
+            "there is none. Take another model, or serving 'label_shift'."
+        )
+    return outputs.features
+
+
+# --- Adapt to a client by a few labeled examples of its own, and by its inputs where participants support that
+
+FOLDS = 5
+FEWEST_FOR_HEAD = 10
+"""Labeled examples, with fewer of which the last layer is left as it is."""
+HEAD_PULL = 10.0
+"""Weight of the squared change of the last layer, for features whose mean squared length is 1."""
+MARGIN = 1.645
+"""Standard errors by which a moved last layer must predict the client's own labels better: 5%, one-sided."""
+LABELED, SEEN = "labeled_", "seen_"
+OWN_SUMS = ("feature_squares", "label_gains")
+
+
+@dataclass(frozen=True)
+class FewShot:
+    """Few-shot adaptation: class prior from labels, then the last layer as labels grow; inputs where they help.
+
+    With the counts n of a client's m labels, participants' class shares base and the pseudo-counts B of the client's
+    own class prior:
+
+        own = (n + B base)/(m + B)
+        log p(y|x) = a z + b + log own - log base + constant
+
+    Where participants find that inputs can be trusted (see `LabelShift`), B is their Dirichlet fit A, and the client's
+    unlabeled inputs go on from its own prior: as `LabelShift`, with own in place of base and m + A in place of A.
+    Elsewhere inputs are left out, and participants choose B among multiples of A, whether b counts, and whether labels
+    count at all, by what a few of their training labels would have done to their held-out examples.
+
+    From ten labels on, the last layer moves by D and d to minimize mean cross-entropy + 10/(2m) (|D|^2 + |d|^2), for
+    features of mean squared length 1, on top of the prior; unless five-fold cross-validation on the client's own labels
+    finds no gain (one-sided, 5%).
+
+    Without any label it is `LabelShift`. The order of labels and inputs changes no bit, nor whether they come at once.
+    An input whose label arrives later counts as a labeled example from then on, and as an input no longer.
+
+    Use when: clients learn some labels after they have predicted, such as a shop, a keyboard or a hospital.
+
+    When: clients have a few labels of their own, or see them after they have predicted.
+
+    Args:
+        labels: How many labeled examples clients have where they are evaluated, the first ones; 0 or more. A deployed
+            client may have any number.
+        head: Whether the last layer may move; it needs a model with a last linear layer.
+        odds: See `LabelShift`, as the next three.
+        pseudo_counts: A, or ``"fitted"``.
+        guard: Whether the safeguard of inputs is on; it never changes their intensity here.
+        strength: Of inputs, or ``"fitted"``.
+
+    Raises:
+        ConfigError: If an option is outside its range.
+
+    Reference: the prior is the posterior mean of a Dirichlet-multinomial model whose spread participants fit, as in
+    empirical Bayes (Robbins, 1956); moving the last layer alone is FedPer's and FedRep's personal layer (Arivazhagan et
+    al., 2019, arXiv 1912.00818; Collins et al., ICML 2021, arXiv 2102.07078).
+
+    Example:
+        >>> source = {"a": np.ones(1), "b": np.zeros(2), "base": np.full(2, 0.5), "pseudo_counts": np.full(1, 2.0)}
+        >>> rule, examples = FewShot(guard=False), Outputs(np.zeros((2, 2)))
+        >>> client = rule.learn_labels(source, rule.start(source), examples, np.array([0, 0]))
+        >>> np.exp(rule.predict(source, client, Outputs(np.zeros((1, 2))))).round(3)  # (2 + 1)/(2 + 2)
+        array([[0.75, 0.25]])
+    """
+
+    reads_inputs: ClassVar[bool] = True
+
+    labels: int = 5
+    head: bool = True
+    odds: float = 9.0
+    pseudo_counts: Literal["fitted"] | float = "fitted"
+    guard: bool = True
+    strength: Literal["fitted"] | float = "fitted"
+
+    def __post_init__(self) -> None:
+        require(self, labels="[0, inf)")
+        self._inputs()  # checks its options
+
+    def _inputs(self) -> LabelShift:
+        """Return what is done with inputs."""
+        return LabelShift(self.odds, self.pseudo_counts, guard=self.guard, repairs=False, strength=self.strength)
+
+    def query(self, state: State) -> State | None:
+        return self._inputs().query(state)
+
+    def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
+        """Return what `LabelShift` does, the squares of features, and what labels would have done."""
+        answer = dict(self._inputs().contribute(query, outputs, labels, counts))
+        if not query and outputs.features is not None:
+            answer["feature_squares"] = np.square(outputs.features, dtype=np.float64).sum(keepdims=True).reshape(1)
+        if "class_examples" in query:
+            z = centred(outputs.logits)
+            answer["label_gains"] = label_gains(query, z, labels, np.maximum(counts, 0))
+        return answer
+
+    def possible(self, query: State, sums: State, held_out: int, trained: int) -> bool:
+        inner = {name: value for name, value in sums.items() if name not in OWN_SUMS}
+        squares = float(sums.get("feature_squares", np.zeros(1)).sum())
+        gained = "label_gains" not in sums or are_gains(sums["label_gains"], sums["miniatures"])
+        return squares >= 0 and gained and self._inputs().possible(query, inner, held_out, trained)
+
+    def fold(self, state: State, sums: State) -> State:
+        own = {name: state[name] for name in ("feature_length",) if name in state}
+        if "feature_squares" in sums:
+            own["feature_length"] = np.sqrt(sums["feature_squares"] / max(float(sums["held_out"].sum()), 1.0))
+        if "label_gains" in sums:
+            own |= fitted_shrinkage(sums["label_gains"], sums["miniatures"], state["pseudo_counts"])
+        inner = {name: value for name, value in sums.items() if name not in OWN_SUMS}
+        return {**self._inputs().fold(_without_own(state), inner), **own}
+
+    def start(self, state: State) -> State:
+        return self._inputs().start(state)
+
+    def update(self, state: State, client: State, outputs: Outputs) -> State:
+        """Return what a client keeps after more inputs: those of `LabelShift`, and what it has seen and learned."""
+        kept = {name: value for name, value in client.items() if name.startswith(LABELED) or name == "head"}
+        return self._inferred(state, kept, _joined(_outputs(client, SEEN), outputs))
+
+    def learn_labels(self, state: State, client: State, outputs: Outputs, labels: Ints) -> State:
+        """Return what a client keeps after more labeled examples.
+
+        Args:
+            state: As the rule was fitted.
+            client: As it was.
+            outputs: Of the model on these m examples; one that was seen without its label is an input no longer.
+            labels: (m,) of these.
+        """
+        if not len(labels):
+            return client
+        seen = _outputs(client, SEEN)
+        if seen is not None:
+            for row in range(len(labels)):
+                seen = _without(seen, outputs, row)
+        before, told = _outputs(client, LABELED), labels.astype(np.int64)
+        every = _joined(before, outputs)
+        told = np.concatenate([client[f"{LABELED}classes"], told]) if before is not None else told
+        order = input_order(every.logits, every.features, told[:, None])
+        every, told = _at(every, order), told[order]
+        kept = {**_arrays(every, LABELED), f"{LABELED}classes": told}
+        return self._inferred(state, {**kept, **self._head(state, self._own(state, kept), kept)}, seen)
+
+    def with_labels(self, state: State, outputs: Outputs, labels: Ints) -> State:
+        """Return what a client keeps that has labeled examples and has seen no input."""
+        return self.learn_labels(state, self.start(state), outputs, labels)
+
+    def predict(self, state: State, client: State, outputs: Outputs) -> Floats:
+        log_p = self._inputs().predict(self._own(state, client), client, outputs)
+        if "head" not in client or outputs.features is None:
+            return log_p
+        return log_softmax(log_p + _with_bias(outputs.features, state) @ client["head"])
+
+    def with_prior(self, state: State, prior: Floats) -> State:
+        return self._inputs().with_prior(state, prior)
+
+    def _own(self, state: State, client: State) -> State:
+        """Return the state that a client goes by, given its labels: its own base, pseudo-counts and offsets."""
+        told, base = client.get(f"{LABELED}classes"), state["base"]
+        if told is None:
+            return state
+        counts = np.bincount(told, minlength=len(base)).astype(np.float64)
+        is_trusted = self._inputs().strength_of(state) > 0
+        spread = state["pseudo_counts"] if is_trusted else state.get("label_pseudo_counts", state["pseudo_counts"])
+        if math.isinf(spread[0]):
+            return state
+        own = (counts + spread * base) / (counts.sum() + spread)
+        known = {"base": own, "pseudo_counts": spread + counts.sum(), "label_offsets": np.log(own) - np.log(base)}
+        return {**state, **known, "label_bias": np.zeros(1) if is_trusted else state.get("label_bias", np.ones(1))}
+
+    def _inferred(self, state: State, kept: State, seen: Outputs | None) -> State:
+        own, rule = self._own(state, kept), self._inputs()
+        client = rule.start(own)
+        if seen is not None:
+            client = rule.update(own, client, seen)
+        inner = {name: value for name, value in client.items() if name not in ("logits", "features", "inputs")}
+        return {**inner, **kept, **(_arrays(seen, SEEN) if seen is not None else {})}
+
+    def _head(self, state: State, own: State, kept: State) -> State:
+        """Return the (h + 1, c) change of the last layer; nothing if labels are few or do not support it."""
+        told = _outputs(kept, LABELED)
+        if not self.head or told is None or told.features is None or len(told.logits) < FEWEST_FOR_HEAD:
+            return {}
+        x, labels = _scaled(told.features, state), kept[f"{LABELED}classes"]
+        scores = self._inputs().predict(own, self._inputs().start(own), told)
+        fold, gains = np.arange(len(labels)) % FOLDS, np.zeros(len(labels))
+        for number in range(FOLDS):
+            rest, out = fold != number, np.flatnonzero(fold == number)
+            head = moved_head(x[rest], scores[rest], labels[rest], HEAD_PULL / rest.sum())
+            moved = log_softmax(scores[out] + np.column_stack([x[out], np.ones(len(out))]) @ head)
+            rows = np.arange(len(out))
+            gains[out] = moved[rows, labels[out]] - log_softmax(scores[out])[rows, labels[out]]
+        if gains.mean() <= MARGIN * gains.std(ddof=1) / math.sqrt(len(gains)):
+            return {}
+        return {"head": moved_head(x, scores, labels, HEAD_PULL / len(labels))}
+
+
+def _without_own(state: State) -> State:
+    return {name: value for name, value in state.items() if name != "feature_length"}
+
+
+def _scaled(features: Floats, state: State) -> Floats:
+    """Return (m, h) features whose mean squared length is 1 at participants."""
+    flat = features.reshape(len(features), -1).astype(np.float64)
+    result: Floats = flat / np.maximum(state.get("feature_length", np.ones(1)), np.finfo(float).tiny)
+    return result
+
+
+def _with_bias(features: Floats, state: State) -> Floats:
+    return np.column_stack([_scaled(features, state), np.ones(len(features))])
+
+
+def _arrays(outputs: Outputs, prefix: str) -> dict[str, AnyArray]:
+    named: Mapping[str, AnyArray | None] = {
+        "logits": outputs.logits,
+        "features": outputs.features,
+    }
+    return {f"{prefix}{name}": values for name, values in named.items() if values is not None}
+
+
+def _outputs(client: State, prefix: str) -> Outputs | None:
+    """Return what a client has kept under a prefix; None where there is nothing."""
+    if f"{prefix}logits" not in client:
+        return None
+    return Outputs(client[f"{prefix}logits"], client.get(f"{prefix}features"))
+
+
+def _joined(before: Outputs | None, outputs: Outputs) -> Outputs:
+    if before is None:
+        return Outputs(outputs.logits, outputs.features)
+    features = None
+    if before.features is not None and outputs.features is not None:
+        features = np.concatenate([before.features, outputs.features])
+    return Outputs(np.concatenate([before.logits, outputs.logits]), features)
+
+
+def _at(outputs: Outputs, rows: Ints) -> Outputs:
+    return Outputs(outputs.logits[rows], None if outputs.features is None else outputs.features[rows])
+
+
+def _without(seen: Outputs, outputs: Outputs, row: int) -> Outputs:
+    """Return the inputs but for one that has the logits and features of a row, if there is one."""
+    if not len(seen.logits):
+        return seen
+    same = (seen.logits == outputs.logits[row]).all(axis=1)
+    if seen.features is not None and outputs.features is not None:
+        same &= (seen.features == outputs.features[row]).reshape(len(same), -1).all(axis=1)
+    places = np.flatnonzero(same)
+    return _at(seen, np.delete(np.arange(len(same)), places[:1]))

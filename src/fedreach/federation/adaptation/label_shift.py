@@ -1,0 +1,488 @@
+"""Adapt a model to a client's own class prior, estimated from its unlabeled inputs, if participants support it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from fedreach._util.arrays import Bools, Floats, Ints
+from fedreach._util.errors import ConfigError, require
+from fedreach.federation.adaptation import base as priors
+from fedreach.federation.adaptation import calibration, safeguard, trust
+from fedreach.federation.adaptation import online as stream
+from fedreach.federation.adaptation.base import TINY, blended, log_softmax, weights
+from fedreach.federation.adaptation.inference import ClientPrior, infer_priors, input_order
+from fedreach.federation.adaptation.repair import Intensity
+from fedreach.federation.adaptation.safeguard import Chosen, Guard
+from fedreach.federation.types import NO_STATE, Outputs, State
+
+FITTED = ("base", "shares", "pseudo_counts", "inverse_temperature", *trust.FITTED)
+"""What a state holds beside the search for a and b, and the guard's."""
+
+
+@dataclass(frozen=True)
+class LabelShift:
+    """Label-shift adaptation by MAP-EM (Saerens et al., 2002), as strong as participants' held-out labels support.
+
+    z are the model's logits. Participants fit a, b (calibration), base (their class shares), A (how far the class
+    shares of clients lie apart), and from their labels how far inputs can be trusted: a strength s from 0 (off) to 1,
+    and an intraclass correlation rho, see `trust`. A client with inputs x_1 ... x_n then goes by u = a z + b - log
+    base, the logarithms of likelihood ratios:
+
+        pi = mode of the posterior of its class shares, with rho and an amplification limit (`inference.infer_priors`)
+        W  = evidence that its class shares are not base (ibid.),  w = 1/(1 + odds/W)
+        log p(y|x) = a z + b + s (log(w pi + (1 - w) base) - log base) + constant
+
+    The order of the inputs changes no bit. Without any input this is softmax(a z + b). Where s is 0, and for a client
+    that abstains, it is softmax(t z), the model with its temperature corrected (t fitted without b): no predicted class
+    changes. For b is right for inputs that look as usual; where brightness or contrast differ a little, it alone costs
+    5 to 10 points of accuracy.
+
+    Inputs that look different (darker, blurred, from another scanner) mislead the estimate. So a safeguard corrects
+    their intensity and then weighs the signal of label shift against the drift of features, see `guard.Guard`: a client
+    adapts, or abstains. It needs features and inputs; with logits alone it is off. A
+    client that may still see inputs keeps those that it has seen, as all are decided on together.
+
+    When: clients hold other class shares than the participants. Whether they do so in a way that adaptation
+    corrects is what participants decide, so nothing else needs to be known beforehand. Begin here.
+
+    Args:
+        odds: Of no shift against a shift, before any input is seen, not negative; 0 always adapts.
+        pseudo_counts: A, at least 1e-6, or ``"fitted"``: by the largest likelihood of the participants' training
+            labels.
+        calibration: ``"bias"`` fits a and b, ``"temperature"`` a only, ``"none"`` neither. With more than 100 classes b
+            is not fitted by the likelihood, but such that the mean prediction is near base, see `calibration.matched`.
+        online: Whether a client learns from its inputs in their order, as `predict_online` does: for streams, whose
+            inputs come sorted by class, in bursts, or at other times of day. It keeps O(c) numbers, and under the
+            safeguard its last 256 inputs.
+        half_life: Inputs after which one counts half where they are followed in their order; positive, infinite:
+            nothing is forgotten. ``"fitted"``: the client weighs 32, 128 and infinite by what it sees, see `stream`.
+        guard: Whether the safeguard is on.
+        k: How many times the drift the signal must be, where inputs lie as usual in the span of the classes; see
+            `guard.Guard`.
+        strength: s from 0 to 1, or ``"fitted"``: what participants support.
+        correlation: rho from 0 to 1, or ``"fitted"``; 0 where the strength is given and this is not.
+        amplification: M, at least 1: the estimate goes at most so many times as far from base as the mean prediction.
+        repairs: Whether the safeguard may correct the intensity of inputs.
+
+    Raises:
+        ConfigError: If an option is outside its range.
+
+    Reference: Saerens, Latinne and Decaestecker, Neural Computation 14 (2002) for the prior; Alexandari, Kundaje and
+    Shrikumar, ICML 2020 for the calibration. The penalties, the fitted A, the weight w and what participants decide
+    are ours.
+
+    Example:
+        >>> source = {"a": np.array([1.0]), "b": np.zeros(2), "base": np.full(2, 0.5), "pseudo_counts": np.array([1.0])}
+        >>> rule, inputs = LabelShift(), Outputs(np.array([[2.0, 0.0]] * 20))
+        >>> client = rule.update(source, rule.start(source), inputs)
+        >>> client["prior"].round(3), client["weight"].round(3)
+        (array([0.973, 0.027]), array([0.999]))
+        >>> np.exp(rule.predict(source, client, Outputs(np.zeros((1, 2))))).round(3)
+        array([[0.972, 0.028]])
+    """
+
+    odds: float = 9.0
+    pseudo_counts: Literal["fitted"] | float = "fitted"
+    calibration: Literal["bias", "temperature", "none"] = "bias"
+    online: bool = False
+    half_life: Literal["fitted"] | float = "fitted"
+    guard: bool = True
+    k: float = 0.5
+    strength: Literal["fitted"] | float = "fitted"
+    correlation: Literal["fitted"] | float = "fitted"
+    amplification: float = 3.0
+    repairs: bool = True
+
+    def __post_init__(self) -> None:
+        require(self, k="[0, inf)", odds="[0, inf)", amplification="[1, inf]")
+        require(self, calibration=("bias", "temperature", "none"))
+        if self.pseudo_counts != "fitted":
+            require(self, pseudo_counts="[1e-6, inf): Or 'fitted'.")
+        if self.half_life != "fitted":
+            require(self, half_life="(0, inf]: Or 'fitted'.")
+        for option in ("strength", "correlation"):
+            if getattr(self, option) != "fitted":
+                require(self, **{option: "[0, 1]: Or 'fitted'."})
+
+    def query(self, state: State) -> State | None:
+        """Return nothing but the question at first, then `shares` and `candidate`, where these are to be judged.
+
+        With `matches`, of the candidate only the mean prediction is asked for. Once there is a calibration, follow the
+        two exchanges of `trust`, unless strength and correlation are given.
+        """
+        if not state:
+            return NO_STATE
+        asked = {name: state[name] for name in ("shares", "candidate", "matches") if name in state}
+        if "guard_residual" not in state:
+            asked |= dict(safeguard.second_query(state))
+        if not asked and "strength" not in state:
+            asked = dict(trust.query(state))
+        return asked or None
+
+    @property
+    def is_learned(self) -> bool:
+        """Whether participants decide how far inputs are trusted."""
+        return self.strength == "fitted"
+
+    def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
+        """Return label counts, the log likelihoods of each A, what Newton's method needs, or what `trust` asks."""
+        classes, trained = outputs.logits.shape[1], np.maximum(counts, 0).astype(np.float64)  # noise may make some < 0
+        if "point" in query:
+            z = calibration.centred(outputs.logits)
+            return trust.contribution(query, z, labels, trained, self.odds, self.amplification)
+        answer: dict[str, Floats] = {}
+        if not query:
+            answer["held_out"] = np.bincount(labels, minlength=classes).astype(np.float64)
+            if self.calibration != "none":
+                answer["scale_losses"] = calibration.scale_losses(calibration.centred(outputs.logits), labels)
+            if self.pseudo_counts == "fitted":
+                answer["trained"] = trained
+        if self.guard:
+            guarded = safeguard.second_sums(safeguard.second_query(query), outputs, labels)
+            answer.update(guarded if query else safeguard.first_sums(outputs, labels, classes))
+        if "shares" in query:
+            answer["spread"] = priors.spread_likelihoods(trained, query["shares"])
+        if self.calibration != "none" and (not query or "candidate" in query):
+            point = (query or calibration.begin(classes))["candidate"]
+            z = calibration.centred(outputs.logits)
+            if "matches" in query:
+                answer["predicted"] = calibration.predicted(z, point)
+            else:
+                bias = self.calibration == "bias" and not self._matches(classes)
+                answer.update(calibration.likelihood(z, labels, point, bias=bias))
+        return answer
+
+    def possible(self, query: State, sums: State, held_out: int, trained: int) -> bool:
+        return trust.are_sums(sums, held_out, trained)
+
+    def fold(self, state: State, sums: State) -> State:
+        """Return what is fitted as far as it is known, and what the next query needs."""
+        if "class_examples" in sums:
+            return {**state, **sums}
+        if "miniatures" in sums:
+            decided = trust.fitted_trust(sums)
+            if self.correlation != "fitted":
+                decided = {**decided, "correlation": np.array([float(self.correlation)])}
+            return {**trust.without_sums(state), **decided}
+        new = dict(state) or self._begun(sums)
+        if "guard_residual" in sums:
+            new = {
+                name: value.astype(np.float32) if name.startswith("guard_") else value
+                for name, value in safeguard.second_fit(new, sums).items()
+            }
+        if "spread" in sums:
+            del new["shares"]
+            new["pseudo_counts"] = np.array([priors.fitted_spread(sums["spread"])])
+        if "candidate" in new:
+            search = self._searched(new, sums)
+            found = {"a": search["point"][:1], "b": search["point"][1:]} if calibration.is_settled(search) else search
+            kept = {name: value for name, value in new.items() if name in FITTED or name.startswith("guard_")}
+            if calibration.is_settled(search) and "curvature" in sums and self.is_learned:
+                kept["curvature"] = sums["curvature"]
+            new = kept | dict(found)
+        return new
+
+    def _matches(self, classes: int) -> bool:
+        return self.calibration == "bias" and classes > calibration.MOST_BY_NEWTON
+
+    def _searched(self, search: State, sums: State) -> State:
+        if "predicted" in sums:
+            return calibration.matched(search, sums["predicted"], search["base"])
+        after = calibration.advance(search, sums)
+        if calibration.is_settled(after) and self._matches(len(search["base"])):
+            return calibration.begin_matching(after["point"])
+        return after
+
+    def _begun(self, sums: State) -> dict[str, Floats]:
+        """Return what the sums of the first exchange say, before the candidate that came with it is looked at."""
+        classes = len(sums["held_out"])
+        new = {"base": priors.source_prior(sums["held_out"])}
+        if not self.is_learned:
+            given = {
+                "strength": self.strength,
+                "correlation": 0.0 if self.correlation == "fitted" else self.correlation,
+            }
+            new |= {name: np.array([float(value)]) for name, value in given.items()}
+        if "guard_features" in sums:
+            new |= dict(safeguard.first_fit(sums))
+        if self.pseudo_counts == "fitted":
+            new["shares"] = priors.training_shares(sums["trained"])
+        else:
+            new["pseudo_counts"] = np.array([float(self.pseudo_counts)])
+        if self.calibration == "none":
+            return new | {"a": np.ones(1), "b": np.zeros(classes)}
+        return new | {
+            "inverse_temperature": calibration.fitted_scale(sums["scale_losses"]),
+            **calibration.begin(classes),
+        }
+
+    def start(self, state: State) -> State:
+        classes = len(state["base"])
+        client = {
+            "n": np.zeros(1),
+            "log_w": np.zeros(1),
+            "prior": state["base"],
+            "weight": weights(np.zeros(1), self.odds),
+            "strength": np.array([self.strength_of(state)]),
+        }
+        if not self.strength_of(state):
+            return {**client, "adapted": np.zeros(1)}
+        if self.online:
+            return {**client, **stream.nothing(classes, self._half_lives).state()}
+        batch = {"counts": np.zeros(classes), "predicted": np.zeros(classes), "u": np.zeros((0, classes))}
+        return {**client, **batch}
+
+    @property
+    def keeps_bias(self) -> bool:
+        return self.calibration != "bias"
+
+    @property
+    def reads_inputs(self) -> bool:
+        return self.guard
+
+    def update(self, state: State, client: State, outputs: Outputs) -> State:
+        """Return what a client keeps.
+
+        `n` inputs, of these the expected `counts` of independent ones, `predicted` sums under the base prior, `log_w`,
+        `prior`, `weight` and `strength`, and `u`; online, `stream_...` instead of counts, sums and u. Under the
+        safeguard, too, what it decided: `adapted` and, but online, `repaired`, 0 or 1, `signal`, `distance`, `drift`,
+        `total_drift`, the repair's `scale` and `shift`; and what it saw.
+        """
+        return self.update_many(state, [client], [outputs])[0]
+
+    def update_many(self, state: State, clients: Sequence[State], outputs: Sequence[Outputs]) -> list[State]:
+        """Return what `update` returns for each client, many at a time: to the same bits."""
+        if not self.strength_of(state):
+            return [self._counted(c, one) for c, one in zip(clients, outputs, strict=True)]
+        if self.online:
+            return [self._followed(state, c, one)[1] for c, one in zip(clients, outputs, strict=True)]
+        guarded = [self._guarded(state, one) for one in outputs]
+        which = [[i for i, one in enumerate(guarded) if one is wanted] for wanted in (False, True)]
+        us = [_joined(clients[i], scores(state, outputs[i])) for i in which[0]]
+        bare = [self._client(state, u, own) for u, own in zip(us, self._inferred(state, us), strict=True)]
+        decided = self._decided(state, [_all_seen(clients[i], outputs[i]) for i in which[1]])
+        found = dict(zip(which[0] + which[1], bare + decided, strict=True))
+        return [found[i] for i in range(len(outputs))]
+
+    def predict(self, state: State, client: State, outputs: Outputs) -> Floats:
+        if "repaired" in client and client["repaired"][0]:
+            if outputs.inputs is None or outputs.again is None:
+                raise ConfigError("The client's inputs were repaired: predicting needs inputs, and the model again.")
+            repair = Intensity(client["scale"], client["shift"])
+            outputs = outputs.again(repair.of(outputs.inputs))
+        if "adapted" in client and not client["adapted"][0]:
+            return log_softmax(calibrated(state, outputs))
+        model = corrected if self.strength_of(state) else calibrated
+        return log_softmax(model(state, outputs) + self._offsets(state, client))
+
+    def predict_online(self, state: State, client: State, outputs: Outputs) -> tuple[Floats, State]:
+        """Return (m, c) log-probabilities, each input predicted before it is learned from, and the client after all.
+
+        Input j goes by the prior and the weight of `stream.follow` after the j - 1 before it, whether `online` or not.
+        The safeguard decides after 1, 2, 4, ... 128, 256, 384 ... inputs, by the last 256 of them, and repairs nothing.
+        """
+        if not self.strength_of(state):
+            return log_softmax(calibrated(state, outputs)), self._counted(client, outputs)
+        log_p, followed = self._followed(state, client, outputs)
+        if self.online:
+            return log_p, followed
+        kept = {name: value for name, value in followed.items() if name.startswith("stream_")}
+        return log_p, {**self.update(state, client, outputs), **kept}  # so that later inputs go on from these
+
+    def with_prior(self, state: State, prior: Floats) -> State:
+        known = {"prior": prior, "weight": np.ones(1), "strength": np.ones(1), "adapted": np.ones(1)}
+        return {**self.start(state), **known}
+
+    def strength_of(self, state: State) -> float:
+        """Return s; a state that participants did not decide on is trusted."""
+        if self.strength != "fitted":
+            return float(self.strength)
+        return float(state["strength"][0]) if "strength" in state else 1.0
+
+    def _correlation(self, state: State) -> float:
+        if self.correlation != "fitted":
+            return float(self.correlation)
+        return float(state["correlation"][0]) if "correlation" in state else 0.0
+
+    def _offsets(self, state: State, client: State) -> Floats:
+        """Return (c,) s (log(w pi + (1 - w) base) - log base)."""
+        mixed = blended(client["prior"], client["weight"], state["base"])
+        offsets: Floats = client["strength"] * (np.log(mixed) - np.log(state["base"]))
+        return offsets
+
+    def _inferred(self, state: State, us: Sequence[Floats]) -> list[ClientPrior]:
+        spread = float(state["pseudo_counts"][0])
+        return infer_priors(us, state["base"], spread, self._correlation(state), self.amplification)
+
+    @property
+    def _half_lives(self) -> Sequence[float]:
+        return stream.HALF_LIVES if self.half_life == "fitted" else (self.half_life,)
+
+    def _guarded(self, state: State, outputs: Outputs) -> bool:
+        return self.guard and outputs.features is not None and "guard_residual" in state
+
+    def _chosen(self, state: State, guard: Guard, seen: Sequence[Outputs]) -> list[Chosen]:
+        """Return what each client goes by under the safeguard, given what it has seen."""
+
+        def priors_of(asked: Sequence[Outputs]) -> Floats:
+            return np.stack([own.prior for own in self._inferred(state, [scores(state, one) for one in asked])])
+
+        def classes_of(one: Outputs, prior: Floats) -> Floats:
+            return np.exp(log_softmax(scores(state, one) + np.log(np.maximum(prior, TINY))))
+
+        return guard.choose(state, seen, state["base"], priors_of, classes_of)
+
+    def _decided(self, state: State, seen: Sequence[Outputs]) -> list[State]:
+        """Return what clients keep under the safeguard, given all that each has seen."""
+        guard = Guard(k=self.k, repair=self.repairs)
+        ordered = [_ordered(one) for one in seen]
+        chosen = self._chosen(state, guard, ordered)
+        us = [scores(state, one.outputs) for one in chosen]
+        found: list[State] = []
+        for one, u, inferred, all_inputs in zip(chosen, us, self._inferred(state, us), ordered, strict=True):
+            own = self._client(state, u, inferred)
+            numbers = {
+                "adapted": guard.adapts(one, float(own["weight"][0])),
+                "repaired": one.repaired,
+                "signal": one.signal,
+                "distance": one.distance,
+                "drift": one.residue.drift,
+                "total_drift": one.total_drift,
+            }
+            decided = {name: np.array([float(value)]) for name, value in numbers.items()} | one.intensity._asdict()
+            found.append({**own, **decided, **_kept(all_inputs)})
+        return found
+
+    def _client(self, state: State, u: Floats, inferred: ClientPrior) -> State:
+        """Return what a client keeps that has the (n, c) scores u, given what was inferred from them."""
+        u = u[input_order(u)]
+        return {
+            **self.start(state),
+            "n": np.array([float(len(u))]),
+            "counts": inferred.counts,
+            "predicted": _under(u, state["base"]).sum(axis=0),
+            "log_w": np.array([inferred.log_evidence]),
+            "prior": inferred.prior,
+            "weight": weights(np.array([inferred.log_evidence]), self.odds),
+            "u": u,
+        }
+
+    def _counted(self, client: State, outputs: Outputs) -> State:
+        """Return what a client keeps where adaptation is off: how many inputs it has seen."""
+        return {**client, "n": client["n"] + len(outputs.logits)}
+
+    def _followed(self, state: State, client: State, outputs: Outputs) -> tuple[Floats, State]:
+        """Return log-probabilities of further inputs, each before it is learned from, and what the client keeps."""
+        base, strength = state["base"], self.strength_of(state)
+        before = stream.Stream.of(client, self._half_lives)
+        known, after = stream.follow(
+            before,
+            scores(state, outputs),
+            base,
+            float(state["pseudo_counts"][0]),
+            self._half_lives,
+            odds=self.odds,
+            correlation=self._correlation(state),
+            amplification=self.amplification,
+        )
+        mixed = blended(known.prior[:-1], known.weight[:-1, None], base)
+        adapted = corrected(state, outputs) + strength * (np.log(mixed) - np.log(base))
+        kept: dict[str, Floats] = {
+            "n": np.array([after.n]),
+            "log_w": known.log_w[-1:],
+            "prior": known.prior[-1],
+            "weight": known.weight[-1:],
+            "strength": np.array([strength]),
+            **after.state(),
+        }
+        if not self._guarded(state, outputs):
+            return log_softmax(adapted), kept
+        adapts, seen = self._adapts(state, client, outputs, known.weight)
+        kept |= {"adapted": adapts[-1:].astype(np.float64), "stream_adapted": adapts[-1:].astype(np.float64), **seen}
+        return log_softmax(np.where(adapts[:-1, None], adapted, calibrated(state, outputs))), kept
+
+    def _adapts(self, state: State, client: State, outputs: Outputs, weight: Floats) -> tuple[Bools, State]:
+        """Return (m + 1,) whether a client adapts before each further input and after the last, and what it keeps."""
+        goes_on, m = "stream_n" in client, len(outputs.logits)
+        first = int(client["stream_n" if goes_on else "n"][0])
+        seen = stream.seen(client, outputs)
+        asked = stream.decides_after(first + 1, first + m)
+        if not goes_on and first:
+            asked = [first, *asked]  # a batch decides with repairs, a stream without
+        windows = [stream.window(seen, len(seen.logits) - m + n - first) for n in asked]
+        guard = Guard(k=self.k, repair=False)
+        chosen = self._chosen(state, guard, windows)
+        decisions = {n: guard.adapts(one, float(weight[n - first])) for n, one in zip(asked, chosen, strict=True)}
+        adapts = [bool(client.get("stream_adapted", np.ones(1))[0])]
+        for n in range(first, first + m + 1):
+            adapts.append(decisions.get(n, adapts[-1]))
+        last = stream.window(seen)
+        assert last.features is not None  # there is no guard without
+        return np.array(adapts[1:]), {"stream_logits": last.logits, "stream_features": last.features}
+
+
+def scores(state: State, outputs: Outputs) -> Floats:
+    """Return (m, c) u = a z + b - log base, each row up to a constant the log likelihood of every class."""
+    return corrected(state, outputs) - np.log(state["base"])
+
+
+def corrected(state: State, outputs: Outputs) -> Floats:
+    """Return (m, c) a z + b; where a client knows labels, its own offsets come on top, see `few_shot.FewShot`."""
+    z = calibration.centred(outputs.logits)
+    z *= state["a"]
+    z += state["b"] + state.get("label_offsets", 0.0)
+    return z
+
+
+def calibrated(state: State, outputs: Outputs) -> Floats:
+    """Return (m, c) t z; with the offsets of a client's labels, and with a z + b where participants found b to help."""
+    if "label_bias" in state and "label_offsets" in state and state["label_bias"][0]:
+        return corrected(state, outputs)
+    z = calibration.centred(outputs.logits)
+    z *= state.get("inverse_temperature", state["a"])
+    z += state.get("label_offsets", 0.0)
+    return z
+
+
+def _under(u: Floats, prior: Floats) -> Floats:
+    """Return (n, c) probabilities of the classes under a prior."""
+    return np.exp(log_softmax(u + np.log(prior)))
+
+
+def _all_seen(client: State, outputs: Outputs) -> Outputs:
+    """Return what the model says of all inputs, those that the client has kept first."""
+    if "logits" not in client:
+        return outputs
+    features, inputs = outputs.features, outputs.inputs
+    return replace(
+        outputs,
+        logits=np.concatenate([client["logits"], outputs.logits]),
+        features=None if features is None else np.concatenate([client["features"], features]),
+        inputs=None if inputs is None else np.concatenate([client["inputs"], inputs]),
+    )
+
+
+def _ordered(seen: Outputs) -> Outputs:
+    """Return the outputs in an order of their own, so that the order in which they came changes no bit of a sum."""
+    order = input_order(seen.logits, seen.features, seen.inputs)
+    features, inputs = seen.features, seen.inputs
+    return replace(
+        seen,
+        logits=seen.logits[order],
+        features=None if features is None else features[order],
+        inputs=None if inputs is None else inputs[order],
+    )
+
+
+def _kept(seen: Outputs) -> State:
+    """Return what the safeguard needs again once a client sees further inputs."""
+    kept = {"logits": seen.logits, "features": seen.features, "inputs": seen.inputs}
+    return {name: value for name, value in kept.items() if value is not None}
+
+
+def _joined(client: State, u: Floats) -> Floats:
+    return np.concatenate([client["u"], u]) if len(client.get("u", ())) else u

@@ -1,0 +1,561 @@
+"""The safeguard: skip adaptation where inputs have changed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from fedreach._util.arrays import Floats, Ints
+from fedreach._util.errors import require
+from fedreach.federation.adaptation.base import log_softmax
+from fedreach.federation.adaptation.repair import Intensity, Values, channels_of, channels_to_repair, intensity
+from fedreach.federation.types import NO_STATE, Outputs, State
+
+# -------------------- Features of a client against the class means of the participants
+# Label shift moves the mean of the features within the span of the class means. What moves it out of there is drift:
+# the
+# inputs look different. Everything is fitted by sums over participants' held-out examples, in two exchanges.
+#
+# ```
+# first_sums -> sum -> first_fit -> second_query -> second_sums -> sum -> second_fit: fitted
+# ```
+#
+# With h = `outputs.features` (m, H), L = S^(-1/2), S their covariance within classes, and Q an orthonormal basis of the
+# span of L (mu_c - mu_b): r_i = (I - QQ') L (h_i - mu) is the same for every mean mu within that span.
+#
+# Numbers in float64 arrays, for H = 100 features and C = 10 classes: 6080 and 60 up, 6050 down between them. The fitted
+# state has C H + H (H + 1) / 2 + 8 C = 6130 numbers, 24.5 kB in float32, whose precision is enough.
+
+RIDGE = 0.03
+"""Of the mean eigenvalue, added to the covariance: hidden units that hardly vary are not blown up."""
+WIDEST = 128
+"""Wider features are projected onto so many random directions first, as S has H (H + 1) / 2 numbers. The thresholds of
+the guard were chosen with 84 and 100 features; D grows with their number, and so does what few examples explain of it.
+"""
+LEAST_VARIANCE = 1e-12
+SAME_SPAN = 1e-6  # relative to the largest singular value; above the rounding of a state in float32
+
+
+class Residue(NamedTuple):
+    """What of a client's features lies off the span of the class means, and where in the span they lie."""
+
+    drift: float  # D
+    size: float  # mean ||r_i||^2
+    inside: Floats  # (n, q) Q' L (h_i - mu), mu the mean of the class means
+
+
+class Frame(NamedTuple):
+    """What drift is measured in."""
+
+    means: Floats  # (C, H) mu_c; the mean of all examples for a class of which nobody holds any
+    whiten: Floats  # (H, H) L
+    span: Floats  # (H, q) Q, q = C - 1 unless class means lie in fewer dimensions
+    off_span: Floats  # (H, H) L (I - QQ')
+
+    @classmethod
+    def of(cls, state: State) -> Frame:
+        """Return the frame of a state after `first_fit`."""
+        means, packed = state["guard_means"].astype(np.float64), state["guard_whitening"].astype(np.float64)
+        whiten = _unpacked(packed, means.shape[1])
+        differences = (means - means.mean(axis=0)) @ whiten
+        _, sizes, rows = np.linalg.svd(differences, full_matrices=False)
+        span = rows[sizes > SAME_SPAN * max(sizes[0], np.finfo(float).tiny)].T
+        return cls(means, whiten, span, whiten - (whiten @ span) @ span.T)
+
+    @property
+    def dimensions(self) -> int:
+        """H - q, in which drift is seen; 0 says that class means span everything, so that none can be."""
+        return len(self.span) - len(self.span.T)
+
+    def residuals(self, features: Floats) -> Floats:
+        """Return the (m, H) r_i, given (m, H) features as `seen` returns them."""
+        result: Floats = features @ self.off_span
+        result -= self.means.mean(axis=0) @ self.off_span
+        return result
+
+    def residue(self, outputs: Outputs) -> Residue:
+        """Return what is off the span of a client's n inputs, at least two."""
+        features = seen(outputs)
+        residuals = self.residuals(features)
+        inside = (features - self.means.mean(axis=0)) @ (self.whiten @ self.span)
+        return Residue(drift(residuals), float(np.vdot(residuals, residuals)) / len(residuals), inside)
+
+    def distance(self, inside: Floats, classes: Floats) -> float:
+        """Return R = mean_i sum_c q_ic ||Q' L (h_i - mu_c)||^2 / q: how far inputs lie from what they are taken for.
+
+        About 1 for inputs like those of the participants, whatever their classes; 1 where the span has no dimension.
+
+        Args:
+            inside: (n, q) of a client's inputs, as `residue` returns them.
+            classes: (n, C) probabilities q_ic, each row summing to 1.
+        """
+        if not self.span.shape[1]:
+            return 1.0
+        centres = (self.means - self.means.mean(axis=0)) @ (self.whiten @ self.span)
+        apart = (inside**2).sum() + (
+            (classes @ (centres**2).sum(axis=1)).sum() - 2 * np.vdot(inside, classes @ centres)
+        )
+        return float(apart) / inside.size
+
+    def signal(self, prior: Floats, base: Floats) -> float:
+        """Return s = ||Q' L sum_c (prior_c - base_c) mu_c||^2: how far label shift moves the mean of the features."""
+        moved = ((prior - base) @ self.means) @ self.whiten @ self.span
+        return float(moved @ moved)
+
+
+def drift(residuals: Floats) -> float:
+    """Return D = (||sum_i r_i||^2 - sum_i ||r_i||^2) / (n (n - 1)), an unbiased estimate of ||E r||^2.
+
+    Its mean is 0 under any label shift, whatever the prior. It needs only the sum of r_i, that of ||r_i||^2 and n, so
+    a client that sees its inputs one by one need not keep them. nan for fewer than two inputs.
+
+    Args:
+        residuals: (n, H) of a client's inputs.
+
+    Example:
+        >>> drift(np.array([[1.0, 0.0], [1.0, 0.0]])), drift(np.array([[1.0, 0.0], [-1.0, 0.0]]))
+        (1.0, -1.0)
+    """
+    n = len(residuals)
+    if n < 2:
+        return math.nan
+    total = residuals.sum(axis=0)
+    return float((total @ total - np.vdot(residuals, residuals)) / (n * (n - 1)))
+
+
+def drift_deviation(dimensions: int, n: int) -> float:
+    """Return the standard deviation of D under no drift, sqrt(2 dimensions / (n (n - 1))), of white residuals.
+
+    The ridge makes residuals smaller than white ones, so this is rather too large.
+    """
+    return math.sqrt(2.0 * dimensions / (n * (n - 1)))
+
+
+def seen(outputs: Outputs) -> Floats:
+    """Return the (m, min(H, 128)) features in float64; wide ones on random directions, the same at every client.
+
+    The directions are signs / sqrt(H) from the raw bits of PCG64 with seed H, which no version of numpy changes, so
+    that nobody needs to send them. What is linear in the features stays so: D is 0 in mean under label shift as before.
+    """
+    if outputs.features is None:
+        raise ValueError("outputs must hold features; got None. Ask for them with `reads_inputs`.")
+    features = outputs.features.astype(np.float64).reshape(len(outputs.logits), -1)
+    width = features.shape[1]
+    if width <= WIDEST:
+        return features
+    words = np.random.PCG64(width).random_raw((width, WIDEST // 64)).astype("<u8")
+    bits = np.unpackbits(words.view(np.uint8), axis=1)
+    result: Floats = features @ ((2.0 * bits - 1.0) / math.sqrt(width))
+    return result
+
+
+def logit_statistics(logits: Floats) -> Floats:
+    """Return (2, m): the largest probability, and log sum_c exp z_c, of (m, C) logits as they are."""
+    largest = log_softmax(logits.astype(np.float64)).max(axis=1)
+    return np.stack([np.exp(largest), logits.max(axis=1) - largest])
+
+
+def first_sums(outputs: Outputs, labels: Ints, c: int) -> State:
+    """Return what one participant contributes to the first exchange; empty without features.
+
+    Args:
+        outputs: Of the model on its m held-out examples.
+        labels: (m,) of these.
+        c: Number of classes C.
+    """
+    if outputs.features is None:
+        return NO_STATE
+    features, held = seen(outputs), np.eye(c)[labels]
+    values = np.zeros((2, 1, len(labels)))
+    if outputs.inputs is not None:
+        channels = channels_of(outputs.inputs)
+        inputs = outputs.inputs.astype(np.float64).reshape(len(labels), channels, -1)
+        values = np.stack([inputs.mean(axis=2).T, (inputs**2).mean(axis=2).T])
+    return {
+        "guard_examples": held.sum(axis=0),  # (C,)
+        "guard_features": held.T @ features,  # (C, H)
+        "guard_products": _packed(features.T @ features),  # (H (H + 1) / 2,)
+        "guard_values": values @ held,  # (2, k, C) for each channel, of each example's mean value and mean square
+    }
+
+
+def first_fit(sums: State, ridge: float = RIDGE) -> State:
+    """Return what follows from the first exchange: mu_c, L, and the mean and variance of input values by class.
+
+    A class of which nobody holds an example gets what holds for all examples together: it then neither adds to the span
+    nor to the signal.
+    """
+    if not sums:
+        return NO_STATE
+    counts, features = sums["guard_examples"], sums["guard_features"]
+    means = _by_class(features.T, counts).T
+    freedom = max(counts.sum() - (counts > 0).sum(), 1.0)
+    second = _unpacked(sums["guard_products"], features.shape[1])
+    within = (second - features.T @ means) / freedom  # absent classes have a sum of 0
+    mean, square = _by_class(sums["guard_values"], counts)
+    return {
+        "guard_means": means,  # (C, H)
+        "guard_whitening": _packed(_inverse_root(within, ridge)),  # (H (H + 1) / 2,)
+        "guard_value_mean": mean,  # (k, C)
+        "guard_value_variance": np.maximum(square - mean**2, 0.0),  # (k, C)
+    }
+
+
+def second_query(state: State) -> State:
+    """Return what participants need for `second_sums`, of the state after `first_fit`."""
+    return {name: state[name] for name in ("guard_means", "guard_whitening") if name in state}
+
+
+def second_sums(query: State, outputs: Outputs, labels: Ints) -> State:
+    """Return what one participant contributes to the second exchange; the class prior plays no part in it.
+
+    Args:
+        query: As `second_query` returned it.
+        outputs: Of the model on its m held-out examples, those of the first exchange.
+        labels: (m,) of these.
+    """
+    if not query:
+        return NO_STATE
+    frame = Frame.of(query)
+    held, statistics = np.eye(len(frame.means))[labels], logit_statistics(outputs.logits)
+    return {
+        "guard_examples": held.sum(axis=0),  # (C,)
+        "guard_residual": (frame.residuals(seen(outputs)) ** 2).sum(axis=1) @ held,  # (C,)
+        "guard_logits": statistics @ held,  # (2, C)
+        "guard_logits_squared": statistics**2 @ held,  # (2, C)
+    }
+
+
+def second_fit(state: State, sums: State) -> State:
+    """Return the fitted state: that of `first_fit`, with e_c and what logits look like by class."""
+    if not sums:
+        return state
+    counts = sums["guard_examples"]
+    mean, square = _by_class(sums["guard_logits"], counts), _by_class(sums["guard_logits_squared"], counts)
+    return {
+        **state,
+        "guard_counts": counts,  # (C,)
+        "guard_residual": _by_class(sums["guard_residual"], counts),  # (C,) e_c, the mean of ||r||^2
+        "guard_logit_mean": mean,  # (2, C)
+        "guard_logit_variance": np.maximum(square - mean**2, 0.0),  # (2, C)
+    }
+
+
+def sampling(state: State, dimensions: int, prior: Floats) -> tuple[float, float]:
+    """Return what few held-out examples do to clients without any drift: the mean of D, and ln of the factor on E.
+
+    With n_c examples of class c, nu = sum_c n_c - C degrees of freedom and H features, L is from a covariance that is
+    too small off the sample: f = nu / (nu - H - 1) is the mean of S^-1 against that of the true covariance. So
+
+    ```
+    E D = f dimensions sum_c prior_c^2 / n_c,    E of ||r||^2 against e_c is about f (1 + sum_c prior_c / n_c)
+    ```
+
+    Both vanish as n grows. Without them a guard that was fitted on a hundred examples finds drift at every client.
+
+    Args:
+        state: Fitted.
+        dimensions: H - q, see `Frame`.
+        prior: (C,) of the client.
+    """
+    counts = np.maximum(state["guard_counts"].astype(np.float64), 1.0)
+    freedom = counts.sum() - len(counts)
+    factor = freedom / max(freedom - state["guard_means"].shape[1] - 1.0, 1.0) if freedom > 0 else 1.0
+    factor = max(factor, 1.0)
+    return factor * dimensions * float(prior**2 @ (1.0 / counts)), math.log(factor * (1.0 + prior @ (1.0 / counts)))
+
+
+def logit_shift(state: State, logits: Floats, prior: Floats) -> float:
+    """Return max(t^2, t_z^2), how unlikely the means of the two logit statistics are under a (C,) prior.
+
+    t^2 = n (mean of the client - sum_c prior_c a_c)^2 / v, where v is the variance of one example drawn from the
+    prior, that of the class means a_c included.
+    """
+    mean, variance = state["guard_logit_mean"], state["guard_logit_variance"]
+    expected = mean @ prior
+    spread = variance @ prior + (mean - expected[:, None]) ** 2 @ prior
+    off = logit_statistics(logits).mean(axis=1) - expected
+    return float((len(logits) * off**2 / np.maximum(spread, LEAST_VARIANCE)).max())
+
+
+def _by_class(sums: Floats, counts: Floats) -> Floats:
+    """Return (..., C) means by class, given the (..., C) sums; that of all examples where there is none."""
+    overall = sums.sum(axis=-1, keepdims=True) / counts.sum()
+    result: Floats = np.where(counts > 0, sums / np.maximum(counts, 1.0), overall)
+    return result
+
+
+def _inverse_root(within: Floats, ridge: float) -> Floats:
+    """Return (S + ridge * mean eigenvalue of S)^(-1/2); the identity if no feature varies within a class."""
+    eigenvalues, vectors = np.linalg.eigh(within)
+    eigenvalues = np.maximum(eigenvalues, 0.0)
+    eigenvalues += ridge * eigenvalues.mean()
+    if eigenvalues[0] <= 0.0:
+        return np.eye(len(within))
+    result: Floats = (vectors / np.sqrt(eigenvalues)) @ vectors.T
+    return result
+
+
+def _packed(symmetric: Floats) -> Floats:
+    """Return the H (H + 1) / 2 numbers of the upper triangle."""
+    return symmetric[np.triu_indices(len(symmetric))]
+
+
+def _unpacked(packed: Floats, h: int) -> Floats:
+    half = np.zeros((h, h))
+    half[np.triu_indices(h)] = packed
+    result: Floats = half + np.triu(half, 1).T
+    return result
+
+
+# --- Whether a client should adapt to its own class prior, or whether its inputs look too different for that
+
+PASSES = 3
+"""Of the repair: each takes the class prior that was estimated after the one before."""
+LEAST_GONE = 2.0
+"""Drift that a repair takes away at least."""
+MOST_LEFT_BY_COLORS = 1.0
+"""Total drift that a repair of each color of its own leaves at most: light of another color leaves hardly any."""
+LARGEST_LOG = 700.0  # of which exp() is a number
+LARGEST_DISTANCE = 1e9  # of which the power is a number
+UNCHANGED, UNDEFINED = Intensity(), Residue(math.nan, math.nan, np.zeros((0, 0)))
+
+Estimates = Callable[[Sequence[Outputs]], Floats]
+"""A rule's own (k, C) class priors of k clients, from the model's outputs for each; asked with at least one."""
+Classes = Callable[[Outputs, Floats], Floats]
+"""A rule's own (n, C) probabilities of the class of each of a client's inputs, under its (C,) prior."""
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """The outputs that a client goes by, and what speaks for adapting to its class prior, and against.
+
+    Later inputs are changed by `intensity` before the model sees them.
+    """
+
+    outputs: Outputs  # on repaired inputs where the repair was accepted
+    prior: Floats  # (C,) estimated from `outputs`
+    guarded: bool = False  # without features nothing speaks against it
+    repaired: bool = False
+    intensity: Intensity = UNCHANGED  # of the accepted repair; scale 1 and shift 0 without one
+    residue: Residue = UNDEFINED  # of `outputs`; nan for fewer than two inputs, as are the next four
+    signal: float = math.nan  # s
+    distance: float = math.nan  # R
+    total_drift: float = math.nan  # d
+    deviation: float = math.nan  # sd(D) under no drift
+
+
+Steps = Generator[Outputs, Floats, Chosen]
+"""What one client goes through: it yields outputs, and is sent the prior that is estimated from them."""
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Repair the inputs' intensity first, then weigh the signal of label shift against the drift of features.
+
+    A client adapts if (s >= k max(R, 1)^power d and w >= min_weight) or d <= threshold + allowance sd(D), where
+
+    ```
+    s = ||Q' L sum_c (p_c - base_c) mu_c||^2                                    signal, p: estimated prior
+    D = (||sum_i r_i||^2 - sum_i ||r_i||^2) / (n (n - 1))                       drift, see `drift.drift`
+    d = max(D, 0) + c (ln^2 E - .5 / n)_+ + c_logits (max(t^2, t_z^2) - t0)_+ / n,   E = mean ||r||^2 / sum_c p_c e_c
+    R = mean_i sum_c q_ic ||Q' L (h_i - mu_c)||^2 / (dimensions of the span)    distance, q_ic: estimated classes
+    ```
+
+    It is the size of the drift against that of the signal that counts, not whether the drift is significant. Drift off
+    the span of the class means says that inputs look different; R says whether that matters. It is about 1 while inputs
+    lie, in the span, where the classes lie that they are taken for, and then drift does little harm (a vignette,
+    blurred or bold strokes). Where they lie between or beyond the classes (low contrast, black for white, moved by some
+    pixels) it is 2 to 13, and what they are taken for means little. R is divided by what few held-out examples make of
+    it. The last term of d is left out after a repair.
+
+    A repair is accepted if D - D' > max(2, D / 2), D' <= 8 + 2 sd(D') and what is left of d is at most `most_left`. Of
+    images in color each color may then get a repair of its own: if it takes away more of what the first one left,
+    D - D' > max(min(0.5 + 4 sd(D), 2), D / 2), and leaves a d of at most 1.
+
+    D is not defined for a single input: a client with one abstains. Without features the guard is off, and clients
+    always adapt; without inputs, or with those of a table or of words, nothing is repaired. Where class means span all
+    H dimensions no drift can be seen, and only the logits speak.
+
+    Args:
+        k: Drift that a unit of signal may outweigh is 1 / (k R^power). 0 without thresholds and repair: always adapt;
+            infinite: adapt where there is hardly any drift, only.
+        power: Of R. 0: where inputs lie in the span does not matter.
+        c: Of the logarithm of the residuals' size, in units of D.
+        c_logits: Of the logits' shift, likewise.
+        t0: Squared deviation of the logits' means that is no drift, in variances of the mean.
+        threshold: Drift d below which a client adapts in any case.
+        allowance: Standard deviations of D that are added to the threshold. With 1 few inputs abstain less.
+        min_weight: Weight w of its own prior below which a client does not adapt for the signal's sake.
+        repair: Whether inputs are repaired.
+        most_left: Total drift d after a repair above which it is not accepted after all. Strong noise is only paled by
+            a repair, and with it the image: noise of standard deviation 1 on pixels in 0..1 cost up to 14, 38 and 60
+            points with 5, 20 and 200 inputs, and at most 1.6 with 4, on 13 fresh seeds of two data sets. The price is
+            that repairs of clipped noise and of uneven brightness are mostly refused. Infinite: D' alone decides.
+
+    Raises:
+        ConfigError: If an option is out of range.
+
+    Example:
+        >>> outputs = Outputs(np.array([[2.0, 1.0]]))  # no features
+        >>> (chosen,) = Guard().choose(
+        ...     {}, [outputs], np.full(2, 0.5), lambda asked: np.array([[0.9, 0.1]]), lambda outputs, prior: prior[None]
+        ... )
+        >>> Guard().adapts(chosen, weight=0.7)
+        True
+    """
+
+    k: float = 0.5
+    power: float = 4.0
+    c: float = 20.0
+    c_logits: float = 20.0
+    t0: float = 4.0
+    threshold: float = 0.5
+    allowance: float = 0.0
+    min_weight: float = 0.05
+    repair: bool = True
+    most_left: float = 4.0
+
+    def __post_init__(self) -> None:
+        require(self, k="[0, inf]", power="[0, 10]", c="[0, inf)", c_logits="[0, inf)", t0="[0, inf)")
+        require(self, threshold="[-inf, inf]")
+        require(self, allowance="[0, inf)", min_weight="[0, 1]", most_left="[0, inf]")
+
+    def choose(
+        self, state: State, many: Sequence[Outputs], base: Floats, priors_of: Estimates, classes_of: Classes
+    ) -> list[Chosen]:
+        """Return what each of some clients goes by, repaired where that is accepted, in the order of the clients.
+
+        They take their steps together, so that priors are estimated for all of them at once.
+
+        Args:
+            state: Fitted, see `drift.second_fit`.
+            many: Of the model on each client's inputs, as they came.
+            base: (C,) class shares among the participants.
+            priors_of: The rule's estimates; for each client at most four times.
+            classes_of: What the rule takes inputs for; for each client once.
+        """
+        frame = Frame.of(state) if "guard_means" in state else None
+        return _in_step([self._steps(state, frame, outputs, base, classes_of) for outputs in many], priors_of)
+
+    def adapts(self, chosen: Chosen, weight: float) -> bool:
+        """Return whether the client adapts, given its weight w; if not, the calibrated model predicts."""
+        if not chosen.guarded:
+            return True
+        # What is not defined is nan, which is neither above nor below anything: a single input abstains.
+        against = self.k * max(chosen.distance, 1.0) ** self.power * chosen.total_drift
+        outweighs = chosen.signal >= against and weight >= self.min_weight
+        return outweighs or chosen.total_drift <= self.threshold + self.allowance * chosen.deviation
+
+    def _steps(self, state: State, frame: Frame | None, outputs: Outputs, base: Floats, classes_of: Classes) -> Steps:
+        n = len(outputs.logits)
+        plain = Chosen(outputs, (yield outputs) if n else base)
+        if outputs.features is None or frame is None:
+            return plain
+        if n < 2:
+            return replace(plain, guarded=True)
+        deviation = drift_deviation(frame.dimensions, n)
+        plain = chosen = replace(plain, guarded=True, residue=frame.residue(outputs), deviation=deviation)
+        for channels in channels_to_repair(outputs, state) if self.repair else ():
+            least = LEAST_GONE if channels == 1 else least_gone_by_colors(deviation)
+            most_left = self.most_left if channels == 1 else min(self.most_left, MOST_LEFT_BY_COLORS)
+            if self._may_accept(state, frame, chosen, least, most_left):
+                tried = yield from _repaired(state, frame, plain, chosen, channels, least)
+                if tried is not None and self._total(state, frame, tried) <= most_left:
+                    chosen = tried
+        return replace(
+            chosen,
+            signal=frame.signal(chosen.prior, base),
+            distance=_distance(state, frame, chosen, classes_of(chosen.outputs, chosen.prior)),
+            total_drift=self._total(state, frame, chosen),
+        )
+
+    def _may_accept(self, state: State, frame: Frame, plain: Chosen, least: float, most_left: float) -> bool:
+        """Return whether there are outputs on which a repair would be accepted: if not, the model need not be asked.
+
+        A repair takes away `least`, and D' >= -mean ||r'||^2 / (n - 1). An accepted one leaves d <= `most_left`,
+        so that ln E exceeds what few examples explain by sqrt(most_left / c + .5 / n) at most, under the prior that
+        allows for the largest residuals.
+        """
+        usual, n = state["guard_residual"].astype(np.float64), len(plain.outputs.logits)
+        if frame.dimensions == 0:
+            return False  # D and D' are 0
+        if self.c == 0 or math.isinf(most_left) or not (usual > 0).all():
+            return True  # residuals of any size are accepted
+        rarest = np.eye(len(usual))[state["guard_counts"].argmin()]
+        _, explained = sampling(state, frame.dimensions, rarest)
+        log_largest = math.log(usual.max()) + explained + math.sqrt(most_left / self.c + 0.5 / n)
+        return plain.residue.drift + math.exp(min(log_largest, LARGEST_LOG)) / (n - 1) > least
+
+    def _total(self, state: State, frame: Frame, chosen: Chosen) -> float:
+        """Return d."""
+        n = len(chosen.outputs.logits)
+        usual, log_factor = sampling(state, frame.dimensions, chosen.prior)
+        total = max(chosen.residue.drift - usual, 0.0)
+        log_size = _log_size(state, frame, chosen)
+        log_size -= min(max(log_size, 0.0), log_factor)  # what few held-out examples explain
+        total += self.c * max(log_size**2 - 0.5 / n, 0.0)
+        if not chosen.repaired:
+            shift = logit_shift(state, chosen.outputs.logits, chosen.prior)
+            total += self.c_logits * max(shift - self.t0, 0.0) / n
+        return total
+
+
+def least_gone_by_colors(deviation: float) -> float:
+    """Return the drift that a repair of each color takes away at least, given sd(D) without drift: less where known."""
+    return min(0.5 + 4.0 * deviation, LEAST_GONE)
+
+
+def _in_step(clients: Sequence[Steps], priors_of: Estimates) -> list[Chosen]:
+    """Return what each client ends with; at each step all priors that are waited for are estimated together."""
+    found: dict[int, Chosen] = {}
+    sent: dict[int, Floats | None] = dict.fromkeys(range(len(clients)))
+    while sent:
+        asked: dict[int, Outputs] = {}
+        for i, prior in sent.items():
+            try:
+                asked[i] = next(clients[i]) if prior is None else clients[i].send(prior)
+            except StopIteration as end:
+                found[i] = end.value
+        sent = dict(zip(asked, priors_of(list(asked.values())), strict=True)) if asked else {}
+    return [found[i] for i in range(len(clients))]
+
+
+def _repaired(
+    state: State, frame: Frame, plain: Chosen, before: Chosen, channels: int, least: float
+) -> Generator[Outputs, Floats, Chosen | None]:
+    """Return what the client would go by on repaired inputs, if that takes away most of the drift and leaves little."""
+    inputs, again, prior = plain.outputs.inputs, plain.outputs.again, plain.prior
+    assert inputs is not None  # channels_to_repair says so, and the next
+    assert again is not None
+    values = Values.of(inputs, channels)
+    for number in range(1, PASSES + 1):
+        # From the inputs as they came: a repair of repaired inputs is the repair of these.
+        found = intensity(state, values, prior)
+        outputs = again(found.of(inputs))
+        if number < PASSES:
+            prior = yield outputs
+    residue, drift = frame.residue(outputs), before.residue.drift
+    is_gone = drift - residue.drift > max(least, drift / 2.0)
+    if not (is_gone and residue.drift <= 8.0 + 2.0 * plain.deviation):
+        return None
+    prior = yield outputs
+    return replace(plain, outputs=outputs, prior=prior, repaired=True, intensity=found, residue=residue)
+
+
+def _log_size(state: State, frame: Frame, chosen: Chosen) -> float:
+    """Return ln E, the residuals' size against that of participants with this (C,) prior; 0 where neither has any."""
+    usual = float(state["guard_residual"] @ chosen.prior)
+    if frame.dimensions == 0 or usual <= 0.0:
+        return 0.0
+    return math.log(max(chosen.residue.size / usual, float(np.finfo(float).tiny)))
+
+
+def _distance(state: State, frame: Frame, chosen: Chosen, classes: Floats) -> float:
+    """Return R, over what few held-out examples make of it, which is what they make of E, too."""
+    _, log_factor = sampling(state, frame.dimensions, chosen.prior)
+    return min(frame.distance(chosen.residue.inside, classes), LARGEST_DISTANCE) / math.exp(log_factor)

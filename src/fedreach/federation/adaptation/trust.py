@@ -1,0 +1,527 @@
+"""How far an adaptation is trusted, by what participants gained."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from fedreach._util.arrays import Bools, Floats, Ints
+from fedreach._util.student_t import t_quantile
+from fedreach.federation.adaptation.base import blended, log_softmax, weights
+from fedreach.federation.adaptation.calibration import BOUND, left_out, likelihood
+from fedreach.federation.adaptation.inference import infer_priors
+from fedreach.federation.labels import are_counts
+from fedreach.federation.types import State
+
+# -------------------- What no honest participants contribute to the sums that a serving rule is fitted by
+# Label counts are whole and sum to the examples that the participants hold, probabilities to as many, a log
+# likelihood is
+# of one sign, a sum of squares at least the square of the sum by the number. All of it holds for one participant and
+# for
+# the sum over several, so that under a secure sum, too, something is seen.
+
+LARGEST_GAIN = 40.0  # nats an example, of predictions that hold 5% of a uniform distribution
+LARGEST_VIEW = 6.0  # of a number by which predictions are compared
+SUM_ROUNDING = 1e-6  # of sums over examples, relative to their largest term
+
+
+def are_sums(sums: State, held_out: int, trained: int) -> bool:
+    """Return whether participants can have contributed this, as far as a name stands for something that is known.
+
+    Args:
+        sums: By name, as `LabelShift` and `BBSE` call them.
+        held_out: Examples that the participants hold out together.
+        trained: Examples that they trained on.
+
+    Example:
+        >>> are_sums({"held_out": np.array([2.0, 1.0])}, held_out=3, trained=9)
+        True
+        >>> are_sums({"held_out": np.array([2.0, 5.0])}, held_out=3, trained=9)
+        False
+    """
+    examples = {"trained": trained}
+    return all(
+        RULES[name](np.asarray(values, np.float64), sums, examples.get(name, held_out))
+        for name, values in sums.items()
+        if name in RULES
+    )
+
+
+def _counts(values: Floats, sums: State, m: int) -> bool:
+    return bool(are_counts(values.reshape(1, -1)).all() and values.sum() == m)
+
+
+def _same_counts(values: Floats, sums: State, m: int) -> bool:
+    return _counts(values, sums, m) and np.array_equal(values, sums.get("held_out", values))
+
+
+def _confusion(values: Floats, sums: State, m: int) -> bool:
+    """Predictions of each label's examples: not negative, and as many as there are."""
+    return _at_least(values, 0, m) and _equal(values.sum(axis=0), sums["held_out"], m)
+
+
+def _predicted(values: Floats, sums: State, m: int) -> bool:
+    return _at_least(values, 0, m) and _equal(values.sum(), m, m)
+
+
+def _loss(values: Floats, sums: State, m: int) -> bool:
+    return _at_least(values, 0, m)
+
+
+def _gradient(values: Floats, sums: State, m: int) -> bool:
+    """By a: residuals times logits of at most `BOUND`, and the residuals of an example add up to 2 at most, in size."""
+    return bool(abs(values[0]) <= 2 * BOUND * m * (1 + SUM_ROUNDING)) and _at_least(-np.abs(values[1:]), -m, m)
+
+
+def _curvature(values: Floats, sums: State, m: int) -> bool:
+    """By a: a variance of numbers of at most `BOUND`; by b: variances of what is 0 or 1."""
+    d = len(sums["gradient"])
+    matrix = np.zeros((d, d))
+    matrix[np.triu_indices(d)] = values
+    diagonal = np.diag(matrix)
+    small = bool(diagonal[0] <= BOUND**2 * m * (1 + SUM_ROUNDING)) and _at_least(-diagonal[1:], -m / 4, m)
+    scale = np.sqrt(np.maximum(np.outer(diagonal, diagonal), 0))  # Cauchy and Schwarz, of a sum of covariances
+    off = np.abs(matrix) <= scale * (1 + SUM_ROUNDING) + SUM_ROUNDING * m * np.sqrt(max(diagonal[0], 1.0))
+    return small and _at_least(diagonal, 0, m) and bool(off.all())
+
+
+def _spread(values: Floats, sums: State, m: int) -> bool:
+    """Logarithms of probabilities."""
+    return _at_least(-values, 0, m)
+
+
+def _products(values: Floats, sums: State, m: int) -> bool:
+    """Squares of features: at least the square of their sum by the number of examples, class by class."""
+    features, counts = sums["guard_features"], sums["guard_examples"]
+    h = features.shape[1]
+    at = np.cumsum(np.append(0, np.arange(h, 1, -1)))  # the diagonal of the upper triangle
+    return len(values) == h * (h + 1) // 2 and _squares(values[at], features.T, counts)
+
+
+def _values(values: Floats, sums: State, m: int) -> bool:
+    """Mean value and mean square of each example and channel: their sums by class."""
+    return all(_squares_each(square, mean, sums["guard_examples"]) for mean, square in zip(*values, strict=True))
+
+
+def _logits_squared(values: Floats, sums: State, m: int) -> bool:
+    logits, counts = sums["guard_logits"], sums["guard_examples"]
+    return all(_squares_each(values[row], logits[row], counts) for row in range(len(logits)))
+
+
+def _logits(values: Floats, sums: State, m: int) -> bool:
+    """The largest probability of each example: by class, at most one each."""
+    counts = sums["guard_examples"]
+    return _at_least(values[0], 0, m) and _at_least(counts - values[0], 0, m)
+
+
+def _residual(values: Floats, sums: State, m: int) -> bool:
+    return _at_least(values, 0, m) and not values[sums["guard_examples"] == 0].any()
+
+
+def _some(values: Floats, sums: State, m: int) -> bool:
+    """One of each participant, which holds an example at least."""
+    return len(values) == 1 and bool(1 <= values[0] <= m) and float(values[0]).is_integer()
+
+
+def _views(values: Floats, sums: State, m: int) -> bool:
+    """Numbers of at most 6 in size, what probabilities are after a projection: sums of so many by class."""
+    return bool((np.abs(values) <= LARGEST_VIEW * sums["class_examples"][:, None] + SUM_ROUNDING * m).all())
+
+
+def _view_squares(values: Floats, sums: State, m: int) -> bool:
+    counts = sums["class_examples"]
+    least = (sums["class_views"] ** 2).sum(axis=1) / np.where(counts > 0, counts, 1.0)
+    return not values[counts == 0].any() and bool((values >= least * (1 - SUM_ROUNDING) - SUM_ROUNDING).all())
+
+
+def _correlated(values: Floats, sums: State, m: int) -> bool:
+    """Ratios of sums, their squares and their products: those of n participants, of which some count."""
+    numerator, denominator, squares, products, denominators, used = values
+    n = float(sums["miniatures"][0])
+    least = np.array([numerator**2, denominator**2]) / max(used, 1.0)
+    is_bounded = bool((np.array([squares, denominators]) >= least * (1 - SUM_ROUNDING) - SUM_ROUNDING).all())
+    return (
+        0 <= used <= n
+        and is_bounded
+        and bool(products**2 <= squares * denominators * (1 + SUM_ROUNDING) + SUM_ROUNDING)
+    )
+
+
+def _are_gains_possible(values: Floats, sums: State, m: int) -> bool:
+    """Means over examples of a bounded loss and of what is 0 or 1, after minus before; and their squares."""
+    n = float(sums["miniatures"][0])
+    largest = (LARGEST_GAIN, 1.0, 1.0)
+    return all(are_moments(values[2 * i], values[2 * i + 1], size, n) for i, size in enumerate(largest))
+
+
+def _are_share_gains_possible(values: Floats, sums: State, m: int) -> bool:
+    n = float(sums["miniatures"][0])
+    return len(values) == 3 and are_moments(values[:1], values[1:2], LARGEST_GAIN, n) and _at_least(values[2:], 0, n)
+
+
+def _some_of(values: Floats, sums: State, m: int) -> bool:
+    return len(values) == 1 and 0 <= values[0] <= sums["miniatures"][0] + SUM_ROUNDING
+
+
+def _harmed(values: Floats, sums: State, m: int) -> bool:
+    return bool((values >= -SUM_ROUNDING).all() and (values <= sums["large"][0] + SUM_ROUNDING).all())
+
+
+def are_moments(sums: Floats, squares: Floats, largest: float, n: float) -> bool:
+    """Return whether so many numbers of at most this size can have these sums and sums of squares."""
+    near = 1 + SUM_ROUNDING
+    return bool(
+        (np.abs(sums) <= largest * n * near + SUM_ROUNDING).all()
+        and (squares <= largest**2 * n * near + SUM_ROUNDING).all()
+        and (squares >= sums**2 / n / near - SUM_ROUNDING).all()
+    )
+
+
+RULES: Mapping[str, Callable[[Floats, State, int], bool]] = {
+    "held_out": _counts,
+    "guard_examples": _same_counts,
+    "trained": _counts,
+    "confusion": _confusion,
+    "predicted": _predicted,
+    "loss": _loss,
+    "gradient": _gradient,
+    "curvature": _curvature,
+    "spread": _spread,
+    "guard_products": _products,
+    "guard_values": _values,
+    "guard_logits": _logits,
+    "guard_logits_squared": _logits_squared,
+    "guard_residual": _residual,
+    "class_examples": _counts,
+    "class_views": _views,
+    "class_squares": _view_squares,
+    "miniatures": _some,
+    "correlation": _correlated,
+    "strength_gains": _are_gains_possible,
+    "share_gains": _are_share_gains_possible,
+    "scale_losses": lambda values, sums, m: _at_least(values, 0, m),
+    "large": _some_of,
+    "harmed": _harmed,
+}
+"""Name -> whether values of it, all sums that came with it, and so many examples go together."""
+
+
+def _at_least(values: Floats, least: float, scale: float) -> bool:
+    return bool((values >= least - SUM_ROUNDING * max(1.0, scale)).all())
+
+
+def _equal(values: Floats, others: Floats | float, scale: float) -> bool:
+    return bool((np.abs(values - others) <= SUM_ROUNDING * max(1.0, scale)).all())
+
+
+def _squares_each(squares: Floats, sums: Floats, counts: Floats) -> bool:
+    """Return whether (C,) sums of squares are at least the squares of (C,) sums by the (C,) counts."""
+    return _squares(squares, np.diag(sums), counts) if squares.shape == sums.shape == counts.shape else False
+
+
+def _squares(squares: Floats, sums: Floats, counts: Floats) -> bool:
+    """Return whether (H,) sums of squares are at least those of the (H, C) sums by the (C,) counts."""
+    absent = counts == 0
+    least = (sums**2 / np.where(absent, 1.0, counts)).sum(axis=1)
+    return not sums[:, absent].any() and bool((squares >= least * (1 - SUM_ROUNDING) - SUM_ROUNDING).all())
+
+
+# --- How far a client's unlabeled inputs are trusted: learned from participants, each an unseen client in miniature
+# The rule assumes label shift: inputs of a class look alike at every client. Where clients are real, often they do
+# not. A
+# participant's labels answer three questions, as sums over participants only:
+#
+# - **Do inputs of a class look alike?** The intraclass correlation of predictions given the label: 0 under label shift,
+#   more where examples of one client have something in common besides their classes.
+# - **Do inputs tell the class shares?** Whether the prior that is estimated from held-out inputs predicts the counts of
+#   the labels that the participant trained on better than the class shares of all participants do, and how much of what
+#   these counts themselves would bring.
+# - **What would adaptation have brought?** It adapts to its own held-out inputs, at several strengths, by a calibration
+#   that was fitted without it, and compares with that calibration; and whether one that holds many examples would have
+#   lost more than 5 points of accuracy.
+#
+# Two exchanges: `class_sums`, then `miniature_sums`; `fitted_trust` decides.
+
+STRENGTHS = np.array([0.25, 0.5, 0.75, 1.0])
+CORRELATIONS = np.array([0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0])
+SMOOTHING = 0.05
+"""Share of a uniform distribution that predictions are mixed with where their log loss is compared: so no single
+example outweighs all others, and what a participant adds to a sum is bounded."""
+WIDEST = 32
+"""Numbers that predictions are compared by; with more classes they are projected onto so many directions."""
+LEVEL = 0.05
+ALIKE = (0.02, 0.25)
+"""Largest lower and upper confidence limit of the correlation with which inputs of a class count as alike."""
+TOLD = 0.2
+"""Share of what labels tell of class shares that inputs must tell."""
+MANY = 50
+"""Held-out examples, from which on a participant knows its accuracy well enough to say that it was harmed."""
+HARM = 0.05
+"""Loss of accuracy that is harm, as `fedreach.evaluation.scores.HARM_POINTS`."""
+HARMED = 0.025
+"""Share of these participants that may lose more than `HARM`."""
+FEWEST = 4
+"""Participants, fewer of which decide nothing, and so many that hold `MANY` examples know what they gain."""
+LARGEST_QUANTILE = 1e9
+ROUNDING = 1e-9  # of a mean of accuracies
+
+FITTED = ("strength", "correlation", "expected_gain")
+"""What a state holds of it in the end."""
+SUMS = ("class_examples", "class_views", "class_squares", "curvature")
+"""What it holds in between."""
+
+
+def query(state: State) -> State:
+    """Return what participants are sent: the calibration, and in the second exchange what the first one brought."""
+    asked = {name: state[name] for name in SUMS if name in state}
+    if "class_examples" not in state:
+        asked = {}
+    else:
+        asked["pseudo_counts"] = state["pseudo_counts"]
+        asked["inverse_temperature"] = state.get("inverse_temperature", state["a"])
+    return {"point": np.concatenate([state["a"], state["b"]]), **asked}
+
+
+def contribution(query: State, z: Floats, labels: Ints, trained: Floats, odds: float, amplification: float) -> State:
+    """Return what a participant answers; arguments as those of `miniature_sums`."""
+    if "class_examples" in query:
+        return miniature_sums(query, z, labels, trained, odds, amplification)
+    return class_sums(z, labels, query["point"])
+
+
+def without_sums(state: State) -> State:
+    """Return the state without what was held in between."""
+    return {name: value for name, value in state.items() if name not in SUMS}
+
+
+def class_sums(z: Floats, labels: Ints, point: Floats) -> State:
+    """Return what a participant contributes to the mean prediction of each class's examples, and to its variance.
+
+    Args:
+        z: (m, c) centered logits of held-out examples.
+        labels: (m,) of these.
+        point: (1 + c,) the calibration a and b.
+    """
+    held = np.eye(z.shape[1])[labels]
+    views = compared(np.exp(log_softmax(point[0] * z + point[1:])))
+    return {
+        "class_examples": held.sum(axis=0),  # (c,)
+        "class_views": held.T @ views,  # (c, w)
+        "class_squares": held.T @ (views**2).sum(axis=1),  # (c,)
+    }
+
+
+def compared(probabilities: Floats) -> Floats:
+    """Return the (m, min(c, 32)) numbers by which predictions are compared: signs of fixed random directions.
+
+    The signs are raw bits of PCG64, which no version of numpy changes.
+    """
+    classes = probabilities.shape[1]
+    if classes <= WIDEST:
+        return probabilities
+    words = np.asarray(np.random.PCG64(classes).random_raw((classes, 1))).astype("<u8")
+    bits = np.unpackbits(words.view(np.uint8), axis=1)[:, :WIDEST]
+    result: Floats = probabilities @ ((2.0 * bits - 1.0) / math.sqrt(WIDEST))
+    return result
+
+
+def miniature_sums(query: State, z: Floats, labels: Ints, trained: Floats, odds: float, amplification: float) -> State:
+    """Return what a participant contributes as an unseen client in miniature.
+
+    Args:
+        query: `point`, `pseudo_counts`, the sums of `class_sums`, and `curvature` where calibration was fitted.
+        z: (m, c) centered logits of held-out examples.
+        labels: (m,) of these.
+        trained: (c,) counts of the labels that it trained on.
+        odds: Of no shift against a shift.
+        amplification: See `infer_priors`.
+    """
+    point, base = left_out_point(query, z, labels), base_without(query, labels)
+    calibrated = point[0] * z + point[1:]
+    u = calibrated - np.log(base)
+    found = infer_priors([u] * len(CORRELATIONS), base, query["pseudo_counts"][0], CORRELATIONS, amplification)
+    weight = weights(np.array([each.log_evidence for each in found]), odds)
+    mixed = blended(np.stack([each.prior for each in found]), weight[:, None], base)
+    offsets = STRENGTHS[:, None] * (np.log(mixed) - np.log(base))[:, None]  # (correlations, strengths, c)
+    gains = _gains(calibrated + offsets[:, :, None], calibrated, point[0] * z, labels)
+    is_large = len(labels) >= MANY
+    return {
+        "miniatures": np.ones(1),
+        "correlation": _correlation_sums(query, z, labels),
+        "strength_gains": gains,  # (6, correlations, strengths)
+        "large": np.full(1, float(is_large)),
+        "harmed": np.where(is_large & (gains[2] < -HARM), 1.0, 0.0),  # (correlations, strengths)
+        "share_gains": _share_gains(mixed[0], base, trained),  # (3,)
+    }
+
+
+def left_out_point(query: State, z: Floats, labels: Ints) -> Floats:
+    """Return the calibration as the other participants would have fitted it, by one step of Newton's method."""
+    if "curvature" not in query:
+        return query["point"]
+    bias = len(query["curvature"]) > 1
+    return left_out(query["point"], query["curvature"], likelihood(z, labels, query["point"], bias=bias))
+
+
+def base_without(query: State, labels: Ints) -> Floats:
+    counts = query["class_examples"] - np.bincount(labels, minlength=len(query["class_examples"]))
+    result: Floats = (counts + 0.5) / (counts.sum() + len(counts) / 2)
+    return result
+
+
+def _correlation_sums(query: State, z: Floats, labels: Ints) -> Floats:
+    """Return numerator and denominator of the intraclass correlation, their squares and product, and 1 if it counts.
+
+    r_i is how far a prediction lies from the mean of its class at the other participants. A participant of m examples
+    adds (|sum r_i|^2 - sum |r_i|^2)/(m - 1) to the numerator and sum |r_i|^2 to the denominator, each minus what the
+    error of those means makes of it: examples of one class share it.
+    """
+    point = query["point"]
+    views = compared(np.exp(log_softmax(point[0] * z + point[1:])))
+    counts, sums, squares = query["class_examples"], query["class_views"], query["class_squares"]
+    own = np.eye(len(counts))[labels]
+    others = counts - own.sum(axis=0)
+    centers = (sums - own.T @ views) / np.maximum(others, 1.0)[:, None]
+    within = np.maximum(squares - (sums**2).sum(axis=1) / np.maximum(counts, 1.0), 0.0) / np.maximum(counts - 1.0, 1.0)
+    known = others[labels] > 0
+    m = int(known.sum())
+    if m < 2:
+        return np.zeros(6)
+    residuals = views[known] - centers[labels[known]]
+    held, error = own[known].sum(axis=0), within / np.maximum(others, 1.0)
+    total, size = residuals.sum(axis=0), float((residuals**2).sum())
+    numerator = (float(total @ total) - size - float((held * (held - 1.0)) @ error)) / (m - 1)
+    denominator = size - float(held @ error)
+    return np.array([numerator, denominator, numerator**2, numerator * denominator, denominator**2, 1.0])
+
+
+def _gains(scores: Floats, before: Floats, unadapted: Floats, labels: Ints) -> Floats:
+    """Return (6, ...): gain of (..., m, c) scores in log loss, in accuracy, and in accuracy over the unadapted model.
+
+    Each beside its square.
+    """
+    rows = np.arange(len(labels))
+
+    def measured(scores: Floats) -> tuple[Floats, Floats]:
+        p = np.exp(log_softmax(scores))[..., rows, labels]
+        smooth = np.log((1 - SMOOTHING) * p + SMOOTHING / scores.shape[-1])
+        return smooth.mean(axis=-1), (scores.argmax(axis=-1) == labels).mean(axis=-1)
+
+    after, start = measured(scores), measured(before)
+    found = (after[0] - start[0], after[1] - start[1], after[1] - measured(unadapted)[1])
+    return np.stack([each**power for each in found for power in (1, 2)])
+
+
+def _share_gains(prior: Floats, base: Floats, trained: Floats) -> Floats:
+    """Return how much better a prior predicts the labels that a participant trained on than base, in nats a label.
+
+    And the square of that, and how much better their own shares predict them.
+    """
+    shares = trained / max(float(trained.sum()), 1.0)
+    held = shares > 0
+    gain = float(shares @ np.log((1 - SMOOTHING) * prior / base + SMOOTHING))
+    return np.array([gain, gain**2, float(shares[held] @ np.log(shares[held] / base[held]))])
+
+
+def fitted_trust(sums: State) -> State:
+    """Return what participants decide, given the sums of `miniature_sums`.
+
+    Adaptation is trusted in full where its assumptions hold: the correlation is small (its one-sided 95% confidence
+    limits are at most 0.02 and 0.25), inputs predict the class shares (decided, and at least a fifth of what labels
+    tell), and participants gained in log loss and lost no accuracy, on average. Where at least four of them hold 50
+    examples, and so know what they gained, the gain in log loss must be decided, too: one that is not differs from
+    client to client. Elsewhere it is off, unless it is decided at some strength that participants gained in log loss
+    and in accuracy. Then the strength whose gain minus one standard error is largest is taken, with the correlation
+    that was found. "Decided" is a one-sided t test over participants at the 5% level, with Bonferroni's correction for
+    the number of strengths. In either case it harms nobody: of the participants that hold at least 50 examples, at most
+    2.5% would have lost more than 5 points.
+
+    Returns:
+        `strength` and `correlation`, (1,) each; `expected_gain` (3,): the participants' mean gain in accuracy as it was
+        decided and its 95% confidence interval, in points.
+    """
+    n = float(sums["miniatures"][0])
+    correlation, error, participants = _correlation(sums["correlation"])
+    margin = _needed(1 - LEVEL, participants) * error
+    is_alike = correlation - margin <= ALIKE[0] and correlation + margin <= ALIKE[1]
+    shares = sums["share_gains"]
+    is_told = bool(is_decided(*spread(shares[:2], n), n, 1)) and shares[0] >= TOLD * shares[2]
+    mean, standard = spread(sums["strength_gains"][:2], n)
+    right = sums["strength_gains"][2::2, 0, -1] / n
+    is_harmless = sums["harmed"] <= HARMED * sums["large"]
+    is_gain = bool(is_decided(mean[0, -1], standard[0, -1], n, 1)) or (mean[0, -1] > 0 and sums["large"][0] < FEWEST)
+    if is_alike and is_told and is_gain and (right >= -ROUNDING).all() and is_harmless[0, -1]:
+        return _trusted(sums, 0, len(STRENGTHS) - 1, n)
+    row = int(np.searchsorted(CORRELATIONS, min(max(correlation, 0.0), 1.0)))
+    accuracy, accuracy_error = spread(sums["strength_gains"][2:4, row], n)
+    is_better = is_decided(mean[row], standard[row], n, len(STRENGTHS))
+    is_better &= is_decided(accuracy, accuracy_error, n, len(STRENGTHS)) & is_harmless[row]
+    if not is_better.any():
+        return {"strength": np.zeros(1), "correlation": CORRELATIONS[row : row + 1], "expected_gain": np.zeros(3)}
+    return _trusted(sums, row, int(np.where(is_better, mean[row] - standard[row], -math.inf).argmax()), n)
+
+
+def _trusted(sums: State, row: int, column: int, n: float) -> State:
+    """Return what is decided where a correlation and a strength, by their places, are taken."""
+    return {
+        "strength": STRENGTHS[column : column + 1],
+        "correlation": CORRELATIONS[row : row + 1],
+        "expected_gain": in_points(sums["strength_gains"][4:, row, column], n),
+    }
+
+
+def in_points(sums: Floats, n: float) -> Floats:
+    """Return (3,) mean gain in accuracy and its 95% confidence interval, in points, given a sum and one of squares."""
+    gain, error = spread(sums, n)
+    reach = _needed(0.975, n) * error
+    result: Floats = 100 * np.clip(np.array([gain, gain - reach, gain + reach]), -1, 1)
+    return result
+
+
+def _correlation(sums: Floats) -> tuple[float, float, float]:
+    """Return the intraclass correlation, its standard error over participants, and of how many it is."""
+    numerator, denominator, squares, products, denominators, used = sums.tolist()
+    if used < FEWEST or denominator <= 0:
+        return 1.0, 1.0, used
+    found = numerator / denominator
+    variance = (squares - 2 * found * products + found**2 * denominators) * used / (used - 1)
+    return found, math.sqrt(max(variance, 0.0)) / denominator, used
+
+
+def is_supported(state: State) -> bool:
+    """Return whether participants support that clients adapt; True where they were not asked."""
+    if "expected_gain" not in state:
+        return True
+    return bool(state["strength"][0] > 0) or math.isfinite(
+        state.get("label_pseudo_counts", np.full(1, math.inf)).item()
+    )
+
+
+def expected_gain(state: State) -> Floats | None:
+    """Return (3,) points of accuracy that participants gained by what they decided, and the 95% confidence interval.
+
+    By inputs where these are trusted, else by labels where these count; None where participants were not asked.
+    """
+    if "expected_gain" not in state or state["strength"][0] > 0:
+        return state.get("expected_gain")
+    return state.get("label_gain", state["expected_gain"])
+
+
+def spread(sums: Floats, n: float) -> tuple[Floats, Floats]:
+    """Return mean and standard error over n participants, given (2, ...) sums and sums of squares."""
+    mean = sums[0] / n
+    variance = np.maximum(sums[1] - n * mean**2, 0.0) / max(n - 1, 1.0)
+    return mean, np.sqrt(variance / n)
+
+
+def is_decided(mean: Floats, error: Floats, n: float, tests: int) -> Bools:
+    """Return whether a mean over n participants is above 0, as one of so many tests."""
+    result: Bools = np.asarray(mean > _needed(1 - LEVEL / tests, n) * error) & np.asarray(mean > 0)
+    return result
+
+
+def _needed(level: float, n: float) -> float:
+    """Return how many standard errors of n participants a mean must be above 0."""
+    return t_quantile(level, round(n) - 1) if n >= FEWEST else LARGEST_QUANTILE

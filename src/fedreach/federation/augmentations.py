@@ -1,0 +1,175 @@
+"""Augmentations: random changes of the inputs of training batches."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+from fedreach._util.errors import ConfigError, nearest, require
+from fedreach.federation.local_sgd import with_tuples
+
+# -------------------- What an augmentation must have, and a plain function as one
+
+
+class Augmentation(Protocol):
+    """Changes the inputs of a client's training batch at random.
+
+    It draws from torch, numpy and `random`, whose generators are seeded by the run's seed, round, client and step: so a
+    client trains on the same inputs in any order of clients, after a resume, and on Flower.
+    """
+
+    def augment(self, inputs: Any) -> Any:
+        """Return inputs of the same shape and type.
+
+        Args:
+            inputs: (b, ...) tensor as the model is given it, such as (b, c, h, w) normalized images.
+        """
+
+
+@dataclass(frozen=True)
+class FunctionAugmentation:
+    """Use ``function(inputs) -> inputs``, of (b, ...) tensors: a function, or a transform of torchvision.
+
+    Example:
+        >>> import torch
+        >>> FunctionAugmentation(torch.neg).augment(torch.ones(2, 1))
+        tensor([[-1.],
+                [-1.]])
+    """
+
+    transform: Callable[[Any], Any]
+
+    @property
+    def name(self) -> str:
+        """The function's name, for messages."""
+        return getattr(self.transform, "__name__", type(self.transform).__name__)
+
+    def augment(self, inputs: Any) -> Any:
+        return self.transform(inputs)
+
+
+# -------------------- Random horizontal flips, and random crops of padded images
+
+
+@dataclass(frozen=True)
+class FlipAndCrop:
+    """Flip images from left to right at random, pad them, and crop them to their size at random places.
+
+    Each image is flipped with probability `flip`. It is then padded by `padding` pixels of 0 on each side, and a window
+    of its own size is cut out at an offset that is uniform over all (2 `padding` + 1)^2 possible ones. The whole batch
+    is changed at once. Inputs are normalized already, so that 0 is the mean of a data set whose mean is known.
+
+    When: photographs such as CIFAR-10. Not for digits or letters, which a flip turns into other classes.
+
+    Args:
+        flip: Probability of a flip, in [0, 1].
+        padding: Pixels on each side; 0: no crop.
+
+    Raises:
+        ConfigError: If a value is out of its range, or inputs are not images.
+
+    Reference: He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, section 4.2.
+
+    Example:
+        >>> import torch
+        >>> FlipAndCrop(flip=1.0, padding=0).augment(torch.tensor([[[[1.0, 2.0, 3.0]]]]))
+        tensor([[[[3., 2., 1.]]]])
+    """
+
+    flip: float = 0.5
+    padding: int = 4
+
+    def __post_init__(self) -> None:
+        require(self, flip="[0, 1]", padding="[0, 1e4]")
+
+    def augment(self, inputs: Any) -> Any:
+        import torch
+        from torch.nn import functional as F
+
+        if inputs.dim() != 4 or not inputs.is_floating_point():
+            raise ConfigError(
+                f"The augmentation flip_and_crop changes images, (channels, height, width); got inputs of shape "
+                f"{tuple(inputs.shape[1:])} and type {inputs.dtype}. Take a function of your own, FILE.py:NAME."
+            )
+        b, channels, height, width = inputs.shape
+        flipped = (torch.rand(b) < self.flip).to(inputs.device)
+        images = torch.where(flipped[:, None, None, None], inputs.flip(-1), inputs)
+        if self.padding == 0:
+            return images
+        offsets = torch.randint(2 * self.padding + 1, (2, b)).to(inputs.device)
+        rows = offsets[0][:, None] + torch.arange(height, device=inputs.device)
+        columns = offsets[1][:, None] + torch.arange(width, device=inputs.device)
+        padded = F.pad(images, (self.padding,) * 4)
+        image = torch.arange(b, device=inputs.device)[:, None, None, None]
+        channel = torch.arange(channels, device=inputs.device)[:, None, None]
+        return padded[image, channel, rows[:, None, :, None], columns[:, None, None, :]]
+
+
+# -------------------- Transforms of torchvision, where it is installed
+
+
+@dataclass(frozen=True)
+class Torchvision:
+    """Apply transforms of `torchvision.transforms.v2` to the batch, one after another.
+
+    They draw once per batch: all images of a batch are flipped, or none. torchvision must be installed.
+
+    When: torchvision has the transform that you need.
+
+    Args:
+        transforms: Tables with the ``name`` of a class of `torchvision.transforms.v2` and its options, such as
+            ``{"name": "RandomErasing", "p": 0.2}``.
+
+    Raises:
+        ConfigError: If torchvision is missing, or it has no such transform or option.
+
+    See https://docs.pytorch.org/vision/stable/transforms.html for what there is.
+    """
+
+    transforms: tuple[Mapping[str, Any], ...] = field(hash=False)
+
+    def __post_init__(self) -> None:
+        if not self.transforms:
+            raise ConfigError("Torchvision.transforms must name at least one transform; got none.")
+        _ = self._made
+
+    @cached_property
+    def _made(self) -> list[Any]:
+        try:
+            v2 = importlib.import_module("torchvision.transforms.v2")
+        except ImportError as error:
+            raise ConfigError(
+                f"The augmentation 'torchvision' needs torchvision: {error}. Install it for your torch, or take "
+                "'flip_and_crop'."
+            ) from error
+        return [_transform(v2, dict(table)) for table in self.transforms]
+
+    def augment(self, inputs: Any) -> Any:
+        for transform in self._made:
+            inputs = transform(inputs)
+        return inputs
+
+
+def _transform(v2: Any, options: dict[str, Any]) -> Any:
+    name = str(options.pop("name", ""))
+    known = [key for key, thing in vars(v2).items() if isinstance(thing, type)]
+    if name not in known:
+        raise ConfigError(
+            f"Torchvision.transforms must name classes of torchvision.transforms.v2; got {name!r}."
+            + nearest(name, known)
+        )
+    try:
+        return getattr(v2, name)(**with_tuples(options))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"torchvision's {name} does not take the options {options}: {error}.") from error
+
+
+# -------------------- How the inputs of clients' training batches are changed at random
+
+AUGMENTATIONS: Mapping[str, Any] = {
+    "flip_and_crop": FlipAndCrop,
+    "torchvision": Torchvision,
+}

@@ -1,0 +1,652 @@
+"""Convergence rates and optimal choices of the papers."""
+
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedreach._util.arrays import AnyArray, Floats, Ints
+from fedreach._util.divergence import kl_divergence
+from fedreach._util.errors import ConfigError, check
+
+# --- What unlike labels and few examples may cost on everybody's data: a generalisation bound, printed and put right
+# Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks" (CSRA), Theorem 1.
+#
+# The generalisation error l - l^ (loss on the distribution p_g of all clients minus loss on the clients' examples) is
+# split in three: l - l_bar, because clients are unlike p_g (`Terms.divergence`); l_bar - l^', because they hold few
+# examples (`Terms.sampling`); l^' - l^, because the model has seen these examples (`Terms.stability`, `Terms.drift`).
+#
+# What is wrong in Theorem 1 and its proof, besides the misprints that `printed_bound` names:
+#
+# - Eq. 9 takes a client's whole data set for a single sample: with d_k samples the divergence is d_k KL(p_g || p_k).
+#   The printed c^2 / (8 d) + sum_k KL(p_g || p_k) is no bound: one client with a fair coin for p_k, 0.6 : 0.4 for p_g
+# and
+#   the 0-1 loss is 0.1 off, while the sum tends to 0.0204 as d grows. Pinsker's inequality gives one that holds.
+# - Lemma 2 bounds how far local steps lead away from the broadcast, not how far the global model moves: for one local
+#   step, E = 1, it says that the model stands still. Uniform stability, which is assumed anyway, makes it superfluous:
+#   the mean of l^' - l^ is at most beta (Bousquet and Elisseeff, "Stability and Generalization", JMLR 2002, lemma 7).
+# - The K inequalities of eq. 29 hold together with probability 1 - K delta only; Hoeffding's inequality for all d
+#   examples at once needs no such union and is tighter.
+
+
+class Terms(NamedTuple):
+    """The summands of a bound on the generalisation error, in the unit of the loss."""
+
+    divergence: float  # clients unlike the whole
+    sampling: float  # few examples
+    stability: float  # what the model owes to single examples
+    drift: float  # what it moved in training; 0 in `generalization_bound`, which needs none
+
+    @property
+    def total(self) -> float:
+        """Their sum, the bound."""
+        return sum(self)
+
+
+def generalization_bound(
+    labels: ArrayLike,
+    whole: ArrayLike,
+    sizes: ArrayLike,
+    *,
+    loss_bound: float = 1.0,
+    stability: float = 0.0,
+    delta: float = 0.05,
+) -> Terms:
+    """Return a bound on the generalisation error that follows from the paper's assumptions 1, 3 and 4.
+
+    With probability at least 1 - delta over the clients' examples,
+
+        l - l^ <= c sum_k (d_k / d) sqrt(KL(p_g || p_k) / 2)  +  c sqrt(ln(2 / delta) / (2 d))
+                    +  beta + (2 beta + c / d) sqrt(d ln(2 / delta))
+
+    (derived here, see the head of the module). It grows in proportion when the loss is measured in another unit, as
+    the printed one does not. Where a divergence is inf (a client lacks a class) the loss bound c stands for its root,
+    which no distance exceeds.
+
+    Args:
+        labels: p_k, (k, c) distributions of the k clients that are averaged; where clients differ in how often they
+            see a class but not in how a class looks, labels tell all of KL(p_g || p_k).
+        whole: p_g, (c,), the distribution of all clients.
+        sizes: d_k, (k,) examples, positive.
+        loss_bound: c, the loss lies in [0, c]; positive.
+        stability: beta, by how much one example replaced changes any loss; not negative. 0 leaves it out.
+        delta: Probability of failure, in (0, 1).
+
+    Raises:
+        ConfigError: If an argument is out of its range.
+
+    Example:
+        >>> bound = generalization_bound([[0.5, 0.5], [0.9, 0.1]], [0.6, 0.4], [300, 100])
+        >>> [round(term, 4) for term in bound], round(bound.total, 4)
+        ([0.1739, 0.0679, 0.096, 0.0], 0.3378)
+    """
+    shares, d = _sizes("generalization_bound", sizes, loss_bound, stability, delta)
+    kl = kl_divergence(np.asarray(whole, np.float64), np.asarray(labels, np.float64))
+    log = math.log(2 / delta)
+    return Terms(
+        divergence=float(shares @ divergence_loss(kl, loss_bound)),
+        sampling=loss_bound * math.sqrt(log / (2 * d)),
+        stability=stability + (2 * stability + loss_bound / d) * math.sqrt(d * log),
+        drift=0.0,
+    )
+
+
+def divergence_loss(kl: ArrayLike, loss_bound: float = 1.0) -> Floats:
+    """Return min(c, c sqrt(KL / 2)): how much a loss in [0, c] can differ between two distributions, by Pinsker.
+
+    Args:
+        kl: Divergences in nats, not negative, of any shape; inf allowed.
+        loss_bound: c.
+
+    Example:
+        >>> divergence_loss([0.0, 0.02, np.inf])
+        array([0. , 0.1, 1. ])
+    """
+    return loss_bound * np.minimum(np.sqrt(np.asarray(kl, np.float64) / 2), 1)
+
+
+def printed_bound(
+    labels: ArrayLike,
+    whole: ArrayLike,
+    sizes: ArrayLike,
+    *,
+    loss_bound: float = 1.0,
+    stability: float = 0.0,
+    delta: float = 0.05,
+    drift: float = 0.0,
+) -> Terms:
+    """Return Theorem 1 as it is printed, for comparison; it is not a bound (see the head of the module).
+
+        drift + c sqrt(ln(4 / delta) / 2) sum_k sqrt(d_k) / d + [sum_k KL(p_g || p_k) + c^2 / (8 d)]
+          + (2 beta + c / d) sqrt(d ln(2 / delta))
+
+    Misprints, read as they are meant: "sigma_d^2" is sum_k sqrt(d_k) / d, neither a square nor a variance, and largest
+    where sizes are equal (1 / sqrt(d) where one client holds all); eq. 10 has D(p_k || p_k) for D(p_g || p_k). All
+    arguments but `drift`, which `printed_drift` returns, are as in `generalization_bound`.
+
+    Example:
+        >>> bound = printed_bound([[0.5, 0.5]], [0.6, 0.4], [10**9])     # the loss can be 0.1 off
+        >>> round(bound.divergence, 4)
+        0.0201
+    """
+    shares, d = _sizes("printed_bound", sizes, loss_bound, stability, delta)
+    check("printed_bound", "drift", drift, "[0, inf)")
+    kl = kl_divergence(np.asarray(whole, np.float64), np.asarray(labels, np.float64))
+    return Terms(
+        divergence=float(kl.sum()) + loss_bound**2 / (8 * d),
+        sampling=loss_bound * math.sqrt(math.log(4 / delta) / 2) * float(np.sqrt(shares).sum()) / math.sqrt(d),
+        stability=(2 * stability + loss_bound / d) * math.sqrt(d * math.log(2 / delta)),
+        drift=drift,
+    )
+
+
+def printed_drift(
+    rates: ArrayLike, excess: ArrayLike, *, epochs: int, smoothness: float, lipschitz: float, noise: float
+) -> float:
+    """Return the sum over rounds of Theorem 1, with the root that Lemma 2 leaves out.
+
+        sum_t 2 L sqrt(S_t),    S_t = 2 (E - 1) (2 eta_t^2 lambda / E Delta_t + eta_t^2 sigma^2 / E^2)
+
+    S_t bounds a mean squared distance (the norms in the proof of Lemma 2 are of squared units), so the distance is at
+    most its root; the paper adds up 2 L S_t.
+
+    Args:
+        rates: eta_t, (t,) local rates of the rounds so far.
+        excess: Delta_t, (t,) loss of the global model minus the clients' least losses, not negative.
+        epochs: E, at least 1; with 1 the sum is 0, which is the lemma's error.
+        smoothness: lambda, of the loss; positive.
+        lipschitz: L, of the loss; positive.
+        noise: sigma^2, variance of a batch gradient, not negative.
+
+    Example:
+        >>> round(printed_drift([0.1, 0.1], [0.5, 0.2], epochs=5, smoothness=1, lipschitz=1, noise=0.1), 4)
+        0.4195
+    """
+    check("printed_drift", "epochs", epochs, "[1, inf)")
+    check("printed_drift", "smoothness", smoothness, "(0, inf)")
+    check("printed_drift", "lipschitz", lipschitz, "(0, inf)")
+    check("printed_drift", "noise", noise, "[0, inf)")
+    eta, gap = np.asarray(rates, np.float64), np.asarray(excess, np.float64)
+    squared = 2 * (epochs - 1) * eta**2 * (2 * smoothness * gap / epochs + noise / epochs**2)
+    return float(2 * lipschitz * np.sqrt(squared).sum())
+
+
+def _sizes(function: str, sizes: ArrayLike, loss_bound: float, stability: float, delta: float) -> tuple[Floats, float]:
+    """Return each client's share of the examples, and how many there are."""
+    d_k = np.asarray(sizes, np.float64)
+    if d_k.ndim != 1 or d_k.size == 0 or not (d_k > 0).all():
+        raise ConfigError(f"{function}: sizes must be the positive numbers of examples of each client; got {sizes!r}.")
+    check(function, "loss_bound", loss_bound, "(0, inf)")
+    check(function, "stability", stability, "[0, inf)")
+    check(function, "delta", delta, "(0, 1)")
+    d = float(d_k.sum())
+    return d_k / d, d
+
+
+# --- How far a client's squared loss may move when its data shifts: bounds over a ball of distributions
+
+
+class Bounds(NamedTuple):
+    """What the mean squared loss lies between, for each distance."""
+
+    lower: Floats
+    upper: Floats
+
+    @property
+    def disagreement(self) -> Floats:
+        """Upper minus lower bound, sigma of eq. 18: not negative, 0 at distance 0."""
+        return self.upper - self.lower
+
+
+def upper_bound(mean: ArrayLike, variance: ArrayLike, distance: ArrayLike, largest: float) -> Floats:
+    """Return the most that the mean squared loss can be under any distribution within a Hellinger distance.
+
+    u(d) = M^2 - max(S a - C s, 0)^2 / a with a = M^2 - e, s = sqrt(v), S = 1 - d^2 and C = sqrt(1 - S^2); u = M^2
+    where a = 0. The arguments are broadcast.
+
+    Args:
+        mean: e, mean of the squared losses, from 0 to M^2.
+        variance: v, variance of the squared losses.
+        distance: d, Hellinger distance from 0 to 1, H^2(P, Q) = 1 - sum_z sqrt(P_z Q_z).
+        largest: M, what no loss exceeds.
+
+    Beyond the radius of eq. 9 the printed bound falls again; it stays at M^2 here. Corollary 4.1 prints M for the M^2
+    of eq. 8.
+
+    Reference: "Aggregation Weighting of Federated Learning via Generalization Bound Estimation" (arXiv 2311.05936),
+    Theorem 3.1.
+
+    Example:
+        >>> upper_bound(0.2, 0.16, 0.1, largest=1.0).round(6)
+        np.float64(0.323665)
+    """
+    room = np.asarray(largest**2 - np.asarray(mean, np.float64))
+    return largest**2 - _shrunk(room, variance, distance)
+
+
+def lower_bound(mean: ArrayLike, variance: ArrayLike, distance: ArrayLike) -> Floats:
+    """Return the least that the mean squared loss can be under any distribution within a Hellinger distance.
+
+    l(d) = max(S e - C s, 0)^2 / e, in the letters of `upper_bound`; l = 0 where e = 0.
+
+    Beyond the radius of eq. 11 the printed bound rises again, even above the mean (.2179 for e = .02, v = .015 and
+    d = .5); it stays at 0 here. That radius is 0.1 for a 0-1 loss of 2 %, so it is passed all the time.
+
+    Reference: as of `upper_bound`, Theorem 3.2.
+
+    Example:
+        >>> lower_bound(0.2, 0.16, np.array([0.0, 0.1, 0.5])).round(6)
+        array([0.2     , 0.100215, 0.      ])
+    """
+    return _shrunk(np.asarray(mean, np.float64), variance, distance)
+
+
+def _shrunk(mean: Floats, variance: ArrayLike, distance: ArrayLike) -> Floats:
+    """Return max(S e - C s, 0)^2 / e; the upper bound is M^2 less the lower one of M^2 - loss^2."""
+    shift = np.square(np.asarray(distance, np.float64))
+    cosine, sine = 1 - shift, np.sqrt(shift * (2 - shift))
+    root = np.maximum(cosine * mean - sine * np.sqrt(variance), 0)
+    return np.asarray(np.divide(root**2, mean, out=np.zeros_like(root), where=mean > 0))
+
+
+def radius_limits(mean: float, variance: float, largest: float) -> tuple[float, float]:
+    """Return the distances from which the lower bound is 0 and the upper one is M^2.
+
+    d^2 = 1 - (1 + x^2 / v)^(-1/2), with x = e for the lower and x = M^2 - e for the upper bound.
+
+    Reference: as of `upper_bound`, eq. 11 and 9.
+
+    Example:
+        >>> [round(limit, 4) for limit in radius_limits(0.02, 0.02 * 0.98, largest=1.0)]
+        [0.1003, 0.9266]
+    """
+
+    def limit(x: float) -> float:
+        if x <= 0:
+            return 0.0
+        return float(np.sqrt(1 - np.sqrt(variance) / np.hypot(x, np.sqrt(variance))))  # v = 0 gives 1
+
+    return limit(mean), limit(largest**2 - mean)
+
+
+def distances(radius: float, step: float) -> Floats:
+    """Return step, 2 step, ... as far as they fit into the radius.
+
+    Example:
+        >>> distances(0.1, 0.03).round(2)
+        array([0.03, 0.06, 0.09])
+    """
+    steps = np.floor(radius / step + 1e-9)  # a quotient such as 0.3 / 0.1 may round to something below 3
+    return step * np.arange(1, int(steps) + 1, dtype=np.float64)
+
+
+def bounds(losses: Floats, distance: Floats, largest: float = 1.0, confidence: float | None = None) -> Bounds:
+    """Return the curves of both bounds, estimated from a client's losses.
+
+    e is the mean of the squared losses, v their variance with divisor m - 1 (0 for a single example).
+
+    Args:
+        losses: (m,) from 0 to `largest`.
+        distance: Any shape; the curves have the same.
+        largest: M, what no loss exceeds: 1 for the losses of this module.
+        confidence: delta, the probability that an estimate may mislead a bound, between 0 and 1, such as 0.01. The
+            upper bound is then that of e + M^2 sqrt(ln(2 / delta) / 2m), the lower one that of e less as much,
+            both with sqrt(v) + M^2 sqrt(2 ln(2 / delta) / (m - 1)). None leaves these terms out. They hold for
+            examples that the model was not trained on.
+
+    Reference: as of `upper_bound`, Corollary 4.1 and appendix C, whose eq. 38 has M where the range of the squared loss
+    is M^2 and is about the upper bound only (Hoeffding 1963; Maurer and Pontil 2009, Theorem 10).
+
+    Example:
+        >>> curves = bounds(np.array([0.02, 0.5, 0.9, 0.1]), np.array([0.1, 0.2]))
+        >>> curves.lower.round(3), curves.upper.round(3)
+        (array([0.167, 0.085]), array([0.384, 0.514]))
+    """
+    squared, m = np.square(np.asarray(losses, np.float64)), len(losses)
+    mean, variance = squared.mean(), squared.var(ddof=1) if m > 1 else 0.0
+    low = high = mean
+    if confidence is not None and m == 1:
+        low, high = 0.0, largest**2  # one example says nothing of the variance: both bounds are trivial
+    elif confidence is not None:
+        log, range_ = np.log(2 / confidence), largest**2
+        off = range_ * np.sqrt(log / (2 * m))
+        low, high = max(mean - off, 0.0), min(mean + off, range_)
+        variance = (np.sqrt(variance) + range_ * np.sqrt(2 * log / (m - 1))) ** 2
+    return Bounds(lower_bound(low, variance, distance), upper_bound(high, variance, distance, largest))
+
+
+def total_disagreement(
+    losses: Floats, distance: Floats, largest: float = 1.0, confidence: float | None = None
+) -> float:
+    """Return eta = sum_i sigma(d_i), positive: at least M^2 sum_i d_i^2 (2 - d_i^2), even for losses of 0.
+
+    Reference: as of `upper_bound`, eq. 19.
+
+    Example:
+        >>> round(total_disagreement(np.array([0.02, 0.5, 0.9, 0.1]), distances(0.2, 0.02)), 6)
+        2.377872
+    """
+    return float(bounds(losses, distance, largest, confidence).disagreement.sum())
+
+
+# ---------------------------------------------------------------------------------------- losses from 0 to 1
+
+
+def jsd_loss(logits: AnyArray, labels: Ints) -> Floats:
+    """Return the (m,) Jensen-Shannon divergences, to base 2, between predictions, logits (m, c), and labels (m,).
+
+    JSD = 1 + (p log2 p - (1 + p) log2(1 + p)) / 2, where p is the softmax probability of the label: 0 if it is 1 and
+    1 if it is 0. (The JS loss of Englesson and Azizpour, made for training, goes up to 2.)
+
+    Example:
+        >>> jsd_loss(np.array([[2.0, 1.0, 0.0], [0.0, 0.0, 0.0]]), np.array([0, 2])).round(6)
+        array([0.191818, 0.459148])
+    """
+    shifted = logits - logits.max(axis=1, keepdims=True).astype(np.float64)
+    log_p = shifted[np.arange(len(labels)), labels] - np.log(np.exp(shifted).sum(axis=1))
+    p = np.exp(log_p)
+    result: Floats = 1 + (p * log_p - (1 + p) * np.log1p(p)) / (2 * np.log(2))
+    return np.clip(result, 0, 1)  # rounding
+
+
+def zero_one_loss(logits: AnyArray, labels: Ints) -> Floats:
+    """Return 1 where the largest logit (ties: the lowest class) is not that of the label, else 0.
+
+    Example:
+        >>> zero_one_loss(np.array([[2.0, 1.0], [2.0, 1.0]]), np.array([0, 1]))
+        array([0., 1.])
+    """
+    return np.asarray((logits.argmax(axis=1) != labels).astype(np.float64))
+
+
+LOSSES: Mapping[str, Callable[[AnyArray, Ints], Floats]] = MappingProxyType(
+    {"jsd": jsd_loss, "zero_one": zero_one_loss}
+)
+
+
+# -------------------- How fast a server converges that sometimes asks clients and sometimes trains on data of its own
+# Reference: "Understanding of Server-Assisted Federated Learning with Incomplete Client Participation" (SAFARI),
+# Theorem
+# 4 and Corollary 1. Its appendix with the proofs is not in the text at hand; what is derived here says so.
+
+
+def largest_share(
+    dissimilarity: float,
+    server_gradient: float,
+    client_gradient: float = 0.0,
+    *,
+    smoothness: float,
+    server_rate: float,
+    local_steps: int = 1,
+) -> float:
+    """Return q_max, the largest share of client rounds for which the theorem promises that SAFARI converges.
+
+        q_max = 1 / (max(0, 4 sigma_G^2 - 4 G_2 (1 / (2 K^2) - 2 L eta_s / K^2)) / ((1 - L eta_s) G_1) + 1)
+
+    What a client round may add to the loss through clients unlike the whole, q (4 sigma_G^2 - ...), must be made up
+    for by what a server round takes from it, (1 - q) (1 - L eta_s) G_1.
+
+    Differences to the paper: its 2 L eta_s^2 / K^2 has a unit left over, so the square goes; a negative numerator
+    asks for nothing, so that 1 is returned. It takes G_1 and G_2 as minima over the rounds, a reviewer of the
+    submission asked for maxima; by the inequality above, minima are what keeps it true in every round (derived here).
+    Either way they belong to the run that q decides about: this is a check afterwards, not a recipe. And as a run
+    nears a stationary point G_1 goes to 0, and with unlike clients q_max with it.
+
+    Args:
+        dissimilarity: sigma_G^2, the largest |grad F_i - grad F|^2 of any client; not negative, inf allowed.
+        server_gradient: G_1, the smallest |grad F|^2 at the beginning of a server round; not negative.
+        client_gradient: G_2, the smallest |1/m sum_i sum_k grad F_i|^2 of a client round; not negative.
+        smoothness: L, positive.
+        server_rate: eta_s, positive, below 1 / L.
+        local_steps: K, at least 1.
+
+    Reference: Theorem 4.
+
+    Example:
+        >>> round(largest_share(1, 1, smoothness=1, server_rate=0.1), 10)
+        0.1836734694
+        >>> round(largest_share(1, 1, 2, smoothness=1, server_rate=0.1, local_steps=3), 10)
+        0.1942446043
+    """
+    check("largest_share", "dissimilarity", dissimilarity, "[0, inf]")
+    check("largest_share", "server_gradient", server_gradient, "[0, inf)")
+    check("largest_share", "client_gradient", client_gradient, "[0, inf)")
+    check("largest_share", "smoothness", smoothness, "(0, inf)")
+    check("largest_share", "server_rate * smoothness", server_rate * smoothness, "(0, 1)")
+    check("largest_share", "local_steps", local_steps, "[1, inf)")
+    helped = 4 * client_gradient * (0.5 - 2 * smoothness * server_rate) / local_steps**2
+    harm = max(0.0, 4 * dissimilarity - helped)
+    gain = (1 - smoothness * server_rate) * server_gradient
+    if harm == 0:
+        return 1.0
+    return gain / (harm + gain) if math.isfinite(harm) else 0.0
+
+
+def largest_server_rate(smoothness: float) -> float:
+    """Return the largest eta_s that the theorem allows, 1 / (8 sqrt(30) L), whatever the number of local steps.
+
+    It follows from eta_c = 2 eta_s / K <= 1 / (4 sqrt(30) L K). The paper's root covers L and K too, which would
+    make a rate that is no inverse of L.
+
+    Args:
+        smoothness: L, positive.
+
+    Reference: Theorem 4.
+
+    Example:
+        >>> round(largest_server_rate(1.0), 6)
+        0.022822
+    """
+    check("largest_server_rate", "smoothness", smoothness, "(0, inf)")
+    return 1 / (8 * math.sqrt(30) * smoothness)
+
+
+class Convergence(NamedTuple):
+    """The summands of the bound on the mean squared gradient over the rounds, in its units."""
+
+    start: float  # 2 (F(x_0) - F*) / (R eta_s)
+    server_noise: float  # L eta_s (1 - q) sigma^2
+    drift: float  # 80 q L^2 eta_s^2 / K (sigma^2 + 6 K sigma_G^2)
+    client_noise: float  # 8 L q eta_s / (m K) sigma^2
+
+    @property
+    def total(self) -> float:
+        """Their sum."""
+        return sum(self)
+
+
+def convergence_bound(
+    excess: float,
+    *,
+    rounds: int,
+    server_rate: float,
+    share: float,
+    smoothness: float,
+    noise: float,
+    dissimilarity: float,
+    cohort: int,
+    local_steps: int,
+) -> Convergence:
+    """Return the bound on 1/R sum_r E|grad F(x_r)|^2, the mean over all clients, also those that never take part.
+
+        2 (F(x_0) - F*) / (R eta_s) + L eta_s (1 - q) sigma^2
+          + 80 q L^2 eta_s^2 / K (sigma^2 + 6 K sigma_G^2) + 8 L q eta_s / (m K) sigma^2
+
+    It holds for share <= `largest_share`, which is not checked here (it depends on the run), and
+    eta_c = 2 eta_s / K with eta_s <= `largest_server_rate`, which is. With share 0 it is the bound of plain SGD.
+
+    Args:
+        excess: F(x_0) - F*, not negative.
+        rounds: R, at least 1.
+        server_rate: eta_s.
+        share: q, of client rounds, in [0, 1].
+        smoothness: L, positive.
+        noise: sigma^2, variance of a stochastic gradient, not negative.
+        dissimilarity: sigma_G^2 as in `largest_share`, finite.
+        cohort: m, at least 1.
+        local_steps: K, at least 1.
+
+    Reference: Theorem 4.
+
+    Example:
+        >>> bound = convergence_bound(1.0, rounds=1000, server_rate=0.02, share=0.5, smoothness=1.0, noise=1.0,
+        ...     dissimilarity=0.1, cohort=5, local_steps=10)
+        >>> [round(term, 4) for term in bound], round(bound.total, 4)
+        ([0.1, 0.01, 0.0112, 0.0016], 0.1228)
+    """
+    function = "convergence_bound"
+    check(function, "excess", excess, "[0, inf)")
+    check(function, "rounds", rounds, "[1, inf)")
+    check(function, "share", share, "[0, 1]")
+    check(function, "noise", noise, "[0, inf)")
+    check(function, "dissimilarity", dissimilarity, "[0, inf)")
+    check(function, "cohort", cohort, "[1, inf)")
+    check(function, "local_steps", local_steps, "[1, inf)")
+    check(function, "server_rate", server_rate, "(0, inf)")
+    largest = largest_server_rate(smoothness)
+    if server_rate > largest * (1 + 1e-12):
+        raise ConfigError(
+            f"{function}: server_rate must be at most 1 / (8 sqrt(30) smoothness) = {largest:.6g}; got {server_rate}. "
+            "The theorem says nothing about larger rates."
+        )
+    K, q, step = local_steps, share, smoothness * server_rate
+    return Convergence(
+        start=2 * excess / (rounds * server_rate),
+        server_noise=step * (1 - q) * noise,
+        drift=80 * q * step**2 / K * (noise + 6 * K * dissimilarity),
+        client_noise=8 * step * q / (cohort * K) * noise,
+    )
+
+
+def speedup_settings(rounds: int, cohort: int, local_steps: int) -> tuple[float, float]:
+    """Return (eta_s, q) with which the bound falls like 1 / sqrt(m K R): eta_s = sqrt(m K / R), q = 1 - 1 / (m K).
+
+    Then start, server noise and client noise are each a constant over sqrt(m K R), and so is the sum once
+    R >> (m K)^3, when the drift, of order m K / R, is below that. The paper asks for q = Omega(1 - 1 / (m K)), which
+    any constant q satisfies while the server noise then stays at sqrt(m K / R): 1 - q = O(1 / (m K)) is meant. It
+    also needs q <= `largest_share`, so clients as much alike as sigma_G^2 of order G_1 / (m K).
+
+    Args:
+        rounds: R; eta_s is within `largest_server_rate` once R >= 1920 L^2 m K.
+        cohort: m.
+        local_steps: K.
+
+    Reference: Corollary 1.
+
+    Example:
+        >>> speedup_settings(rounds=10_000, cohort=5, local_steps=20)
+        (0.1, 0.99)
+    """
+    for name, value in {"rounds": rounds, "cohort": cohort, "local_steps": local_steps}.items():
+        check("speedup_settings", name, value, "[1, inf)")
+    return math.sqrt(cohort * local_steps / rounds), 1 - 1 / (cohort * local_steps)
+
+
+# --- What theorems say about learning where some clients never take part, with and without data on the server
+# Reference: "Understanding of Server-Assisted Federated Learning with Incomplete Client Participation" (SAFARI),
+# Theorems
+# 1 to 3. How fast its algorithm converges is told in `fedreach.federation.convergence`.
+
+
+def worst_case_error(participants: int, clients: int) -> float:
+    """Return the error (1 - omega) / 8 that no learner can rule out where only some clients take part.
+
+    With omega = participants / clients: for every learner there are a way of taking part, clients and a target that
+    some hypothesis fits without error, for which the 0-1 error on all clients exceeds this with probability above
+    1/20. More examples do not help. It speaks of the worst federation there is, not of yours; 0 if all take part.
+
+    Args:
+        participants: From 1 to `clients`.
+        clients: All clients, those that never take part among them.
+
+    Reference: Theorem 1.
+
+    Example:
+        >>> worst_case_error(participants=7, clients=10)
+        0.0375
+    """
+    check("worst_case_error", "participants", participants, f"[1, {clients}]")
+    return (clients - participants) / clients / 8
+
+
+def generalization_rate(
+    vc_dimension: float, server_examples: int, client_examples: int, *, noise: float, relation: float
+) -> float:
+    """Return the order of the excess error when clients and the server's own sample of everybody are used.
+
+        (d / (n_T + n_S)) ** (1 / (2 - beta_Q)) + (d / (n_T + n_S)) ** (beta / (2 - beta_Q))
+
+    The theorem hides a constant and logarithms, both taken as 1: only its course means something.
+
+    Args:
+        vc_dimension: d, positive.
+        server_examples: n_T, at least 1, drawn from all clients together.
+        client_examples: n_S, not negative, of those that take part.
+        noise: beta_Q of the Bernstein condition (Assumption 1), in [0, 1]; 1 is the easiest.
+        relation: beta of Assumption 2, |eps_P(h) - eps_Q(h)| <= alpha eps_Q(h)^beta, not negative: from 1 on, the
+            first power dominates and the rate is that of one data set.
+
+    Reference: Theorem 2, eq. 1.
+
+    Example:
+        >>> generalization_rate(10, 50, 950, noise=1, relation=1)
+        0.02
+    """
+    check("generalization_rate", "vc_dimension", vc_dimension, "(0, inf)")
+    check("generalization_rate", "server_examples", server_examples, "[1, inf)")
+    check("generalization_rate", "client_examples", client_examples, "[0, inf)")
+    check("generalization_rate", "noise", noise, "[0, 1]")
+    check("generalization_rate", "relation", relation, "[0, inf)")
+    ratio = vc_dimension / (server_examples + client_examples)
+    return float(ratio ** (1 / (2 - noise)) + ratio ** (relation / (2 - noise)))
+
+
+def least_relation(vc_dimension: float, server_examples: int, client_examples: int) -> float:
+    """Return the beta above which, by their rates, the clients' data help: (n_T + n_S)^beta > n_T, with d = 1.
+
+        beta = ln(n_T / d) / ln((n_T + n_S) / d)
+
+    Derived here. The paper says that for every beta in (0, 1) the rate (1 / (n_T + n_S)) ** (beta / (2 - beta_Q))
+    improves on the server's alone, (1 / n_T) ** (1 / (2 - beta_Q)); below this beta it does not.
+
+    Args:
+        vc_dimension: d, positive and below `server_examples`.
+        server_examples: n_T.
+        client_examples: n_S, not negative.
+
+    Example:
+        >>> least_relation(1, server_examples=100, client_examples=9_900)
+        0.5
+    """
+    check("least_relation", "vc_dimension", vc_dimension, f"(0, {server_examples})")
+    check("least_relation", "client_examples", client_examples, "[0, inf)")
+    return math.log(server_examples / vc_dimension) / math.log((server_examples + client_examples) / vc_dimension)
+
+
+def excess_allowed(vc_dimension: float, server_examples: int, delta: float) -> float:
+    """Return A(n_T, delta): how far off the mixture's best hypothesis may be for clients to do no harm.
+
+        A = d / n_T ln(n_T / d) + ln(1 / delta) / n_T
+
+    If the best hypothesis on server and clients together has an excess error of this order on all clients, training
+    on both is no worse than on the server's sample alone. The paper closes a bracket too late, which puts the second
+    summand inside the first logarithm: certainty (a small delta) would then cost next to nothing.
+
+    Args:
+        vc_dimension: d, positive, at most `server_examples`.
+        server_examples: n_T.
+        delta: Probability of failure, in (0, 1).
+
+    Reference: Theorem 3; the sum is that of Hanneke and Kpotufe, "On the Value of Target Data in Transfer Learning",
+    NeurIPS 2019.
+
+    Example:
+        >>> round(excess_allowed(10, 1000, delta=0.05), 4)
+        0.049
+    """
+    check("excess_allowed", "vc_dimension", vc_dimension, f"(0, {server_examples}]")
+    check("excess_allowed", "delta", delta, "(0, 1)")
+    return (vc_dimension * math.log(server_examples / vc_dimension) - math.log(delta)) / server_examples

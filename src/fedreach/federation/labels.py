@@ -1,0 +1,311 @@
+"""Label statistics: what the server learns of clients' labels."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fedreach._util.arrays import Bools, Floats, Ints
+from fedreach._util.errors import ConfigError, require
+from fedreach.data.assignment import label_entropy
+from fedreach.federation.checks import Range
+from fedreach.federation.secure_aggregation import SecureSum as SecureSum
+
+# -------------------- What label counts are; without other imports, as a serving rule takes it along
+
+
+def are_counts(counts: Floats) -> Bools:
+    """Return (n,) whether all of a client's (c,) counts are whole and not negative.
+
+    Example:
+        >>> are_counts(np.array([[3.0, 0.0], [2.5, 0.5], [4.0, -1.0], [np.nan, 1.0]])).tolist()
+        [True, False, False, False]
+    """
+    return np.asarray((np.isfinite(counts) & (counts >= 0) & (counts == np.rint(counts))).all(axis=1))
+
+
+# -------------------- Label entropies as the server computes them from what it was told
+
+
+def released_entropy(counts: Floats) -> Floats:
+    """Return (n,) entropies in nats of (n, c) label counts, which may be noised.
+
+    Counts below 0 count as 0. A client of whose counts the noise left nothing gets ln c, the entropy of a uniform mix:
+    nothing is known of it. Where counts are nan (not told), so is the entropy.
+
+    Example:
+        >>> released_entropy(np.array([[3.0, 3.0, -2.0], [0.0, 7.0, 0.0], [0.0, 0.0, 0.0]])).round(4)
+        array([0.6931, 0.    , 1.0986])
+    """
+    held = np.maximum(counts, 0)
+    return np.where((held == 0).all(axis=1), np.log(counts.shape[1]), label_entropy(held))
+
+
+def entropy_range(classes: int) -> Range:
+    """Return what the entropy of labels of so many classes lies in, in nats.
+
+    Example:
+        >>> print(entropy_range(10))
+        from 0 to 2.30259
+    """
+    return Range(0.0, math.log(classes))
+
+
+# -------------------- Clients tell the truth about their labels
+
+
+@dataclass(frozen=True)
+class Exact:
+    """The server sees the label counts that a part asks for as they are.
+
+    Whatever is chosen here, the server knows how many examples each client has: sizes are public in FedReach.
+
+    When: the server may know label counts, and for simulations in which nothing is asked of privacy.
+
+    Example:
+        >>> Exact().release(np.array([[3, 0]]), np.random.Generator(np.random.Philox(0)))
+        array([[3., 0.]])
+    """
+
+    only_sum: ClassVar[bool] = False
+
+    def release(self, counts: Ints, rng: np.random.Generator) -> Floats:
+        return counts.astype(np.float64)
+
+    def possible(self, counts: Floats, sizes: Ints) -> Bools:
+        """Return which of (n, c) counts are whole and sum to the client's number of examples."""
+        return np.asarray(are_counts(counts) & (counts.sum(axis=1) == sizes))
+
+
+# --- What noise on label counts costs in privacy, by the privacy loss distributions of the library dp_accounting
+
+EPSILON = "[0.001, inf)"  # at 0.001 the noise is that of thousands of examples
+
+
+def loss_distributions() -> Any:
+    """Return the module ``dp_accounting.pld.privacy_loss_distribution``.
+
+    Raises:
+        ConfigError: If the library is not installed.
+    """
+    try:
+        from dp_accounting.pld import privacy_loss_distribution
+    except ImportError as error:
+        raise ConfigError(
+            "Accounting for privacy needs the library dp_accounting; install it with pip install 'fedreach[privacy]'."
+        ) from error
+    return privacy_loss_distribution
+
+
+def spent_epsilon(one_count: Any, delta: float) -> float:
+    """Return the epsilon that replacing an example costs, given the loss distribution of changing one count by 1.
+
+    Another example in place of one lowers a count by 1 and raises another by 1, whose noises are independent.
+    """
+    return float(one_count.self_compose(2).get_epsilon_for_delta(delta))
+
+
+# -------------------- Clients add whole-number Gaussian noise to their label counts
+
+
+@dataclass(frozen=True)
+class DiscreteGaussian:
+    """The server sees label counts with noise that hides any single example: (epsilon, delta)-differential privacy.
+
+    To each count a client adds a whole number x with probability proportional to exp(-x^2 / (2 sigma^2)), once, before
+    round 1; sigma is the smallest that will do, see `deviation`. Its tails are shorter than those of `DiscreteLaplace`.
+
+    What is hidden: whether one example of a client was another one instead. That changes two of the client's counts by
+    1 (an L2 distance of sqrt 2); its number of examples is public in FedReach. Any set of answers has at most
+    exp(epsilon) times the probability with the one that it has with the other, plus delta. What `DiscreteLaplace` says
+    of other clients, of updates and of the seed holds here, too.
+
+    When: as `discrete_laplace`, with less noise on many classes, at the price of delta.
+
+    Args:
+        epsilon: At least 0.001.
+        delta: At least 1e-12 and below 1; should be far below one over the number of examples.
+
+    Raises:
+        ConfigError: If an option is outside its range.
+
+    Reference: Canonne, Kamath and Steinke, "The Discrete Gaussian for Differential Privacy", NeurIPS 2020.
+
+    Example:
+        >>> round(DiscreteGaussian(epsilon=1.0, delta=1e-5).deviation, 3)
+        5.275
+    """
+
+    only_sum: ClassVar[bool] = False
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        require(self, epsilon=EPSILON, delta="[1e-12, 1)")
+
+    @property
+    def deviation(self) -> float:
+        """sigma, in examples."""
+        return smallest_deviation(self.epsilon, self.delta)
+
+    def release(self, counts: Ints, rng: np.random.Generator) -> Floats:
+        """Return the (n, c) noised counts; those below 0 are 0, which anybody can do who sees them."""
+        noise = discrete_gaussian(self.deviation, counts.size, rng).reshape(counts.shape)
+        return np.asarray(np.maximum(counts + noise, 0).astype(np.float64))
+
+    def possible(self, counts: Floats, sizes: Ints) -> Bools:
+        """Return which of (n, c) counts are whole and at most twenty deviations above the number of all examples.
+
+        Such noise has probability e^-200. A sum says nothing: counts below 0 became 0.
+        """
+        furthest = 20 * self.deviation + 1
+        return are_counts(counts) & (counts <= sizes[:, None] + furthest).all(axis=1)
+
+    def spent(self) -> tuple[float, float]:
+        """Return (epsilon, delta), the former worked out by dp_accounting from the distribution of the noise.
+
+        Its losses are rounded up to a grid, so epsilon may come out larger than the option by about one part in 1000.
+
+        Raises:
+            ConfigError: If dp_accounting is not installed (the extra `privacy`).
+        """
+        one = loss_distributions().from_discrete_gaussian_mechanism(
+            self.deviation, value_discretization_interval=self.epsilon / 2000
+        )
+        return spent_epsilon(one, self.delta), self.delta
+
+
+def discrete_gaussian(deviation: float, count: int, rng: np.random.Generator) -> Ints:
+    """Draw `count` whole numbers x with probability proportional to exp(-x^2 / (2 sigma^2)), sigma the deviation.
+
+    By rejection: y with probability proportional to exp(-|y| / t), t = floor(sigma) + 1, is kept with probability
+    exp(-(|y| - sigma^2 / t)^2 / (2 sigma^2)). Exact but for the 53 bits of a uniform number, where Canonne et al. use
+    fractions throughout.
+
+    Reference: Canonne, Kamath and Steinke 2020, Algorithm 3.
+    """
+    t = np.floor(deviation) + 1
+    success = -np.expm1(-1 / t)
+    found = np.empty(0, np.int64)
+    while len(found) < count:
+        need = 2 * (count - len(found)) + 10
+        y = rng.geometric(success, need) - rng.geometric(success, need)
+        kept = rng.random(need) < np.exp(-((np.abs(y) - deviation**2 / t) ** 2) / (2 * deviation**2))
+        found = np.concatenate([found, y[kept]])
+    return found[:count]
+
+
+def exceeding(epsilon: float, deviation: float) -> float:
+    """Return the smallest delta for which noise of this deviation is (epsilon, delta)-private.
+
+    delta = sum_d max(0, R(d) - e^epsilon R(d - 2)), where R(d) is the probability that the noises of the two counts
+    that change differ by d; the ratio R(d) / R(d - 2) is exp((1 - d) / sigma^2). As x^2 + (x - d)^2 =
+    2 (x - d/2)^2 + d^2 / 2, R(d) is exp(-d^2 / (4 sigma^2)) times one factor for even and another for odd d.
+
+    Example:
+        >>> round(exceeding(1.0, deviation=1.0), 6), round(exceeding(1.0, deviation=3.0), 6)
+        (0.2625, 0.004489)
+    """
+    reach = int(40 * deviation) + 10
+    x = np.arange(-reach, reach + 1)
+    normal = np.exp(-(x**2) / (2 * deviation**2)).sum() ** 2
+    even, odd = (np.exp(-((x + shift) ** 2) / deviation**2).sum() for shift in (0.0, 0.5))
+    difference = np.exp(-(x**2) / (4 * deviation**2)) * np.where(x % 2 == 0, even, odd) / normal
+    excess = np.maximum((1 - x) / deviation**2 - epsilon, 0)
+    return float((difference * -np.expm1(-excess)).sum())
+
+
+@cache
+def smallest_deviation(epsilon: float, delta: float) -> float:
+    """Return the smallest sigma, to 9 digits and rounded up, that is (epsilon, delta)-private; see `exceeding`."""
+    low, high = 0.0, 1.0
+    while exceeding(epsilon, high) > delta:
+        low, high = high, 2 * high
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if exceeding(epsilon, middle) <= delta else (middle, high)
+    return high
+
+
+# -------------------- Clients add whole-number Laplace noise to their label counts
+
+FURTHEST = 100.0
+"""-log of the probability of noise that no client ever drew; uniform numbers of 53 bits make it 45 at most."""
+
+
+@dataclass(frozen=True)
+class DiscreteLaplace:
+    """The server sees label counts with noise that hides any single example: epsilon-differential privacy.
+
+    To each count a client adds a whole number x with probability proportional to exp(-epsilon |x| / 2), whose variance
+    is about 8 / epsilon^2, once, before round 1.
+
+    What is hidden: whether one example of a client was another one instead. That changes two of the client's counts by
+    1 (an L1 distance of 2); its number of examples is public in FedReach. What the server sees is at most exp(epsilon)
+    times as probable with the one as with the other (but for events of probability 1e-15: uniform numbers have 53
+    bits). Clients share no examples, so this holds for each of them whatever the others tell. It is about the counts
+    only, not about the updates that clients send later. And in a simulation the noise follows from the seed of the
+    run, which must stay unknown to whom it shall deceive.
+
+    When: label counts shall be private by themselves, with one number to argue about.
+
+    Args:
+        epsilon: At least 0.001. Small is private; 1 gives noise of about 3 examples a class.
+
+    Raises:
+        ConfigError: If `epsilon` is outside its range.
+
+    Reference: Ghosh, Roughgarden and Sundararajan, "Universally Utility-Maximizing Privacy Mechanisms", STOC 2009.
+
+    Example:
+        >>> rng = np.random.Generator(np.random.Philox(0))
+        >>> DiscreteLaplace(epsilon=1.0).release(np.array([[30, 10, 0]]), rng)
+        array([[30., 3., 1.]])
+    """
+
+    only_sum: ClassVar[bool] = False
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        require(self, epsilon=EPSILON)
+
+    def release(self, counts: Ints, rng: np.random.Generator) -> Floats:
+        """Return the (n, c) noised counts; those below 0 are 0, which anybody can do who sees them."""
+        # The difference of two geometric numbers; both begin at 1, which cancels.
+        success = -np.expm1(-self.epsilon / 2)
+        noise = rng.geometric(success, counts.shape) - rng.geometric(success, counts.shape)
+        return np.maximum(counts + noise, 0).astype(np.float64)
+
+    def possible(self, counts: Floats, sizes: Ints) -> Bools:
+        """Return which of (n, c) counts are whole and at most what noise of probability e^-100 makes of all examples.
+
+        A sum says nothing: counts below 0 became 0.
+        """
+        furthest = FURTHEST / (self.epsilon / 2) + 1
+        return are_counts(counts) & (counts <= sizes[:, None] + furthest).all(axis=1)
+
+    def spent(self) -> tuple[float, float]:
+        """Return (epsilon, 0), worked out by dp_accounting from the distribution of the noise.
+
+        Raises:
+            ConfigError: If dp_accounting is not installed (the extra `privacy`).
+        """
+        a = self.epsilon / 2
+        grid = a / 1000 * (1 + 1e-12)  # to which losses are rounded up: that of one count, a, by next to nothing
+        one = loss_distributions().from_discrete_laplace_mechanism(a, value_discretization_interval=grid)
+        return spent_epsilon(one, 0.0), 0.0
+
+
+# -------------------- What the server is told of clients' labels
+
+LABEL_STATISTICS: Mapping[str, Any] = {
+    "exact": Exact,
+    "discrete_laplace": DiscreteLaplace,
+    "discrete_gaussian": DiscreteGaussian,
+    "secure_sum": SecureSum,
+}

@@ -1,0 +1,232 @@
+"""Measurements: a number that a client measures on its own examples and reports."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
+
+from fedreach._util.arrays import Floats
+from fedreach._util.errors import PartError, require
+from fedreach.federation.adaptation.base import log_softmax
+from fedreach.federation.bounds import closed_form_score, monte_carlo_score, random_signs
+from fedreach.federation.convergence import LOSSES, distances, total_disagreement
+from fedreach.federation.types import LocalOutputs
+
+# -------------------- How large the broadcast model's loss on a client's examples is, large ones counting more
+
+
+@dataclass(frozen=True)
+class LossRMS:
+    """Return sqrt((1/m) sum_i l_i^2), l_i the cross-entropy of the broadcast model on the client's example i, in nats.
+
+    Of targets that are numbers l_i is the mean squared error.
+
+    When: the selection `oort` asks for it; or in a part of your own.
+
+    Reference: Lai, Zhu, Madhyastha and Chowdhury, "Oort: Efficient Federated Learning via Guided Participant
+    Selection", OSDI 2021, eq. (2), where the losses are those that training meets; here they are of one model.
+
+    Example:
+        >>> even = np.zeros((2, 4), np.float32)  # log 4 each
+        >>> rng = np.random.Generator(np.random.Philox(0))
+        >>> round(LossRMS().measure(LocalOutputs(even, np.array([0, 1]), before=even), rng), 4)
+        1.3863
+    """
+
+    wants_before: ClassVar[bool] = True
+    minimum: ClassVar[float] = 0.0
+    name: ClassVar[str] = "loss_rms"
+
+    def measure(self, outputs: LocalOutputs, rng: np.random.Generator) -> float:
+        if outputs.before is None:
+            raise PartError("LossRMS must be handed the broadcast model's outputs; got none.")
+        if outputs.labels.dtype.kind == "f":
+            off = outputs.before.astype(np.float64) - outputs.labels
+            return float(np.sqrt(np.mean(np.square(off).mean(axis=1) ** 2)))
+        shares = log_softmax(outputs.before.astype(np.float64))
+        return float(np.sqrt(np.mean(shares[np.arange(len(outputs.labels)), outputs.labels] ** 2)))
+
+
+# -------------------- How far the bounds on a client's squared loss disagree
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """How much room a shift of the client's data leaves for the squared loss of its local model.
+
+    eta = sum_i (u(d_i) - l(d_i)), where u and l are the most and the least that the mean squared loss can be within
+    Hellinger distance d_i = step, 2 step, ... up to the radius: see `convergence`. Small for a client
+    whose examples the model fits all alike.
+
+    The losses go from 0 to 1: ``"jsd"``, the Jensen-Shannon divergence to base 2, or ``"zero_one"``. For the latter the
+    square changes nothing, and eta is the same for p % and for 100 - p % of errors; so it is taken after local
+    training, as in the paper's Algorithm 1 and unlike its Fig. 1. Before it, a model that is always wrong would look as
+    good as one that is always right.
+
+    When: the weighting `disagreement` asks for it; or in a part of your own.
+
+    Args:
+        loss: ``"jsd"`` or ``"zero_one"``.
+        radius: Largest distance, above 0 and at most 1. The paper does not say; 0.2 is ours.
+        step: Between distances, above 0 and at most the radius.
+        confidence: None takes mean and variance of the losses as they are. A number between 0 and 1, such as 0.01,
+            allows for few examples: each bound is widened until it fails with at most this probability (on examples
+            that the model was not trained on).
+
+    Raises:
+        ConfigError: If an option is outside its range.
+
+    Reference: "Aggregation Weighting of Federated Learning via Generalization Bound Estimation" (arXiv 2311.05936),
+    eq. 16 to 19.
+
+    Example:
+        >>> outputs = LocalOutputs(np.array([[4.0, 0.0], [4.0, 0.0]], np.float32), np.array([0, 1]))
+        >>> rng = np.random.Generator(np.random.Philox(0))  # of which nothing is drawn
+        >>> round(Disagreement().measure(outputs, rng), 4)
+        3.5716
+    """
+
+    wants_before: ClassVar[bool] = False
+    needs_classes: ClassVar[bool] = True
+
+    loss: Literal["jsd", "zero_one"] = "jsd"
+    radius: float = 0.2
+    step: float = 0.02
+    confidence: float | None = None
+
+    def __post_init__(self) -> None:
+        require(self, loss=tuple(LOSSES), radius="(0, 1]", step=f"(0, {self.radius}]: It is a part of the radius.")
+        require(self, confidence="(0, 1): Such as 0.01, or leave it out.")
+
+    @property
+    def name(self) -> str:
+        return "disagreement"
+
+    @property
+    def minimum(self) -> float:
+        """Eta of a client whose examples the model fits perfectly; less is no eta."""
+        perfect = total_disagreement(np.zeros(1), distances(self.radius, self.step))
+        return perfect * (1 - 1e-9)  # rounding
+
+    @property
+    def maximum(self) -> float:
+        """As many as there are distances: at each of them both bounds lie between 0 and 1."""
+        return float(len(distances(self.radius, self.step)))
+
+    def measure(self, outputs: LocalOutputs, rng: np.random.Generator) -> float:
+        losses = LOSSES[self.loss](outputs.logits, outputs.labels)
+        return total_disagreement(losses, distances(self.radius, self.step), confidence=self.confidence)
+
+
+# -------------------- How well random signs fit what a client's local model says about its data
+
+Outputs = Literal["softmax", "logits", "excess_loss"]
+Estimator = Literal["monte_carlo", "closed_form"]
+
+
+@dataclass(frozen=True)
+class WLRC:
+    """Score a client by how well random signs correlate with its local model's outputs; lower is better.
+
+    The client's m examples are cut, in their order, into batches of B; the last may be shorter. With F_b the (B_b, C)
+    outputs of a batch and Q draws of random signs for each,
+
+        score = sum_b (B_b / m) (1/Q) sum_q |(1/(B_b C)) sum_ic sigma^q_ic F_b[i, c]|.
+
+    No supremum over functions is taken, so that this is a norm of the outputs, about sqrt(2/pi) ||F_b|| / (B_b C),
+    rather than a complexity: with softmax, a model scores the lower the less certain it is. As it falls with
+    1 / sqrt(B), all clients use the same B. A client with m < B examples has one batch of m, which raises its score
+    by up to sqrt(B/m): prefer a B that even small clients fill.
+
+    When: the selection `rademacher` asks for it; or in a part of your own.
+
+    Args:
+        outputs: ``"softmax"``, free of the scale of the logits; ``"logits"``; or ``"excess_loss"``: C = 1 and F_b[i] is
+            the cross-entropy under the local model minus that under the broadcast model, which stands in for the best
+            one.
+        draws: Q, at least 1.
+        estimator: ``"monte_carlo"`` as in the paper, with a standard error of about 0.76 / sqrt(Q) of the score in each
+            batch; ``"closed_form"`` puts sqrt(2/pi) ||F_b|| / (B_b C) in its place, without noise and faster.
+        batch_size: B, at least 1, common to all clients.
+
+    Raises:
+        ConfigError: If an option is out of its range.
+
+    Reference: "Client Selection with Rademacher Complexity for Federated Learning", Algorithm 1, where the score of
+    the last batch would overwrite the others. It does not say whether f is softmax or logits.
+
+    Example:
+        >>> logits = np.array([[1, -2], [0.5, 3], [2, 0], [1, 1], [4, -1]], np.float32)
+        >>> score = WLRC("logits", estimator="closed_form", batch_size=2)
+        >>> rng = np.random.Generator(np.random.Philox(0))
+        >>> round(score.measure(LocalOutputs(logits, np.zeros(5, np.int64)), rng), 4)  # batches .7530, .4886, 1.6449
+        0.8256
+    """
+
+    outputs: Outputs = "softmax"
+    draws: int = 64
+    estimator: Estimator = "monte_carlo"
+    batch_size: int = 32
+
+    def __post_init__(self) -> None:
+        require(self, outputs=get_args(Outputs), estimator=get_args(Estimator), draws="[1, inf)", batch_size="[1, inf)")
+
+    @property
+    def name(self) -> str:
+        return "wlrc"
+
+    @property
+    def wants_before(self) -> bool:
+        return self.outputs == "excess_loss"
+
+    @property
+    def needs_classes(self) -> bool:
+        """Unless it is of the outputs as they are, which may be numbers."""
+        return self.outputs != "logits"
+
+    @property
+    def minimum(self) -> float:
+        """Scores are means of absolute values."""
+        return 0.0
+
+    @property
+    def maximum(self) -> float | None:
+        """Of softmax, whose rows sum to 1, a score is at most 1/C, and there is a class."""
+        return 1.0 if self.outputs == "softmax" else None
+
+    def measure(self, outputs: LocalOutputs, rng: np.random.Generator) -> float:
+        values, score = self._values(outputs), self._score(rng)
+        batches = np.split(values, range(self.batch_size, len(values), self.batch_size))
+        return sum(len(batch) * score(batch) for batch in batches) / len(values)
+
+    def _values(self, outputs: LocalOutputs) -> Floats:
+        """Return the (m, C) numbers that signs are put to."""
+        if self.outputs == "logits":
+            return outputs.logits.astype(np.float64)
+        if self.outputs == "softmax":
+            return np.exp(_log_softmax(outputs.logits))
+        if outputs.before is None:
+            raise PartError("WLRC with outputs='excess_loss' must be handed the broadcast model's outputs; got none.")
+        example = np.arange(len(outputs.labels))
+        local, broadcast = (_log_softmax(f)[example, outputs.labels] for f in (outputs.logits, outputs.before))
+        return (broadcast - local)[:, None]
+
+    def _score(self, rng: np.random.Generator) -> Callable[[Floats], float]:
+        if self.estimator == "closed_form":
+            return closed_form_score
+        return lambda batch: monte_carlo_score(batch, random_signs(self.draws, batch.size, rng))
+
+
+def _log_softmax(logits: np.ndarray) -> Floats:
+    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
+
+
+# -------------------- Numbers that clients compute on their own data after local training, and send with their report
+
+MEASUREMENTS: Mapping[str, Any] = {
+    "wlrc": WLRC,
+    "disagreement": Disagreement,
+    "loss_rms": LossRMS,
+}

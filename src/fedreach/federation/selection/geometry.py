@@ -1,0 +1,612 @@
+"""Distances between updates, nearest clients and convex hulls."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple, cast, get_args
+
+import numpy as np
+
+from fedreach._util.arrays import AnyArray, Bools, Float32s, Floats, Ints, packed, unpacked
+from fedreach._util.errors import PartError, require
+from fedreach._util.row_store import Dtype, RowTable
+from fedreach._util.streams import generator
+from fedreach.federation.aggregation import weighted_sum
+from fedreach.federation.selection.base import Policy
+from fedreach.federation.types import ClientView, Probe, Reports, Selection, State
+
+# -------------------- A table of the latest update of each participant, which several policies choose by
+
+Storage = Literal["memory", "disk"]
+LARGE = 2**24
+"""Bytes from which on a table is not copied whole when some rows change, nor written whole into each checkpoint."""
+TOGETHER = 2**16  # bytes of the rows of a large table that are copied, and stored, together
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientTable(Policy):
+    """Remember what each participant last sent; inherit from it and write `choose`.
+
+    The state holds ``ids`` (n,), ``rows`` (n, p), p numbers a client, and ``heard`` (n,), the round of each
+    row, 0 for a client never heard from. A row is the trained part of an update, without buffers; no policy here minds
+    that the paper's gradients are its negative. Clients never heard from are asked for their update before a cohort
+    is chosen: all of them in round 1, later those whose answer was lost or who were away. Afterwards a row is as old
+    as the last round in which its client was chosen, unless `refresh` says otherwise. Clients without a row are
+    chosen last, the lower id first.
+
+    Args:
+        refresh: Also ask those whose row is older than this many rounds, at least 0, which asks everybody in every
+            round; None never asks twice. Each client asked costs a model down and a report up.
+        explore: Share of the cohort, in [0, 1), that is drawn at random from those not chosen, rounded down to
+            whole clients. Their rows are renewed at no further bytes, so that no choice is for ever.
+        sketch: Numbers kept of each row, at least 1; None keeps all p. Each number of an update is added, with a random
+            sign, to one of `sketch` random buckets (a count-sketch), the same for all clients. Inner products stay
+            unbiased, and a cosine is off by about 1 / sqrt(sketch). A model that has no more numbers is kept whole.
+        sketch_seed: Which signs and buckets, not negative.
+        dtype: In which rows are kept. ``"float16"`` takes half the bytes; a row is then off by at most 2^-11 of its
+            length and a cosine by 2^-10, see `fedreach._util.arrays`.
+        storage: Where the rows of a table above 16 MiB lie. ``"disk"``: in a file, which takes main memory for those
+            that are looked at only; choosing reads all rows that it looks at. The file is that of the run folder's
+            checkpoints, and before the first of them a nameless one in the folder for temporary files.
+
+    Only the rows of those that reported change: a large table shares all others with that of the round before, and a
+    checkpoint writes what changed. See `rows_of` for reading the rows of a state.
+
+    Raises:
+        ConfigError: If an option is out of its range.
+
+    Reference: "Advocating for the Silent" (arXiv 2310.07171), Algorithm 2 and appendix C.2; for the sketch, Charikar,
+    Chen and Farach-Colton, "Finding Frequent Items in Data Streams", ICALP 2002.
+    """
+
+    reads_updates: ClassVar[bool] = True
+
+    refresh: int | None = None
+    explore: float = 0.0
+    sketch: int | None = None
+    sketch_seed: int = 0
+    dtype: Dtype = "float32"
+    storage: Storage = "memory"
+
+    def __post_init__(self) -> None:
+        require(self, refresh="[0, inf)", explore="[0, 1)", sketch="[1, inf)", sketch_seed="[0, inf)")
+        require(self, dtype=get_args(Dtype), storage=get_args(Storage))
+
+    def init(self, view: ClientView) -> State:
+        """Return a table of rows without numbers, as their length is not known yet."""
+        n = len(view.ids)
+        return {"ids": view.ids, "rows": np.empty((n, 0), np.float32), "heard": np.zeros(n, np.int64)}
+
+    def age(self, state: State, round_: int) -> Floats:
+        """Return (n,) how many rounds before `round_` each row was heard, infinity where there is none."""
+        heard = state["heard"]
+        return np.where(heard > 0, round_ - heard, np.inf)
+
+    def probe(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Probe | None:
+        """Return those available whose row is missing or too old."""
+        age = self.age(state, view.round)
+        due = np.isinf(age) if self.refresh is None else age > self.refresh
+        ids = view.ids[view.available & due]
+        return Probe(ids, asks="update") if ids.size else None
+
+    def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
+        """Return what `choose` finds among the available clients with a row, then those without one if too few.
+
+        Of a share `explore` of the cohort nothing is asked: they are drawn from the rest.
+        """
+        drawn = int(self.explore * k)
+        found = self._found(state, view, k - drawn, rng)
+        if not drawn:
+            return found
+        rest = np.setdiff1d(view.ids[view.available], found.ids)
+        lucky = rng.choice(rest, min(drawn, len(rest)), replace=False)
+        return Selection(np.concatenate([found.ids, lucky]), found.remark)
+
+    def _found(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
+        known = view.available & (state["heard"] > 0)
+        count = int(known.sum())
+        chosen = Selection(view.ids[:0])
+        if count:
+            chosen = self._chosen(state, view.ids[known], known, min(k, count), rng)
+        silent = view.ids[view.available & ~known][: max(0, k - count)]
+        return Selection(np.concatenate([chosen.ids, silent]), chosen.remark)
+
+    def _chosen(self, state: State, ids: Ints, known: Bools, k: int, rng: np.random.Generator) -> Selection:
+        rows = rows_of(state)  # a choice of all rows would copy the table
+        return self.choose(ids, np.asarray(rows) if len(ids) == len(rows) else rows[known], k, rng)
+
+    def choose(self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator) -> Selection:
+        """Return k of these (a,) clients by their (a, p) rows; 1 <= k <= a."""
+        raise NotImplementedError(f"{type(self).__name__} must have a method choose(ids, rows, k, rng).")
+
+    def observe(self, state: State, reports: Reports) -> State:
+        """Return the table with the rows of those that reported replaced.
+
+        Raises:
+            PartError: If a number of an update is not finite.
+        """
+        if len(reports.ids) == 0:
+            return state
+        new = reports.trained if self.sketch is None else sketched(reports.trained, self.sketch, self.sketch_seed)
+        lost = reports.ids[~np.isfinite(new).all(axis=1)]
+        if lost.size:
+            raise PartError(
+                f"{type(self).__name__} must be told finite updates; that of client {int(lost[0])} in round "
+                f"{reports.round} is not. Report such a client as lost."
+            )
+        where = np.searchsorted(state["ids"], reports.ids)
+        heard = state["heard"].copy()
+        heard[where] = reports.round
+        return {**state, "rows": self._replaced(state["rows"], where, new), "heard": heard}
+
+    def _replaced(self, rows: AnyArray | RowTable, where: Ints, new: Float32s) -> AnyArray:
+        """Return the rows with (r, p) new ones at these positions."""
+        if isinstance(rows, RowTable):
+            return _as_array(rows.written(where, new))
+        kept = packed(new) if self.dtype == "float16" else new
+        (n, begun), width = rows.shape, kept.shape[1]
+        bytes_each = width * kept.itemsize
+        if begun == 0 and n * bytes_each >= LARGE:
+            each, on_disk = max(1, TOGETHER // bytes_each), self.storage == "disk"
+            empty = RowTable.zeros(n, new.shape[1], dtype=self.dtype, each=each, on_disk=on_disk)
+            return _as_array(empty.written(where, new))
+        rows = rows.copy() if begun else np.zeros((n, width), kept.dtype)
+        rows[where] = kept
+        return rows
+
+
+def rows_of(state: State) -> Float32s:
+    """Return the (n, p) rows of a table's state; those of a large one are read as they are sliced."""
+    rows = state["rows"]
+    return unpacked(rows) if rows.dtype == np.float16 else rows
+
+
+def those_of(rows: AnyArray | RowTable, some: Bools) -> AnyArray:
+    """Return some of the rows; those of a large table are still read as they are sliced."""
+    if some.all():
+        return cast(AnyArray, rows)
+    return _as_array(rows.only(np.flatnonzero(some))) if isinstance(rows, RowTable) else rows[some]
+
+
+def _as_array(rows: RowTable) -> AnyArray:
+    """Let a memory be the array of a state: policies, checkpoints and the mathematics of rows read both alike."""
+    return cast(AnyArray, rows)
+
+
+def sketched(rows: Float32s, size: int, seed: int) -> Float32s:
+    """Return (r, min(p, size)) count-sketches of (r, p) rows.
+
+    S(x)_b = sum of s_j x_j over the j with h(j) = b, where bucket h(j) and sign s_j are drawn uniformly. Then
+    E<S(x), S(y)> = <x, y>, with a variance of at most (|x|^2 |y|^2 + <x, y>^2) / size.
+
+    Example:
+        >>> rows = np.tile(np.array([[1.0], [2.0]], np.float32), 10_000)
+        >>> kept = sketched(rows, 1000, seed=0)
+        >>> (kept @ kept.T / 10_000).round(0)  # 1 * 1, 1 * 2 and 2 * 2
+        array([[1., 2.], [2., 4.]], dtype=float32)
+        >>> sketched(rows, 20_000, seed=0) is rows
+        True
+    """
+    p = rows.shape[1]
+    if size >= p:
+        return rows
+    rng = generator(seed, "sketch")
+    bucket, sign = rng.integers(size, size=p), rng.integers(2, size=p) * 2.0 - 1.0
+    result = np.empty((len(rows), size), np.float32)
+    for i, row in enumerate(rows):
+        result[i] = np.bincount(bucket, weights=row * sign, minlength=size)
+    return result
+
+
+# -------------------- How near the nearest other row of a table is, without ever holding all n x n cosines
+
+ROWS = 1024  # rows on either side of a block of products
+COLUMNS = 2048  # numbers of a row that are turned into float64 at a time
+NUMBERS = 2**24  # products held at once where some rows meet all others
+ORDERED = ">u8"  # big-endian: bytes sort as the numbers do
+DECIMALS = 12  # of a cosine; the rest is rounding and must not decide
+
+
+def nearest_similarity(rows: AnyArray) -> Floats:
+    """Return (n,) each row's largest cosine with another row, minus infinity where there is no other.
+
+    Two rows that are each other's nearest have exactly the same one. A row of zeros has no direction: its own is 1, as
+    if it were a copy of another row, and it is no neighbour to others. Whatever the type of the rows, cosines are
+    computed in float64.
+
+    Raises:
+        PartError: If a number is not finite.
+
+    Example:
+        >>> nearest_similarity(np.array([[1.0, 0.0], [0.0, 2.0], [0.0, -3.0], [3.0, 4.0], [0.0, 0.0]]))
+        array([0.6, 0.8, 0. , 0.8, 1. ])
+    """
+    return nearest_of_all(rows, lengths(rows)).cosine
+
+
+class Nearest(NamedTuple):
+    """Each row's largest cosine with another, and with which; a row of zeros has 1, with itself."""
+
+    cosine: Floats  # (n,) minus infinity where there is no other
+    whom: Ints  # (n,) -1 where there is no other
+
+
+def nearest_of_all(rows: AnyArray, length: Floats) -> Nearest:
+    """Compare all rows with all.
+
+    Example:
+        >>> rows = np.array([[1.0, 0.0], [0.0, 2.0], [0.0, -3.0], [3.0, 4.0], [0.0, 0.0]])
+        >>> nearest_of_all(rows, lengths(rows)).whom
+        array([3, 3, 0, 1, 4])
+    """
+    n, still = len(rows), length == 0
+    cosine, whom = np.full(n, -np.inf), np.full(n, -1)
+    for a, b, found in blocks(rows, scale=inverse(length)):
+        found[still[a]] = found[:, still[b]] = -np.inf
+        if a == b:
+            np.fill_diagonal(found, -np.inf)
+        else:
+            take_nearer(cosine, whom, np.arange(b.start, b.stop), found.T, a.start)
+        take_nearer(cosine, whom, np.arange(a.start, a.stop), found, b.start)
+    cosine[still], whom[still] = 1.0, np.flatnonzero(still)
+    return Nearest(cosine, whom)
+
+
+def take_nearer(cosine: Floats, whom: Ints, where: Ints, found: Floats, begin: int) -> None:
+    """Write what is nearer than before; `found` (r, c): cosines of r rows with c others, from position `begin` on."""
+    best = found.max(axis=1)
+    better = np.flatnonzero(best > cosine[where])  # few, after the first blocks: looking up whose it is costs more
+    cosine[where[better]] = best[better]
+    whom[where[better]] = found[better].argmax(axis=1) + begin
+
+
+def first_by_similarity(rows: AnyArray, k: int, *, most_similar: bool = False, nearest: Floats | None = None) -> Ints:
+    """Return the positions of the k rows whose nearest row is farthest, or, with `most_similar`, nearest.
+
+    Each closest pair ties. Ties go to the row whose second nearest is farther (or nearer), then the third, and so on,
+    cosines rounded to 12 decimals, and at last to the lower position. `nearest` is what `nearest_similarity` would
+    return, where that is known.
+
+    Example:
+        >>> first_by_similarity(np.array([[1.0, 0.0], [1.0, 0.1], [-1.0, 0.1], [0.0, 1.0]]), 2)
+        array([2, 3])
+    """
+    sign = -1.0 if most_similar else 1.0
+    score = (sign * (nearest_similarity(rows) if nearest is None else nearest)).round(DECIMALS)
+    cut = np.partition(score, k - 1)[k - 1]
+    sure, tied = np.flatnonzero(score < cut), np.flatnonzero(score == cut)
+    if len(sure) + len(tied) > k:
+        keys = _similarity_keys(rows, tied, sign)
+        tied = tied[sorted(range(len(tied)), key=keys.__getitem__)[: k - len(sure)]]  # stable: then by position
+    return np.sort(np.concatenate([sure, tied]))
+
+
+def _similarity_keys(rows: AnyArray, some: Ints, sign: float) -> list[bytes]:
+    """Return for some rows bytes that compare like ``sign`` times their cosines with the others, largest cosine first.
+
+    Equal ones are stored once: what many rows have in common is mostly that they are copies.
+    """
+    length = lengths(rows)
+    still, scale = length == 0, inverse(length)
+    stored: dict[bytes, bytes] = {}
+    keys = []
+    step = max(1, NUMBERS // len(rows))
+    for begin in range(0, len(some), step):
+        part = some[begin : begin + step]
+        cosines = products(rows, part, slice(0, len(rows)), scale)
+        cosines[still[part]] = cosines[:, still] = 1.0
+        cosines[np.arange(len(part)), part] = np.inf  # itself, first in its row and then left out
+        falling = -np.sort(-cosines, axis=1)[:, 1:]
+        whole = np.rint((1.0 + sign * falling) * 10**DECIMALS).clip(0)
+        keys += [stored.setdefault(key, key) for key in map(bytes, whole.astype(ORDERED))]
+    return keys
+
+
+# ------------------------------------------------------------------------------------------------- inner products
+
+
+def lengths(rows: AnyArray) -> Floats:
+    """Return the (n,) Euclidean lengths, or say which row is not finite."""
+    parts = (rows[begin : begin + ROWS] for begin in range(0, len(rows), ROWS))
+    result = np.array([np.linalg.norm(row.astype(np.float64)) for part in parts for row in part])
+    wrong = np.flatnonzero(~np.isfinite(result))
+    if wrong.size:
+        raise PartError(f"rows that are compared must hold finite numbers; row {int(wrong[0])} does not.")
+    return result
+
+
+def inverse(length: Floats) -> Floats:
+    """Return 1 / length, 0 where that is 0."""
+    return np.divide(1.0, length, out=np.zeros_like(length), where=length > 0)
+
+
+def blocks(
+    rows: AnyArray, scale: Floats | None = None, shift: Floats | None = None
+) -> Iterator[tuple[slice, slice, Floats]]:
+    """Yield (a, b, products of the rows a and b) for slices a <= b that together cover the table."""
+    slices = [slice(begin, min(begin + ROWS, len(rows))) for begin in range(0, len(rows), ROWS)]
+    for i, a in enumerate(slices):
+        for b in slices[i:]:
+            yield a, b, products(rows, a, b, scale, shift)
+
+
+def gram(rows: AnyArray, scale: Floats | None = None, shift: Floats | None = None) -> Floats:
+    """Return the (n, n) inner products of scale_i rows_i - shift, in float64.
+
+    Example:
+        >>> gram(np.array([[1.0, 2.0], [3.0, 4.0]], np.float32))
+        array([[ 5., 11.], [11., 25.]])
+    """
+    result = np.empty((len(rows), len(rows)))
+    for a, b, block in blocks(rows, scale, shift):
+        result[a, b] = block
+        result[b, a] = block.T
+    return result
+
+
+def products(
+    rows: AnyArray, a: slice | Ints, b: slice | Ints, scale: Floats | None = None, shift: Floats | None = None
+) -> Floats:
+    """Return the (a, b) inner products of scale_i rows_i - shift over the rows a and b, summed in float64."""
+
+    def prepared(some: slice | Ints, columns: slice) -> Floats:
+        part: Floats = rows[some, columns].astype(np.float64)
+        if scale is not None:
+            part *= scale[some, None]
+        if shift is not None:
+            part -= shift[columns]
+        return part
+
+    total: Floats | None = None
+    for begin in range(0, max(1, rows.shape[1]), COLUMNS):
+        left = prepared(a, slice(begin, begin + COLUMNS))
+        right = left if a is b else prepared(b, slice(begin, begin + COLUMNS))  # one array: symmetric to the last bit
+        total = left @ right.T if total is None else np.add(total, left @ right.T, out=total)
+    assert total is not None  # even rows without numbers are one piece
+    return total
+
+
+# -------------------- Who is nearest to whom in a table of updates, kept up to date as rows change
+# After a round only the rows of the cohort are new. So each client's largest cosine, and whom it has it with, are
+# kept in
+# the state: a new row is compared with all others, and a client whose nearest row is replaced by one that is farther
+# away
+# looks for another. With n clients, k new rows and rows of p numbers that is some k n p products a round, where
+# comparing all with all is n^2 p.
+
+MANY = 0.25  # part of all rows from which on all are compared with all again
+MOST = 4096  # rows that are compared with all at a time, as their cosines with each other are held
+
+
+def renewed(rows: AnyArray, length: Floats, old: Nearest, changed: Ints) -> Nearest:
+    """Return who is nearest to whom in a table (n, p), with rows of these lengths, of which some rows changed."""
+    if len(changed) > min(MANY * len(rows), MOST):
+        return nearest_of_all(rows, length)
+    cosine, whom = old.cosine.copy(), old.whom.copy()
+    is_new, still = np.zeros(len(rows), np.bool_), length == 0
+    is_new[changed] = True
+    left = np.isin(whom, changed) & ~is_new  # their nearest row is another now
+    cosine[changed], whom[changed] = -np.inf, -1
+    for columns, found in _met(rows, length, changed):
+        take_nearer(cosine, whom, changed, found, columns.start)
+        found[:, is_new[columns] | still[columns]] = -np.inf
+        best = found.max(axis=0)
+        # All others are at most as near as the one that left, so that a new row at least as near is the nearest.
+        kept = left[columns] & (best >= cosine[columns])
+        left[columns] &= ~kept
+        better = kept | (best > cosine[columns])
+        cosine[columns] = np.where(better, best, cosine[columns])
+        whom[columns] = np.where(better, changed[found.argmax(axis=0)], whom[columns])
+    cosine[changed[still[changed]]], whom[changed[still[changed]]] = 1.0, changed[still[changed]]
+    return _searched(rows, length, Nearest(cosine, whom), left)
+
+
+def among(rows: AnyArray, length: Floats, found: Nearest, some: Bools) -> Nearest:
+    """Return who is nearest to whom among some rows; what it says of the others means nothing."""
+    gone = (found.whom >= 0) & ~some[found.whom]
+    return _searched(rows, length, found, gone & some, some)
+
+
+def _searched(rows: AnyArray, length: Floats, found: Nearest, lost: Bools, some: Bools | None = None) -> Nearest:
+    """Return it with those who lost their nearest row compared with all rows, or with some."""
+    everybody = np.flatnonzero(lost)
+    if not len(everybody):
+        return found
+    cosine, whom = found.cosine.copy(), found.whom.copy()
+    cosine[everybody], whom[everybody] = -np.inf, -1
+    for begin in range(0, len(everybody), MOST):
+        who = everybody[begin : begin + MOST]
+        place = np.full(len(rows), -1)
+        place[who] = np.arange(len(who))
+        for columns, cosines in _met(rows, length, who):
+            if some is not None:
+                cosines[:, ~some[columns]] = -np.inf
+            take_nearer(cosine, whom, who, cosines, columns.start)
+            # Whoever is each other's nearest must have the same cosine to the last bit, as it was computed now.
+            others = (whom[columns] >= 0) & (place[columns] < 0)
+            mine = np.flatnonzero(others & (place[whom[columns]] >= 0))
+            cosine[columns.start + mine] = cosines[place[whom[columns][mine]], mine]
+    return Nearest(cosine, whom)
+
+
+def _met(rows: AnyArray, length: Floats, who: Ints) -> Iterator[tuple[slice, Floats]]:
+    """Yield slices of all rows, and the cosines of some rows with them; minus infinity with themselves and zeros."""
+    scale, still = inverse(length), length == 0
+    own = products(rows, who, who, scale)  # symmetric to the last bit
+    place = np.full(len(rows), -1)
+    place[who] = np.arange(len(who))
+    step = max(1, NUMBERS // max(1, len(who)))
+    for begin in range(0, len(rows), step):
+        columns = slice(begin, min(begin + step, len(rows)))
+        found = products(rows, who, columns, scale)
+        mine = np.flatnonzero(place[columns] >= 0)
+        found[:, mine] = own[:, place[columns][mine]]
+        found[:, still[columns]] = found[still[who]] = -np.inf
+        found[place[columns][mine], mine] = -np.inf
+        yield columns, found
+
+
+@dataclass(frozen=True, kw_only=True)
+class NearestTable(GradientTable):
+    """Remember updates, and who is nearest to whom; `Minimax` and `MaxSimilarity` choose by it.
+
+    Beside the table the state holds ``length``, ``nearest`` and ``whom`` (n,), see `Nearest`.
+    """
+
+    def _chosen(self, state: State, ids: Ints, known: Bools, k: int, rng: np.random.Generator) -> Selection:
+        if "nearest" not in state or len(ids) < 2:
+            return super()._chosen(state, ids, known, k, rng)
+        rows = rows_of(state)
+        found = among(rows, state["length"], Nearest(state["nearest"], state["whom"]), known)
+        return self.choose(ids, those_of(rows, known), k, rng, found.cosine[known])
+
+    def choose(
+        self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator, nearest: Floats | None = None
+    ) -> Selection:
+        """Return k of these (a,) clients; `nearest` (a,) are their largest cosines, where these are known."""
+        raise NotImplementedError(f"{type(self).__name__} must have a method choose(ids, rows, k, rng, nearest).")
+
+    def observe(self, state: State, reports: Reports) -> State:
+        """Return the table with the rows of those that reported replaced, and who is nearest to whom now."""
+        new = super().observe(state, reports)
+        if new is state:
+            return state
+        changed = np.searchsorted(state["ids"], reports.ids)
+        rows, known = rows_of(new), "nearest" in state
+        length = state["length"].copy() if known else lengths(rows)
+        length[changed] = lengths(rows[changed])
+        old = Nearest(state["nearest"], state["whom"]) if known else None
+        found = nearest_of_all(rows, length) if old is None else renewed(rows, length, old, changed)
+        return {**new, "length": length, "nearest": found.cosine, "whom": found.whom}
+
+
+# --- The convex hull of a table's rows: which are its vertices, seen in few dimensions, and k that span it well
+
+MOST_COMPONENTS = 5  # in 7 dimensions Qhull calls 13 % of points that are none vertices; up to 5, none in 300
+FULL_EIGEN = 2000  # largest matrix of which all eigenvectors are computed to use a few
+NO_EXTENT = 3e-7  # of rows along an axis, relative to their lengths: what float32 can tell apart
+FLAT = 1e-9  # extent, relative to the largest, below which points have none in a direction
+
+
+def principal_points(rows: AnyArray, components: int, *, normalize: bool = False) -> Floats:
+    """Return (n, r) coordinates of the rows along their r principal axes, r <= `components`.
+
+    With X the rows less their mean, X X' = U L U' and Y = U L^(1/2) for the largest eigenvalues in L. Of X X' (n, n)
+    and X' X (p, p) the smaller is computed. Axes along which the rows differ by less than rounding in float32 are left
+    out, so that copies of one row give r = 0. Each axis points where its largest coordinate is positive. With
+    `normalize`, rows are first divided by their length; zeros stay zeros.
+
+    Example:
+        >>> principal_points(np.array([[1.0, 1.0], [3.0, 3.0], [8.0, 8.0]]), 2).round(3)
+        array([[-4.243],
+               [-1.414],
+               [ 5.657]])
+    """
+    length = lengths(rows)
+    scale = inverse(length) if normalize else np.ones(len(rows))
+    mean = weighted_sum(scale / len(rows), rows)
+    if rows.shape[1] < len(rows):
+        centred = rows * scale[:, None] - mean
+        values, axes = _leading(centred.T @ centred, components)
+        points = centred @ axes
+    else:
+        values, vectors = _leading(gram(rows, scale, mean), components)
+        points = vectors * np.sqrt(values.clip(0))
+    counts = values > NO_EXTENT**2 * ((scale * length) ** 2).sum()
+    points = points[:, counts]
+    largest = points[np.abs(points).argmax(axis=0), np.arange(points.shape[1])]
+    return points * np.where(largest < 0, -1.0, 1.0)
+
+
+def _leading(matrix: Floats, count: int) -> tuple[Floats, Floats]:
+    """Return the largest eigenvalues of a symmetric matrix and their eigenvectors, largest first."""
+    count = min(count, len(matrix))
+    if len(matrix) > FULL_EIGEN and matrix.any():
+        from scipy.sparse.linalg import eigsh
+
+        # A start that renaming the clients renames; not ones, which centring takes to 0.
+        values, vectors = eigsh(matrix, count, which="LA", v0=matrix[matrix.diagonal().argmax()])
+    else:
+        values, vectors = np.linalg.eigh(matrix)
+    order = np.argsort(-values)[:count]
+    return values[order], vectors[:, order]
+
+
+def vertices(points: Floats) -> Ints:
+    """Return the positions of the (n, r) points that are vertices of their convex hull, increasing.
+
+    Of copies the first is a vertex at most. Points that lie in a subspace are looked at there; what Qhull still finds
+    degenerate it is given slightly moved (option QJ).
+
+    Example:
+        >>> vertices(np.array([[0.0, 0], [4, 0], [4, 3], [0, 3], [2, 1], [1, 1], [2, 3]]))
+        array([0, 1, 2, 3])
+    """
+    from scipy.spatial import ConvexHull, KDTree, QhullError
+
+    centred = points - points.mean(axis=0)
+    _, extents, axes = np.linalg.svd(centred, full_matrices=False)
+    if extents.max(initial=0.0) == 0:
+        return np.array([0])
+    flat = centred @ axes[extents > FLAT * extents[0]].T
+    n, r = flat.shape
+    if r == 1:
+        found = np.array([flat.argmin(), flat.argmax()])
+    elif n <= r + 1:
+        found = np.arange(n)
+    else:
+        try:
+            found = ConvexHull(flat).vertices
+        except QhullError:
+            found = ConvexHull(flat, qhull_options="QJ").vertices
+    same = KDTree(flat).query_ball_point(flat[found], FLAT * extents[0])
+    return np.unique([min(copies) for copies in same])
+
+
+def spanning(points: Floats, k: int) -> Ints:
+    """Return the positions of exactly k of the (n, r) points, outermost first.
+
+    The vertices of the hull, then those of the hull of the rest, and so on, in layers; the last layer is cut by
+    `farthest_first`, which in the first begins with the point farthest from the mean.
+
+    Example:
+        >>> points = np.array([[0.0, 0], [4, 0], [4, 3], [0, 3], [2, 1], [1, 1], [2, 3]])
+        >>> [sorted(spanning(points, k).tolist()) for k in (2, 5, 6)]
+        [[1, 3], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 6]]
+    """
+    out = np.linalg.norm(points - points.mean(axis=0), axis=1)
+
+    def distance(i: int) -> Floats:
+        return np.asarray(np.linalg.norm(points - points[i], axis=1))
+
+    chosen: list[int] = []
+    rest = np.arange(len(points))
+    while len(chosen) < k:
+        layer = rest[vertices(points[rest])]
+        if len(layer) > k - len(chosen):
+            return farthest_first(distance, out, layer, chosen, k)
+        chosen += layer.tolist()
+        rest = np.setdiff1d(rest, layer)
+    return np.array(chosen)
+
+
+def farthest_first(
+    distance: Callable[[int], Floats], out: Floats, candidates: Ints, chosen: Sequence[int], k: int
+) -> Ints:
+    """Return the chosen and, until they are k, always the candidate that is farthest from all of them.
+
+    Distances are compared after rounding to 1e-9 of the largest; ties go to the candidate that stands first.
+
+    Args:
+        distance: Gives the (n,) distances to point i.
+        out: (n,) distances to the mean; the largest is chosen where nobody is yet.
+        candidates: At least k less those chosen.
+    """
+    size = float(out.max()) or 1.0
+    result = list(chosen)
+    nearest = np.min([distance(i) for i in chosen], axis=0) if chosen else out
+    while len(result) < k:
+        i = int(candidates[(nearest[candidates] / size).round(9).argmax()])
+        candidates = candidates[candidates != i]
+        nearest = np.minimum(nearest, distance(i)) if result else distance(i)
+        result.append(i)
+    return np.array(result)

@@ -1,0 +1,399 @@
+"""Client selection by losses."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
+
+import numpy as np
+
+from fedreach._util.arrays import Float32s, Floats, Ints
+from fedreach._util.errors import PartError, require
+from fedreach.federation.bounds import cluster_scores
+from fedreach.federation.measurements import WLRC, Estimator, LossRMS, Outputs
+from fedreach.federation.selection.base import Policy, largest
+from fedreach.federation.selection.geometry import GradientTable, NearestTable, first_by_similarity, principal_points
+from fedreach.federation.selection.labels import kmeans
+from fedreach.federation.types import ClientView, Probe, Reports, Selection, State
+
+# -------------------- Choose the worst off of some candidates
+
+Loss = Literal["full", "batch", "last"]
+
+
+@dataclass(frozen=True)
+class PowerOfChoice(Policy):
+    """Choose the k clients with the largest loss among some candidates.
+
+    Candidates are drawn without replacement with probability proportional to their number of examples. A candidate
+    that is asked is sent the model and answers with its mean training loss: one model down and 4 bytes up, counted.
+    Ties go to the lower id; a candidate that was asked and did not answer comes last.
+
+    When: clients may be asked for their loss, and those that are served worst shall count more.
+
+    Args:
+        candidates: How many there are, at least the cohort; None takes everybody who is available, as in
+            "Advocating for the Silent" (arXiv 2310.07171). Fewer than the cohort: as many as the cohort.
+        loss: Which loss is compared. ``"full"``: over all of a candidate's examples. ``"batch"``: over `batch_size`
+            of them, less work for the client (cpow-d). ``"last"``: the last one heard, for which nobody is asked; a
+            candidate never heard from counts as +inf and so goes first (rpow-d).
+        batch_size: Examples of ``loss = "batch"``, at least 1.
+
+    Raises:
+        ConfigError: If an option is out of its range.
+
+    Reference: Cho et al., "Towards Understanding Biased Client Selection in Federated Learning", AISTATS 2022,
+    section 4.
+
+    Example:
+        >>> view = ClientView.of(np.arange(5), np.full(5, 10), loss=np.array([0.3, 0.9, np.nan, 0.9, 0.5]))
+        >>> PowerOfChoice(loss="last").select({}, view, 2, np.random.Generator(np.random.Philox(0))).ids
+        array([2, 1])
+    """
+
+    candidates: int | None = None
+    loss: Loss = "full"
+    batch_size: int = 64
+
+    def __post_init__(self) -> None:
+        require(self, loss=get_args(Loss), candidates="[1, inf)", batch_size="[1, inf)")
+
+    def probe(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Probe | None:
+        """Return the candidates, unless it is the last known loss that counts."""
+        if self.loss == "last":
+            return None
+        ids = self._candidates(view, k, rng)
+        return Probe(ids) if self.loss == "full" else Probe(ids, "batch_loss", self.batch_size)
+
+    def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
+        if self.loss == "last":
+            rows = view.rows(np.sort(self._candidates(view, k, rng)))
+            loss = view.loss[rows]
+            return Selection(largest(view.ids[rows], np.where(np.isnan(loss), np.inf, loss), k))
+        return Selection(largest(view.ids[view.probed], view.loss[view.probed], k))
+
+    def _candidates(self, view: ClientView, k: int, rng: np.random.Generator) -> Ints:
+        """Return the ids of the candidates."""
+        ids: Ints = view.ids[view.available]
+        if self.candidates is None or self.candidates >= len(ids):
+            return ids
+        examples = view.num_examples[view.available]
+        return rng.choice(ids, size=max(k, self.candidates), replace=False, p=examples / examples.sum())
+
+
+# -------------------- Choose those who are wrong most, and quick; try others at a falling rate
+
+CLIP = 0.95  # quantile at which utilities are cut off
+DOUBT = 0.1  # factor within the root of how long ago a client was heard
+
+
+@dataclass(frozen=True)
+class Oort(Policy):
+    """Choose by statistical utility, by speed where there is a radio, and try clients never heard from.
+
+    In round t, with e = max(least_exploration, exploration decay^(t-1)), about e k clients are drawn of those never
+    heard from, the others of those known, in proportion to
+
+        u_i = (U_i - min U) / (max U - min U) + sqrt(0.1 log t / t_i),    U_i = n_i sqrt((1/n_i) sum_j l_j^2),
+
+    U_i cut off at their 95 % quantile, l_j the losses of client i's n_i examples when it was last chosen, in round t_i.
+    Only those whose u_i is at least `cutoff` of that of the last one who would be chosen by u alone can be drawn. With
+    all U equal the first term is 0.
+
+    With a radio, u_i is multiplied by (T / s_i)^penalty for clients that take s_i > T seconds, with an equal share of
+    the band and the fastest CPU, and those never heard from are drawn in proportion to 1 / s_i, else all alike. T is
+    the `pace` quantile of s over the available clients; it rises by `pace_step` after each `window` rounds in which all
+    U_i of those chosen come to less than in as many rounds before.
+
+    When: both loss and speed matter: with `[radio]` it trades one for the other.
+
+    Args:
+        exploration: Share of the cohort that is new in round 1, in [0, 1].
+        decay: Of that share from round to round, in (0, 1].
+        least_exploration: Which it does not fall below, in [0, 1].
+        cutoff: See above, in [0, 1].
+        penalty: Of slow clients, not negative; 0 leaves seconds out.
+        pace: Quantile of seconds, in (0, 1].
+        pace_step: By how much it rises, in [0, 1].
+        window: Rounds, at least 1.
+
+    Raises:
+        ConfigError: If an option is out of its range.
+
+    Reference: Lai, Zhu, Madhyastha and Chowdhury, "Oort: Efficient Federated Learning via Guided Participant
+    Selection", OSDI 2021, Algorithm 1. Utilities are scaled, and T is a quantile, as in the authors' code,
+    github.com/SymbioticLab/Oort; Algorithm 1 adds seconds to nats. Where that code differs from Algorithm 1, this is
+    the algorithm: there T rises while utilities change by less than a tenth and falls where they change fivefold,
+    utilities are scaled by the largest before it is cut off, and by sizes of clients never heard from as well, the bar
+    is that of the client after the last, clients never heard from are drawn by size, exploration decays before
+    round 1, and `cutoff` is 0.7. Leaving out clients that were chosen often, off by default there, is not built in.
+
+    Example:
+        >>> policy, view = Oort(exploration=0.0, least_exploration=0.0), ClientView.of(np.arange(4), np.full(4, 10))
+        >>> heard = Reports(view.ids, np.zeros((4, 2), np.float32), {"loss_rms": np.array([0.1, 2.0, 0.2, 1.9])})
+        >>> state = policy.observe(policy.init(view), heard)
+        >>> sorted(policy.select(state, view, 2, np.random.Generator(np.random.Philox(0))).ids.tolist())
+        [1, 3]
+    """
+
+    measures: ClassVar[tuple[LossRMS]] = (LossRMS(),)
+
+    exploration: float = 0.9
+    decay: float = 0.98
+    least_exploration: float = 0.2
+    cutoff: float = 0.95
+    penalty: float = 2.0
+    pace: float = 0.3
+    pace_step: float = 0.05
+    window: int = 20
+
+    def __post_init__(self) -> None:
+        require(self, exploration="[0, 1]", decay="(0, 1]", least_exploration="[0, 1]", cutoff="[0, 1]")
+        require(self, penalty="[0, inf)", pace="(0, 1]", pace_step="[0, 1]", window="[1, inf)")
+
+    def init(self, view: ClientView) -> State:
+        """Return what nobody has told yet."""
+        n = len(view.ids)
+        return {
+            "ids": view.ids,
+            "num_examples": view.num_examples,
+            "utility": np.full(n, np.nan),
+            "heard": np.zeros(n, np.int64),
+            "pace": np.array([self.pace]),
+            "gained": np.zeros(0),  # of each round since the pace was last looked at
+            "before": np.array([np.nan]),  # in the window before
+        }
+
+    def observe(self, state: State, reports: Reports) -> State:
+        """Return the state with what those who trained have told."""
+        where = np.searchsorted(state["ids"], reports.ids)
+        utility, heard = state["utility"].copy(), state["heard"].copy()
+        utility[where] = state["num_examples"][where] * reports.metrics["loss_rms"]
+        heard[where] = reports.round
+        gained = np.append(state["gained"], utility[where].sum())
+        state = {**state, "utility": utility, "heard": heard}
+        if len(gained) < self.window:
+            return {**state, "gained": gained}
+        now, faster = gained.sum(), self.pace_step * bool(gained.sum() < state["before"][0])
+        return {
+            **state,
+            "pace": np.minimum(1.0, state["pace"] + faster),
+            "gained": gained[:0],
+            "before": np.array([now]),
+        }
+
+    def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
+        seconds = _seconds(view, k)
+        known = np.flatnonzero(view.available & (state["heard"] > 0))
+        new = np.flatnonzero(view.available & (state["heard"] == 0))
+        share = max(self.least_exploration, self.exploration * self.decay ** (view.round - 1))
+        few = k - min(len(known), k - min(len(new), int(np.ceil(share * k - 1e-9))))  # that are new
+        tried = rng.choice(new, few, replace=False, p=(1 / seconds[new]) / (1 / seconds[new]).sum()) if few else new[:0]
+        if few == k:
+            return Selection(view.ids[tried])
+        utility = self._utility(state, view, known, seconds)
+        bar = self.cutoff * np.partition(utility, len(known) - (k - few))[len(known) - (k - few)]
+        draw = known[utility >= bar]
+        chance = np.maximum(utility[utility >= bar], 1e-12)  # who has none can fill a place that nobody else takes
+        best = rng.choice(draw, k - few, replace=False, p=chance / chance.sum())
+        return Selection(view.ids[np.concatenate([best, tried])])
+
+    def _utility(self, state: State, view: ClientView, known: Ints, seconds: Floats) -> Floats:
+        """Return u of the clients at these places."""
+        utility = state["utility"][known]
+        utility = np.minimum(utility, np.quantile(utility, CLIP))
+        span = np.ptp(utility)
+        scaled = (utility - utility.min()) / span if span > 0 else np.zeros(len(utility))
+        scaled += np.sqrt(DOUBT * np.log(view.round) / state["heard"][known])
+        preferred = np.quantile(seconds[view.available], state["pace"][0])
+        late = seconds[known] > preferred
+        return np.asarray(np.where(late, scaled * (preferred / seconds[known]) ** self.penalty, scaled), np.float64)
+
+
+def _seconds(view: ClientView, k: int) -> Floats:
+    """Return (n,) how long each client takes with a k-th of the band; one second each where there is no radio."""
+    if view.radio is None:
+        return np.ones(len(view.ids))
+    problem = view.radio.problem()
+    return np.asarray(k * problem.upload_seconds + problem.cycles / problem.max_hertz, np.float64)
+
+
+# -------------------- Choose the clients whose updates resemble nobody else's
+
+
+@dataclass(frozen=True, kw_only=True)
+class Minimax(NearestTable):
+    """Choose the k clients whose update is least like that of the client it is most like.
+
+    The k smallest m_i = max_{j != i} cos(g_i, g_j) over the available clients, g_i the latest update of client i. As
+    the maximum runs over all of them and not over those chosen, this minimises the sum of m_i over all choices of k.
+    A client whose update is zero has m_i = 1: it stands still, which is not a direction of its own.
+
+    The paper's pseudo-code is corrected in three places. It returns k + 1 clients (``<=`` for ``<``). It keeps the
+    m_i as a set of values, so that one of two clients that are nearest to each other, with exactly equal m_i, is
+    lost; here every client keeps its own. Ties, common for that reason, are left open; here they go to the client
+    whose second largest cosine is smaller, then the third, and so on (12 decimals), and at last to the lower id, so
+    that renaming the clients renames the choice.
+
+    Without `refresh`, clients that are not chosen keep their row of round 1, when all updates still point alike, while
+    those chosen send new ones, which differ: the clients of round 1 may then be chosen in every round of the run. With
+    `explore`, some of the cohort are drawn at random, and rows become young without further bytes.
+
+    Cosines are computed in float64, block by block; with n clients and rows of p numbers it takes n^2 p products and
+    memory for a block.
+
+    When: updates of all clients may be asked for now and then, and the cohort shall be as varied as can be.
+
+    Reference: "Advocating for the Silent" (arXiv 2310.07171), Algorithm 1 and eq. 11.
+
+    Example:
+        >>> ids, rows = np.array([3, 5, 8, 9]), np.array([[1, 0], [0.9, 0.1], [0, 1], [-1, -1]], np.float32)
+        >>> Minimax().choose(ids, rows, 2, None).ids
+        array([8, 9])
+    """
+
+    def choose(
+        self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator, nearest: Floats | None = None
+    ) -> Selection:
+        return Selection(ids[first_by_similarity(rows, k, nearest=nearest)])
+
+
+# -------------------- Choose from the cluster of clients whose local models random signs fit worst
+
+DIMENSIONS = 10  # principal axes that k-means works in
+Use = Literal["best", "soft"]
+Average = Literal["mean", "by_examples"]
+
+
+@dataclass(frozen=True)
+class Rademacher(Policy):
+    """Cluster clients by their updates and choose from clusters with a low Rademacher score.
+
+    In round 1, and then every `every` rounds, all available clients are asked for an update and their score (see
+    `WLRC`), all of one broadcast model; in other rounds, those never heard from. These probes cost a model down and a
+    report up a client. Updates are scaled to length 1, projected on at most 10 principal axes and clustered by k-means;
+    a cluster's score is the mean of its members'. Then `use` says how scores decide:
+
+    - ``"best"``: members of the cluster with the lowest score; if they are fewer than k, then of the second lowest, ...
+    - ``"soft"``: each place goes to a cluster drawn with probability proportional to 1 / score, of those with a member
+      left. A score of 0 takes all the places that its cluster can fill.
+
+    Members of a cluster are drawn at random. Clusters are numbered by their lowest id, whatever k-means calls them, and
+    of equal scores (12 decimals) the lower number comes first; renaming the clients thus renames clusters and scores.
+    Clients never heard from have no cluster and are chosen last.
+
+    What the cohort reports in between changes neither clusters nor scores: a score changes with the model, and
+    those who train would be compared with others' scores under an older one. For the same reason scores of clients that
+    were away at the last probe are less comparable. n clients take memory for n^2 numbers.
+
+    When: to reproduce that paper, or to draw on clusters of clients that train alike.
+
+    Args:
+        use: See above; the paper gives no rule.
+        every: Rounds from one scoring of everybody to the next, at least 1; None scores each client once.
+        n_clusters: At least 1; None takes the number from 2 to 8 with the best silhouette. The paper asks for care.
+        average: Whether members of a cluster count equally or by their number of examples.
+        outputs: As of `WLRC`, like `draws`, `estimator` and `batch_size`.
+        sketch: Numbers kept of each update, see `GradientTable`; None keeps all.
+
+    Raises:
+        ConfigError: If an option is out of its range.
+
+    Reference: "Client Selection with Rademacher Complexity for Federated Learning", section 3. That a lower score means
+    a better cluster is argued there for clusters of equal size and one class of functions.
+
+    Example:
+        >>> policy, view = Rademacher(), ClientView.of(np.arange(4), np.full(4, 10))
+        >>> update = np.array([[1, 0], [0, 1], [0.9, 0.1], [0.1, 0.9]], np.float32)
+        >>> answers = Reports(view.ids, update, {"wlrc": np.array([0.3, 0.2, 0.1, 0.5])}, probe=True)
+        >>> state = policy.observe(policy.init(view), answers)
+        >>> state["cluster"]    # scores 0.2 and 0.35
+        array([0, 1, 0, 1])
+        >>> sorted(policy.select(state, view, 2, np.random.Generator(np.random.Philox(0))).ids.tolist())
+        [0, 2]
+    """
+
+    reads_updates: ClassVar[bool] = True
+
+    use: Use = "best"
+    every: int | None = 10
+    n_clusters: int | None = None
+    average: Average = "mean"
+    outputs: Outputs = "softmax"
+    draws: int = 64
+    estimator: Estimator = "monte_carlo"
+    batch_size: int = 32
+    sketch: int | None = None
+
+    def __post_init__(self) -> None:
+        require(self, use=get_args(Use), average=get_args(Average))
+        require(self, every="[1, inf)", n_clusters="[1, inf)", sketch="[1, inf)")
+        self.measures  # noqa: B018  checks its options
+
+    @property
+    def measures(self) -> tuple[WLRC]:
+        return (WLRC(self.outputs, self.draws, self.estimator, self.batch_size),)
+
+    @property
+    def _table(self) -> GradientTable:
+        return GradientTable(sketch=self.sketch)
+
+    def init(self, view: ClientView) -> State:
+        """Return a table without updates and scores, and no clusters (-1)."""
+        n = len(view.ids)
+        return {**self._table.init(view), "score": np.full(n, np.nan), "cluster": np.full(n, -1)}
+
+    def probe(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Probe | None:
+        """Return everybody available in a scoring round, else those of them never heard from."""
+        if self.every is not None and (view.round - 1) % self.every == 0:
+            return Probe(view.ids[view.available], asks="update")
+        return self._table.probe(state, view, k, rng)
+
+    def observe(self, state: State, reports: Reports) -> State:
+        """Return the state with new clusters after the answers to a probe; the reports of a round change nothing.
+
+        Raises:
+            PartError: If scores are missing or not numbers.
+        """
+        if not reports.probe or len(reports.ids) == 0:
+            return state
+        scores = reports.metrics.get("wlrc", np.array([np.nan]))
+        if not np.isfinite(scores).all() or (scores < 0).any():
+            raise PartError(
+                f"Rademacher must be told a number 'wlrc', not negative, of each client that answers in round "
+                f"{reports.round}; got {scores.tolist()}. Measure what `measures` lists."
+            )
+        state = self._table.observe(state, reports)
+        score, cluster = state["score"].copy(), state["cluster"].copy()
+        score[np.searchsorted(state["ids"], reports.ids)] = scores
+        known = np.flatnonzero(state["heard"])
+        cluster[known] = kmeans(principal_points(state["rows"][known], DIMENSIONS, normalize=True), self.n_clusters)
+        return {**state, "score": score, "cluster": cluster}
+
+    def scores(self, state: State, view: ClientView) -> Floats:
+        """Return the (clusters,) scores, lower is better; none before anybody was heard."""
+        known = state["cluster"] >= 0
+        if not known.any():
+            return np.empty(0)
+        examples = view.num_examples[known] if self.average == "by_examples" else None
+        return cluster_scores(state["score"][known], state["cluster"][known], examples).round(12)
+
+    def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
+        ids = rng.permutation(view.ids[view.available])  # so that a cluster's first members are drawn at random
+        cluster, scores = state["cluster"][view.rows(ids)], self.scores(state, view)
+        members = np.bincount(cluster[cluster >= 0], minlength=len(scores))
+        places = self._places(scores, members, min(k, int(members.sum())), rng)
+        chosen = [ids[cluster == number][:count] for number, count in enumerate(places)]
+        return Selection(np.concatenate([*chosen, ids[cluster < 0][: k - places.sum()]]))
+
+    def _places(self, scores: Floats, members: Ints, k: int, rng: np.random.Generator) -> Ints:
+        """Return how many of each cluster's available members are chosen, k together."""
+        places = np.zeros_like(members)
+        if self.use == "best":
+            for number in np.argsort(scores, kind="stable"):
+                places[number] = min(members[number], k - places.sum())
+            return places
+        for _ in range(k):
+            left = places < members
+            surest = left & (scores == 0)
+            share = surest if surest.any() else left / np.where(scores > 0, scores, 1)
+            places[rng.choice(len(share), p=share / share.sum())] += 1
+        return places

@@ -1,0 +1,141 @@
+"""Client selection by channels and devices."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
+
+import numpy as np
+
+from fedreach._util.errors import require
+from fedreach.federation.selection.base import Policy, largest
+from fedreach.federation.selection.random import Admission
+from fedreach.federation.types import ClientView, Selection, State
+from fedreach.wireless.baselines import DC, check_solver, genetic_selection, sqrt_sort
+from fedreach.wireless.exact import allocate
+from fedreach.wireless.problem import Allocation, AllocationProblem
+from fedreach.wireless.solve import solve
+
+# -------------------- Those with the best channels of the round
+
+
+@dataclass(frozen=True)
+class BestChannels(Policy):
+    """Choose the k available clients that could send fastest in this round.
+
+    Their rate R over the whole band is compared (see `fedreach.wireless.radio.bits_per_second`); ties go to the
+    lower id. Clients far away are hardly ever chosen: what they know, the model never learns. This is the
+    baseline that "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks" calls SAE.
+
+    When: only seconds count, and as the baseline for what ignoring the data costs; needs `[radio]`.
+
+    Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", section V-A,
+    baseline (a), of which it says no more than this.
+
+    Example:
+        >>> from fedreach.testing.problems import with_rates
+        >>> view = with_rates(ClientView.of(np.arange(4), np.full(4, 10)), np.array([1e6, 4e6, 2e6, 3e6]))
+        >>> BestChannels().select({}, view, 2, np.random.Generator(np.random.Philox(0))).ids
+        array([1, 3])
+    """
+
+    needs_radio: ClassVar[bool] = True
+
+    def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
+        assert view.radio is not None  # because of `needs_radio`
+        here = view.available
+        return Selection(largest(view.ids[here], view.radio.bits_per_second[here], k))
+
+
+# -------------------- Choose clients, bandwidth and CPU frequencies together, at the least cost in seconds and joules
+
+PAPER = DC("rlt", (1.0,), shares="relaxed", allocation="paper")
+"""Algorithms 1 and 2 as printed, with those constants that the paper leaves out."""
+
+
+Search = Literal["certified", "sorted", "genetic", "paper"]
+
+
+@dataclass(frozen=True)
+class CSRA(Admission):
+    """Choose the set of clients, near to all in their labels and rich enough in examples, that costs least.
+
+    Among the available clients with KL(p || p_i) <= `threshold` (see `KLFilter`), the set S that holds at least
+    `min_examples`, its bandwidth shares b and CPU frequencies f are chosen together to
+
+        minimise  a1 T + a2 sum_{i in S} (P_i tau_i / b_i + eps W_i f_i^2)
+
+    with T the time until the last of S is ready (see `fedreach.wireless.problem.AllocationProblem`). It has no
+    use for the cohort size k, but to set `min_examples` where that is None. The allocation is part of the selection;
+    a method's ``allocation`` replaces it, which makes the baselines of the paper: CS-Greedy is this policy with
+    ``allocation = "greedy"``, GA-Random is ``search = "genetic"`` with ``allocation = "random"``.
+
+    When: who trains, on which band and at which frequency shall be decided together at the least cost; needs `[radio]`.
+
+    Args:
+        threshold: e1, as of `KLFilter`, like `direction` and `smoothing` (kappa).
+        min_examples: e2, training examples that those chosen must hold together; None: as many as k clients of the
+            mean size.
+        infeasible: ``"admit"`` lets in more clients, in increasing divergence, until it is feasible, and says so in
+            the row of the round (everybody, where all available hold too few); ``"error"`` ends the run.
+        search: ``"certified"`` proves that no set is cheaper, up to `tolerance`; ``"sorted"`` takes clients in
+            increasing sqrt(P tau) / d; ``"genetic"`` is the paper's baseline; ``"paper"`` its own algorithm with its
+            own allocation, see `DC` (needs the extra `reproduce`). Sets found by ``"sorted"`` and ``"genetic"`` are
+            given their exact allocation.
+        tolerance: Largest gap, relative to the cost, of ``"certified"``.
+        max_nodes: Where the proof ends at the latest; the row of the round then says how large the gap is. A limit in
+            seconds would make the choice depend on the machine.
+
+    Raises:
+        ConfigError: If an option is out of its range, there is no radio, or ``"paper"`` lacks its library.
+        PartError: From `select`, if nobody can be chosen and `infeasible` is ``"error"``.
+
+    Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", eq. 37 and
+    algorithm 2, which ends far from the least cost: see ``benchmarks/allocation.py``.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> from fedreach.testing.problems import with_rates
+        >>> counts = np.array([[10, 10], [10, 10], [30, 1], [10, 9]])
+        >>> view = replace(ClientView.of(np.arange(4), counts.sum(axis=1)), label_counts=counts)
+        >>> view = with_rates(view, np.array([1e6, 4e6, 9e6, 2e6]))
+        >>> chosen = CSRA(min_examples=30).select({}, view, 2, np.random.Generator(np.random.Philox(0)))
+        >>> chosen.ids, chosen.allocation.share.round(2)
+        (array([1, 3]), array([0.34, 0.66]))
+    """
+
+    min_examples: int | None = None
+    search: Search = "certified"
+    tolerance: float = 1e-4
+    max_nodes: int = 2000
+    ignores_cohort: ClassVar[bool] = True
+    needs_radio: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, search=get_args(Search), tolerance="(0, 1)", max_nodes="[1, inf)")
+        if self.search == "paper":
+            check_solver()
+
+    def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
+        """Return the cohort with its allocation; the remark says what could not be kept."""
+        assert view.radio is not None  # because of `needs_radio`
+        admitted = self.admitted(view, k)
+        problem = view.radio.problem().only(view.rows(admitted.ids))
+        remarks = [] if admitted.kept and admitted.enough else [admitted.said]
+        if not admitted.enough:
+            return Selection(admitted.ids, remarks[0], allocate(problem))
+        allocation, remark = self._searched(problem, max(1, admitted.min_examples), rng)
+        return Selection(allocation.ids, "; ".join([*remarks, *([remark] if remark else [])]), allocation)
+
+    def _searched(
+        self, problem: AllocationProblem, min_examples: int, rng: np.random.Generator
+    ) -> tuple[Allocation, str]:
+        if self.search == "paper":
+            return PAPER.solve(problem, min_examples).allocation, ""
+        if self.search == "sorted":
+            return allocate(problem.only(sqrt_sort(problem, min_examples))), ""
+        if self.search == "genetic":
+            return allocate(problem.only(genetic_selection(problem, min_examples, rng))), ""
+        found = solve(
+            problem, min_examples, tolerance=self.tolerance, time_limit_seconds=np.inf, max_nodes=self.max_nodes
+        )
+        return found.allocation, "" if found.status == "optimal" else f"the allocation's gap is {found.gap:.1e}"

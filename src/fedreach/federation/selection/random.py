@@ -1,0 +1,288 @@
+"""Client selection at random."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple, get_args
+
+import numpy as np
+
+from fedreach._util.arrays import AnyArray, Floats, Ints
+from fedreach._util.divergence import Direction, label_divergences
+from fedreach._util.errors import PartError, require
+from fedreach.federation.selection.base import Policy
+from fedreach.federation.types import ClientView, Selection, State
+
+# -------------------- Choose at random
+
+
+@dataclass(frozen=True)
+class Uniform(Policy):
+    """Choose k of the available clients at random, each set of k equally likely.
+
+    When: always, as the baseline; it is unbiased and asks nothing of clients.
+
+    Example:
+        >>> view = ClientView.of(np.arange(5), np.full(5, 10))
+        >>> len(Uniform().select({}, view, 2, np.random.Generator(np.random.Philox(0))).ids)
+        2
+    """
+
+    def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
+        return Selection(rng.choice(view.available_ids, size=k, replace=False))
+
+
+# -------------------- Choose everybody
+
+
+@dataclass(frozen=True)
+class Full(Policy):
+    """Choose all available participants, whatever the cohort size: what selection is measured against.
+
+    When: there are few clients, or to see what choosing costs.
+
+    Example:
+        >>> Full().select({}, ClientView.of(np.arange(3), np.full(3, 10)), 1, None).ids
+        array([0, 1, 2])
+    """
+
+    ignores_cohort: ClassVar[bool] = True
+
+    def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
+        return Selection(view.ids[view.available])
+
+
+# --- Urns that a cohort is drawn from, one client of each: balls in whole numbers, so that nothing is rounded
+
+
+class Urns(Policy):
+    """Draw one client from each of k urns, so that a client may be drawn several times; inherit and write `urns`.
+
+    Each of k urns holds M = sum_i m_i balls, m_i the examples of client i. If client i has k m_i balls in them all, the
+    mean over the k draws is on average sum_i (m_i / M) u_i: what all clients together would have sent. That mean is
+    the weighting `by_draws`.
+    """
+
+    def urns(self, state: State, view: ClientView, k: int) -> Ints:
+        """Return (k, a) balls of each of the a available clients in each urn; all urns hold equally many."""
+        raise NotImplementedError(f"{type(self).__name__} must have a method urns(state, view, k).")
+
+    def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
+        drawn = [
+            np.searchsorted(urn.cumsum(), rng.integers(urn.sum()), side="right") for urn in self.urns(state, view, k)
+        ]
+        return Selection.drawn(view.available_ids[np.array(drawn)])
+
+
+def poured(balls: Ints, groups: Sequence[Sequence[int]], k: int) -> Ints:
+    """Return k equally full urns: the largest groups begin one each, the others fill up what room is left.
+
+    Args:
+        balls: (a,) of each client, k times as many as an urn holds; nobody in a group of several has more than that.
+        groups: Positions of clients, none of which has more balls than an urn holds unless it is a single client.
+        k: Urns. There are at least as many groups, or a single client fills several.
+
+    Example:
+        >>> poured(np.array([3, 3, 2, 4]), [[0, 2], [1], [3]], 2)
+        array([[3, 1, 2, 0],
+               [0, 2, 0, 4]])
+    """
+    full = int(balls.sum()) // k
+    urns, room, left = np.zeros((k, len(balls)), np.int64), np.full(k, full), balls.copy()
+    first = 0
+    for client in np.flatnonzero(balls >= full).tolist():  # who fills urns alone
+        for _ in range(int(left[client]) // full):
+            urns[first, client], room[first] = full, 0
+            left[client] -= full
+            first += 1
+    order = sorted(groups, key=lambda group: (-left[group].sum(), min(group)))
+    for urn, group in enumerate(order[: k - first], start=first):
+        urns[urn, group] = left[group]
+        room[urn] -= left[group].sum()
+    urn = first
+    for client in (client for group in order[k - first :] for client in group):
+        while left[client]:
+            urn += int(room[urn] == 0)
+            some = int(min(left[client], room[urn]))
+            urns[urn, client] += some
+            left[client] -= some
+            room[urn] -= some
+    return urns
+
+
+def groups_within(tree: AnyArray, balls: Ints, most: int) -> list[list[int]]:
+    """Return the largest groups of a tree of merges that hold at most so many balls; single clients may hold more.
+
+    Args:
+        tree: (a - 1, 4) merges, as scipy's `linkage` returns them.
+
+    Example:
+        >>> tree = np.array([[0, 1, 1.0, 2], [2, 3, 1.0, 2], [4, 5, 9.0, 4]])
+        >>> groups_within(tree, np.array([2, 2, 1, 5]), most=4)
+        [[2], [3], [0, 1]]
+    """
+    groups, held = [[i] for i in range(len(balls))], balls.tolist()
+    for left, right in _pairs(tree):
+        together = held[left] + held[right]
+        held.append(together)
+        groups.append(groups[left] + groups[right] if together <= most else [])
+        if together <= most:
+            groups[left] = groups[right] = []
+    return [sorted(group) for group in groups if group]
+
+
+def _pairs(tree: AnyArray) -> Iterable[tuple[int, int]]:
+    return ((int(left), int(right)) for left, right in tree[:, :2])
+
+
+# -------------------- Draw in proportion to examples, with replacement
+
+
+@dataclass(frozen=True)
+class Multinomial(Urns):
+    """Draw each of the k places from all available clients, client i with probability p_i = m_i / sum_j m_j.
+
+    m_i is its number of examples. With the weighting `by_draws` the mean update is on average that of all clients,
+    sum_i p_i u_i, and the weight of client i has the variance p_i (1 - p_i) / k. With `by_examples` large clients would
+    count twice.
+
+    *When to use it:* as the unbiased baseline of theory (MD sampling). `urns_by_size` is as unbiased and varies less.
+
+    When: sizes differ much and an unbiased mean of equal weights is wanted; with the weighting `by_draws`.
+
+    Reference: Li, Sahu, Zaheer, Sanjabi, Talwalkar and Smith, "Federated Optimization in Heterogeneous Networks",
+    MLSys 2020, Algorithm 1; "MD sampling" in Fraboni et al., ICML 2021.
+
+    Example:
+        >>> view = ClientView.of(np.array([4, 6]), np.array([10, 990]))
+        >>> chosen = Multinomial().select({}, view, 3, np.random.Generator(np.random.Philox(0)))
+        >>> chosen.ids, chosen.draws
+        (array([6]), array([3]))
+    """
+
+    def urns(self, state: State, view: ClientView, k: int) -> Ints:
+        balls = view.num_examples[view.available]
+        return np.broadcast_to(balls, (k, len(balls)))
+
+
+# -------------------- Draw one client from each of k urns, filled in the order of size
+
+
+@dataclass(frozen=True)
+class UrnsBySize(Urns):
+    """Draw one client from each of k urns that clients fill in the order of their size: clustered sampling by size.
+
+    Client i has k m_i balls, m_i its number of examples, and each urn takes M = sum_j m_j. The largest client goes
+    first (of equal ones that with the lower id), and what an urn cannot take goes on into the next. Client i is drawn
+    from urn l with probability r_li, its share of the balls there, so that sum_i r_li = 1 and sum_l r_li = k p_i, p_i =
+    m_i / M. With the weighting `by_draws` the mean update is on average sum_i p_i u_i, as by `multinomial`, and the
+    weight of each client has the variance sum_l r_li (1 - r_li) / k^2, which is never more than there.
+
+    M counts the available clients. A client with m_i > M / k is drawn in every round.
+
+    *When to use it:* in place of `uniform` or `multinomial` wherever the mean over all examples is what you want, most
+    of all where clients differ much in size; it needs nothing but numbers of examples, and works under a secure sum.
+    With `weighting = "by_draws"`.
+
+    When: as `multinomial`, with less variance and no more knowledge; with the weighting `by_draws`.
+
+    Reference: Fraboni, Vidal, Kameni and Lorenzi, "Clustered Sampling: Low-Variance and Improved Representativity for
+    Clients Selection in Federated Learning", ICML 2021, Algorithm 1. Not to be confused with `clustered`.
+
+    Example:
+        >>> view = ClientView.of(np.arange(4), np.array([10, 20, 10, 20]))
+        >>> UrnsBySize().urns({}, view, 2)
+        array([[ 0, 40,  0, 20],
+               [20,  0, 20, 20]])
+    """
+
+    def urns(self, state: State, view: ClientView, k: int) -> Ints:
+        balls = k * view.num_examples[view.available].astype(np.int64)
+        return in_order(balls, k)
+
+
+def in_order(balls: Ints, k: int) -> Ints:
+    """Return k equally full urns: the client with most balls first, and what an urn cannot take into the next.
+
+    Example:
+        >>> in_order(np.array([3, 3, 2, 4]), 2)
+        array([[2, 0, 0, 4],
+               [1, 3, 2, 0]])
+    """
+    order, full = np.argsort(-balls, kind="stable"), int(balls.sum()) // k
+    before = np.concatenate([[0], balls[order].cumsum()])  # balls poured before each client, and after the last
+    begin = full * np.arange(k)[:, None]
+    urns = np.empty((k, len(balls)), np.int64)
+    urns[:, order] = np.diff(np.clip(before, begin, begin + full), axis=1)
+    return urns
+
+
+# -------------------- The filter and the budget of examples that selections by label divergence share
+
+Infeasible = Literal["admit", "error"]
+
+
+class Admitted(NamedTuple):
+    """Who may be chosen."""
+
+    ids: Ints  # (a,) increasing
+    min_examples: int  # that were asked for
+    enough: bool  # whether they hold as many
+    kept: bool  # whether all of them are within the threshold
+    said: str  # how many are, and who else was let in
+
+
+@dataclass(frozen=True)
+class Admission(Policy):
+    """What `KLFilter` and `CSRA` share: who may be chosen. The options stand there."""
+
+    threshold: float = 0.2
+    direction: Direction = "global_to_local"
+    smoothing: float = 1.0
+    min_examples: int | None = 0
+    infeasible: Infeasible = "admit"
+    needs: ClassVar[tuple[str, ...]] = ("label_counts",)
+
+    def __post_init__(self) -> None:
+        require(self, threshold="[0, inf]", smoothing="[0, inf]", min_examples="[0, inf]")
+        require(self, direction=get_args(Direction), infeasible=get_args(Infeasible))
+
+    def admitted(self, view: ClientView, k: int) -> Admitted:
+        """Return the available clients within the threshold, or more where these are none or hold too few examples.
+
+        If that is so and `infeasible` is ``"error"``, it ends with a PartError.
+        """
+        assert view.label_counts is not None  # because of `needs`
+        needed = self.min_examples
+        if needed is None:
+            needed = int(np.ceil(k * view.num_examples.mean()))
+        # Rounded, so that the order of summation decides neither a tie nor who stands exactly at the threshold.
+        divergence = label_divergences(view.label_counts, self.direction, self.smoothing).round(12)[view.available]
+        ids, examples = view.ids[view.available], view.num_examples[view.available]
+        order = np.lexsort((ids, divergence))
+        far, held = divergence[order], np.cumsum(examples[order])  # nearest first
+        within = int(np.searchsorted(far, self.threshold, side="right"))
+        enough = int(np.searchsorted(held, needed)) + 1  # so many of the nearest hold as many
+        if within < enough and self.infeasible == "error":
+            raise PartError(self._refusal(far, held, within, enough, needed, view.round))
+        admitted = min(max(within, enough), len(ids))
+        said = f"{within} of {len(far)} clients within {self.threshold:g} nats"
+        if admitted > within:
+            said += f"; admitted {admitted}, up to {far[admitted - 1]:.4g}"
+        if held[admitted - 1] < needed:
+            said += f", with {held[admitted - 1]} of {needed} examples"
+        return Admitted(
+            np.sort(ids[order[:admitted]]), needed, bool(held[admitted - 1] >= needed), admitted <= within, said
+        )
+
+    def _refusal(self, far: Floats, held: Ints, within: int, enough: int, needed: int, round_: int) -> str:
+        said = (
+            f"{type(self).__name__}: in round {round_}, {within} of {len(far)} available clients are within "
+            f"threshold={self.threshold:g} and hold {held[within - 1] if within else 0} examples; at least one client "
+            f"and min_examples={needed} are needed."
+        )
+        if enough > len(far):
+            return f"{said} All those available hold {held[-1]}: lower `min_examples`."
+        if np.isinf(far[enough - 1]):
+            return f"{said} No threshold is enough, since clients lack classes: set `smoothing` above 0."
+        nearest_above = np.ceil(far[enough - 1] * 1e4) / 1e4  # so that what is printed is enough, too
+        return f"{said} The nearest threshold that is enough is {nearest_above:.4f}."

@@ -1,1 +1,0 @@
-"""What several selection policies are made of."""

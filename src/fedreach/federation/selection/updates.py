@@ -1,0 +1,431 @@
+"""Client selection by updates."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
+
+import numpy as np
+
+from fedreach._util.arrays import AnyArray, Bools, Float32s, Floats, Ints
+from fedreach._util.errors import require
+from fedreach.federation.aggregation import weighted_sum
+from fedreach.federation.selection.geometry import (
+    MOST_COMPONENTS,
+    GradientTable,
+    NearestTable,
+    farthest_first,
+    first_by_similarity,
+    gram,
+    lengths,
+    principal_points,
+    rows_of,
+    spanning,
+    vertices,
+)
+from fedreach.federation.selection.labels import angles, ward
+from fedreach.federation.selection.random import Urns, groups_within, poured
+from fedreach.federation.types import ClientView, Reports, Selection, State
+
+# -------------------- Choose the clients whose updates resemble somebody else's most
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaxSimilarity(NearestTable):
+    """Choose the k clients whose update has the most similar neighbour: the opposite of `Minimax`, to compare with.
+
+    The k largest m_i = max_{j != i} cos(g_i, g_j); ties go to the client whose second largest cosine is larger, then
+    the third, and so on, and at last to the lower id. A client whose update is zero has m_i = 1.
+
+    When: only as the contrast to `minimax`.
+
+    Reference: "Advocating for the Silent" (arXiv 2310.07171), section 5, baseline b).
+
+    Example:
+        >>> ids, rows = np.array([3, 5, 8, 9]), np.array([[1, 0], [0.9, 0.1], [0, 1], [-1, -1]], np.float32)
+        >>> MaxSimilarity().choose(ids, rows, 2, None).ids
+        array([3, 5])
+    """
+
+    def choose(
+        self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator, nearest: Floats | None = None
+    ) -> Selection:
+        return Selection(ids[first_by_similarity(rows, k, most_similar=True, nearest=nearest)])
+
+
+# -------------------- Choose the clients whose updates are vertices of the convex hull of all
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hull(GradientTable):
+    """What policies share that look at the hull of the updates along their principal axes."""
+
+    components: int = 2
+    normalize: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rule = f"[1, {MOST_COMPONENTS}]: In more dimensions nearly all are vertices; Qhull finds some that are none."
+        require(self, components=rule)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvexHull(Hull):
+    """Choose the clients whose updates, along a few principal axes, are vertices of the convex hull of all updates.
+
+    The paper takes the vertices of the hull of the whole updates, however many there are. But n points in p >= n - 1
+    dimensions are all vertices, as a rule, so that this chooses everybody; the reduction to few dimensions that must
+    have been there is not described. Here the updates are first projected on their principal axes, and the cohort is
+    filled exactly: of too many vertices, those farthest apart; after too few, the vertices of the hull of the rest.
+    `HullDistance` does without the projection.
+
+    When: the cohort shall span all others in the few directions in which updates differ most.
+
+    Args:
+        components: Principal axes, 1 to 5.
+        normalize: Whether updates are first divided by their length, so that only directions count.
+        exact: Whether to choose exactly the cohort; False, as in the paper, chooses all vertices, whatever the cohort.
+
+    Reference: "Advocating for the Silent" (arXiv 2310.07171), section 4.2.2 and appendix C.2.2; Barber, Dobkin and
+    Huhdanpaa, "The Quickhull Algorithm for Convex Hulls", ACM TOMS 22(4), 1996.
+
+    Example:
+        >>> ids, corners = np.arange(5), np.array([[0, 0], [4, 0], [4, 3], [0, 3], [2, 1]], np.float32)
+        >>> ConvexHull().choose(ids, corners, 2, None).ids
+        array([0, 2])
+        >>> ConvexHull(exact=False).choose(ids, corners, 2, None).ids
+        array([0, 1, 2, 3])
+    """
+
+    exact: bool = True
+
+    @property
+    def ignores_cohort(self) -> bool:
+        return not self.exact
+
+    def choose(self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator) -> Selection:
+        points = principal_points(rows, self.components, normalize=self.normalize)
+        return Selection(ids[np.sort(spanning(points, k)) if self.exact else vertices(points)])
+
+
+# -------------------- Choose the clients whose updates are farthest from the convex hull of all others
+
+TOLERANCE = 1e-14  # of the optimality conditions, points scaled to a ball of radius 1
+NO_DISTANCE = 3e-7  # what is less is 0: the root of rounding in float64, and what float32 rows can say
+
+
+@dataclass(frozen=True, kw_only=True)
+class HullDistance(GradientTable):
+    """Choose the k clients whose update is worst imitated by mixing the others'.
+
+    The k largest e_i = min |g_i - sum_{j != i} l_j g_j| over l_j >= 0 with sum 1, g_i the latest update of client i.
+    It is positive exactly for the vertices of the convex hull of all updates. Unlike `ConvexHull` this needs no
+    projection on few axes, and unlike `Minimax`, which looks at one neighbour's direction, it looks at mixtures of
+    all others. Ties go to the lower id. After too few vertices come, one by one, those farthest from all chosen.
+
+    It takes n quadratic programs of n numbers, on the inner products of the updates.
+
+    When: as `convex_hull`, without giving up directions: a ranking of everybody.
+
+    Reference: the hull of "Advocating for the Silent" (arXiv 2310.07171), appendix C.2.2, made a ranking here.
+
+    Example:
+        >>> ids, rows = np.array([3, 5, 8, 9]), np.array([[0, 0], [2, 0], [1, 0], [1, 3]], np.float32)
+        >>> HullDistance().choose(ids, rows, 1, None).ids
+        array([9])
+    """
+
+    def choose(self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator) -> Selection:
+        inner = _centred_gram(rows)
+        squares = np.diag(inner).clip(0)
+        score = (_hull_distances(inner) / (np.sqrt(squares.max()) or 1.0)).round(9)
+        order = np.argsort(-score, kind="stable")
+        extreme, rest = order[score[order] > 0], np.flatnonzero(score == 0)
+
+        def distance(i: int) -> Floats:
+            return np.asarray(np.sqrt((squares + squares[i] - 2 * inner[i]).clip(0)))
+
+        chosen = extreme[:k].tolist()
+        return Selection(ids[np.sort(farthest_first(distance, np.sqrt(squares), rest, chosen, k))])
+
+
+def hull_distances(rows: AnyArray) -> Floats:
+    """Return each row's (n,) distance from the convex hull of all other rows, infinity where there is no other.
+
+    Example:
+        >>> hull_distances(np.array([[0.0, 0], [4, 0], [4, 3], [0, 3], [2, 1], [1, 1], [2, 3]])).round(4)
+        array([1.4142, 2.1213, 1.6641, 1.6641, 0.    , 0.    , 0.    ])
+    """
+    return _hull_distances(_centred_gram(rows))
+
+
+def _centred_gram(rows: AnyArray) -> Floats:
+    lengths(rows)  # refuses what is not finite
+    return gram(rows, shift=weighted_sum(np.full(len(rows), 1 / len(rows)), rows))
+
+
+def _hull_distances(inner: Floats) -> Floats:
+    n, size = len(inner), np.sqrt(np.diag(inner).max())
+    if n == 1 or size == 0:
+        return np.full(n, np.inf if n == 1 else 0.0)
+    inner = inner / size**2
+    # Adding 1 lifts the one eigenvalue that is 0 for every centred table.
+    values = np.linalg.eigvalsh(inner + 1.0)
+    independent = bool(values[0] > 1e-10 * values[-1])
+    distances = np.sqrt([_squared_distance(inner, i, independent) for i in range(n)])
+    return np.where(distances > NO_DISTANCE, distances * size, 0.0)
+
+
+def _squared_distance(inner: Floats, i: int, independent: bool) -> float:
+    """Return min |sum_j l_j (g_j - g_i)|^2 over mixtures l of the others, by an active-set method.
+
+    With P the inner products of the g_j - g_i, the mixture is x / sum x where x >= 0 minimises x'(P + 1)x / 2 - 1'x: at
+    x = t l this is t^2 (l'Pl + 1) / 2 - t, and whatever l is, its least value over t grows with l'Pl. That is a
+    non-negative least-squares problem without a constraint on the sum, solved as by Lawson and Hanson: `free` are the
+    numbers that may be positive; one at a time joins them, and those that would turn negative leave.
+    """
+    n = len(inner)
+    toward = inner[i]
+
+    def gradient(free: Ints, x: Floats) -> Floats:
+        total = x.sum()
+        return np.asarray(1.0 - (inner[:, free] @ x - total * toward - toward[free] @ x + (inner[i, i] + 1) * total))
+
+    def solved(free: Ints) -> Floats:
+        matrix = inner[np.ix_(free, free)] - toward[free] - toward[free, None] + (inner[i, i] + 1)
+        return np.linalg.solve(matrix, np.ones(len(free)))
+
+    barred: Bools = np.arange(n) == i
+    if independent:  # mostly all others have a share: begin with them all, and drop who would have a negative one
+        free = np.flatnonzero(~barred)
+        while (x := solved(free)).min() <= 0:
+            free = free[x > 0]
+    else:
+        to_others = np.where(barred, np.inf, np.diag(inner) - 2 * toward)
+        free = np.array([to_others.argmin()])
+        x = solved(free)
+    for _ in range(10 * n):
+        slope = gradient(free, x)
+        slope[barred] = slope[free] = -np.inf
+        j = int(slope.argmax())
+        if slope[j] <= TOLERANCE:
+            break
+        free, x = np.append(free, j), np.append(x, 0.0)
+        while (wanted := solved(free)).min() <= 0:
+            down = np.flatnonzero(wanted <= 0)
+            steps = x[down] / (x[down] - wanted[down])
+            x = x + steps.min() * (wanted - x)
+            stays = x > 0
+            stays[down[steps.argmin()]] = False
+            if free[-1] == j and not stays[-1]:
+                barred[j] = True  # joining and leaving at once is rounding; once is enough
+            free, x = free[stays], x[stays]
+        x = wanted
+    share = x / x.sum()
+    return float(max(0.0, share @ inner[np.ix_(free, free)] @ share - 2 * toward[free] @ share + inner[i, i]))
+
+
+# -------------------- Choose among the clients whose updates lie inside the convex hull of all
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interior(Hull):
+    """Choose k at random of the clients that are no vertices: the opposite of `ConvexHull`, to compare with.
+
+    Where fewer than k are none, all of these are chosen, and the round's remark says so. Where everybody is a vertex
+    there is nobody to choose; then k are drawn of all, which the remark says too.
+
+    When: only as the contrast to `convex_hull`.
+
+    Args:
+        components: As of the `ConvexHull` it is compared with, like `normalize`. With more axes fewer are inside.
+
+    Reference: "Advocating for the Silent" (arXiv 2310.07171), section 5, baseline c).
+
+    Example:
+        >>> ids, corners = np.arange(5), np.array([[0, 0], [4, 0], [4, 3], [0, 3], [2, 1]], np.float32)
+        >>> chosen = Interior().choose(ids, corners, 2, None)
+        >>> chosen.ids, chosen.remark
+        (array([4]), '1 of 5 clients inside the hull, fewer than the cohort of 2')
+    """
+
+    def choose(self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator) -> Selection:
+        inside = np.delete(ids, vertices(principal_points(rows, self.components, normalize=self.normalize)))
+        if len(inside) == 0:
+            return Selection(rng.choice(ids, size=k, replace=False), f"all {len(ids)} clients vertices, so any drawn")
+        if len(inside) < k:
+            return Selection(
+                inside, f"{len(inside)} of {len(ids)} clients inside the hull, fewer than the cohort of {k}"
+            )
+        return Selection(rng.choice(inside, size=k, replace=False))
+
+
+# -------------------- Choose clients whose updates stand for those of all others
+
+NUMBERS = 2**22  # that are made at a time on the way to the distances
+
+
+@dataclass(frozen=True, kw_only=True)
+class DivFL(GradientTable):
+    """Choose k clients such that everybody's update has one of theirs close by.
+
+    The greedy algorithm for the smallest G(S) = sum_i min_{j in S} |g_i - g_j| over the available clients, g_i the
+    latest update of client i: the first is the client to which all others are nearest, and each further one is that
+    which lowers G most. G is submodular, so that its fall from any one bound is at least 1 - 1/e of the largest that k
+    clients can reach. Ties (12 decimals), which the last two of a group always have, go to the client that is nearer to
+    all others, and then to the lower id.
+
+    Distances are computed in float64, block by block; n clients take memory for n^2 numbers.
+
+    When: a small cohort shall stand for everybody, by the updates of all.
+
+    Args:
+        candidates: How many clients, drawn anew for each place, are looked at (stochastic greedy), at least 1; None
+            looks at all. A number near (n / k) log(1 / e) keeps all but e of the bound, on average.
+
+    Raises:
+        ConfigError: If an option is out of its range.
+
+    Reference: Balakrishnan, Li, Zhou, Himayat, Smith and Bilmes, "Diverse Client Selection for Federated Learning via
+    Submodular Maximization", ICLR 2022, eq. (5) and Algorithm 1. There those who were not chosen keep their old
+    updates, as here without `refresh`. The authors' code, github.com/melodi-lab/divfl, compares gradients of all local
+    data at the broadcast model in place of updates: of everybody in round 1, later of those who were chosen. From the
+    same rows it chooses as this, but for ties. Its stochastic greedy looks at k clients or a tenth, whichever is more.
+
+    Example:
+        >>> ids, rows = np.array([3, 5, 8, 9, 11]), np.array([[0], [1.5], [10], [11], [13]], np.float32)
+        >>> DivFL().choose(ids, rows, 2, np.random.default_rng(0)).ids
+        array([8, 5])
+    """
+
+    candidates: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, candidates="[1, inf)")
+
+    def choose(self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator) -> Selection:
+        apart = distances(rows)
+        apart /= apart.max() or 1.0
+        total = apart.sum(axis=0).round(12)
+        nearest = np.ones(len(rows))  # to those chosen so far; at first to somebody far from all
+        left, chosen = np.arange(len(rows)), []
+        for _ in range(k):
+            few = self.candidates is not None and self.candidates < len(left)
+            looked_at = np.sort(rng.choice(left, self.candidates, replace=False)) if few else left
+            fall = np.maximum(nearest[:, None] - apart[:, looked_at], 0).sum(axis=0).round(12)
+            best = int(looked_at[np.lexsort((total[looked_at], -fall))[0]])
+            nearest = np.minimum(nearest, apart[best])
+            left = left[left != best]
+            chosen.append(best)
+        return Selection(ids[chosen])
+
+
+def distances(rows: Float32s) -> Floats:
+    """Return the (n, n) distances between (n, p) rows, block by block.
+
+    Example:
+        >>> distances(np.array([[0, 0], [3, 4]], np.float32))
+        array([[0., 5.],
+               [5., 0.]])
+    """
+    n = len(rows)
+    squares, products = np.zeros(n), np.zeros((n, n))
+    step = max(1, NUMBERS // max(1, n))
+    for begin in range(0, rows.shape[1], step):
+        block = np.asarray(rows[:, begin : begin + step], np.float64)
+        squares += (block**2).sum(axis=1)
+        products += block @ block.T
+    apart = np.sqrt(np.maximum(squares[:, None] + squares - 2 * products, 0))
+    np.fill_diagonal(apart, 0)
+    return apart
+
+
+# -------------------- Draw one client from each of k urns, filled with clients whose updates are alike
+
+Measure = Literal["angle", "l2", "l1"]
+
+
+@dataclass(frozen=True)
+class UrnsBySimilarity(Urns):
+    """Draw one client from each of k urns of clients that train alike: clustered sampling by similarity.
+
+    Urns are those of `UrnsBySize`, filled otherwise: client i has k m_i balls, m_i its number of examples, and each urn
+    takes M = sum_j m_j over the available clients. Ward's method joins clients by the distances of their latest
+    updates; of its tree the largest groups that an urn can hold are taken. The k largest of these begin an urn each,
+    and the others fill up what is left, in the order of their size. A client with more balls than an urn takes fills
+    as many as it can alone, and goes on with the rest.
+
+    Whatever the groups, the mean update is on average sum_i (m_i / M) u_i with the weighting `by_draws`, and the
+    weight of a client never has a larger variance than under `multinomial`. If groups are right, each kind of client
+    is heard in every round.
+
+    Nobody is asked before: a client never heard from has an update of zeros, at a right angle to all others. Distances
+    take memory for a^2 numbers, and `"l1"` time for a^2 updates.
+
+    *When to use it:* where clients come in kinds, such as a few classes each, and a cohort should have all kinds
+    without a bias to any. Updates of single clients are looked at, so not under a secure sum. With
+    `weighting = "by_draws"`.
+
+    When: as `urns_by_size`, where updates tell which clients are alike; with the weighting `by_draws`.
+
+    Args:
+        measure: ``"angle"``: arccos of the cosine; ``"l2"``: Euclidean distance; ``"l1"``: sum of absolute differences.
+        sketch: Numbers kept of each update, see `GradientTable`; None keeps all. Sketches keep angles and ``"l2"``.
+
+    Raises:
+        ConfigError: If an option is out of its range.
+
+    Reference: Fraboni, Vidal, Kameni and Lorenzi, "Clustered Sampling: Low-Variance and Improved Representativity for
+    Clients Selection in Federated Learning", ICML 2021, Algorithm 2. The authors' code,
+    github.com/Accenture/Labs-Federated-Learning, hands Ward's method the matrix of distances as if its rows were
+    points, squares ``"l2"``, takes a client never heard from to be at angle 0 to all, and fills up with the smallest
+    groups first, their clients in random order. Not to be confused with `clustered`.
+
+    Example:
+        >>> policy, view = UrnsBySimilarity(), ClientView.of(np.arange(4), np.full(4, 10))
+        >>> update = np.array([[1, 0], [0, 1], [1, 0.1], [0.1, 1]], np.float32)
+        >>> policy.urns(policy.observe(policy.init(view), Reports(view.ids, update, {})), view, 2)
+        array([[20,  0, 20,  0],
+               [ 0, 20,  0, 20]])
+    """
+
+    reads_updates: ClassVar[bool] = True
+
+    measure: Measure = "angle"
+    sketch: int | None = None
+
+    def __post_init__(self) -> None:
+        require(self, measure=get_args(Measure), sketch="[1, inf)")
+
+    @property
+    def _table(self) -> GradientTable:
+        return GradientTable(sketch=self.sketch)
+
+    def init(self, view: ClientView) -> State:
+        return self._table.init(view)
+
+    def observe(self, state: State, reports: Reports) -> State:
+        return self._table.observe(state, reports)
+
+    def urns(self, state: State, view: ClientView, k: int) -> Ints:
+        balls = k * view.num_examples[view.available].astype(np.int64)
+        groups = [[0]]
+        if len(balls) > 1:
+            apart = between(np.asarray(rows_of(state)[view.available]), self.measure)
+            groups = groups_within(ward(apart), balls, int(balls.sum()) // k)
+        return poured(balls, groups, k)
+
+
+def between(rows: AnyArray, measure: Measure) -> Floats:
+    """Return the (n, n) distances between (n, p) rows.
+
+    Example:
+        >>> between(np.array([[0.0, 0.0], [3.0, 4.0]]), "l1")
+        array([[0., 7.],
+               [7., 0.]])
+    """
+    if measure == "angle":
+        return angles(rows)
+    if measure == "l2":
+        return distances(rows)
+    wide = rows.astype(np.float64)
+    return np.array([np.abs(wide - row).sum(axis=1) for row in wide])

@@ -1,0 +1,637 @@
+"""Server optimizers: what the server does with the aggregated update."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+
+import numpy as np
+
+from fedreach._util.arrays import Float32s, Floats, Ints
+from fedreach._util.errors import ConfigError, require
+from fedreach.federation.base import OwnData, ServerStep, ServerTrains, ServerTunes
+from fedreach.federation.local_sgd import optimizer_class, with_tuples
+from fedreach.federation.types import NO_STATE, State
+
+if TYPE_CHECKING:
+    import torch
+
+
+# -------------------- Add the weighted mean update, with a server rate and momentum
+
+
+@dataclass(frozen=True)
+class Average:
+    """Move the model along the weighted mean update u.
+
+    v <- momentum * v + u;  x <- x + rate * v.  With rate 1 and momentum 0 the new model is the weighted mean of
+    the local models, as in FedAvg; with momentum it is `FedAvgM`.
+
+    When: always, as the baseline.
+
+    Args:
+        rate: Server rate, positive.
+        momentum: In [0, 1).
+
+    Reference: Hsu, Qi, Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
+    Classification" (arXiv 1909.06335), section 4.3.
+
+    Example:
+        >>> Average(rate=0.5).apply(np.zeros(2, np.float32), {}, np.array([1.0, 2.0]))[0]
+        array([0.5, 1. ], dtype=float32)
+    """
+
+    rate: float = 1.0
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(self, rate="(0, inf)", momentum="[0, 1)")
+
+    def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:
+        """Return the new (d,) parameters and the velocity."""
+        velocity = mean_update
+        if self.momentum > 0:
+            velocity = mean_update + self.momentum * state.get("velocity", 0.0)
+            state = {"velocity": velocity}
+        return (params + self.rate * velocity).astype(np.float32), state
+
+
+# -------------------- FedAvgM: add the weighted mean update with momentum at the server
+
+
+@dataclass(frozen=True)
+class FedAvgM(Average):
+    """Move the model along a running sum of the weighted mean updates u, in which old ones fade.
+
+    v <- momentum * v + u;  x <- x + rate * v.  It is `Average` under the paper's name and with its momentum; momentum 0
+    is FedAvg. A constant u moves the model by up to u / (1 - momentum) a round, ten times as far with 0.9.
+
+    *When to use it:* where clients' labels differ much and cohorts are small, so that successive mean updates point
+    elsewhere: what they have in common adds up. Lower `local.rate` or `rate` where the loss swings.
+
+    When: updates jump from round to round, as small cohorts make them.
+
+    Args:
+        rate: Server rate, positive.
+        momentum: beta, in [0, 1).
+
+    Raises:
+        ConfigError: If a value is outside its range.
+
+    Reference: Hsu, Qi, Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
+    Classification" (arXiv 1909.06335), section 4.3.
+
+    Example:
+        >>> import numpy as np
+        >>> step, u = FedAvgM(momentum=0.5), np.array([1.0, 2.0])
+        >>> x, state = step.apply(np.zeros(2, np.float32), {}, u)
+        >>> step.apply(x, state, u)[0]  # u, then 1.5 u
+        array([2.5, 5. ], dtype=float32)
+    """
+
+    momentum: float = 0.9
+
+
+# -------------------- Adam and Yogi at the server: a step scaled for each number by how large its updates were
+
+
+@dataclass(frozen=True)
+class Adaptive(ABC):
+    """Inherit from it and write `second_moment`."""
+
+    rate: float = 0.01
+    beta1: float = 0.9
+    beta2: float = 0.99
+    tau: float = 1e-3
+
+    def __post_init__(self) -> None:
+        require(self, rate="(0, inf)", beta1="[0, 1)", beta2="[0, 1)", tau="(0, inf)")
+
+    @abstractmethod
+    def second_moment(self, v: Floats, square: Floats) -> Floats:
+        """Return the new (d,) v, given the old one and the square of the update."""
+
+    def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:
+        """Return the new (d,) parameters, and m and v, (d,) each."""
+        m: Floats = self.beta1 * state.get("m", 0.0) + (1 - self.beta1) * mean_update
+        v = self.second_moment(state.get("v", np.full(len(params), self.tau**2)), mean_update**2)
+        return (params + self.rate * m / (np.sqrt(v) + self.tau)).astype(np.float32), {"m": m, "v": v}
+
+
+@dataclass(frozen=True)
+class FedAdam(Adaptive):
+    """Move along the mean of past updates, each number by its own step size.
+
+    With the weighted mean update u, for each of the d numbers, from m = 0 and v = tau^2::
+
+        m <- beta1 * m + (1 - beta1) * u
+        v <- beta2 * v + (1 - beta2) * u^2
+        x <- x + rate * m / (sqrt(v) + tau)
+
+    Steps are then about as long as `rate`, whatever the length of the updates. As in the paper there is no correction
+    of m and v for their start; torch's Adam, which has one, is ``torch_optim``.
+
+    When: numbers of the model move by very different amounts: embeddings, text.
+
+    Args:
+        rate: Server rate, positive. The paper tunes it for each data set; the other defaults are the paper's.
+        beta1: How much of m is kept, in [0, 1).
+        beta2: How much of v is kept, in [0, 1).
+        tau: Positive; updates much smaller than tau hardly move a number. The larger, the less adaptive.
+
+    Raises:
+        ConfigError: If a value is outside its range.
+
+    Reference: Reddi et al., "Adaptive Federated Optimization" (ICLR 2021, arXiv 2003.00295), Algorithm 2, with
+    v_{-1} = tau^2 where it asks for no less.
+
+    Example:
+        >>> import numpy as np
+        >>> step = FedAdam(rate=0.5, beta1=0.0, beta2=0.0, tau=1e-9)     # forgets all but the sign
+        >>> step.apply(np.zeros(3, np.float32), {}, np.array([7.0, -0.1, 0.0]))[0]
+        array([ 0.5, -0.5,  0. ], dtype=float32)
+    """
+
+    def second_moment(self, v: Floats, square: Floats) -> Floats:
+        return self.beta2 * v + (1 - self.beta2) * square
+
+
+@dataclass(frozen=True)
+class FedYogi(Adaptive):
+    """Like `FedAdam`, but steps grow again only slowly after updates became small.
+
+    v moves towards u^2 by (1 - beta2) u^2, whatever the distance::
+
+        v <- v - (1 - beta2) * u^2 * sign(v - u^2)
+
+    so that small updates cannot make a large v small at once, as they do in Adam. The other options are those of
+    `FedAdam`.
+
+    When: as `adam`, where steps that grow too fast make training unstable.
+
+    Args:
+        beta2: v changes by at most (1 - beta2) u^2; in [0, 1).
+
+    Raises:
+        ConfigError: If a value is outside its range.
+
+    Reference: Reddi et al., "Adaptive Federated Optimization" (ICLR 2021, arXiv 2003.00295), Algorithm 2, with
+    v_{-1} = tau^2.
+
+    Example:
+        >>> step, u = FedYogi(beta2=0.9, tau=1.0), np.array([0.5, 2.0])
+        >>> step.apply(np.zeros(2, np.float32), {}, u)[1]["v"]     # 1 - 0.1 * 0.25 and 1 + 0.1 * 4
+        array([0.975, 1.4  ])
+    """
+
+    def second_moment(self, v: Floats, square: Floats) -> Floats:
+        return v - (1 - self.beta2) * square * np.sign(v - square)
+
+
+# -------------------- Any optimiser of PyTorch at the server
+
+
+@dataclass(frozen=True)
+class TorchOptimizer:
+    """Hand the weighted mean update to an optimiser of PyTorch as if it were a gradient.
+
+    The gradient is -u, with u the weighted mean update, as an optimiser goes down a gradient; so SGD with rate 1 is
+    `Average`. It computes in float64, on one thread, and the optimiser's own state is the state of this part: a run
+    that is resumed goes on with the same bits.
+
+    When: an optimiser of PyTorch that is not built in shall be tried.
+
+    Args:
+        optimizer: A class of `torch.optim`, such as ``"Adam"``; it must step from gradients alone, which L-BFGS and
+            SparseAdam do not.
+        rate: The optimiser's learning rate, positive.
+        options: Its other options, such as ``{"betas": [0.9, 0.99]}``; None for torch's defaults.
+
+    Raises:
+        ConfigError: If torch has no such optimiser, or it cannot be used here or with these options.
+
+    Reference: "FedOpt" of Reddi et al., "Adaptive Federated Optimization" (ICLR 2021, arXiv 2003.00295), Algorithm 1.
+
+    Example:
+        >>> step = TorchOptimizer("SGD", rate=1.0)
+        >>> step.apply(np.zeros(2, np.float32), {}, np.array([1.0, 2.0]))[0]
+        array([1., 2.], dtype=float32)
+    """
+
+    optimizer: str = "Adam"
+    rate: float = 0.01
+    options: Mapping[str, Any] | None = field(default=None, hash=False)
+
+    def __post_init__(self) -> None:
+        require(self, rate="(0, inf)")
+        if "lr" in (self.options or {}):
+            raise ConfigError("TorchOptimizer.options must not hold 'lr'. It is the option `rate`.")
+        optimizer_class("TorchOptimizer", self.optimizer)
+        try:  # twice, as the second step is the first to read a state
+            params, state = np.zeros(2, np.float32), NO_STATE
+            for _ in range(2):
+                params, state = self.apply(params, state, np.array([1.0, -2.0]))
+        except Exception as error:  # torch refuses options and gradients by errors of many types
+            raise ConfigError(
+                f"TorchOptimizer cannot step with torch.optim.{self.optimizer}, rate {self.rate} and options "
+                f"{dict(self.options or {})}: {error}. Correct the options, or choose another optimizer."
+            ) from error
+
+    def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:
+        """Return the new (d,) parameters and what the optimiser keeps, by torch's names."""
+        import torch
+
+        with _one_thread():
+            vector = torch.tensor(params, dtype=torch.float64, requires_grad=True)
+            vector.grad = torch.tensor(-mean_update, dtype=torch.float64)
+            optimizer: torch.optim.Optimizer = getattr(torch.optim, self.optimizer)(
+                [vector], lr=self.rate, **with_tuples(self.options)
+            )
+            # What is kept between steps is a public attribute; `load_state_dict` would also cast it.
+            optimizer.state[vector].update({key: torch.tensor(value) for key, value in state.items()})
+            optimizer.step()
+        return vector.detach().numpy().astype(np.float32), _arrays(optimizer.state[vector])
+
+
+def _arrays(kept: Mapping[str, Any]) -> State:
+    """Return the tensors of an optimiser's state as arrays; None, as SGD keeps without momentum, is no state."""
+    return {key: value.detach().numpy() for key, value in kept.items() if value is not None}
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute on one thread: where a vector is cut among threads can change the last bits."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+# --- What server steps that learn from the server's own data share: their batches, and what they are not made of
+
+
+def batches(
+    rng: np.random.Generator, index: Ints, batch_size: int, steps: int | None = None, epochs: int = 1
+) -> Iterator[Ints]:
+    """Yield which examples each step of a round sees, increasing.
+
+    Args:
+        rng: The round's stream.
+        index: (s,) examples that are drawn from.
+        batch_size: At most so many a step; all s where there are fewer.
+        steps: How many, each drawn from all s without replacement; None: the steps of so many
+        epochs: Passes over all s in random order. The last batch of a pass may be smaller.
+
+    Example:
+        >>> rng = np.random.Generator(np.random.Philox(0))
+        >>> [len(batch) for batch in batches(rng, np.arange(7), 3, epochs=2)]
+        [3, 3, 1, 3, 3, 1]
+        >>> [len(batch) for batch in batches(rng, np.arange(7), 9, steps=2)]
+        [7, 7]
+    """
+    if steps is not None:
+        for _ in range(steps):
+            yield np.sort(rng.choice(index, size=min(batch_size, len(index)), replace=False))
+        return
+    for _ in range(epochs):
+        order = rng.permutation(index)
+        for begin in range(0, len(order), batch_size):
+            yield np.sort(order[begin : begin + batch_size])
+
+
+def check_inner(part: object, inner: object) -> None:
+    """Refuse a step that uses the server's data as the `inner` one of a part that does, too.
+
+    Raises:
+        ConfigError: If it does.
+    """
+    if isinstance(inner, ServerTrains | ServerTunes):
+        raise ConfigError(
+            f"{type(part).__name__}.inner must be the step of the clients' rounds; got {type(inner).__name__}, which "
+            "trains on the server's data itself. Use one that does not, such as 'average'."
+        )
+
+
+# -------------------- The server's model learns what the clients' models say together of the server's inputs
+
+PLAIN = Average()
+
+
+@dataclass(frozen=True)
+class FedDF:
+    """Distil the mean of the clients' logits into the averaged model, on the server's inputs without their labels.
+
+    Clients train in every round, and `inner` takes the step. From there on, `steps` times::
+
+        x <- x - rate * gradient at x, over a batch, of KL(softmax(1/r sum_k f(x_k)) || softmax(f(x)))
+
+    with the logits f and the local models x_k of the r clients whose reports count, each as much as any other (there,
+    AVGLOGITS, at temperature 1). With several models, one a cluster, each is taught by those of its clients that took
+    part in the round. Where all x_k are x, it stays; so it does, with equal weights, where the model is linear in its
+    parameters, as the mean of linear models is their ensemble.
+
+    Use it where the server has inputs like the clients' and no labels (write any, such as 0), and clients' models
+    differ so much that their mean is worse than their vote. Against `FineTune` it shows what the labels are worth. It
+    reads single clients' updates, and so does not go with secure sums; it runs each local model once over the inputs.
+
+    The paper's experiments take Adam with a rate of 1e-3 that falls as a cosine, and stop early by labels that the
+    server has; here it is the plain gradient step of its eq. 1, without labels. The authors' student has dropout and
+    BatchNorm in training mode; here both rest, as in the teachers, so that a teacher like it teaches it nothing.
+
+    When: the server holds inputs without labels.
+
+    Args:
+        inner: What the server does with the mean update; the student starts there.
+        rate: Step size, positive.
+        batch_size: Inputs of one step, at least 1; all of the server's where it holds fewer. Drawn anew for each step
+            from a stream of the round. The paper has 128.
+        steps: Exactly so many, not negative; 0 is `inner` alone, bit for bit. The paper has 10 000.
+
+    Raises:
+        ConfigError: If a value is outside its range, or `inner` trains on the server's data itself.
+
+    Reference: Lin, Kong, Stich, Jaggi, "Ensemble Distillation for Robust Model Fusion in Federated Learning" (NeurIPS
+    2020, arXiv 2006.07242), Algorithm 1 and eq. 1.
+
+    Example:
+        >>> FedDF(steps=5).tunes(1, 10), FedDF(steps=0).tunes(1, 10)
+        (True, False)
+    """
+
+    reads_updates: ClassVar[bool] = True
+    needs_classes: ClassVar[bool] = True  # a softmax of what is predicted
+
+    inner: ServerStep = PLAIN
+    rate: float = 0.1
+    batch_size: int = 64
+    steps: int = 20
+
+    def __post_init__(self) -> None:
+        check_inner(self, self.inner)
+        require(self, rate="(0, inf)", batch_size="[1, inf)", steps="[0, 1e9]")
+
+    def tunes(self, round_: int, rounds: int) -> bool:
+        return self.steps > 0
+
+    def learn(self, params: Float32s, state: State, own: OwnData) -> tuple[Float32s, State]:
+        drawn = list(batches(own.rng, np.arange(own.examples), self.batch_size, self.steps))
+        seen = np.unique(np.concatenate(drawn))
+        logits, clients = np.zeros(()), 0
+        for local in own.local_models():
+            logits, clients = logits + own.logits(local, seen), clients + 1  # in float64
+        if clients == 0:
+            return params, state
+        teacher = (logits / clients).astype(np.float32)
+        for batch in drawn:
+            params = own.distill(params, batch, teacher[np.searchsorted(seen, batch)], self.rate)
+        return params, state
+
+    def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:
+        return self.inner.apply(params, state, mean_update)
+
+
+# -------------------- The server goes on training on its own data after the clients
+
+When = Literal["each_round", "end"]
+
+
+@dataclass(frozen=True)
+class FineTune:
+    """Take steps of stochastic gradient descent on the server's data from the aggregated model.
+
+    Clients train in every round, and `inner` takes the step. Then, E epochs or exactly `steps` times::
+
+        x <- x - rate * gradient of the mean loss at x over a batch of the server's examples
+
+    after each round, so that the clients begin from the tuned model, or once, after the last one. It costs no bytes.
+
+    It is the control to `Safari` that spends the server's data beside the clients' rounds and not in their place: use
+    it to see whether the coin is worth anything. At the end only it shows what the data are worth to a model that was
+    trained without them.
+
+    When: the server holds labelled data, and every round may use them.
+
+    Args:
+        inner: What the server does with the mean update.
+        when: ``"each_round"`` or ``"end"``. By a run that `evaluation.patience` may end early, ``"end"`` is refused.
+        rate: Step size, positive.
+        batch_size: Examples of one step, at least 1; all of the server's where it holds fewer. Drawn anew for each
+            step from a stream of the round.
+        steps: Exactly so many, not negative; 0 is `inner` alone, bit for bit. None: as many as `epochs` make.
+        epochs: Passes over the server's data, at least 1, used where `steps` is None; the last batch of a pass may be
+            smaller.
+
+    Raises:
+        ConfigError: If a value is outside its range, or `inner` trains on the server's data itself.
+
+    Reference: a control of ours for arXiv 2405.02745, Algorithm 1, with both kinds of its rounds in one.
+
+    Example:
+        >>> [FineTune(when="end").tunes(number, 3) for number in (1, 2, 3)]
+        [False, False, True]
+    """
+
+    inner: ServerStep = PLAIN
+    when: When = "each_round"
+    rate: float = 0.1
+    batch_size: int = 64
+    steps: int | None = None
+    epochs: int = 1
+
+    def __post_init__(self) -> None:
+        check_inner(self, self.inner)
+        require(
+            self,
+            when=get_args(When),
+            rate="(0, inf)",
+            batch_size="[1, inf)",
+            steps="[0, 1e9]",
+            epochs="[1, 1e9]",
+        )
+
+    def tunes(self, round_: int, rounds: int) -> bool:
+        return self.steps != 0 and (self.when == "each_round" or round_ == rounds)
+
+    def learn(self, params: Float32s, state: State, own: OwnData) -> tuple[Float32s, State]:
+        for batch in batches(own.rng, np.arange(own.examples), self.batch_size, self.steps, self.epochs):
+            params = own.step(params, batch, self.rate)
+        return params, state
+
+    def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:
+        return self.inner.apply(params, state, mean_update)
+
+
+# -------------------- The server trains on its own data in every round
+
+
+@dataclass(frozen=True)
+class ServerOnly:
+    """Leave the clients alone: stochastic gradient descent on the server's data, some steps a round.
+
+    The control of whatever uses the server's data: what they are worth by themselves. No model is sent. As it is, one
+    step a round, it is `Safari` without clients' rounds.
+
+    *With early stopping*, by `held_out` and `patience`, the server holds a share of its data out, the same in every
+    round, and goes on training on the rest. The model is the one of the round with the lowest mean cross-entropy (of
+    numbers, squared error) on what is held out; after `patience` rounds without a lower one nothing moves any more.
+    Neither the test set nor any client's data are looked at. Use it where few examples would be learnt by heart in as
+    many rounds as clients need. Let `steps` times `patience` be some hundred: on few held-out examples the loss often
+    rises before it falls.
+
+    When: always beside `safari` and `fine_tune`: what the server's data are worth alone.
+
+    Args:
+        rate: Step size, positive.
+        batch_size: Examples of one step, at least 1; all that are trained on where there are fewer. Drawn anew for each
+            step from a stream of the round.
+        steps: Of a round, at least 1.
+        held_out: Share of the server's data to stop by, in (0, 1), at least one example; None: train on all.
+        patience: Rounds without a lower held-out loss after which training stops, at least 1; None: never.
+
+    Raises:
+        ConfigError: If a value is outside its range, or one of `held_out` and `patience` is given without the other; in
+            round 1, if the server has too few examples to hold any out.
+
+    Reference: arXiv 2405.02745, section 4: Algorithm 1 with q = 0. Early stopping is ours.
+
+    Example:
+        >>> ServerOnly(held_out=0.2, patience=5).trains(np.random.Generator(np.random.Philox(0)))
+        True
+    """
+
+    rate: float = 0.1
+    batch_size: int = 64
+    steps: int = 1
+    held_out: float | None = None
+    patience: int | None = None
+
+    def __post_init__(self) -> None:
+        require(
+            self,
+            rate="(0, inf)",
+            batch_size="[1, inf)",
+            steps="[1, 1e9]",
+            held_out="(0, 1)",
+            patience="[1, inf)",
+        )
+        if (self.held_out is None) != (self.patience is None):
+            raise ConfigError(
+                "ServerOnly.held_out and patience go together: the share of the server's data to stop by, and how many "
+                f"rounds to wait for a lower loss on it; got {self.held_out} and {self.patience}. Give both or neither."
+            )
+
+    def trains(self, rng: np.random.Generator) -> bool:
+        return True
+
+    def learn(self, params: Float32s, state: State, own: OwnData) -> tuple[Float32s, State]:
+        """Return the model to hand out; with early stopping the state holds where training stands.
+
+        That is `at`, the (d,) model after the round, `loss`, the lowest one so far on what is held out, and `waited`,
+        the rounds since.
+        """
+        if self.held_out is None or self.patience is None:
+            return self._trained(params, np.arange(own.examples), own), state
+        if state and state["waited"][0] >= self.patience:
+            return params, state
+        train, held_out = own.split(self.held_out)
+        lowest = state["loss"][0] if state else own.loss(params, held_out)
+        waited = state["waited"][0] if state else 0
+        at = self._trained(state["at"] if state else params, train, own)
+        loss = own.loss(at, held_out)
+        if loss < lowest:
+            params, lowest, waited = at, loss, -1
+        return params, {"at": at, "loss": np.array([lowest]), "waited": np.array([waited + 1])}
+
+    def _trained(self, params: Float32s, index: Ints, own: OwnData) -> Float32s:
+        for batch in batches(own.rng, index, self.batch_size, self.steps):
+            params = own.step(params, batch, self.rate)
+        return params
+
+    def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:
+        return params, state
+
+
+# -------------------- In some rounds the server trains on its own data, in all others clients do
+
+
+@dataclass(frozen=True)
+class Safari:
+    """Correct the clients' training by the server's own data, which also know of clients that never take part.
+
+    For each round one number u is drawn uniformly from [0, 1). If u < `client_probability`, the round is like any
+    other: clients train and `inner` takes the step. Otherwise no client is asked, and the server takes one step of
+    stochastic gradient descent on its own data::
+
+        x <- x - rate * gradient of the mean loss at x over `batch_size` of the server's examples
+
+    The coin, the choice of clients, their batches and the server's batches have a random stream each, so that
+    probability 1 gives the same numbers as `inner` alone and probability 0 those of `ServerOnly`.
+
+    The server needs data: ``[server_data]`` in an experiment file, or ``server_examples`` of
+    `fedreach.data.federated.federate`. A round of the server sends no model, so compare at equal bytes as well as at
+    equal rounds, and with what the paper does not compare: the server's data alone (`ServerOnly`, with early stopping),
+    and the same data after the clients' rounds instead of in their place (`FineTune`, `FedDF`).
+
+    When: the server holds some labelled data, and many clients never train.
+
+    Args:
+        inner: What the server does in the clients' rounds.
+        client_probability: q of the paper, in [0, 1]. The paper leaves it open, as its bound on q needs constants that
+            nobody knows (`fedreach.federation.convergence.largest_share`): try 0.5, 0.8 and 0.9.
+        rate: Step size of the server, positive; the paper ties it to the clients' by rate = K * client rate / 2 for
+            K local steps, which Theorem 4 needs and practice does not.
+        batch_size: Examples of one server step, at least 1; all of the server's where it holds fewer.
+
+    Raises:
+        ConfigError: If a value is outside its range, or `inner` trains on the server's data itself.
+
+    Reference: "Understanding of Server-Assisted Federated Learning with Incomplete Client Participation" (arXiv
+    2405.02745), Algorithm 1. Its clients start at x_r (``x_t`` is a misprint) and run K steps, not K + 1; its mean over
+    clients is ``weighting = "equal"``.
+
+    Example:
+        >>> rng = np.random.Generator(np.random.Philox(0))
+        >>> sum(Safari(client_probability=0.8).trains(rng) for _ in range(1000)) / 1000
+        0.2...
+    """
+
+    inner: ServerStep = PLAIN
+    client_probability: float = 0.8
+    rate: float = 0.1
+    batch_size: int = 64
+
+    def __post_init__(self) -> None:
+        check_inner(self, self.inner)
+        require(self, client_probability="[0, 1]", rate="(0, inf)", batch_size="[1, inf)")
+
+    def trains(self, rng: np.random.Generator) -> bool:
+        return not rng.random() < self.client_probability
+
+    def learn(self, params: Float32s, state: State, own: OwnData) -> tuple[Float32s, State]:
+        (batch,) = batches(own.rng, np.arange(own.examples), self.batch_size, steps=1)
+        return own.step(params, batch, self.rate), state
+
+    def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:
+        return self.inner.apply(params, state, mean_update)
+
+
+# -------------------- What the server does with the weighted mean of the updates, and in which rounds it trains itself
+
+SERVERS: Mapping[str, Any] = {
+    "average": Average,
+    "fedavgm": FedAvgM,
+    "adam": FedAdam,
+    "yogi": FedYogi,
+    "torch_optim": TorchOptimizer,
+    "safari": Safari,
+    "server_only": ServerOnly,
+    "fine_tune": FineTune,
+    "feddf": FedDF,
+}

@@ -1,0 +1,210 @@
+"""Local solvers: the rule by which a client trains."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, get_args
+
+import numpy as np
+
+from fedreach._util.arrays import Float32s, Floats
+from fedreach._util.errors import require
+from fedreach._util.row_store import Dtype
+from fedreach.federation.base import LocalSolver as LocalSolver
+from fedreach.federation.base import MemorySolver as MemorySolver
+from fedreach.federation.local_sgd import LocalSGD as LocalSGD
+from fedreach.federation.local_sgd import Schedule as Schedule
+from fedreach.federation.types import Reports, State
+
+# -------------------- FedAvg: plain local SGD
+
+
+@dataclass(frozen=True)
+class FedAvg:
+    """Follow the client's own gradient.
+
+    When: always, as the baseline; no memory at clients and the fewest bytes.
+
+    Reference: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
+    AISTATS 2017, Algorithm 1.
+
+    Example:
+        >>> FedAvg().correct(2.0, params=1.0, broadcast=0.0)
+        2.0
+    """
+
+    affine: ClassVar[bool] = True
+
+    def correct(self, gradient: Any, params: Any, broadcast: Any) -> Any:
+        return gradient
+
+
+# -------------------- FedProx: stay near the broadcast model
+
+
+@dataclass(frozen=True)
+class FedProx:
+    """Pull each local step towards the broadcast parameters.
+
+    The local objective is F_i(w) + mu / 2 ||w - w0||^2, so the gradient becomes g + mu (w - w0).
+
+    When: clients drift far in many local steps, and memory at clients is not to be had.
+
+    Args:
+        mu: Strength of the pull, not negative. With mu = 0 this is FedAvg, bit for bit.
+
+    Reference: Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020, eq. 2.
+
+    Example:
+        >>> FedProx(mu=0.5).correct(2.0, params=1.0, broadcast=0.0)
+        2.5
+    """
+
+    mu: float = 0.01
+    affine: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require(self, mu="[0, inf)")
+
+    def correct(self, gradient: Any, params: Any, broadcast: Any) -> Any:
+        if self.mu == 0:
+            return gradient
+        return gradient + self.mu * (params - broadcast)
+
+
+# -------------------- FedDyn: regularise each client so that all agree where the sum of the objectives is least
+
+
+@dataclass(frozen=True)
+class FedDyn:
+    """Let each client remember how far it was moved in all, h_i, and pull it by that.
+
+    Local gradient: g + a_i (w - w0 + h_i) with a_i = alpha / (N p_i), where N p_i is the client's number of examples
+    relative to the mean. Each client that was heard keeps h_i + update_i; with h the mean of the h_i over all
+    participants, the new model is mean_i(w_i) + h. At the fixed point h_i = -grad F_i(x) / a_i, so that
+    sum_i p_i grad F_i(x) = 0. The weighting averages the models only. A round costs a client what FedAvg costs.
+
+    What is evaluated and handed out is the mean of the local models, x - h, as in the authors' code: x itself is
+    ahead of it and settles only as h does. With one client this is not SGD: the server adds h.
+
+    The h_i are running sums and always float32: as float16 they would lose updates below 2^-11 of themselves, of which
+    the server's h hears nothing, so that h would no longer be their mean.
+
+    `clip_norm` shortens the whole of g + a_i (w - w0 + h_i). The authors' code shortens g + a_i (h_i - w0) and then
+    adds a_i w, as weight decay: where it clips by a factor s, clients are pulled towards s w0.
+
+    When: clients drift and come back often, and twice the bytes are too many.
+
+    Args:
+        alpha: Strength of the pull, positive.
+
+    Reference: Acar et al., "Federated Learning Based on Dynamic Regularization", ICLR 2021, Algorithm 1, in the form
+    of the authors' code, h_i here being the paper's -grad L_i / a_i.
+
+    Example:
+        >>> FedDyn().correct(2.0, params=1.0, broadcast=0.0, pull=0.5, memory=3.0)
+        4.0
+    """
+
+    alpha: float = 0.01
+    affine: ClassVar[bool] = True
+    sends_note: ClassVar[bool] = False  # the change of h_i is the update
+    sends_state: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        require(self, alpha="(0, inf): Without a pull it is FedAvg.")
+
+    def correct(self, gradient: Any, params: Any, broadcast: Any, pull: Any, memory: Any) -> Any:
+        return gradient + pull * (params - broadcast + memory)
+
+    def prepare(self, memory: Float32s, state: State, share: Floats) -> Mapping[str, Float32s]:
+        """Return the (k, 1) strengths a_i and the (k, p) memories h_i."""
+        return {"pull": (self.alpha / share[:, None]).astype(np.float32), "memory": memory}
+
+    def remember(self, memory: Float32s, state: State, update: Float32s, steps: Floats, rate: float) -> Float32s:
+        return memory + update
+
+    def conclude(self, state: State, reports: Reports, mean_update: Floats, n: int) -> tuple[Floats, State]:
+        """Return the mean update + h, and the new h."""
+        h = state.get("h", 0.0) + reports.trained.sum(axis=0, dtype=np.float64) / n
+        return mean_update + h, {"h": h}
+
+    def served(self, params: Float32s, state: State) -> Float32s:
+        """Return x - h; buffers stay as they are."""
+        if not state:
+            return params
+        served, h = params.copy(), state["h"]
+        served[: len(h)] = params[: len(h)] - h
+        return served
+
+
+# -------------------- SCAFFOLD: correct each client's drift by control variates
+
+
+@dataclass(frozen=True)
+class Scaffold:
+    """Let each client subtract its own mean gradient c_i and add everybody's, c, so that all drift the same way.
+
+    Local step: w <- w - rate (g + c - c_i). After K steps from x to y, each client that was heard keeps
+    c_i' = c_i - c + (x - y) / (K rate) (option II of the paper), K being the steps that this client ran, and
+    c <- c + 1/n sum_i (c_i' - c_i) over the replies, n counting all participants. All start at 0. The weighting
+    averages the models only; `Average(rate=...)` is the paper's global step size. A round costs twice FedAvg's bytes.
+
+    With momentum, K counts what the gradients moved in plain steps, see `LocalSGD.moved_steps`. A client whose reply
+    is lost forgets that round, so that c remains the mean of the c_i.
+
+    When: clients drift and come back often enough for their memory to be fresh; it costs twice the bytes.
+
+    Args:
+        memory_dtype: ``"float16"`` keeps the c_i in half the bytes, each number off by at most 2^-11 of itself or 2^-39
+            of the largest, see `fedreach._util.arrays`. c is told of what is kept and so stays the mean of the
+            c_i; a client corrects its drift but for 2^-11 of its c_i.
+
+    Raises:
+        ConfigError: If it is neither ``"float32"`` nor ``"float16"``.
+
+    Reference: Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", ICML 2020,
+    Algorithm 1.
+
+    Example:
+        >>> Scaffold().correct(2.0, params=1.0, broadcast=0.0, drift=-0.5)
+        1.5
+    """
+
+    memory_dtype: Dtype = "float32"
+    affine: ClassVar[bool] = True
+    sends_note: ClassVar[bool] = True
+    sends_state: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require(self, memory_dtype=get_args(Dtype))
+
+    def correct(self, gradient: Any, params: Any, broadcast: Any, drift: Any) -> Any:
+        return gradient + drift
+
+    def prepare(self, memory: Float32s, state: State, share: Floats) -> Mapping[str, Float32s]:
+        """Return the (k, p) drift c - c_i."""
+        drift = np.empty_like(memory)  # in float64, then rounded, without a float64 array as large as all memories
+        np.subtract(state.get("c", 0.0), memory, out=drift, dtype=np.float64, casting="same_kind")
+        return {"drift": drift}
+
+    def remember(self, memory: Float32s, state: State, update: Float32s, steps: Floats, rate: float) -> Float32s:
+        followed = update / (-rate * steps[:, None])  # the mean of what the local steps followed
+        return (memory - state.get("c", 0.0) + followed).astype(np.float32)
+
+    def conclude(self, state: State, reports: Reports, mean_update: Floats, n: int) -> tuple[Floats, State]:
+        """Return the mean update as it is, and the new c."""
+        assert reports.note is not None  # because of `sends_note`
+        return mean_update, {"c": state.get("c", 0.0) + reports.note.sum(axis=0, dtype=np.float64) / n}
+
+    def served(self, params: Float32s, state: State) -> Float32s:
+        return params
+
+
+# -------------------- How clients train: local SGD, with one correction of the gradient per solver
+
+SOLVERS: Mapping[str, Any] = {
+    "fedavg": FedAvg,
+    "fedprox": FedProx,
+    "scaffold": Scaffold,
+    "feddyn": FedDyn,
+}

@@ -1,0 +1,239 @@
+"""The values of a round: what the server sees, asks for, chooses and hears."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+import numpy as np
+
+from fedreach._util.arrays import AnyArray, Bools, Float32s, Floats, Ints
+
+if TYPE_CHECKING:
+    from fedreach.wireless.problem import Allocation
+    from fedreach.wireless.radio import RadioState
+
+
+State = Mapping[str, AnyArray]
+"""What a part remembers between rounds: named arrays, never written to in place."""
+NO_STATE: State = MappingProxyType({})
+
+
+@dataclass(frozen=True, eq=False)
+class ClientView:
+    """All that the server may look at before it chooses; arrays over the n participants, ids increasing."""
+
+    ids: Ints  # (n,)
+    available: Bools  # (n,) can be reached in this round
+    num_examples: Ints  # (n,)
+    loss: Floats  # (n,) last loss heard from each client, nan where never heard
+    probed: Bools  # (n,) was asked by this round's probe
+    label_counts: Floats | None = None  # (n, c) where a part asked for it; whole numbers unless they are noised
+    label_entropy: Floats | None = None  # (n,) in nats, likewise
+    sent_update: Bools | None = None  # (n,) answered this round's probe for updates, if that was one
+    round: int = 1  # the round that is being planned
+    rounds: int | None = None  # length of the run, for policies that say `reads_length = True`; None: nobody said
+    probe: Probe | None = None  # that of this round, if there was one
+    radio: RadioState | None = None  # channels and devices, where the federation has a radio
+    constant_bytes: int = 0  # of what a client is sent once, with its first model: what is neither trained nor averaged
+
+    @classmethod
+    def of(
+        cls, ids: Ints, num_examples: Ints, *, available: Bools | None = None, loss: Floats | None = None
+    ) -> ClientView:
+        """Return a view in which, unless said otherwise, everybody is available and nothing was heard yet.
+
+        Example:
+            >>> ClientView.of(np.arange(3), np.array([10, 20, 30])).available
+            array([ True,  True,  True])
+        """
+        n = len(ids)
+        return cls(
+            ids=ids,
+            available=np.ones(n, np.bool_) if available is None else available,
+            num_examples=num_examples,
+            loss=np.full(n, np.nan) if loss is None else loss,
+            probed=np.zeros(n, np.bool_),
+        )
+
+    @property
+    def available_ids(self) -> Ints:
+        """Ids of the clients that can be reached; mostly those of all, which are then not copied."""
+        return self.ids if self.available.all() else self.ids[self.available]
+
+    def rows(self, ids: Ints) -> Ints:
+        """Return where these ids stand in the arrays of this view."""
+        return self.ids.searchsorted(ids).astype(np.int64, copy=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """Clients that are sent the model before anybody is chosen, and what they are asked for.
+
+    - ``loss``: their mean training loss. It stands in ``view.loss`` when the policy selects.
+    - ``batch_loss``: the same over `batch_size` of their examples, drawn for the round.
+    - ``update``: they train as if they were chosen and send their update, which counts for nothing but the
+      policy's `observe`, and their metrics. One of them that is then chosen has done its work already.
+    """
+
+    ids: Ints  # (p,)
+    asks: Literal["loss", "batch_loss", "update"] = "loss"
+    batch_size: int = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """The cohort of a round.
+
+    A policy that draws with replacement says in `draws` how often each client came up. Such a client trains once and
+    sends one report; `draws` is among its metrics, and counts under the weighting `by_draws`.
+    """
+
+    ids: Ints  # (k,)
+    remark: str = ""  # what the row of the round should say, such as a filter that could not be kept
+    allocation: Allocation | None = None  # of bandwidth and CPU frequency, of a policy that decides these too
+    draws: Ints | None = None  # (k,) how often each was drawn, 1 at least; None: once
+
+    @classmethod
+    def drawn(cls, ids: Ints, remark: str = "") -> Selection:
+        """Return the selection of clients that may be listed several times.
+
+        Example:
+            >>> selection = Selection.drawn(np.array([7, 3, 7]))
+            >>> selection.ids, selection.draws
+            (array([3, 7]), array([1, 2]))
+        """
+        once, draws = np.unique(ids, return_counts=True)
+        return cls(once, remark, draws=draws)
+
+    @property
+    def places(self) -> int:
+        """How many places of the cohort are taken: a client that was drawn twice takes two."""
+        return len(self.ids) if self.draws is None else int(self.draws.sum())
+
+
+@dataclass(frozen=True, eq=False)
+class RoundCost:
+    """Simulated seconds and joules of a round, of all who were asked, whether their replies arrived or not."""
+
+    seconds: float  # the probe's, then until the last of the cohort is ready
+    joules: float  # of all clients, to compute and to send
+    probe_seconds: float  # part of the two above
+    probe_joules: float
+    allocation: Allocation | None  # of those in the cohort that had work left after the probe; None: nobody
+
+
+@dataclass(frozen=True, eq=False)
+class Reports:
+    """The r replies of a round, ids increasing, so that the result never depends on who answered first."""
+
+    ids: Ints  # (r,)
+    update: Float32s  # (r, d) local - broadcast, always this sign
+    # name -> (r,): num_examples, loss, label_entropy where asked for, measurements, draws where a `Selection` has them;
+    # where reports are weighed, also steps: `LocalSGD.moved_steps` of those that each client ran
+    metrics: Mapping[str, Floats]
+    label_counts: Floats | None = None  # (r, c) where asked for
+    lost: Mapping[int, str] = field(default_factory=dict)  # client id -> why its reply does not count
+    trainable: int | None = None  # p: the first p of the d numbers are trained, the rest are buffers; None: all d
+    output_bias: int | None = None  # the last so many of the p are the bias of the output layer; None: it has none
+    steps: Ints | None = None  # (r,) local steps that each client ran; solvers with a memory need them
+    note: Float32s | None = None  # (r, p) the second message, where the solver sends one: the change of its memory
+    round: int = 1
+    probe: bool = False  # whether these are answers to a probe
+    secure_mean: Floats | None = None  # (d,) weighted mean from a secure sum; then `update` is (r, 0): nobody saw it
+
+    @property
+    def trained(self) -> Float32s:
+        """The (r, p) trained part of the updates, without buffers."""
+        return self.update[:, : self.trainable]
+
+    def only(self, chosen: Bools) -> Reports:
+        """Return the reports of the clients whose (r,) flags are set; these very reports where all are."""
+        return self if chosen.all() else self.at(chosen)
+
+    def at(self, chosen: Bools | Ints) -> Reports:
+        """Return the reports of some of the clients, by flags or positions."""
+        rows = ("ids", "update", "label_counts", "steps", "note")
+        given = {name: values for name in rows if (values := getattr(self, name)) is not None}
+        metrics = {name: values[chosen] for name, values in self.metrics.items()}
+        return replace(self, metrics=metrics, **{name: values[chosen] for name, values in given.items()})
+
+
+@dataclass(frozen=True, eq=False)
+class LocalOutputs:
+    """What a client's local model says about the client's own training data, in evaluation mode.
+
+    Local means after local training, before aggregation.
+    """
+
+    logits: Float32s  # (m, c)
+    labels: AnyArray  # as the client sees them: (m,) classes, or (m, t) numbers
+    before: Float32s | None = None  # (m, c) of the broadcast model, where a measurement asks for it
+
+
+@dataclass(frozen=True, eq=False)
+class Outputs:
+    """What a model says of m inputs in evaluation mode: all that is seen of a client that is served, no label."""
+
+    logits: Floats  # (m, c)
+    features: Floats | None = None  # (m, h) of the layer before the last; these and what follows where asked for
+    inputs: Float32s | None = None  # (m, ...) as the model gets them
+    again: Callable[[Float32s], Outputs] | None = None  # the same model on changed inputs, (m, ...)
+    statistics: RunningStatistics | None = None  # of BatchNorm layers after convolutions, where there are any
+
+    def at(self, places: Ints) -> Outputs:
+        """Return what the model says of the inputs at these places."""
+        features = None if self.features is None else self.features[places]
+        inputs = None if self.inputs is None else self.inputs[places]
+        return replace(self, logits=self.logits[places], features=features, inputs=inputs)
+
+    def rows(self, part: slice) -> Outputs:
+        """Return what the model says of some of the inputs."""
+        features = None if self.features is None else self.features[part]
+        inputs = None if self.inputs is None else self.inputs[part]
+        return replace(self, logits=self.logits[part], features=features, inputs=inputs)
+
+
+class RunningStatistics(Protocol):
+    """Means and variances by which BatchNorm layers after convolutions normalise: s numbers, all layers together."""
+
+    def refreshed(self, inputs: Float32s, strength: float) -> Float32s:
+        """Return the (s,) statistics after m inputs, (m, ...); the model stays as it is.
+
+        With w = m/(m + strength), each mean and variance becomes w times that of what comes to the layer, over all m
+        inputs, plus (1 - w) times what it was. What comes to a layer comes through refreshed layers.
+        """
+        ...
+
+    def outputs(self, statistics: Float32s, inputs: Float32s) -> Outputs:
+        """Return what the model says of inputs when its layers go by these (s,) statistics."""
+        ...
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """What a round did, as its row tells it."""
+
+    cohort: tuple[int, ...]
+    weights: tuple[float, ...]  # of the clients in `cohort` that replied, summing to 1; clusters renormalise theirs
+    lost: Mapping[int, str]
+    train_loss: float | None  # weighted mean of the clients' losses during training
+    bytes_down: int
+    bytes_up: int
+    probe_bytes: int  # part of the two above
+    metrics: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # what the replies measured
+    remark: str = ""  # of the selection policy
+    by_server: bool = False  # whether the server trained on its own data and no client was asked
+    cost: RoundCost | None = None  # seconds and joules, where the federation has a radio
+
+
+class LocalUpdates(NamedTuple):
+    """What local training returns, rows in the order of the ids that were asked for."""
+
+    update: Float32s  # (k, d) local - broadcast
+    loss: Floats  # (k,) mean training loss over all examples of all local steps
+    steps: Ints  # (k,) local steps that each client ran
+    trainable: int | None = None  # p: the first p of the d numbers are trained, the rest are buffers; None: all d
+    finite: Bools | None = None  # (k,) whether all numbers of an update are finite; None: nobody looked

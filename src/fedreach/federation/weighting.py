@@ -1,0 +1,598 @@
+"""Aggregation weights: how much each client result counts."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, cast
+
+import numpy as np
+
+from fedreach._util.arrays import AnyArray, Floats, Ints
+from fedreach._util.errors import ConfigError, PartError, require
+from fedreach.federation.base import ClientsOwn, Weighting
+from fedreach.federation.checks import checked_weights
+from fedreach.federation.measurements import Disagreement
+from fedreach.federation.traits import kinds_of, name_of
+from fedreach.federation.types import Reports, State
+
+# -------------------- Weights that a client could work out itself, and a plain function as a weighting
+
+
+class OwnWeight(ABC):
+    """A weighting w_i = a_i / sum_j a_j, in which a_i depends on client i alone; inherit from it and write `raw`.
+
+    Clients can then scale their updates themselves, and the server needs the sums of a_i update_i and a_i only (see
+    `fedreach.federation.secure_aggregation`).
+    """
+
+    @abstractmethod
+    def raw(self, metrics: Mapping[str, Floats]) -> Floats:
+        """Return the (r,) numbers a_i, not negative, each from the client's own entry of the metrics."""
+
+    def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
+        return normalised(self, self.raw(reports.metrics)), state
+
+
+def normalised(weighting: object, raw: Floats) -> Floats:
+    """Return the numbers divided by their sum, or say which weighting gave numbers that are no weights."""
+    if not ((raw >= 0).all() and 0 < (total := raw.sum()) < np.inf):
+        raise PartError(f"{name_of(weighting)} must return numbers that are not negative, not all 0; got {raw}.")
+    return np.asarray(raw / total)
+
+
+@dataclass(frozen=True)
+class FunctionWeighting:
+    """Use ``function(reports) -> (r,) numbers``; they are divided by their sum.
+
+    Facts that the function needs (see `FACTS`) are named in its attribute ``needs``, what clients shall measure for it
+    stands in ``measures``.
+
+    Example:
+        >>> reports = Reports(np.arange(2), np.zeros((2, 1), np.float32), {"num_examples": np.array([1.0, 3.0])})
+        >>> FunctionWeighting(lambda reports: reports.metrics["num_examples"] ** 2).weights({}, reports)[0]
+        array([0.1, 0.9])
+    """
+
+    function: Callable[[Reports], Floats]
+
+    @property
+    def name(self) -> str:
+        """The function's name, for messages."""
+        return name_of(self.function)
+
+    def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
+        return normalised(self, np.asarray(self.function(reports), dtype=np.float64)), state
+
+
+# -------------------- Weigh all reports equally
+
+
+@dataclass(frozen=True)
+class Equal(OwnWeight):
+    """Give each client the same say: w_i = 1 / r.
+
+    When: every client shall have the same say, however little it holds.
+    """
+
+    def raw(self, metrics: Mapping[str, Floats]) -> Floats:
+        return np.ones(len(metrics["num_examples"]))
+
+
+# -------------------- Weigh reports by their number of training examples
+
+
+@dataclass(frozen=True)
+class ByExamples(OwnWeight):
+    """Give each example the same say: w_i = m_i / sum_j m_j, where m_i is client i's number of examples.
+
+    When: every example shall have the same say; the default, and what most theory is about.
+
+    Reference: McMahan et al., AISTATS 2017, Algorithm 1.
+    """
+
+    def raw(self, metrics: Mapping[str, Floats]) -> Floats:
+        return metrics["num_examples"]
+
+
+# -------------------- Weigh reports by how often their clients were drawn
+
+
+@dataclass(frozen=True)
+class ByDraws(OwnWeight):
+    """Give each draw the same say: w_i = t_i / sum_j t_j, t_i how often client i was drawn.
+
+    That is the plain mean over draws, in which a client that was drawn twice counts twice. Replies that are lost take
+    their draws along: the mean is over those that came. Under a selection that draws each once it is `equal`.
+
+    *When to use it:* with selections that draw with replacement and whose probabilities already count examples:
+    `multinomial`, `urns_by_size`, `urns_by_similarity`. With other weightings large clients would count twice.
+
+    When: selection draws clients with replacement: `multinomial` and the urns.
+
+    Reference: Fraboni, Vidal, Kameni and Lorenzi, "Clustered Sampling", ICML 2021, section 2.
+
+    Example:
+        >>> ByDraws().raw({"num_examples": np.array([10.0, 90.0]), "draws": np.array([1.0, 3.0])})
+        array([1., 3.])
+    """
+
+    def raw(self, metrics: Mapping[str, Floats]) -> Floats:
+        return metrics["draws"] if "draws" in metrics else np.ones(len(metrics["num_examples"]))
+
+
+# -------------------- Weightings made of weightings: what they ask of clients, what they keep, and how they are asked
+
+
+def checked_parts(owner: str, parts: Any) -> tuple[Weighting, ...]:
+    """Return the parts as a tuple, or say which of them is no weighting.
+
+    Raises:
+        ConfigError: If there is none, or one has no method `weights`.
+    """
+    listed = isinstance(parts, Iterable) and not isinstance(parts, str)
+    found: tuple[Any, ...] = tuple(parts) if listed else (parts,)
+    if not found:
+        raise ConfigError(f"{owner} must have at least one weighting in it; got none.")
+    for part in found:
+        if "weighting" not in kinds_of(part) or isinstance(part, type):
+            raise ConfigError(
+                f"{owner} must be made of weightings, such as ByEntropy(); got {part!r}. Names of weightings stand for "
+                "them in experiment files only."
+            )
+    return found
+
+
+def checked_factors(owner: str, factors: Sequence[float] | None, parts: Sequence[Weighting]) -> tuple[float, ...]:
+    """Return one number for each part, 1 for all where they are left out.
+
+    Raises:
+        ConfigError: If there are not as many as parts, or one is negative or not finite, or all are 0.
+    """
+    found = (1.0,) * len(parts) if factors is None else tuple(factors)
+    if len(found) != len(parts):
+        raise ConfigError(f"{owner} must have one number for each of the {len(parts)} parts; got {list(found)}.")
+    if not (np.isfinite(found).all() and min(found) >= 0 and max(found) > 0):
+        raise ConfigError(f"{owner} must be finite, not negative and not all 0; got {list(found)}.")
+    return found
+
+
+def weights_of(parts: Mapping[str, Weighting], state: State, reports: Reports) -> tuple[list[Floats], State]:
+    """Return each part's (r,) weights, and the new state of all.
+
+    Parts go by the name under which their state is kept, in arrays called ``"NAME.KEY"``.
+    """
+    found: list[Floats] = []
+    kept: dict[str, AnyArray] = {}
+    for name, part in parts.items():
+        prefix = f"{name}."
+        own = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+        weights, new = checked_weights(part, part.weights(own, reports), len(reports.ids))
+        found.append(weights)
+        kept |= {prefix + key: value for key, value in new.items()}
+    return found, kept
+
+
+# -------------------- A limit to what one client may count
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Let no client count more than a largest weight; what is cut off goes to the others in proportion.
+
+    v_i = min(cap, factor * w_i), with the factor for which they sum to 1, as in
+    ``{ name = "clip", inner = "entropy", most = 0.3 }``. Weights below the cap keep their ratios. Where all that have a
+    weight reach the cap, those of weight 0 share the rest equally.
+
+    The cap is the lower of `most` and `times_equal` / r, but never below 1 / r: r weights below that would not sum to
+    1. So all weigh the same in a round with fewer than 1 / `most` replies; that is no error, since nobody knows
+    beforehand how many will reply.
+
+    A weight depends on all clients' numbers, so there is no `raw`, and no secure sum.
+
+    When: any weighting might let one client dominate.
+
+    Args:
+        inner: The weighting whose weights are cut.
+        most: Largest weight, above 0 and at most 1; None sets no limit.
+        times_equal: Largest weight as a multiple of the equal weight 1 / r, at least 1; None sets no limit.
+
+    Raises:
+        ConfigError: If `inner` is no weighting, there is no limit, or one is outside its range.
+
+    Example:
+        >>> from fedreach.federation.weighting import ByExamples
+        >>> metrics = {"num_examples": np.array([60.0, 30.0, 10.0])}
+        >>> reports = Reports(np.arange(3), np.zeros((3, 1), np.float32), metrics)
+        >>> Clip(ByExamples(), most=0.4).weights({}, reports)[0]
+        array([0.4, 0.4, 0.2])
+    """
+
+    inner: Weighting
+    most: float | None = None
+    times_equal: float | None = None
+
+    def __post_init__(self) -> None:
+        checked_parts("Clip.inner", (self.inner,))
+        if self.most is None and self.times_equal is None:
+            raise ConfigError("Clip must have a limit: `most`, such as 0.3, or `times_equal`, such as 2.")
+        require(self, most="(0, 1]", times_equal="[1, inf]")
+
+    def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
+        (weights,), new = weights_of({"inner": self.inner}, state, reports)
+        r = len(weights)
+        limits = [1.0 if self.most is None else self.most, 1.0 if self.times_equal is None else self.times_equal / r]
+        return capped(weights, max(min(limits), 1 / r)), new
+
+
+def capped(weights: Floats, cap: float) -> Floats:
+    """Return the weights v_i = min(cap, factor * w_i) that sum to 1, of r weights on the simplex; cap >= 1 / r.
+
+    Example:
+        >>> capped(np.array([0.8, 0.15, 0.05, 0.0]), 0.5), capped(np.array([1.0, 0.0, 0.0]), 0.5)
+        (array([0.5 , 0.375, 0.125, 0. ]), array([0.5 , 0.25, 0.25]))
+    """
+    result, full = weights, np.zeros(len(weights), np.bool_)
+    while (result > cap).any():  # each time round, somebody new reaches the cap
+        full |= result > cap
+        rest = np.where(full, 0, weights)
+        rest = rest / rest.max() if rest.any() else (~full).astype(np.float64)
+        left = max(1 - cap * full.sum(), 0)  # rounding
+        result = np.where(full, cap, rest * (left / max(rest.sum(), 1)))
+    return result
+
+
+# -------------------- Several weightings, averaged
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Average weightings: w_i = sum_j s_j w_ij, where w_ij is the weight that part j gives client i.
+
+    A part's say is its share s_j whatever it thinks; under `Product`, a part that weighs all equally has none. With
+    a share of equal weights, nobody is left out: ``{ name = "mix", parts = ["entropy", "equal"], shares = [9, 1] }``.
+
+    A weight depends on all clients' numbers, so there is no `raw`, and no secure sum.
+
+    When: several reasons shall be weighed against each other, none of them a veto.
+
+    Args:
+        parts: Weightings, at least one.
+        shares: One for each part, finite, not negative, not all 0; they are divided by their sum. Equal where left out.
+
+    Raises:
+        ConfigError: If a part is no weighting or a share is outside its range.
+
+    Example:
+        >>> from fedreach.federation.weighting import ByExamples, Equal
+        >>> reports = Reports(np.arange(2), np.zeros((2, 1), np.float32), {"num_examples": np.array([10.0, 90.0])})
+        >>> Mix((ByExamples(), Equal()), shares=(3, 1)).weights({}, reports)[0]
+        array([0.2, 0.8])
+    """
+
+    parts: tuple[Weighting, ...]
+    shares: Sequence[float] | None = None
+
+    def __post_init__(self) -> None:
+        parts = checked_parts("Mix.parts", self.parts)
+        object.__setattr__(self, "parts", parts)
+        object.__setattr__(self, "shares", checked_factors("Mix.shares", self.shares, parts))
+
+    def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
+        assert self.shares is not None  # filled in above
+        found, new = weights_of({str(j): part for j, part in enumerate(self.parts)}, state, reports)
+        mixed: Floats = np.average(found, axis=0, weights=self.shares)
+        return mixed, new
+
+
+# -------------------- Several reasons for a large weight, multiplied
+
+
+@dataclass(frozen=True)
+class Product:
+    """Multiply weightings, so that a large weight takes every reason for one.
+
+    w_i is proportional to prod_j (w_ij)^e_j, where w_ij is the weight that part j gives client i. By entropy and number
+    of examples: ``{ name = "product", parts = ["entropy", "by_examples"] }``.
+
+    When: several reasons for a weight shall all count.
+
+    Args:
+        parts: Weightings, at least one.
+        exponents: e_j, finite and not negative: 1 for each where left out; 0 leaves a part out, 0.5 takes its root.
+
+    Raises:
+        ConfigError: If a part is no weighting or an exponent is outside its range.
+        PartError: If every client has weight 0 in some part.
+
+    Example:
+        >>> from fedreach.federation.weighting import ByExamples, Equal
+        >>> reports = Reports(np.arange(2), np.zeros((2, 1), np.float32), {"num_examples": np.array([10.0, 90.0])})
+        >>> Product((ByExamples(), Equal()), exponents=(0.5, 1)).weights({}, reports)[0]
+        array([0.25, 0.75])
+    """
+
+    parts: tuple[Weighting, ...]
+    exponents: Sequence[float] | None = None
+
+    def __post_init__(self) -> None:
+        parts = checked_parts("Product.parts", self.parts)
+        object.__setattr__(self, "parts", parts)
+        object.__setattr__(self, "exponents", checked_factors("Product.exponents", self.exponents, parts))
+
+    @property
+    def raw(self) -> Callable[[Mapping[str, Floats]], Floats]:
+        """The function prod_j (a_ij)^e_j of the metrics; there is none (AttributeError) unless every part has one."""
+        functions = [cast(ClientsOwn, part).raw for part in self.parts]
+        return lambda metrics: self._multiplied([function(metrics) for function in functions])
+
+    def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
+        found, new = weights_of({str(j): part for j, part in enumerate(self.parts)}, state, reports)
+        raw = self._multiplied([weights / weights.max() for weights in found])  # so that many small ones stay above 0
+        if not raw.any():
+            raise PartError(f"Product: every client has weight 0 in one of {', '.join(map(name_of, self.parts))}.")
+        return raw / raw.sum(), new
+
+    def _multiplied(self, columns: Sequence[Floats]) -> Floats:
+        assert self.exponents is not None  # filled in above
+        return np.asarray(np.prod([column**e for column, e in zip(columns, self.exponents, strict=True)], axis=0))
+
+
+# -------------------- Weigh reports by how little the bounds on the client's loss disagree
+
+
+@dataclass(frozen=True)
+class ByDisagreement(OwnWeight):
+    """Give less say to clients whose loss could change much if their data shifted a little.
+
+    w_i is proportional to 1 / eta_i, where eta_i > 0 is the disagreement of bounds that client i measures on its own
+    training data after local training: see `Disagreement`.
+
+    With the options as they are, a client that its model fits perfectly counts 3.3 and one that it does not fit 0.3.
+    The fit is to the client's own examples: labels all of one class, or noise learnt by heart, count most, too.
+
+    When: some clients' data may be noisy or narrow, and each may measure itself at the cost of extra passes.
+
+    Args:
+        loss: As of `Disagreement`, like `radius`, `step` and `confidence`.
+
+    Raises:
+        ConfigError: If an option is outside its range.
+
+    Reference: "Aggregation Weighting of Federated Learning via Generalization Bound Estimation" (arXiv 2311.05936),
+    eq. 20.
+
+    Example:
+        >>> import numpy as np
+        >>> ByDisagreement().raw({"disagreement": np.array([0.5, 2.0])})
+        array([2. , 0.5])
+    """
+
+    loss: Literal["jsd", "zero_one"] = "jsd"
+    radius: float = 0.2
+    step: float = 0.02
+    confidence: float | None = None
+
+    def __post_init__(self) -> None:
+        _ = self.measures  # checks the options
+
+    @property
+    def measures(self) -> tuple[Disagreement]:
+        return (Disagreement(self.loss, self.radius, self.step, self.confidence),)
+
+    def raw(self, metrics: Mapping[str, Floats]) -> Floats:
+        return 1 / metrics["disagreement"]
+
+
+# -------------------- Weigh reports by the entropy of the client's labels
+
+
+@dataclass(frozen=True)
+class ByEntropy(OwnWeight):
+    """Give more say to clients whose labels are varied.
+
+    w_i is proportional to exp(H_i / T), where H_i = -sum_c p_ic ln p_ic is the entropy of client i's labels in nats.
+    With T = 1 two weights never differ by more than a factor c, the number of classes: one class counts 1, a uniform
+    mix c. In general the factor is at most c^(1/T).
+
+    When: label counts may be known and clients hold few classes each: those with varied labels generalise better.
+
+    Args:
+        temperature: T in nats, at least 0.02, so that exp(H / T) is a number for up to a million classes. The paper
+            has 1; large T weighs all equally, small T the clients of largest entropy only.
+
+    Raises:
+        ConfigError: If `temperature` is outside its range.
+
+    Reference: "Advocating for the Silent" (arXiv 2310.07171), eq. 9 and 20, whose softmax needs the natural
+    logarithm and is taken over the clients that reported. The temperature is ours; T -> 0 is what its eq. 8 asks for.
+
+    Example:
+        >>> entropy = np.array([0.0, 0.6931471806, 1.2798542258, 1.3862943611])
+        >>> softmax(entropy).round(4), softmax(entropy / 0.5).round(4)
+        (array([0.0944, 0.1887, 0.3394, 0.3775]), array([0.0295, 0.1179, 0.3811, 0.4715]))
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("label_entropy",)
+
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(self, temperature="[0.02, inf)")
+
+    def raw(self, metrics: Mapping[str, Floats]) -> Floats:
+        """Return exp(H_i / T), from 1 to c^(1/T)."""
+        return np.exp(metrics["label_entropy"] / self.temperature)
+
+    def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
+        """Return the (r,) weights, the same as from `raw`, by a way that nothing can overflow on."""
+        return softmax(reports.metrics["label_entropy"] / self.temperature), state
+
+
+def softmax(logits: Floats) -> Floats:
+    """Return exp(x_i) / sum_j exp(x_j); shifting by the largest keeps exp() from overflowing."""
+    raw = np.exp(logits - logits.max())
+    return np.asarray(raw / raw.sum())
+
+
+# -------------------- Weigh reports by how rarely their clients take part
+
+
+@dataclass(frozen=True)
+class FedAU:
+    """Give more say to clients that take part rarely, as estimated from the past alone.
+
+    The rounds of each client are cut into intervals that end where its report counts, or are `cutoff` rounds long. Its
+    number a_i is the mean length of the intervals that ended before this round, 1 where none did: an estimate of 1 /
+    (how often it takes part). Reports weigh w_i = a_i / sum_j a_j, and their mean is multiplied by sum_j a_j / n, n the
+    participants that share the model, so that together the step is
+
+        (1 / n) sum_i a_i u_i,
+
+    on average the plain mean over all n once estimates are right. The first steps are short: with k of n clients, k / n
+    of the mean in round 1. Inside `product`, `mix` and `clip` only the ratios of the a_i count.
+
+    *When to use it:* where clients differ much in how often they can be reached (`population.participation`) and every
+    client should count the same, however rarely it is there. Where all are there equally often, `equal` does the same
+    without the slow start.
+
+    When: how often clients can be reached differs, and nobody knows by how much.
+
+    Args:
+        cutoff: K, the rounds that an interval has at most, at least 1; the authors' code has 50 as well as none. A
+            short one keeps rare clients from large weights; whoever comes less often than every K rounds then counts
+            too little.
+
+    Raises:
+        ConfigError: If `cutoff` is out of its range.
+
+    Reference: Wang and Ji, "A Lightweight Method for Tackling Unknown Participation Statistics in Federated Averaging",
+    ICLR 2024, Algorithms 1 and 2; intervals and numbers are those of the authors' code, github.com/IBM/fedau.
+
+    Example:
+        >>> weighting, metrics = FedAU(), {"num_examples": np.ones(2)}
+        >>> update = np.zeros((2, 1), np.float32)
+        >>> _, state = weighting.weights({}, Reports(np.array([0, 1]), update, metrics, round=3))
+        >>> _, state = weighting.weights(state, Reports(np.array([0, 2]), update, metrics, round=4))
+        >>> weighting.weights(state, Reports(np.array([0, 1]), update, metrics, round=5))[0]  # means 4 / 2 and 3 / 1
+        array([0.4, 0.6])
+    """
+
+    cutoff: int = 50
+
+    def __post_init__(self) -> None:
+        require(self, cutoff="[1, inf)")
+
+    def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
+        """Return the (r,) weights, and of all clients heard so far what their intervals were."""
+        raw, intervals = self._mean_lengths(state, reports)
+        return normalised(self, raw), self._noted(state, reports, intervals)
+
+    def mean_scale(self, state: State, reports: Reports, n: int) -> float:
+        """Return sum_j a_j / n."""
+        return float(self._mean_lengths(state, reports)[0].sum() / n)
+
+    def _mean_lengths(self, state: State, reports: Reports) -> tuple[Floats, Ints]:
+        """Return (r,) mean lengths of the intervals that ended before this round, and how many did."""
+        # Intervals lie end to end, so that their lengths sum to the round in which the last one ended.
+        ids = state.get("ids", reports.ids[:0])
+        intervals, end = np.zeros((2, len(reports.ids)), np.int64)
+        known = np.isin(reports.ids, ids)
+        where = np.searchsorted(ids, reports.ids[known])
+        if len(where):
+            intervals[known], end[known] = state["intervals"][where], state["end"][where]
+        cut = (reports.round - 1 - end) // self.cutoff
+        intervals, end = intervals + cut, end + cut * self.cutoff
+        return np.where(intervals > 0, end / np.maximum(intervals, 1), 1.0), intervals
+
+    def _noted(self, state: State, reports: Reports, intervals: Ints) -> State:
+        """Return the state in which an interval of each client that reported ended in this round."""
+        if "ids" not in state:
+            return {"ids": reports.ids, "intervals": intervals + 1, "end": np.full(len(reports.ids), reports.round)}
+        ids = np.union1d(state["ids"], reports.ids)
+        kept, new = np.searchsorted(ids, state["ids"]), np.searchsorted(ids, reports.ids)
+        count, end = np.zeros((2, len(ids)), np.int64)
+        count[kept], end[kept] = state["intervals"], state["end"]
+        count[new], end[new] = intervals + 1, reports.round
+        return {"ids": ids, "intervals": count, "end": end}
+
+
+# -------------------- FedNova: clients that take more steps count no more for it
+
+EXAMPLES = ByExamples()
+
+
+@dataclass(frozen=True)
+class FedNova:
+    """Average updates per local step, and take as many such steps as clients did on average.
+
+    With update u_i of a client that took tau_i local steps, and weights p_i by `inner`, the server's step is
+
+        (sum_i p_i tau_i) sum_i p_i u_i / tau_i.
+
+    In other words reports weigh w_i proportional to p_i / tau_i, and their mean is multiplied by
+    (sum_i p_i tau_i) (sum_i p_i / tau_i), which is at least 1. FedAvg's step, sum_i p_i u_i, pulls towards clients with
+    many steps and so minimises another objective than sum_i p_i f_i. Where all take equally many steps, they are one.
+
+    With local momentum, tau_i is the sum of what each gradient moved, see `LocalSGD.moved_steps`: the |a_i|_1 of the
+    paper, in the mean's factor as well. A proximal pull and weight decay, which the paper counts in, are left out: a
+    solver may correct gradients as it likes. Inside `product`, `mix` and `clip` only the ratios of the w_i count.
+
+    *When to use it:* where clients take unequal numbers of steps: with `local.epochs`, if they hold unequal numbers of
+    examples, or with `local.steps` as a table. Under a secure sum it is refused, as the factor belongs to all clients.
+
+    When: clients take different numbers of local steps.
+
+    Args:
+        inner: The weighting that gives the p_i; by default each example counts the same, as in the paper.
+
+    Raises:
+        ConfigError: If `inner` is no weighting.
+
+    Reference: Wang, Liu, Liang, Joshi and Poor, "Tackling the Objective Inconsistency Problem in Heterogeneous
+    Federated Optimization", NeurIPS 2020, eq. 5 to 8, with tau_eff = sum_i p_i |a_i|_1, as in the authors' code,
+    github.com/JYWa/FedNova, for plain steps and momentum.
+
+    Example:
+        >>> metrics = {"num_examples": np.array([10.0, 10.0]), "steps": np.array([1.0, 4.0])}
+        >>> reports = Reports(np.arange(2), np.array([[1], [4]], np.float32), metrics)
+        >>> weights, _ = FedNova().weights({}, reports)
+        >>> scale = FedNova().mean_scale({}, reports, n=2)
+        >>> weights, scale, scale * weights @ reports.update  # 2.5 steps, each of length 1
+        (array([0.8, 0.2]), 1.5625, array([2.5]))
+    """
+
+    inner: Weighting = EXAMPLES
+
+    def __post_init__(self) -> None:
+        checked_parts("FedNova.inner", (self.inner,))
+
+    def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
+        (share,), new = weights_of({"inner": self.inner}, state, reports)
+        return normalised(self, share / steps_of(reports)), new
+
+    def mean_scale(self, state: State, reports: Reports, n: int) -> float:
+        """Return (sum_i p_i tau_i) (sum_i p_i / tau_i)."""
+        (share,), _ = weights_of({"inner": self.inner}, state, reports)
+        steps = steps_of(reports)
+        return float((share @ steps) * (share / steps).sum())
+
+
+def steps_of(reports: Reports) -> Floats:
+    """Return (r,) tau_i, 1 for all where nobody says."""
+    return reports.metrics.get("steps", np.ones(len(reports.ids)))
+
+
+# -------------------- How much each report counts
+
+WEIGHTINGS: Mapping[str, Any] = {
+    "by_examples": ByExamples,
+    "equal": Equal,
+    "by_draws": ByDraws,
+    "entropy": ByEntropy,
+    "disagreement": ByDisagreement,
+    "fedau": FedAU,
+    "fednova": FedNova,
+    "product": Product,
+    "mix": Mix,
+    "clip": Clip,
+}

@@ -1,0 +1,435 @@
+"""Rounds on Flower: what goes out and what comes back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from logging import getLogger
+from typing import Any, NamedTuple
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+from torch import nn
+
+from fedreach._util.arrays import AnyArray, Float32s, Floats
+from fedreach._util.errors import ConfigError, PartError
+from fedreach.engines.models.flat import Layout
+from fedreach.engines.protocols import Engine
+from fedreach.federation.federation import Federation
+from fedreach.federation.participation import Participation
+from fedreach.federation.secure_aggregation import FixedPoint, mean_of
+from fedreach.federation.state import FederationState
+from fedreach.federation.steps import AskLosses, AskServer, AskUpdates, Done, Steps, advance, lost_replies, planned
+from fedreach.federation.traits import name_of
+from fedreach.federation.types import ClientView, Reports
+from fedreach.flower import messages
+from fedreach.flower.agreement import Checks
+from fedreach.flower.clients import ClientRegistry, ask
+from fedreach.flower.fitting import EvaluationTask
+from fedreach.flower.messages import (
+    CONFIG,
+    DRAWS,
+    KEYS,
+    LACKS,
+    MASKED,
+    MEMORY,
+    MODEL,
+    OURS,
+    ROUND,
+    RUN,
+    SOLVER,
+    UPDATE,
+    ReplyError,
+)
+from fedreach.runs.simulation import learnt
+
+# -------------------- What the server sends: to train, to tell a loss, to evaluate
+
+
+@dataclass(eq=False)
+class Outgoing:
+    """Writes the messages of a run."""
+
+    federation: Federation
+    module: nn.Module  # whose state dict is sent
+    layout: Layout
+    rounds: int  # length of the run, which schedules of the local rate refer to
+    timeout: float  # seconds for which a message is valid; a reply after them does not count
+    knows: Callable[[int], bool]  # whether a client runs `client_app`, which is sent a model's constants apart
+    run: str = ""  # its name, by which clients tell what they keep for it
+
+    def record(self, params: Float32s) -> ArrayRecord:
+        """Return what is trained and averaged of a (d,) model, for `client_app`."""
+        return messages.model_record(self.layout, params)
+
+    def whole(self, params: Float32s) -> ArrayRecord:
+        """Return a (d,) model as its whole state dict, for apps that know nothing of FedReach, and for the user."""
+        return messages.whole_record(self.module, self.layout, params)
+
+    def train(
+        self,
+        nodes: Mapping[int, int],
+        state: FederationState,
+        view: ClientView,
+        counted: Mapping[int, int],
+        config: ConfigRecord,
+        *,
+        draws: Mapping[int, int] | None = None,
+        keys: ConfigRecord | None = None,
+        restore: bool = False,
+    ) -> list[Message]:
+        """Return one message a client: its model, what its solver needs, and which memory it should have.
+
+        Args:
+            nodes: Client -> node, of those that train.
+            counted: Client -> last round in which its report counted.
+            config: The user's own, which FedReach does not read.
+            draws: Client -> how often it was drawn, where the selection says so: a client may have to weigh itself.
+            keys: The clients' public keys, for a secure sum.
+            restore: Whether to send what a client should have kept, because it lost it.
+        """
+        if not nodes:
+            return []
+        solver, models = self.federation.memory_solver, _Records(self, list(state.models))
+        rate = self.federation.local.rate_at(view.round, self.rounds)
+        mean = view.num_examples[view.num_examples > 0].mean()
+        result = []
+        for client, node in nodes.items():
+            row = int(view.rows(np.array([client]))[0])
+            model = int(state.clusters[row])
+            content = models.content(model, config, view.round, client)
+            kept = 0 if state.memory is None or state.memory.blocks[row] is None else counted[client]
+            share = float(view.num_examples[row] / mean)
+            numbers = {ROUND: view.round, "rate": rate, "memory-round": kept, "share": share}
+            if draws is not None:
+                numbers[DRAWS] = draws[client]
+            content[OURS] = ConfigRecord({RUN: self.run, **numbers})
+            if solver is not None and solver.sends_state and state.solver[model]:
+                content[SOLVER] = messages.array_record(state.solver[model])
+            if restore and state.memory is not None:
+                content[MEMORY] = messages.array_record({MEMORY: state.memory.read(np.array([row]))[0]})
+            if keys is not None:
+                content[KEYS] = keys
+            result.append(Message(content, node, MessageType.TRAIN, ttl=self.timeout))
+        return result
+
+    def losses(
+        self, nodes: Mapping[int, int], state: FederationState, view: ClientView, batch_size: int
+    ) -> list[Message]:
+        """Return one message a client that asks for the loss of its model, over a batch or, with 0, over all it has."""
+        models, result = _Records(self, list(state.models)), []
+        for client, node in nodes.items():
+            model = int(state.clusters[view.rows(np.array([client]))[0]])
+            content = models.content(model, ConfigRecord(), view.round, client)
+            content[OURS] = ConfigRecord({RUN: self.run, ROUND: view.round, "batch-size": batch_size})
+            result.append(Message(content, node, "query.loss", ttl=self.timeout))
+        return result
+
+    def evaluate(
+        self,
+        tasks: Mapping[tuple[int, str], EvaluationTask],
+        models: Sequence[Float32s],
+        number: int,
+        config: ConfigRecord,
+    ) -> list[Message]:
+        """Return one message a task, given each with its node and the message's group."""
+        records, ours = _Records(self, models), ConfigRecord({RUN: self.run, ROUND: number})
+        return [
+            Message(
+                RecordDict({**records.content(task.model, config, number, task.client), OURS: ours}),
+                node,
+                MessageType.EVALUATE,
+                ttl=self.timeout,
+                group_id=group,
+            )
+            for (node, group), task in tasks.items()
+        ]
+
+
+class _Records:
+    """Models, each written once for all that are sent it."""
+
+    def __init__(self, outgoing: Outgoing, models: Sequence[Float32s]) -> None:
+        self.outgoing, self.models, self.records = outgoing, models, dict[tuple[int, bool], ArrayRecord]()
+
+    def of(self, model: int, client: int) -> ArrayRecord:
+        """Return a model as this client is sent it."""
+        key = model, self.outgoing.knows(client)
+        if key not in self.records:
+            write = self.outgoing.record if key[1] else self.outgoing.whole
+            self.records[key] = write(self.models[model])
+        return self.records[key]
+
+    def content(self, model: int, config: ConfigRecord, number: int, client: int) -> RecordDict:
+        return RecordDict({MODEL: self.of(model, client), CONFIG: _with_round(config, number)})
+
+
+def _with_round(config: ConfigRecord, number: int) -> ConfigRecord:
+    """Return the user's own config with the round, as Flower's strategies send it."""
+    return ConfigRecord({**config, "server-round": number})
+
+
+# -------------------- What becomes of replies: answers that count, and why the others do not
+
+LOG = getLogger("flwr")
+
+
+class Answer(NamedTuple):
+    """A report that counts."""
+
+    update: AnyArray  # (d,) of float32; of a secure sum, (d + 1,) masked words
+    metrics: Mapping[str, float]
+    steps: int
+
+
+@dataclass
+class Collected:
+    """What came from those who were asked."""
+
+    answers: dict[int, Answer]
+    lost: dict[int, str]  # client -> why its reply does not count
+    lost_memory: list[int] = field(default_factory=list)  # those that lost what they kept between rounds
+
+    @classmethod
+    def nothing(cls, asked: Iterable[int], timeout: float) -> Collected:
+        """Return what there is before any reply."""
+        return cls({}, dict.fromkeys(asked, f"no reply within {timeout:g} s"))
+
+
+@dataclass(frozen=True, eq=False)
+class Incoming:
+    """Reads the reports of a run."""
+
+    federation: Federation
+    layout: Layout
+    checks: Checks
+    registry: ClientRegistry  # knows what clients said before, and takes note of who says what cannot be
+
+    def read(
+        self,
+        replies: Iterable[Message],
+        clients: Mapping[int, int],
+        collected: Collected,
+        state: FederationState,
+        view: ClientView,
+        run: str,
+    ) -> None:
+        """Add the replies of those who were asked, node -> client, to what was collected; a node counts once.
+
+        `run` names the run, which replies must be of, as of the round of the view.
+        """
+        waiting = dict(clients)
+        collected.lost_memory = []
+        for reply in replies:
+            client = waiting.pop(reply.metadata.src_node_id, None)
+            if client is None:  # an error in Flower itself comes from node 1, and says not whom it is about
+                what = reply.error.reason if reply.has_error() else "a reply that nobody asked for"
+                LOG.warning("Node %s: %s", reply.metadata.src_node_id, what)
+                continue
+            try:
+                metrics = messages.metrics_of(messages.content_of(reply))
+                if LACKS in metrics:
+                    collected.lost_memory.append(client)
+                    collected.lost[client] = "it lost what it kept between rounds"
+                    continue
+                if self.registry.known[client].trains_as_asked:
+                    messages.check_question(reply, run, view.round)
+                collected.answers[client] = self._answer(client, reply, metrics, state, view)
+                collected.lost.pop(client)
+            except ReplyError as error:
+                collected.lost[client] = str(error)
+                self.registry.blame(f"client {client}", error)
+
+    def _answer(
+        self, client: int, reply: Message, metrics: Mapping[str, Any], state: FederationState, view: ClientView
+    ) -> Answer:
+        """Return a report, or say by a ReplyError why it cannot be believed."""
+        checks, facts, hidden = self.checks, self.registry.known[client], self.federation.label_statistics.only_sum
+        count, loss = checks.num_examples(metrics, facts), checks.loss(metrics)
+        numbers = {"num_examples": float(count), "loss": loss} | ({} if hidden else checks.measured(metrics))
+        steps = checks.steps(metrics, facts, client, view.round)
+        start = state.models[int(state.clusters[view.rows(np.array([client]))[0]])]
+        if hidden:
+            update = messages.array(messages.arrays(reply, MASKED), MASKED, (self.layout.size + 1,), np.uint64)
+        elif UPDATE in reply.content.array_records:
+            update = messages.array(messages.arrays(reply, UPDATE), UPDATE, (self.layout.size,))
+        else:
+            update = messages.params_of(messages.arrays(reply, MODEL), self.layout) - start
+        if not hidden:
+            update = checks.update(update, start, facts, steps, view.round)
+        return Answer(update, numbers, steps)
+
+    def reports(self, collected: Collected, view: ClientView, *, probe: bool = False) -> Reports:
+        """Return what came as the federation's parts see it, ids increasing."""
+        hidden = self.federation.label_statistics.only_sum
+        if hidden and collected.lost and collected.answers:
+            missing, why = next(iter(collected.lost.items()))
+            reason = f"the masks of a secure sum cancel only if all report, and client {missing} did not: {why}"
+            collected.lost |= dict.fromkeys(collected.answers, reason)
+            collected.answers = {}
+        ids = np.array(sorted(collected.answers), np.int64)
+        answers, rows = [collected.answers[client] for client in ids.tolist()], view.rows(ids)
+        update = np.empty((len(ids), 0 if hidden else self.layout.size), np.float32)
+        for row, answer in enumerate(() if hidden else answers):
+            update[row] = answer.update
+        mean = None
+        if hidden and answers:
+            total = np.zeros(self.layout.size + 1, np.uint64)
+            for answer in answers:
+                total += answer.update  # wraps around at 2^64
+            try:
+                mean = mean_of(total, FixedPoint(len(answers)))
+            except PartError as error:  # one of them sent nonsense, and nobody can tell who
+                collected.lost |= dict.fromkeys(collected.answers, f"the secure sum makes no sense: {error}")
+                collected.answers = {}
+                return self.reports(collected, view, probe=probe)
+        names = ["num_examples", "loss"]
+        names += [] if hidden else [measurement.name for measurement in self.federation.measurements()]
+        metrics: dict[str, Floats] = {name: np.array([a.metrics[name] for a in answers]) for name in names}
+        if view.label_entropy is not None:
+            metrics["label_entropy"] = view.label_entropy[rows]
+        return Reports(
+            ids,
+            update,
+            metrics,
+            label_counts=None if view.label_counts is None else view.label_counts[rows],
+            lost=dict(collected.lost),
+            trainable=self.layout.num_trainable,
+            output_bias=self.layout.output_bias,
+            steps=None if hidden else np.array([answer.steps for answer in answers], np.int64),
+            round=view.round,
+            probe=probe,
+            secure_mean=mean,
+        )
+
+
+# -------------------- A round between what is sent to the clients and what comes back
+
+
+@dataclass(eq=False)
+class OpenRound:
+    """The `Side` of a round that answers by messages: `begin` returns those to the cohort, `end` takes the replies.
+
+    It holds the generator of the round, and so is never stored: a server that is started again begins the round anew.
+    """
+
+    federation: Federation
+    registry: ClientRegistry
+    outgoing: Outgoing
+    incoming: Incoming
+    participation: Participation  # whose replies an experiment has get lost, as the simulator does
+    engine: Engine | None  # the server's own, where it trains
+    counted: Mapping[int, int]  # client -> last round in which its report counted
+    grid: Grid
+    config: ConfigRecord  # the user's own, which FedReach does not read
+    probed: dict[int, Answer] = field(default_factory=dict)  # of those who were asked for their update before
+    began: float = field(default_factory=time.perf_counter)
+
+    def begin(self, steps: Steps) -> list[Message]:
+        """Play the round until its cohort is chosen; return the messages to those who have not trained in the probe."""
+        self.steps, self.request = steps, planned(steps, self)
+        if isinstance(self.request, AskServer):
+            return []
+        chosen = self.request.selection.ids.tolist()
+        LOG.info("FedReach chose clients %s.", chosen)
+        keys = self.federation.label_statistics.only_sum
+        return self._sent(self.request, [client for client in chosen if client not in self.probed], keys=keys)
+
+    def end(self, replies: Iterable[Message]) -> Done:
+        """Conclude the round with the replies to what `begin` returned."""
+        request = self.request
+        if not isinstance(request, AskServer):
+            chosen = request.selection.ids.tolist()
+            kept = {client: self.probed[client] for client in chosen if client in self.probed}
+            collected = self._collected(request, [client for client in chosen if client not in kept], replies, kept)
+            done = advance(self.steps, self.incoming.reports(collected, request.view))
+            if isinstance(done, Done):
+                return done
+            assert isinstance(done, AskServer)  # clients are asked for nothing more
+            request = done
+        done = advance(self.steps, self.learnt(request))
+        assert isinstance(done, Done)
+        return done
+
+    # ----------------------------------------------------------------------------------------------- as a `Side`
+
+    def losses(self, request: AskLosses) -> Mapping[int, float]:
+        """Ask the clients of a probe for their losses; return those that came in time."""
+        probe, found = request.probe, dict[int, float]()
+        ids = probe.ids.tolist()
+        silent = [client for client in ids if not self.registry.known[client].trains_as_asked]
+        if silent:
+            raise ConfigError(
+                f"{name_of(self.federation.selection)} asks clients for losses, and that is not in the app of client "
+                f"{silent[0]}. Use fedreach.flower.app.client_app, or another selection."
+            )
+        nodes = self.registry.nodes_of(ids)
+        clients = {node: client for client, node in nodes.items()}
+        batch_size = probe.batch_size if probe.asks == "batch_loss" else 0
+        sent = self.outgoing.losses(nodes, request.state, request.view, batch_size)
+        for reply in ask(self.grid, sent, self.registry.timeout):
+            client = clients.get(reply.metadata.src_node_id)
+            try:
+                if client is not None:
+                    metrics = messages.metrics_of(messages.content_of(reply))
+                    messages.check_question(reply, self.outgoing.run, request.view.round)
+                    found[client] = self.incoming.checks.loss(metrics)
+            except ReplyError as error:
+                LOG.warning("Client %s did not tell its loss: %s.", client, error)
+                self.registry.blame(f"client {client}", error)
+        return found
+
+    def updates(self, request: AskUpdates) -> Reports:
+        """Ask the clients of a probe for their updates; those of the cohort come in by `end`."""
+        ids = request.selection.ids.tolist()
+        collected = self._collected(request, ids, ask(self.grid, self._sent(request, ids), self.registry.timeout))
+        for client, reason in collected.lost.items():
+            LOG.warning("Client %s did not answer the probe of round %s: %s.", client, request.view.round, reason)
+        self.probed = collected.answers
+        return self.incoming.reports(collected, request.view, probe=True)
+
+    def learnt(self, request: AskServer) -> FederationState:
+        assert self.engine is not None  # the strategy saw to it
+        return learnt(self.federation, self.engine, self.engine.task.data.server, request)
+
+    # --------------------------------------------------------------------------------------------------- messages
+
+    def _sent(
+        self, request: AskUpdates, clients: Iterable[int], *, keys: bool = False, restore: bool = False
+    ) -> list[Message]:
+        nodes, selection = self.registry.nodes_of(clients), request.selection
+        public = self.registry.keys(nodes) if keys else None
+        draws = None
+        if selection.draws is not None:
+            draws = dict(zip(selection.ids.tolist(), selection.draws.tolist(), strict=True))
+        return self.outgoing.train(
+            nodes, request.state, request.view, self.counted, self.config, draws=draws, keys=public, restore=restore
+        )
+
+    def _collected(
+        self,
+        request: AskUpdates,
+        asked: list[int],
+        replies: Iterable[Message],
+        kept: Mapping[int, Answer] | None = None,
+    ) -> Collected:
+        """Return what came, and what is `kept` from a probe; who lost its memory is sent it and asked again."""
+        collected = Collected.nothing(asked, self.registry.timeout)
+        collected.answers |= kept or {}
+        clients = {node: client for client, node in self.registry.nodes_of(asked).items()}
+        given = request.state, request.view, self.outgoing.run
+        self.incoming.read(replies, clients, collected, *given)
+        again = collected.lost_memory
+        if again:
+            LOG.info("Clients %s lost what they kept between rounds, and are sent it.", again)
+            clients = {node: client for client, node in self.registry.nodes_of(again).items()}
+            replies = ask(self.grid, self._sent(request, again, restore=True), self.registry.timeout)
+            self.incoming.read(replies, clients, collected, *given)
+        there = np.array(sorted(collected.answers), np.int64)
+        lost = lost_replies(self.participation, there, self.federation.seed, request.view.round, probe=request.probe)
+        for client in lost.tolist():
+            del collected.answers[client]
+            collected.lost[client] = "its reply did not arrive"
+        return collected

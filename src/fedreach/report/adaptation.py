@@ -1,0 +1,401 @@
+"""Adaptation: the report's analysis and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedreach.evaluation.scores import HARM_POINTS
+from fedreach.evaluation.statistics import Judgement, Spread, spread
+from fedreach.report.analysis import NOBODY, Leaders, judge_all, leaders_by
+from fedreach.report.numbers import (
+    ABSENT,
+    Comparison,
+    Run,
+    Unit,
+    detectable,
+    interval,
+    nats,
+    number,
+    p_text,
+    percent,
+    plus_minus,
+    points,
+    unit_of,
+    verdict,
+)
+from fedreach.report.tables import (
+    VERDICT_UNIT,
+    Table,
+    bold_cells,
+    bold_said,
+    family_note,
+    intervals_said,
+    join_sentences,
+)
+
+if TYPE_CHECKING:
+    from fedreach.report.overview import Analysis
+
+
+# --- How unseen clients are served: four rungs, what the rule changes, and the participation gap taken apart
+# With G(r) = participants - unseen clients under rung r for both groups:
+# G(plain) = [G(plain) - G(true prior)] (priors) + G(true prior) (representation).
+# Estimation = true prior - served, of unseen clients, stands beside it; and so does the trivial control, the majority
+# class of a client's true labels.
+
+RUNGS = {
+    "plain": "plain",
+    "calibrated": "calibrated",
+    "served": "served",
+    "online": "online",
+    "true_prior": "true prior, needs labels",
+}
+"""Rung -> what it is called."""
+SCORES = ("accuracy", "accuracy_worst_decile", "loss", "calibration_error")
+CHANGES = ("loss", "calibration_error")
+"""Scores of which served - plain is tested beside accuracy: with two classes a prior may change nothing else."""
+UNJUDGED = Judgement(0, None)
+Gap = Mapping[str, Spread]
+
+
+@dataclass(frozen=True)
+class ServedSummary:
+    """How a method's rule serves unseen clients (participants, where all take part) by the last model."""
+
+    method: str
+    rule: str
+    needs_labels: bool  # of those that are served: the rule is a reference that nobody could deploy
+    population: str  # "unseen" or "id"
+    at: Mapping[tuple[str, str], Spread]  # (rung, one of `SCORES`) -> over seeds
+    gain: Judgement  # served - plain accuracy, seed by seed; the methods that are served are one family
+    change: Mapping[str, Judgement]  # one of `CHANGES` -> likewise, each score a family; below 0 is better
+    gain_with: Mapping[int, Judgement]  # inputs -> likewise, accuracy on the other inputs
+    worse: Spread  # share of clients whose accuracy is lower served than plain
+    harmed: Spread  # share of clients that lose more than `HARM_POINTS` of accuracy; not measured in older folders
+    worst_change: Spread  # of the client that loses most, as a fraction
+    worst_inputs: Spread  # its number of inputs
+    expected: tuple[Spread, Spread, Spread]  # gain that participants had, and its 95% interval; not all rules ask them
+    decided: Mapping[str, Spread]  # "adapted", "repaired" -> clients
+    gap: Gap  # "gap", "priors", "representation", "estimation"; empty without both populations
+    majority: Spread  # accuracy of the majority class of each client's true labels
+    kilobytes: Mapping[str, Spread]  # "up" and "down" of one participant, "state" handed out with the model
+    spent: Mapping[str, Spread]  # "seconds" and "joules" of fitting, simulated; of none where there is no radio
+
+
+def summarize_serving(comparison: Comparison) -> tuple[ServedSummary, ...]:
+    """Return a summary of each method that has a serving rule, in the comparison's order."""
+    served = {method: [run for run in comparison.counted(method) if run.serving] for method in comparison.methods}
+    found = [_summary(method, runs) for method, runs in served.items() if runs]
+    inputs = sorted({n for row in found for n in row.gain_with})
+    gains = _family(comparison, found, "accuracy")
+    changes = {score: _family(comparison, found, score, margin=False) for score in CHANGES}
+    with_inputs = {n: _family(comparison, found, "accuracy", inputs=f"_{n}") for n in inputs}
+    return tuple(
+        replace(
+            row,
+            gain=gains[j],
+            change={score: judged[j] for score, judged in changes.items()},
+            gain_with={n: with_inputs[n][j] for n in row.gain_with},
+        )
+        for j, row in enumerate(found)
+    )
+
+
+def served_leaders(comparison: Comparison, rows: Sequence[ServedSummary]) -> Leaders:
+    """Return which methods lead by the accuracy of clients as they are served, of rules that need no labels."""
+    methods = [row.method for row in rows if not row.needs_labels]
+    if len(methods) < 2:
+        return NOBODY
+    column = f"{rows[0].population}_served_accuracy"
+
+    def served(run: Run) -> float:
+        return run.serving.columns["last"].get(column, np.nan) if run.serving else np.nan
+
+    return leaders_by(comparison, methods, served, lower_is_better=False)
+
+
+def _family(
+    comparison: Comparison, rows: Sequence[ServedSummary], score: str, *, inputs: str = "", margin: bool = True
+) -> tuple[Judgement, ...]:
+    """Return served minus plain of each method, judged beside those of the others."""
+    found = []
+    for row in rows:
+        served, plain = (f"{row.population}_{rung}{inputs}_{score}" for rung in ("served", "plain"))
+        runs = ((run.seed, run.serving.columns["last"]) for run in comparison.counted(row.method) if run.serving)
+        found.append({seed: columns.get(served, np.nan) - columns.get(plain, np.nan) for seed, columns in runs})
+    return judge_all(comparison, found, within_margin=margin, lower_is_better=score in CHANGES)
+
+
+def _summary(method: str, runs: Sequence[Run]) -> ServedSummary:
+    records = [run.serving for run in runs if run.serving is not None]
+    columns = [record.columns["last"] for record in records]
+    name = "unseen" if "unseen_plain_accuracy" in columns[0] else "id"
+
+    def over(column: str) -> Spread:
+        return spread([found.get(column, np.nan) for found in columns])
+
+    inputs = sorted(
+        {int(key.split("_")[2]) for key in columns[0] if key.startswith(f"{name}_served_") and _is_label_count(key)}
+    )
+    return ServedSummary(
+        method=method,
+        rule=records[0].rule,
+        needs_labels=records[0].needs_labels,
+        population=name,
+        at={(rung, score): over(f"{name}_{rung}_{score}") for rung in RUNGS for score in SCORES},
+        gain=UNJUDGED,
+        change={},
+        gain_with=dict.fromkeys(inputs, UNJUDGED),
+        worse=over(f"{name}_worse"),
+        harmed=over(f"{name}_harmed"),
+        worst_change=over(f"{name}_worst_change"),
+        worst_inputs=over(f"{name}_worst_inputs"),
+        expected=(over("expected_gain"), over("expected_gain_low"), over("expected_gain_high")),
+        decided={what: over(f"{name}_{what}") for what in ("adapted", "repaired") if f"{name}_{what}" in columns[0]},
+        gap=_gap_of(columns),
+        majority=spread([_majority(run, name) for run in runs]),
+        kilobytes={
+            part: spread([getattr(record, f"bytes_{part}") / 1000 for record in records])
+            for part in ("up", "down", "state")
+        },
+        spent={
+            "seconds": spread([np.nan if record.seconds is None else record.seconds for record in records]),
+            "joules": spread([np.nan if record.joules is None else record.joules for record in records]),
+        },
+    )
+
+
+def _is_label_count(column: str) -> bool:
+    return column.split("_")[2].isdigit()
+
+
+def _gap_of(columns: Sequence[Mapping[str, float]]) -> Gap:
+    needed = [f"{name}_{rung}_accuracy" for name in ("id", "unseen") for rung in ("plain", "true_prior")]
+    if not all(key in found for found in columns for key in needed):
+        return {}
+    plain, true = (
+        np.array([found[f"id_{rung}_accuracy"] - found[f"unseen_{rung}_accuracy"] for found in columns])
+        for rung in ("plain", "true_prior")
+    )
+    unseen = [found["unseen_true_prior_accuracy"] - found["unseen_served_accuracy"] for found in columns]
+    parts = {"gap": plain, "priors": plain - true, "representation": true, "estimation": unseen}
+    return {part: spread(values) for part, values in parts.items()}
+
+
+def _majority(run: Run, name: str) -> float:
+    """Return the mean over clients of the share of their most frequent class."""
+    partition = run.partition
+    counts = partition.label_counts[partition.unseen if name == "unseen" else partition.participants]
+    counts = counts[counts.sum(axis=1) > 0]
+    return float((counts.max(axis=1) / counts.sum(axis=1)).mean()) if counts.size else np.nan
+
+
+# --- How unseen clients are served, as tables: the rungs, log loss and calibration, and the gap taken apart
+
+WORDS = {"unseen": "unseen clients", "id": "participants, each by what the others contributed"}
+Cell = Callable[[ServedSummary], str]
+
+
+def tabulate_serving(analysis: Analysis) -> list[Table]:
+    """Return the tables of the rungs, of the probabilities and of the gap; none where no method has a serving rule."""
+    rows = analysis.serving
+    if not rows:
+        return []
+    return [_rungs(analysis), _probabilities(analysis), *_gap_tables(rows)]
+
+
+def _rungs(analysis: Analysis) -> Table:
+    rows = analysis.serving
+    several, labels = any(row.gain.count > 1 for row in rows), any(row.needs_labels for row in rows)
+    share = "% ± sd" if several else "%"
+
+    def score(rung: str, name: str) -> Cell:
+        return lambda row: percent(row.at[rung, name])
+
+    def gain_with(n: int) -> Cell:
+        return lambda row: _points(row.gain_with.get(n))
+
+    def spent(name: str, unit: Unit) -> Cell:
+        return lambda row: _spent(row.spent[name], unit)
+
+    columns: list[tuple[str, str, Cell, int]] = [("method", "", lambda row: row.method, 0)]
+    columns.append(("rule", "", lambda row: row.rule.partition("(")[0], 150))
+    columns.append(("needs", "", lambda row: "labels" if row.needs_labels else ABSENT, 0))
+    columns += [(head, share, score(rung, "accuracy"), 0) for rung, head in RUNGS.items()]
+    columns.append(("gain", "points [seeds]", lambda row: _points(row.gain), 0))
+    columns.append(("expected gain", "points, by participants", _expected, 120))
+    columns.append(("p", "corrected", lambda row: p_text(row.gain.p_corrected), 0))
+    columns.append(("detectable", "points", lambda row: detectable(row.gain), 140))
+    columns.append(("verdict", VERDICT_UNIT, lambda row: verdict(row.gain), 110))
+    for n in sorted({n for row in rows for n in row.gain_with}):
+        columns.append((f"gain with {n}", "inputs", gain_with(n), 120))
+    columns += [
+        ("worst decile, plain", share, score("plain", "accuracy_worst_decile"), 100),
+        ("worst decile, served", share, score("served", "accuracy_worst_decile"), 100),
+        (f"clients that lose > {HARM_POINTS} points", share, lambda row: percent(row.harmed), 130),
+        ("worst client", "points (inputs)", _worst_client, 140),
+        ("adapted", "clients", lambda row: _mean_count(row.decided.get("adapted")), 160),
+        ("repaired", "clients", lambda row: _mean_count(row.decided.get("repaired")), 160),
+        ("sent to fit", "kB a participant", lambda row: plus_minus(row.kilobytes["up"], 1), 170),
+        ("handed out", "kB", lambda row: plus_minus(row.kilobytes["state"], 1), 170),
+    ]
+    for name, head in {"seconds": "time to fit", "joules": "energy to fit"}.items():
+        unit = unit_of(name, [row.spent[name].mean for row in rows])
+        columns.append((head, unit.name, spent(name, unit), 170))
+    where = WORDS[rows[0].population]
+    judged = family_note(analysis.comparison, [row.gain for row in rows])
+    learns = ", as is every rule marked so; labelled examples that one learns from are not scored" if labels else ""
+    return _table(
+        f"How {where.split(',')[0]} are served",
+        rows,
+        columns,
+        f"By the last model, on {where}: mean over clients{', ± sd over seeds' if several else ''}. Plain: the model "
+        "as it is. Calibrated: corrected by participants' held-out data. Served: by the client's own inputs, without "
+        f"labels. Gain: served minus plain{judged} With 5 inputs, say: scored on the "
+        "client's other ones, a family of its own. The true prior is a reference that needs the client's labels"
+        f"{learns}. Expected gain: what participants gained on their own held-out labels by what they decided, "
+        f"and its 95% interval over them{', means over seeds' if several else ''}. "
+        f"Clients that lose > {HARM_POINTS} points: share whose accuracy is lower served than plain by more than that. "
+        "Worst client: change of the one that loses most, and in parentheses how many inputs it has"
+        f"{', means over seeds' if several else ''}.",
+        name="serving",
+        stated=join_sentences(
+            intervals_said(analysis.comparison, [row.gain for row in rows]),
+            bold_said(analysis.comparison, analysis.served_leaders, "as clients are served, without labels"),
+        ),
+        leading=analysis.served_leaders,
+    )
+
+
+def _probabilities(analysis: Analysis) -> Table:
+    rows = analysis.serving
+    several = any(row.gain.count > 1 for row in rows)
+    nat, share = ("nats ± sd", "% ± sd") if several else ("nats", "%")
+    rungs = {rung: RUNGS[rung] for rung in ("plain", "calibrated", "served", "true_prior")}
+
+    def loss(rung: str) -> Cell:
+        return lambda row: plus_minus(row.at[rung, "loss"], 3)
+
+    def error(rung: str) -> Cell:
+        return lambda row: percent(row.at[rung, "calibration_error"])
+
+    def p(score: str) -> Cell:
+        return lambda row: p_text(row.change[score].p_corrected)
+
+    width = {"plain": 100, "calibrated": 130, "served": 100, "true_prior": 170}
+    columns: list[tuple[str, str, Cell, int]] = [("method", "", lambda row: row.method, 0)]
+    columns.append(("needs", "", lambda row: "labels" if row.needs_labels else ABSENT, 0))
+    columns += [(f"log loss, {head}", nat, loss(rung), width[rung]) for rung, head in rungs.items()]
+    columns.append(("log loss, change", "nats [seeds]", lambda row: nats(row.change["loss"]), 0))
+    columns.append(("p", "corrected", p("loss"), 0))
+    columns += [
+        (f"calibration error, {head}", share, error(rung), max(width[rung], 150)) for rung, head in rungs.items()
+    ]
+    columns.append(
+        ("calibration error, change", "points [seeds]", lambda row: _points(row.change["calibration_error"]), 90)
+    )
+    columns.append(("p", "corrected", p("calibration_error"), 90))
+    return _table(
+        "Log loss and calibration, plain and served",
+        rows,
+        columns,
+        "The same clients and inputs. Log loss: mean of −log p of the true class. Calibration error: how far "
+        "confidence is from accuracy, over 15 bins of confidence; it does not reach 0 for a client with few examples. "
+        "Change: served minus plain, below 0 is better, interval over seeds and p corrected for each score by itself. "
+        "What the calibrated model changes is no merit of a client's inputs. "
+        "With two classes a prior changes thresholds, log loss and calibration, and not the order of a client's "
+        "examples.",
+        name="probabilities",
+        stated=intervals_said(analysis.comparison, [row.change["loss"] for row in rows], nats=True).replace(
+            "detectable difference", "detectable change of log loss"
+        ),
+    )
+
+
+def _gap_tables(rows: Sequence[ServedSummary]) -> list[Table]:
+    if not any(row.gap for row in rows):
+        return []
+
+    def part(name: str) -> Cell:
+        return lambda row: _mean_points(row.gap.get(name))
+
+    return [
+        _table(
+            "The participation gap taken apart",
+            rows,
+            [
+                ("method", "", lambda row: row.method, 0),
+                ("gap", "points", part("gap"), 0),
+                ("priors", "points", part("priors"), 0),
+                ("representation", "points", part("representation"), 0),
+                ("estimation", "points", part("estimation"), 0),
+                ("majority class", "%", lambda row: percent(row.majority), 0),
+            ],
+            "Gap: participants minus unseen clients, both plain = priors (what goes when both know their class shares) "
+            "+ representation (what stays). Estimation: what unseen clients lose as they must estimate their class "
+            "shares. Majority class: what a client would reach by always saying its most frequent class, a control "
+            "that needs labels.",
+            name="gap",
+        )
+    ]
+
+
+def _table(
+    caption: str,
+    rows: Sequence[ServedSummary],
+    columns: Sequence[tuple[str, str, Cell, int]],
+    note: str,
+    *,
+    name: str,
+    stated: str = "",
+    leading: Leaders = NOBODY,
+) -> Table:
+    cells = [[text(row) for _, _, text, _ in columns] for row in rows]
+    kept = [j for j in range(len(columns)) if j == 0 or any(row[j] != ABSENT for row in cells)]
+    return Table(
+        caption=caption,
+        header=tuple(columns[j][0] for j in kept),
+        units=tuple(columns[j][1] for j in kept),
+        rows=tuple(tuple(row[j] for j in kept) for row in cells),
+        from_width=tuple(columns[j][3] for j in kept),
+        note=note,
+        name=name,
+        stated=stated,
+        bold=bold_cells([row.method for row in rows], leading, [columns[j][0] for j in kept], RUNGS["served"]),
+    )
+
+
+def _points(found: Judgement | None) -> str:
+    if found is None or found.mean is None:
+        return ABSENT
+    return points(found.mean, sign=True) + interval(found.low, found.high, sign=True)
+
+
+def _mean_points(found: Spread | None) -> str:
+    return ABSENT if found is None or found.mean is None else points(found.mean, sign=True)
+
+
+def _expected(row: ServedSummary) -> str:
+    """Return what participants expected of the rule, where it asks them."""
+    mean, low, high = (spread.mean for spread in row.expected)
+    if mean is None:
+        return ABSENT
+    return "off" if mean == low == high == 0 else points(mean, sign=True) + interval(low, high, sign=True)
+
+
+def _worst_client(row: ServedSummary) -> str:
+    """Return by how much the client that loses most changes, and how many inputs it has, where that was stored."""
+    inputs = row.worst_inputs.mean
+    return _mean_points(row.worst_change) + ("" if inputs is None else f" ({inputs:.0f})")
+
+
+def _spent(found: Spread, unit: Unit) -> str:
+    return ABSENT if found.mean is None else number(found.mean / unit.size)
+
+
+def _mean_count(found: Spread | None) -> str:
+    return ABSENT if found is None or found.mean is None else f"{found.mean:.1f}"

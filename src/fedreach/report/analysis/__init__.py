@@ -1,1 +1,0 @@
-"""From runs to numbers: means, intervals, findings."""

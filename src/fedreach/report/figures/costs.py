@@ -1,0 +1,331 @@
+"""Figures about time, energy and allocation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedreach._util.arrays import Bools, Floats
+from fedreach.report.analysis import QUANTITIES, RADIO
+from fedreach.report.figures.curves import Curve, at, curves, draw, leave_out_the_start, ring, target_line, title_of
+from fedreach.report.figures.style import (
+    GRID,
+    INK,
+    METHOD,
+    MUTED,
+    Legend,
+    colour,
+    heading,
+    in_percent,
+    label_x,
+    name_rows,
+    new_figure,
+    new_panels,
+    plain_numbers,
+    short,
+    style,
+    styled,
+    tag,
+)
+from fedreach.report.numbers import Comparison, Run, Unit, number, unit_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+
+
+# --- Where the simulated time of a round goes: to the probe, to computing, to sending, or to waiting for the slowest
+
+# In the order of a round; all in the method's colour, so what it is filled with tells them apart.
+FILLS: dict[str, dict[str, Any]] = {
+    "probe": {"fill": False, "linewidth": 0.9},
+    "computing": {"alpha": 1.0, "linewidth": 0},
+    "sending": {"alpha": 0.5, "linewidth": 0},
+    "waiting": {"alpha": 0.15, "linewidth": 0},
+}
+SEEN = 5e-3  # share of a round below which a part is too thin to be drawn, or the rounding of the rows
+
+
+@dataclass(frozen=True)
+class RoundTime:
+    """What the mean round of a method took."""
+
+    seconds: float
+    joules: float
+    parts: dict[str, float]  # seconds of each of `FILLS`; they sum up to `seconds`
+
+    def share(self, name: str) -> float:
+        """Return the share of the round that a part takes; 0 if too little to be seen."""
+        share = self.parts[name] / self.seconds if self.seconds > 0 else 0.0
+        return share if share > SEEN else 0.0
+
+
+def round_time(runs: Sequence[Run]) -> RoundTime | None:
+    """Return the parts of the mean round, mean over the seeds; None if a run has no radio.
+
+    A chosen client computes, sends, and then waits for the slowest. Each part is a mean over the clients of a
+    round, so that the parts of a round sum up to its seconds.
+    """
+    means = [mean for run in runs if (mean := _of_one_run(run)) is not None]
+    if not means or len(means) < len(runs):
+        return None
+    parts = {name: float(np.mean([mean.parts[name] for mean in means])) for name in FILLS}
+    return RoundTime(
+        float(np.mean([mean.seconds for mean in means])), float(np.mean([mean.joules for mean in means])), parts
+    )
+
+
+def _of_one_run(run: Run) -> RoundTime | None:
+    counted = np.isfinite(run.column("seconds")) & (run.rounds["round"] > 0)
+    if not counted.any() or not run.airtime:
+        return None
+    seconds, probe = run.column("seconds")[counted], np.nan_to_num(run.column("probe_seconds")[counted])
+    # In a round in which only the probe was answered nobody computes or sends after it.
+    compute, send = (np.nan_to_num(run.airtime[f"{name}_seconds"][counted]) for name in ("compute", "upload"))
+    wait = np.maximum(seconds - probe - compute - send, 0.0)  # rounded rows may differ in their last digit
+    parts = {name: float(values.mean()) for name, values in zip(FILLS, (probe, compute, send, wait), strict=True)}
+    return RoundTime(float(seconds.mean()), float(np.nanmean(run.column("joules")[counted])), parts)
+
+
+@styled
+def round_times(comparison: Comparison) -> Figure | None:
+    """Draw the parts of each method's mean round as shares of its time; None if no run had a radio."""
+    from matplotlib.patches import Patch
+
+    means = {j: made for j, m in enumerate(comparison.methods) if (made := round_time(comparison.counted(m)))}
+    if not means:
+        return None
+    figure = new_figure(1.0 + 0.36 * max(len(means), 2))
+    axes = figure.subplots()
+    seconds = unit_of("seconds", [made.seconds for made in means.values()])
+    joules = unit_of("joules", [made.joules for made in means.values()])
+    for place, (j, made) in enumerate(means.items()):
+        left = 0.0
+        for name, fill in FILLS.items():
+            share = made.share(name)
+            if share > 0:
+                look = {"edgecolor": colour(j)} if name == "probe" else {"facecolor": colour(j)}
+                (bar,) = axes.barh(place, share, 0.62, left, **look | fill)
+                tag(bar, j, name)
+            left += share
+        axes.annotate(
+            f"{number(made.seconds / seconds.size)} {seconds.name}\n{number(made.joules / joules.size)} {joules.name}",
+            (1.0, place),
+            xytext=(4, 0),
+            textcoords="offset points",
+            verticalalignment="center",
+            fontsize=style().smallest,
+            color=style().muted,
+        )
+    shown = [name for name in FILLS if any(made.share(name) > 0 for made in means.values())]
+    name_rows(axes, [comparison.methods[j] for j in means])
+    axes.set_xlim(0, 1)
+    axes.set_xlabel("share of a round's time, %")
+    in_percent(axes, "x")
+    handles = [
+        Patch(label=name, **({"edgecolor": MUTED} if name == "probe" else {"facecolor": MUTED}) | FILLS[name])
+        for name in shown
+    ]
+    figure.legend(handles=handles, loc="outside upper left", ncols=4, handlelength=1.2)
+    return figure
+
+
+# -------------------- What simulated time and energy buy: accuracy against them, and both over the rounds
+
+FAR = 10.0  # methods whose ends differ by more share a logarithmic axis: a linear one would press the cheap ones flat
+POINTS = 200  # of a line over the rounds
+
+
+@styled
+def accuracy_against(comparison: Comparison, quantity: str) -> Figure | None:
+    """Draw accuracy against the "seconds" or "joules" spent, panels as in `curves.accuracy`; None without a radio."""
+    columns = list(dict.fromkeys([comparison.seen, comparison.primary]))
+    drawn = {column: curves(comparison, column) for column in columns}
+    spent = {column: _spent(comparison, drawn[column], quantity) for column in columns}
+    ends = [x[-1] for by_method in spent.values() for x in by_method.values()]
+    if not ends:
+        return None
+    unit, far = unit_of(quantity, ends), _far(ends)
+    legend = Legend.of(comparison.methods, spent[comparison.seen])
+    figure, panels = new_panels(len(columns), 1.75, legend=legend.height, sharey=True)
+    for axes, column in zip(panels, columns, strict=True):
+        if far:
+            axes.set_xscale("log")
+        for j, x in spent[column].items():
+            shown = x > 0 if far else x >= 0
+            draw(axes, j, x[shown] / unit.size, _cut(drawn[column][j], shown), len(legend.names))
+        title_of(axes, comparison, column)
+    for j in spent[comparison.primary]:
+        ring(panels[-1], j, comparison, QUANTITIES[quantity].column, unit.size)
+    label_x(panels, f"{QUANTITIES[quantity].words} so far, {unit.name}, probes included")
+    every = [drawn[column][j] for column in columns for j in spent[column]]
+    leave_out_the_start(panels[-1], every, falling=comparison.score.lower_is_better)
+    starts = [_start(panels[-1], drawn[column][j], x) for column in columns for j, x in spent[column].items()]
+    panels[-1].set_xlim(left=0.7 * min(starts) / unit.size if far else 0)
+    _plain_numbers(panels[-1].xaxis, far=far)
+    target_line(panels[-1], comparison)
+    legend.draw(figure)
+    return figure
+
+
+@styled
+def spending(comparison: Comparison) -> Figure | None:
+    """Draw simulated time and energy so far over the rounds, a panel each; None if no run had a radio."""
+    drawn = {quantity: _totals(comparison, quantity.column) for quantity in RADIO}
+    drawn = {quantity: by_method for quantity, by_method in drawn.items() if by_method}
+    if not drawn:
+        return None
+    legend = Legend.of(comparison.methods, sorted({j for by_method in drawn.values() for j in by_method}))
+    figure, panels = new_panels(len(drawn), 1.75, legend=legend.height)
+    for axes, (quantity, by_method) in zip(panels, drawn.items(), strict=True):
+        ends = [made.mean[-1] for made in by_method.values()]
+        unit, far = unit_of(quantity.name, ends), _far(ends)
+        if far:
+            axes.set_yscale("log")
+        for j, made in by_method.items():
+            shown = _cut(_scaled(made, unit), made.mean > 0 if far else made.mean >= 0)
+            if far:  # a band may reach below 0, which such an axis does not have
+                shown = replace(shown, low=np.maximum(shown.low, shown.mean / FAR))
+            draw(axes, j, shown.rounds, shown, len(legend.names))
+        heading(axes, f"{quantity.words.capitalize()} so far, {unit.name}")
+        if not far:
+            axes.set_ylim(bottom=0)
+        _plain_numbers(axes.yaxis, far=far)
+    label_x(panels, "round")
+    legend.draw(figure)
+    return figure
+
+
+def _spent(comparison: Comparison, drawn: Mapping[int, Curve], quantity: str) -> dict[int, Floats]:
+    """Return what each method had spent, mean over seeds, at the rounds of its curve; not of those without radio."""
+    spent = {}
+    for j, made in drawn.items():
+        x = at(comparison.counted(comparison.methods[j]), made.rounds, QUANTITIES[quantity].column).mean(0)
+        if np.isfinite(x).all() and x[-1] > 0:
+            spent[j] = x
+    return spent
+
+
+def _start(axes: Axes, made: Curve, spent: Floats) -> float:
+    """Return what was spent at the first point that lies inside the frame."""
+    inside = np.flatnonzero((made.mean >= axes.get_ylim()[0]) & (spent > 0))
+    return float(spent[inside[0]] if len(inside) else spent[-1])
+
+
+def _totals(comparison: Comparison, column: str) -> dict[int, Curve]:
+    found = {}
+    for j, method in enumerate(comparison.methods):
+        runs = comparison.counted(method)
+        rounds = _common_rounds(runs)
+        if len(rounds) and np.isfinite(values := at(runs, rounds, column)).all() and values[:, -1].min() > 0:
+            nothing = np.full(len(rounds), np.nan)
+            mean, sd = values.mean(0), values.std(0, ddof=1) if len(runs) > 1 else nothing
+            found[j] = Curve(rounds, nothing, mean, mean - sd, mean + sd)
+    return found
+
+
+def _common_rounds(runs: tuple[Run, ...]) -> Floats:
+    if not runs:
+        return np.zeros(0)
+    rounds = reduce(np.intersect1d, [run.rounds["round"] for run in runs])
+    places = np.unique(np.linspace(0, len(rounds) - 1, min(POINTS, len(rounds))).round().astype(int))
+    return np.asarray(rounds[places], np.float64)
+
+
+def _cut(made: Curve, shown: Bools) -> Curve:
+    return Curve(made.rounds[shown], made.megabytes[shown], made.mean[shown], made.low[shown], made.high[shown])
+
+
+def _scaled(made: Curve, unit: Unit) -> Curve:
+    return replace(made, mean=made.mean / unit.size, low=made.low / unit.size, high=made.high / unit.size)
+
+
+def _far(ends: Iterable[float]) -> bool:
+    known = list(ends)
+    return max(known) > FAR * min(known)
+
+
+def _plain_numbers(axis: Axis, *, far: bool) -> None:
+    low, high = axis.get_view_interval()
+    plain_numbers(axis, far=far, ticks=(1.0, 3.0) if high < 1e3 * low else (1.0,))  # while there is room
+
+
+# --- Who gets what in a round: when each client computes and sends, its share of the band, its CPU frequency
+
+LABELLED = 30  # up to this many clients each row bears its name
+COMPUTE, UPLOAD = METHOD[0], METHOD[1]
+
+
+@styled
+def allocation(clients: Sequence[Mapping[str, Any]], seconds: float) -> Figure:
+    """Draw a row for each client that takes part; its largest share comes first.
+
+    Args:
+        clients: Rows as `fedreach allocate --json` has them under "clients": client, share, hertz, max_hertz,
+            compute_seconds and upload_seconds.
+        seconds: The deadline T.
+
+    Example:
+        >>> rows = [dict(client="a", share=1.0, hertz=4e8, max_hertz=2e9, compute_seconds=0.25, upload_seconds=0.2)]
+        >>> [axes.get_title(loc="left") for axes in allocation(rows, 0.45).axes]
+        ['time', 'band', 'CPU']
+    """
+    from matplotlib.patches import Patch
+
+    rows = sorted(clients, key=lambda row: -row["share"])
+    tall = 0.165 * max(len(rows), 4) if len(rows) <= LABELLED else 3.6
+    figure = new_figure(0.95 + tall)
+    when, band, cpu = figure.subplots(1, 3, sharey=True, width_ratios=[2.1, 1, 1])
+    compute, upload = _column(rows, "compute_seconds"), _column(rows, "upload_seconds")
+    _bars(when, compute, np.zeros(len(rows)), COMPUTE)
+    _bars(when, upload, compute, UPLOAD)
+    when.axvline(seconds, color=INK, linewidth=0.9, linestyle=(0, (3, 2)))
+    when.set_title("time")
+    when.set_xlabel("seconds")
+    _bars(band, _column(rows, "share"), np.zeros(len(rows)), UPLOAD)
+    band.set_title("band")
+    band.set_xlabel("share, %")
+    in_percent(band, "x")
+    scale, unit = (1e9, "GHz") if _column(rows, "max_hertz").max() >= 1e8 else (1e6, "MHz")
+    _bars(cpu, _column(rows, "max_hertz") / scale, np.zeros(len(rows)), GRID)
+    _bars(cpu, _column(rows, "hertz") / scale, np.zeros(len(rows)), COMPUTE)
+    cpu.set_title("CPU")
+    cpu.set_xlabel(unit)
+    for axes in (when, band, cpu):
+        axes.grid(axis="y", visible=False)
+        axes.tick_params(axis="y", length=0)
+        axes.set_xlim(left=0)
+        axes.locator_params(axis="x", nbins=3 if axes is not when else 5 if seconds < 1000 else 4)
+    when.set_ylim(len(rows) - 0.5, -0.5)
+    if len(rows) <= LABELLED:
+        when.set_yticks(range(len(rows)), [short(row["client"], 16) for row in rows])
+    else:
+        when.set_ylabel("clients, the largest share first")
+    handles = [Patch(color=COMPUTE), Patch(color=UPLOAD), Patch(color=GRID), _deadline()]
+    names = ["compute", "upload", "at most", f"deadline, {number(seconds)} s"]
+    figure.legend(handles, names, loc="outside upper left", ncols=4, handlelength=1.2, columnspacing=0.9)
+    return figure
+
+
+def _column(rows: Sequence[Mapping[str, Any]], name: str) -> Floats:
+    return np.array([row[name] for row in rows], dtype=np.float64)
+
+
+def _bars(axes: Axes, length: Floats, start: Floats, colour: str) -> None:
+    """Draw horizontal bars, or one outline where they are too many for bars."""
+    if len(length) <= LABELLED:
+        axes.barh(np.arange(len(length)), length, left=start, height=0.72, color=colour, linewidth=0)
+        return
+    edges = np.arange(len(length) + 1) - 0.5
+    axes.stairs(start + length, edges, baseline=start, orientation="horizontal", fill=True, color=colour, lw=0)
+
+
+def _deadline() -> Any:
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], color=INK, linewidth=0.9, linestyle=(0, (3, 2)))

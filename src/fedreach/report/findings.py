@@ -1,0 +1,453 @@
+"""What a comparison shows, in words."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedreach.evaluation.scores import MainScore
+from fedreach.evaluation.statistics import Judgement
+from fedreach.report.analysis import POPULATION, QUANTITIES, MethodSummary, looked, primary_of, what_seeds_draw
+from fedreach.report.concerns import concerns
+from fedreach.report.numbers import Comparison, Run, interval, nats, number, p_text, percent, points
+from fedreach.report.overview import Analysis
+from fedreach.report.radio import leasts, target_sentences
+
+# -------------------- Who, what and how: the settings, data, software and fate of the runs, sorted for reading
+
+Pairs = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """Everything the page says about how the numbers came about."""
+
+    data: Pairs
+    partition: Pairs
+    columns: tuple[tuple[str, str, str], ...]  # of a table: name, what it is, what it is like
+    shared: Pairs  # settings that all methods have in common
+    own: tuple[tuple[str, Pairs], ...]  # method -> settings in which methods differ
+    software: Pairs
+    seconds: tuple[tuple[str, str, str], ...]  # method, seconds per round: train, evaluate
+    troubled: tuple[tuple[str, int, str, str, str], ...]  # method, seed, status, last round, error
+    refused: tuple[tuple[str, int, str, str, str], ...]  # method, seed, who, in which rounds, what was said first
+    runs: tuple[tuple[str, int, str, str], ...]  # method, seed, status, path
+
+
+def gather(comparison: Comparison) -> RunFacts:
+    """Return the facts of a comparison; what differs between runs is listed value by value."""
+    runs = comparison.runs
+    shared, own = _settings(comparison)
+    return RunFacts(
+        data=_merge(_told(run.partition.dataset) for run in runs),
+        partition=_partition(runs),
+        columns=_columns(runs),
+        shared=shared,
+        own=own,
+        software=_merge(dict(r.environment) | {f"git.{k}": v for k, v in r.git.items()} for r in runs),
+        seconds=tuple(_seconds(comparison, method) for method in comparison.methods if comparison.counted(method)),
+        troubled=tuple(
+            (run.method, run.seed, run.status, str(run.last_round) if run.last_round >= 0 else "none", run.error or "")
+            for run in runs
+            if run.status != "finished"
+        )
+        + tuple((method, seed, "never began", "none", "") for method, seed in comparison.absent),
+        refused=tuple((run.method, run.seed, *one) for run in runs for one in _refused(run)),
+        runs=tuple((run.method, run.seed, run.status, run.path) for run in runs),
+    )
+
+
+def _refused(run: Run) -> list[tuple[str, str, str]]:
+    """Return who said what cannot be, in which rounds, and what it was at first."""
+    rounds: dict[str, list[int]] = {}
+    first: dict[str, str] = {}
+    for round_number, who, why in run.refused:
+        rounds.setdefault(who, []).append(round_number)
+        first.setdefault(who, why)
+    return [(who, counted(numbers), first[who]) for who, numbers in rounds.items()]
+
+
+def counted(rounds: Sequence[int]) -> str:
+    """Return rounds in words: all of a few, or how many.
+
+    Example:
+        >>> counted([0]), counted([2, 3]), counted([1, 2, 3, 5, 8])
+        ('round 0', 'rounds 2, 3', '5 rounds from 1 to 8')
+    """
+    if len(rounds) > 4:
+        return f"{len(rounds)} rounds from {rounds[0]} to {rounds[-1]}"
+    return f"round{'s' * (len(rounds) > 1)} {', '.join(map(str, rounds))}"
+
+
+def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return nested settings as dotted keys and their values as JSON.
+
+    Example:
+        >>> flatten({"data": {"name": "digits"}, "cohort": 10})
+        {'data.name': 'digits', 'cohort': '10'}
+    """
+    flat: dict[str, str] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return flat
+
+
+def _told(dataset: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a reader wants to know of a data set: not the scale of its colours, which differs with the seed."""
+    return {key: value for key, value in dataset.items() if key not in ("mean", "std")}
+
+
+def _merge(values: Iterable[Mapping[str, Any]]) -> Pairs:
+    merged: dict[str, dict[str, None]] = {}
+    for value in values:
+        for key, text in flatten(value).items():
+            merged.setdefault(key, {})[text] = None
+    return tuple((key, " | ".join(texts)) for key, texts in merged.items())
+
+
+def _settings(comparison: Comparison) -> tuple[Pairs, tuple[tuple[str, Pairs], ...]]:
+    first: dict[str, dict[str, str]] = {}
+    for run in comparison.runs:
+        settings = flatten(run.config)
+        settings.pop("seed", None)  # differs by design
+        settings.pop("run.trackers", None)  # nothing that is shown depends on who looked on
+        first.setdefault(run.method, settings)
+    keys = list(dict.fromkeys(key for settings in first.values() for key in settings))
+    same = [key for key in keys if len({settings.get(key) for settings in first.values()}) == 1]
+    any_method = next(iter(first.values()), {})
+    own = tuple(
+        (method, tuple((key, settings[key]) for key in settings if key not in same))
+        for method, settings in first.items()
+    )
+    return tuple((key, any_method[key]) for key in same), own if len(first) > 1 else ()
+
+
+def _partition(runs: tuple[Run, ...]) -> Pairs:
+    partitions = list({run.partition.hash: run.partition for run in runs}.values())
+    if not partitions:
+        return ()
+    one = partitions[0]
+    facts = {
+        "clients": f"{len(one.participants)} participants, {len(one.unseen)} unseen",
+        "examples per client": f"{one.sizes.min()} to {one.sizes.max()}, median {np.median(one.sizes):g}",
+        "classes": str(one.label_counts.shape[1] or ("not told" if one.targets is None else "none: numbers")),
+        **flatten(one.statistics),
+        **flatten(one.noise or {}, "noise."),
+        **flatten({**one.shift, "clients": len(one.shift["clients"])} if one.shift else {}, "shift."),
+        "federation hash": " | ".join(partition.hash[:16] for partition in partitions),
+    }
+    return tuple(facts.items())
+
+
+def _columns(runs: tuple[Run, ...]) -> tuple[tuple[str, str, str], ...]:
+    """Return the columns of the table that the first run was trained on; in others only their scale differs."""
+    prepared = next((run.partition.preparation for run in runs), None)
+    if not prepared:
+        return ()
+    from fedreach.data.preparation import InputColumn  # only then what reads tables is loaded
+
+    return tuple((each.name, each.kind, each.about) for each in map(InputColumn.of_json, prepared))
+
+
+def _seconds(comparison: Comparison, method: str) -> tuple[str, str, str]:
+    def mean(column: str) -> str:
+        found = [run.timing[column] for run in comparison.counted(method) if column in run.timing]
+        values = np.concatenate(found) if found else np.zeros(0)
+        known = values[np.isfinite(values)]
+        return f"{known.mean():.3g}" if len(known) else "-"
+
+    return method, mean("train_seconds"), mean("evaluate_seconds")
+
+
+# -------------------- What was found, in words that claim no more than the numbers allow
+
+MOST_TOLD = 6  # options in a sentence
+
+
+@dataclass(frozen=True)
+class Card:
+    """One number with its meaning."""
+
+    label: str
+    value: str
+    unit: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Findings:
+    """A headline, the sentences that qualify it, and the numbers behind it."""
+
+    headline: str
+    sentences: tuple[str, ...]
+    cards: tuple[Card, ...]
+    qualifying: tuple[str, ...] = ()  # of the sentences those without which the headline would claim too much
+
+    @property
+    def further(self) -> tuple[str, ...]:
+        """The other sentences."""
+        return tuple(sentence for sentence in self.sentences if sentence not in self.qualifying)
+
+
+def find(analysis: Analysis) -> Findings:
+    """Return what the comparison shows at the last round.
+
+    A method is called better than another only where the verdict is so (see `judge`); else
+    the wording says that they are equivalent, or what it would take to decide.
+    """
+    comparison, rows = analysis.comparison, analysis.judged()
+    if not rows:
+        return Findings("No run has a result yet", ("Report again after the first evaluated round.",), ())
+    best = best_of(comparison, rows)
+    headline = _headline(comparison, best, rows)
+    if comparison.provisional:
+        headline = f"So far: {headline}"
+    several, concerned, left_out = _several(comparison), concerns(comparison), _runs_left_out(comparison)
+    compared, served = _comparison_sentences(analysis, best, rows), _serving_sentence(analysis)
+    sentences = [
+        several,
+        *concerned,
+        *compared,
+        _power_sentence(comparison, [each.judged for each in analysis.contrasts["last"]]),
+        _gap_sentence(comparison.score, best, rows),
+        served,
+        _runner_up(analysis, best, rows),
+        *target_sentences(comparison, rows),
+        left_out,
+    ]
+    qualifying = [several, *concerned, *compared, served, left_out]
+    return Findings(
+        headline, tuple(filter(None, sentences)), _cards(comparison, best, rows), tuple(filter(None, qualifying))
+    )
+
+
+def _serving_sentence(analysis: Analysis) -> str:
+    """Return what serving is worth to whom it is worth most; references that need labels do not count."""
+    rows = [row for row in analysis.serving if not row.needs_labels and row.gain.mean is not None]
+    if not rows:
+        return ""
+    best = max(rows, key=lambda row: row.at["served", "accuracy"].mean or 0.0)
+    plain, served = (100 * (best.at[rung, "accuracy"].mean or 0.0) for rung in ("plain", "served"))
+    gain = f"{points(best.gain.mean or 0.0, sign=True)} points{interval(best.gain.low, best.gain.high, sign=True)}"
+    sure = "" if best.gain.p_corrected is None else f", {_p(best.gain)} corrected"
+    whom = "Unseen clients" if best.population == "unseen" else "Participants"
+    loss = best.change["loss"]
+    also = "" if loss.mean is None else f" Their log loss changes by {nats(loss)} nats."
+    return (
+        f"{whom} that are served by their own inputs, without labels, reach {served:.1f} % with {best.method} instead "
+        f"of {plain:.1f} % ({gain}{sure}).{also}"
+    )
+
+
+def best_of(comparison: Comparison, rows: Sequence[MethodSummary]) -> MethodSummary:
+    """Return the row with the best primary score, the baseline's on a tie; `rows` must all have one."""
+    return max(rows, key=lambda row: (_rank(row, comparison), row.is_baseline))
+
+
+def _rank(row: MethodSummary, comparison: Comparison) -> float:
+    return comparison.score.rank(primary_of(row, comparison).mean or 0.0)
+
+
+def _headline(comparison: Comparison, best: MethodSummary, rows: list[MethodSummary]) -> str:
+    where = POPULATION[comparison.primary].words
+    score = comparison.score
+    value = score.shown(primary_of(best, comparison).mean or 0.0)
+    value = value if score.percent else f"a {score.words} of {value}"
+    if len(comparison.methods) == 1:
+        return f"{best.method} reaches {value} on {where}"
+    if not any(row.is_baseline for row in rows):
+        return f"{best.method} leads on {where} with {value}; {comparison.baseline}, the baseline, has no result"
+    if len(rows) == 1:
+        return f"{best.method} reaches {value} on {where}; no other method has a result"
+    if best.is_baseline:
+        return f"No method does better on {where} than {best.method}, the baseline, with {value}"
+    over = "below" if score.lower_is_better else "above"
+    if best.difference.verdict == "better":
+        lead = points(abs(best.difference.mean or 0), by=score)
+        base = next(row for row in rows if row.is_baseline)
+        fewer = best.difference.count < max(best.seeds, base.seeds)
+        pairs = " on the seeds that both finished" if fewer else ""
+        return f"{best.method} serves {where} best: {value}, {lead}{score.points} {over} {comparison.baseline}{pairs}"
+    if best.difference.verdict == "equivalent":
+        margin = f"within ± {comparison.plan.margin_points:g} points"
+        return f"{best.method} is ahead on {where} with {value}, and equivalent to {comparison.baseline} {margin}"
+    return f"{best.method} is ahead on {where} with {value}, but not clearly {over} {comparison.baseline}"
+
+
+def _p(judged: Judgement) -> str:
+    text = p_text(judged.p_corrected)
+    return f"p {text}" if text.startswith("<") else f"p = {text}"
+
+
+def _several(comparison: Comparison) -> str:
+    """Say what several comparisons on one page differ in."""
+    if not comparison.labels:
+        return ""
+    said = "; ".join(f"{key} ({' | '.join(values)})" for key, values in comparison.differs[:MOST_TOLD])
+    more = f" and {len(comparison.differs) - MOST_TOLD} more options" if len(comparison.differs) > MOST_TOLD else ""
+    what = f"They differ in {said}{more}." if said else "They differ in no option but methods and seeds."
+    return f"These are {len(comparison.labels)} comparisons: {', '.join(comparison.labels)}. {what}"
+
+
+def _comparison_sentences(analysis: Analysis, best: MethodSummary, rows: list[MethodSummary]) -> list[str]:
+    comparison = analysis.comparison
+    family = [each.judged for each in analysis.contrasts["last"]]
+    tests = sum(judged.p is not None for judged in family)
+    if len(rows) == 1:
+        return []
+    if not any(judged.mean is not None for judged in family):
+        return ["No difference could be formed: no two runs share seed and clients."]
+    if not tests:
+        notes = dict.fromkeys(judged.note for judged in family if judged.note)
+        return [f"Differences were not tested ({'; '.join(notes)}): with more seeds they can be."]
+    said = [_difference_sentence(comparison, best, tests)] if not best.is_baseline else []
+    said.append(_verdicts(analysis))
+    if comparison.looks:
+        said.append(f"There is no verdict: {looked(comparison)}.")
+    if comparison.lengths:
+        before = ", then ".join(map(str, comparison.lengths))
+        said.append(
+            f"Results after {before} rounds could be seen before the runs were made longer: who looks after several "
+            "lengths has several chances to find a difference, and p allows for one."
+        )
+    return said
+
+
+def _difference_sentence(comparison: Comparison, best: MethodSummary, tests: int) -> str:
+    difference = best.difference
+    if difference.mean is None:
+        return f"A difference to {comparison.baseline} cannot be formed: {difference.note}."
+    by = comparison.score
+    text = f"Its difference to {comparison.baseline} is {points(difference.mean, sign=True, by=by)}{by.points}"
+    if difference.p is None:
+        return f"{text}. That was not tested ({difference.note})."
+    many = f", both corrected for {tests} comparisons" if tests > 1 else ""
+    return (
+        f"{text}{interval(difference.low, difference.high, sign=True, by=by)} over {difference.count} seeds, "
+        f"{_p(difference)}{many}."
+    )
+
+
+def _verdicts(analysis: Analysis) -> str:
+    """Return which differences are decided, and how."""
+    comparison = analysis.comparison
+    simple = comparison.plan.contrasts == "baseline"
+    named: dict[str, list[str]] = {}
+    for each in analysis.contrasts["last"]:
+        if each.judged.verdict:
+            name = each.first if simple else f"{each.first} against {each.second}"
+            named.setdefault(each.judged.verdict, []).append(name)
+    words = {
+        "better": "better than" if simple else "better",
+        "worse": "worse than" if simple else "worse",
+        "equivalent": f"equivalent within ± {comparison.plan.margin_points:g} points to" if simple else "equivalent",
+        "not decided": "not decided against" if simple else "not decided",
+    }
+    after = f" {comparison.baseline}" if simple else ""
+    parts = [f"{words[verdict]}{after}: {', '.join(named[verdict])}" for verdict in words if verdict in named]
+    return ". ".join(part[0].upper() + part[1:] for part in parts) + "." if parts else ""
+
+
+def _power_sentence(comparison: Comparison, family: Sequence[Judgement]) -> str:
+    """Return what these seeds could have seen, and what it would take to decide what is not."""
+    least = [judged.detectable for judged in family if judged.detectable is not None]
+    if not least:
+        return ""
+    seeds = max(judged.count for judged in family)
+    by = comparison.score
+    low, high = points(min(least), by=by), points(max(least), by=by)
+    span = f"{low}{by.points}" if low == high else f"{low} to {high}{by.points}, by the pair,"
+    needed = [judged.seeds_needed for judged in family if judged.seeds_needed is not None]
+    more = f" About {number(max(needed))} seeds would decide every pair as it stands." if needed else ""
+    return (
+        f"These {seeds} seeds find a true difference of {span} in four of five comparisons.{more} {_over(comparison)}"
+    )
+
+
+def _over(comparison: Comparison) -> str:
+    return what_seeds_draw(comparison.config)
+
+
+def _gap_sentence(by: MainScore, best: MethodSummary, rows: list[MethodSummary]) -> str:
+    if best.at["gap"].mean is None:
+        return "No client was kept unseen, so there is no participation gap." if best.at["unseen"].count == 0 else ""
+    limits, over = _gap_limits(best)
+    text = f"Its participation gap is {points(best.at['gap'].mean, by=by)}{by.points}{interval(*limits, by=by)}"
+    text += f", 95 % over {over}" if limits[0] is not None else ""
+    if limits[0] is not None and limits[1] is not None and limits[0] <= 0 <= limits[1]:
+        text += ", so it may be none"
+    base = next((row for row in rows if row.is_baseline and row is not best and row.at["gap"].mean is not None), None)
+    return text + (f"; {base.method}'s is {points(base.at['gap'].mean or 0, by=by)}." if base else ".")
+
+
+def _gap_limits(row: MethodSummary) -> tuple[tuple[float | None, float | None], str]:
+    if row.at["gap"].low is not None:
+        return (row.at["gap"].low, row.at["gap"].high), "seeds"
+    return (row.gap_over_clients or (None, None)), "clients"
+
+
+def _runner_up(analysis: Analysis, best: MethodSummary, rows: list[MethodSummary]) -> str:
+    comparison = analysis.comparison
+    others = [row for row in rows if row is not best and not row.is_baseline]
+    if not others:
+        return ""
+    second = max(others, key=lambda row: _rank(row, comparison))
+    value = f"{percent(primary_of(second, comparison), comparison.score)}{comparison.score.unit}"
+    pair = {best.method, second.method}
+    judged = next((each.judged for each in analysis.contrasts["last"] if {each.first, each.second} == pair), None)
+    if judged is None:
+        return f"Next comes {second.method} with {value}; the two were not tested against each other."
+    return f"Next comes {second.method} with {value}."
+
+
+def _runs_left_out(comparison: Comparison) -> str:
+    planned = len(comparison.runs) + len(comparison.absent)
+    finished = sum(run.status == "finished" for run in comparison.runs)
+    if finished == planned:
+        return ""
+    if comparison.provisional:
+        return (
+            f"No run of {planned} has finished: numbers are from each one's last evaluated round, and compare "
+            "badly where these rounds differ."
+        )
+    return f"{planned - finished} of {planned} runs did not finish and are not counted; they are listed below."
+
+
+def _cards(comparison: Comparison, best: MethodSummary, rows: list[MethodSummary]) -> tuple[Card, ...]:
+    reached, by = primary_of(best, comparison), comparison.score
+    spread = f"± {by.number(reached.sd)} sd over {reached.count} seeds" if reached.sd is not None else "one seed"
+    unit, difference = by.unit.strip(), by.points.strip()
+    first = "Best on" if len(comparison.methods) > 1 else "On"
+    cards = [
+        Card(
+            f"{first} {POPULATION[comparison.primary].words}",
+            by.number(reached.mean or 0.0),
+            unit,
+            f"{best.method}, {spread}",
+        )
+    ]
+    if best.at["gap"].mean is not None:
+        limits, over = _gap_limits(best)
+        detail = f"{interval(*limits, by=by).strip()} 95 % over {over}" if limits[0] is not None else "no interval"
+        cards.append(Card("Its participation gap", points(best.at["gap"].mean, by=by), difference, detail))
+    if best.difference.mean is not None:
+        tested = f"{_p(best.difference)} corrected" if best.difference.p is not None else best.difference.note
+        value = points(best.difference.mean, sign=True, by=by)
+        cards.append(Card(f"Against {comparison.baseline}", value, difference, tested))
+    if best.at["unseen_worst_decile"].mean is not None:
+        value = by.number(best.at["unseen_worst_decile"].mean)
+        cards.append(
+            Card("Its worst tenth of unseen clients", value, unit, f"mean {by.words.removeprefix('mean ')} over them")
+        )
+    for least in leasts(rows):
+        value, unit = least.text.split(" ")
+        words = QUANTITIES[least.quantity].words
+        name = words if len(comparison.methods) == 1 else f"least {words}"
+        label = f"{name.capitalize()} to {100 * (comparison.target_accuracy or 0):g} %"
+        cards.append(Card(label, value, unit, " and ".join(least.methods)))
+    return tuple(cards)

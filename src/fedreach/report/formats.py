@@ -1,0 +1,164 @@
+"""A `Table` as text, Markdown or a table on the terminal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from fedreach._util.tables import markdown_lines, text_table
+from fedreach.report.adaptation import tabulate_serving
+from fedreach.report.analysis import When
+from fedreach.report.overview import Analysis
+from fedreach.report.tables import Table, tabulate, tabulate_contrasts, tabulate_metrics, tabulate_tuning
+from fedreach.report.theory import tabulate_theory
+
+LONG_NAME = 24  # letters; longer names of methods are folded before a column is left out
+
+
+def to_text(table: Table, width: int | None = None) -> str:
+    """Return the table as plain text, its caption first; columns that would not fit into `width` are left out.
+
+    `width` is in letters; None keeps all.
+    """
+    kept = _fitting(table, width)
+    heads = [[*two_lines(table.header[j]).split("\n"), table.units[j]] for j in kept]
+    high = max(map(len, heads))
+    columns = [
+        [*[""] * (high - len(head)), *head, *(row[j] for row in table.rows)]
+        for j, head in zip(kept, heads, strict=True)
+    ]
+    wide = [max(map(len, column)) for column in columns]
+    lines = [
+        "  ".join(cell.rjust(w) if i else cell.ljust(w) for i, (cell, w) in enumerate(zip(line, wide, strict=True)))
+        for line in zip(*columns, strict=True)
+    ]
+    return "\n".join([table.caption, *(line.rstrip() for line in lines)])
+
+
+def to_markdown(table: Table) -> str:
+    """Return the table as GitHub-flavoured Markdown."""
+    heads = [
+        _markdown(h) + (f"<br>{_markdown(u)}" if u else "") for h, u in zip(table.header, table.units, strict=True)
+    ]
+    lines = markdown_lines(heads, [[_markdown(cell) for cell in row] for row in table.rows], right=True)
+    return "\n".join([f"**{table.caption}**", "", *lines, "", _markdown(table.note), ""])
+
+
+def terminal_table(analysis: Analysis, when: When = "last", *, width: int | None = None) -> str:
+    """Return the table for the terminal, with its note.
+
+    `when` is as in `tabulate`; columns that would not fit into `width` are left out, None keeps all.
+    """
+    return terminal_text(tabulate(analysis, when), analysis.comparison.name, width)
+
+
+def terminal_contrasts(analysis: Analysis, *, width: int | None = None) -> str | None:
+    """Return the declared differences for the terminal, as `terminal_table` does; None if they are in its table."""
+    table = tabulate_contrasts(analysis)
+    return terminal_text(table, analysis.comparison.name, width) if table else None
+
+
+def terminal_metrics(analysis: Analysis, *, width: int | None = None) -> str | None:
+    """Return metrics beside accuracy and loss for the terminal, as `terminal_table` does; None if nobody asked."""
+    table = tabulate_metrics(analysis)
+    return terminal_text(table, analysis.comparison.name, width) if table else None
+
+
+def terminal_serving(analysis: Analysis, *, width: int | None = None) -> list[str]:
+    """Return how unseen clients are served for the terminal, a table each; none if no method has a serving rule.
+
+    Args:
+        analysis: What `analyse` returns.
+        width: As in `terminal_table`.
+    """
+    return [terminal_text(table, analysis.comparison.name, width) for table in tabulate_serving(analysis)]
+
+
+def terminal_theory(analysis: Analysis, *, width: int | None = None) -> str | None:
+    """Return the table of the papers' bounds for the terminal, as `terminal_table` does; None if no run has any."""
+    table = tabulate_theory(analysis)
+    return terminal_text(table, analysis.comparison.name, width) if table else None
+
+
+def terminal_tuning(analysis: Analysis, *, width: int | None = None) -> str | None:
+    """Return which settings were chosen for the terminal, as `terminal_table` does; None if none were."""
+    table = tabulate_tuning(analysis.comparison)
+    return terminal_text(table, analysis.comparison.name, width) if table else None
+
+
+def terminal_text(table: Table, name: str, width: int | None) -> str:
+    """Return a table for the terminal, under a name, as `terminal_table` does."""
+    kept = _fitting(table, width)
+    return text_table(
+        [f"{two_lines(table.header[j])}\n{table.units[j]}" for j in kept],
+        [[row[j] for j in kept] for row in table.rows],
+        width,
+        title=f"{name}: {table.caption[0].lower()}{table.caption[1:]}",
+        note=table.note,
+    )
+
+
+def _fitting(table: Table, width: int | None) -> list[int]:
+    """Return the columns that fit into the width; of those that may be left out, the most dispensable go first."""
+    kept = list(range(len(table.header)))
+    if width is None:
+        return kept
+    kept = [j for j in kept if width >= table.from_width[j]]
+    while width_of(table, kept) > width:
+        last = max(kept, key=lambda j: (table.from_width[j], j))
+        if table.from_width[last] == 0:
+            break
+        kept.remove(last)
+    return kept
+
+
+def folded(table: Table, width: int) -> list[list[int]]:
+    """Return the columns that a page shows, and behind them the others in groups, each of which fits into the width.
+
+    Columns that are equally dispensable stay or go together. Every group begins with what tells rows apart, the first
+    column or the first two.
+
+    Args:
+        table: What is shown.
+        width: In letters.
+
+    Example:
+        >>> rows = (("ours", "7.2", "9", "60"),)
+        >>> folded(Table("", ("method", "gap", "sent", "rounds"), ("",) * 4, rows, (0, 0, 9, 9), ""), 24)
+        [[0, 1], [0, 2, 3]]
+    """
+    every = range(len(table.header))
+    keys = [0] if len({row[0] for row in table.rows}) == len(table.rows) else [0, 1]
+    shown = list(every)
+    for level in sorted({*table.from_width} - {0}, reverse=True):
+        if width_of(table, shown) <= width:
+            break
+        shown = [j for j in shown if table.from_width[j] < level]
+    groups = [shown]
+    for j in (j for j in every if j not in shown):
+        if len(groups) > 1 and width_of(table, [*groups[-1], j]) <= width:
+            groups[-1].append(j)
+        else:
+            groups.append([*keys, j])
+    return groups
+
+
+def width_of(table: Table, columns: Sequence[int]) -> int:
+    """Return the letters of a row of these columns, with what stands between them."""
+    return sum(_letters(table, j) for j in columns) + 3 * len(columns) - 1
+
+
+def _letters(table: Table, j: int) -> int:
+    if j == 0:
+        return min(max(len(row[0]) for row in table.rows), LONG_NAME)
+    lines = [*two_lines(table.header[j]).split("\n"), table.units[j], *(row[j] for row in table.rows)]
+    return max(len(line) for line in lines)
+
+
+def two_lines(header: str) -> str:
+    """Return a header on two lines, where it has several words."""
+    return header.replace(", ", ",\n") if "," in header else header.replace(" ", "\n", 1)
+
+
+def _markdown(text: str) -> str:
+    return re.sub(r"([\\|*_`<\[\]])", r"\\\1", text).replace("\n", " ")

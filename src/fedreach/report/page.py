@@ -1,0 +1,82 @@
+"""The HTML report."""
+
+import re
+from collections.abc import Sequence
+from importlib import resources
+
+import jinja2
+from markupsafe import Markup, escape
+
+from fedreach.report.adaptation import tabulate_serving
+from fedreach.report.analysis import When
+from fedreach.report.figures import Picture
+from fedreach.report.figures.style import METHOD, METHOD_ON_DARK
+from fedreach.report.findings import find, gather
+from fedreach.report.formats import folded
+from fedreach.report.overview import Analysis
+from fedreach.report.tables import Table, tabulate, tabulate_contrasts, tabulate_metrics, tabulate_tuning
+from fedreach.report.theory import explain, tabulate_theory
+
+LETTERS = 136  # of a table's row, as wide as fits on a screen of 1280 pixels and on paper
+BESIDE = 10  # methods, above which the main figure is too tall to stand beside the findings
+
+
+def render(analysis: Analysis, pictures: Sequence[Picture], tables: Sequence[str]) -> str:
+    """Return the page, with the pictures of `gallery`, and links to their files and to those of tables beside it."""
+    folder = resources.files("fedreach.report") / "templates"
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    environment.filters |= {"tied": tied, "breakable": _breakable, "folded": _folded}
+    template = environment.from_string((folder / "page.html").read_text(encoding="utf-8"))
+    main = _main_figure(analysis, pictures)
+    return template.render(
+        comparison=analysis.comparison,
+        findings=find(analysis),
+        facts=gather(analysis.comparison),
+        tables=_tables(analysis),
+        baselines=analysis.baselines,
+        contrasts=tabulate_contrasts(analysis),
+        metrics=tabulate_metrics(analysis),
+        serving=tabulate_serving(analysis),
+        tuning=tabulate_tuning(analysis.comparison),
+        theory=tabulate_theory(analysis),
+        explained=explain(analysis),
+        main=main,
+        figures=[picture for picture in pictures if picture is not main],
+        files=tables,
+        palette=list(zip(METHOD, METHOD_ON_DARK, strict=True)),
+        css=Markup((folder / "page.css").read_text(encoding="utf-8")),
+    )
+
+
+def _tables(analysis: Analysis) -> list[dict[str, object]]:
+    tables: list[dict[str, object]] = []
+    whens: tuple[When, ...] = ("last", "best")
+    for when in whens:
+        if analysis.judged(when):
+            tables.append({"table": tabulate(analysis, when), "leading": analysis.leaders[when].methods})
+    return tables
+
+
+def _main_figure(analysis: Analysis, pictures: Sequence[Picture]) -> Picture | None:
+    """Return what a reader should see first; None where it would push the table off the first screen."""
+    if len(analysis.comparison.methods) > BESIDE:
+        return None
+    named = {picture.name: picture for picture in pictures}
+    return named.get("differences") or named.get("accuracy")
+
+
+def _folded(table: Table) -> list[list[int]]:
+    return folded(table, LETTERS)
+
+
+def tied(text: str) -> str:
+    """Return a text in which no number stands alone at the end of a line."""
+    # No line break between a number and its per cent sign.
+    return text.replace(" %", "\u00a0%")
+
+
+def _breakable(name: str) -> Markup:
+    # Names of parts are long words; they may break behind these signs.
+    return Markup(re.sub(r"([_.:])", r"\1<wbr>", str(escape(name))))

@@ -1,0 +1,140 @@
+"""Time and energy: the report's tables."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedreach._util.errors import RunFolderError
+from fedreach.report.analysis import POPULATION, QUANTITIES, RADIO, MethodSummary, target_row
+from fedreach.report.numbers import Columns, Comparison, with_unit
+
+# -------------------- What the chosen clients of a round did with its simulated time, from stored rows
+
+PARTS = ("compute_seconds", "upload_seconds")
+
+
+def airtime(rows: Sequence[Mapping[str, Any]], path: Path) -> Columns:
+    """Return the mean over each round's chosen clients of what they spent; (t,) for t rounds.
+
+    Clients whose reply was lost count as well: they computed and sent. Rounds in which no chosen client had
+    anything to send have nan; runs without radio have no columns. A round without a number per client is refused.
+    """
+    held: list[Mapping[str, list[float]]] = [row.get("allocation") or {} for row in rows]
+    if not any(held):
+        return {}
+    counts = np.array([len(allocation.get("ids") or []) for allocation in held])
+    row = np.repeat(np.arange(len(rows)), counts)
+    columns = {}
+    for name in PARTS:
+        lists = [allocation.get(name) or [] for allocation in held]
+        for line, (values, count) in enumerate(zip(lists, counts, strict=True), 1):
+            if len(values) != count:
+                raise RunFolderError(
+                    f"{path}, line {line}: allocation must hold one {name} per client; got {len(values)} for {count} "
+                    "clients. Run the same command again."
+                )
+        total = np.bincount(row, np.array(list(chain.from_iterable(lists)), np.float64), minlength=len(rows))
+        columns[name] = np.divide(total, counts, out=np.full(len(rows), np.nan), where=counts > 0)
+    return columns
+
+
+# -------------------- Which method reaches the target accuracy in the least simulated time and energy, in words
+
+SAME = 1e-9  # relative difference up to which two sums over the same rounds are one number
+
+
+@dataclass(frozen=True)
+class Least:
+    """Who needs the least of a quantity to the target, on average, among methods all of whose seeds reach it."""
+
+    quantity: str
+    value: float
+    methods: tuple[str, ...]  # several if they need the same
+    next: MethodSummary | None  # the first of the others
+    next_value: float
+
+    @property
+    def text(self) -> str:
+        """The value with its unit."""
+        return with_unit(self.quantity, self.value)
+
+
+def leasts(rows: Sequence[MethodSummary]) -> list[Least]:
+    """Return who needs the least seconds and who the least joules; empty if no method has all its seeds there."""
+    found = []
+    for quantity in (each.name for each in RADIO):
+        means = [(row.to_target[quantity].mean, row) for row in rows if row.reached == row.seeds]
+        costs = [(cost, row) for cost, row in means if cost is not None]
+        if costs:
+            least = min(cost for cost, _ in costs)
+            tied = tuple(row.method for cost, row in costs if cost <= least * (1 + SAME))
+            others = [(cost, row) for cost, row in costs if row.method not in tied]
+            value, after = min(others, key=lambda pair: pair[0]) if others else (least, None)
+            found.append(Least(quantity, least, tied, after, value))
+    return found
+
+
+def target_sentences(comparison: Comparison, rows: Sequence[MethodSummary]) -> list[str]:
+    """Return what it takes to reach the target; nothing without radio or target. `rows` must all have a result."""
+    rows = [row for row in rows if row.at["seconds"].mean is not None]
+    if not rows or comparison.target_accuracy is None:
+        return []
+    goal = f"{100 * comparison.target_accuracy:g} % on {POPULATION[comparison.primary].words}"
+    if len(comparison.methods) == 1:
+        return [_alone(rows[0], goal)]
+    if not any(row.reached for row in rows):
+        return [f"No run reaches {goal}, so time and energy to it cannot be compared."]
+    missed = [row for row in rows if row.reached < row.seeds]
+    reason = f"as not every seed got there: {', '.join(f'{row.method} ({_count(row)})' for row in missed)}"
+    found = leasts(rows)
+    if not found:
+        return [f"No method is ranked by time and energy to {goal}, {reason}."]
+    if missed and len(rows) - len(missed) == 1:
+        time, energy = (least.text for least in found)
+        only = f"Only {found[0].methods[0]} reaches {goal} in every seed: in {time} of simulated time, with {energy}."
+        return [f"{only} The others are not ranked, {reason}."]
+    ending = "Means over seeds, not tested." if max(row.seeds for row in rows) > 1 else "One seed, not tested."
+    ending += f" Not ranked, {reason}." if missed else ""
+    sentences = (_sentence(comparison, least, place) for least, place in zip(found, (goal, "it"), strict=False))
+    return [" ".join([*sentences, ending])]
+
+
+def _alone(row: MethodSummary, goal: str) -> str:
+    time, energy = row.to_target["seconds"].mean, row.to_target["joules"].mean
+    if time is None or energy is None:
+        return f"It does not reach {goal}" + (" in any seed." if row.seeds > 1 else ".")
+    seeds = "" if row.seeds == 1 else f", mean over the {_count(row)} seeds that got there"
+    spent = f"{with_unit('seconds', time)} of simulated time, with {with_unit('joules', energy)}"
+    return f"It reaches {goal} in {spent}{seeds}."
+
+
+def _count(row: MethodSummary) -> str:
+    return f"{row.reached or 'none'} of {row.seeds}"
+
+
+def _sentence(comparison: Comparison, least: Least, goal: str) -> str:
+    verb = "takes" if len(least.methods) == 1 else "take"
+    text = f"{' and '.join(least.methods)} {verb} the least {QUANTITIES[least.quantity].words} to {goal}, {least.text}"
+    if least.next is None:
+        return f"{text}."
+    pairs = _pairs(comparison, least.methods[0], least.next.method, QUANTITIES[least.quantity].column)
+    more = sum(one < other for one, other in pairs)
+    seeds = f", more in {more} of {len(pairs)} shared seeds" if len(pairs) > 1 else ""
+    return f"{text}; next comes {least.next.method} with {with_unit(least.quantity, least.next_value)}{seeds}."
+
+
+def _pairs(comparison: Comparison, one: str, other: str, column: str) -> list[tuple[float, float]]:
+    """Return what both methods had spent when they reached the target, seed by seed."""
+    spent = [
+        {
+            run.seed: float(run.column(column)[row])
+            for run in comparison.counted(method)
+            if (row := target_row(run, comparison)) is not None
+        }
+        for method in (one, other)
+    ]
+    return [(spent[0][seed], spent[1][seed]) for seed in spent[0] if seed in spent[1]]

@@ -1,1 +1,0 @@
-"""From numbers to tables, records and the page."""

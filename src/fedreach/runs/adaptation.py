@@ -1,0 +1,352 @@
+"""Adaptation after training, and a last training on all rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedreach._util import files
+from fedreach._util.arrays import AnyArray, Float32s, Ints
+from fedreach._util.errors import ANOTHER_FOLDER, STEADIER, TrainingError
+from fedreach._util.files import sealed_text
+from fedreach.data.federated import FederatedData
+from fedreach.engines.models.flat import Layout
+from fedreach.evaluation.modes import ServesModels
+from fedreach.federation.adaptation import trust
+from fedreach.federation.adaptation.base import Fitted
+from fedreach.federation.traits import Traits
+from fedreach.runs.callbacks import Callback, told
+from fedreach.runs.checkpoint import Snapshot, read_models
+from fedreach.runs.describe import Baselines
+from fedreach.runs.folder import BEST, CONSTANTS, LAST, REFIT, SERVING, RunFolder
+from fedreach.runs.identity import OtherExperimentError, finished
+from fedreach.runs.recorder import Recorder
+from fedreach.runs.schema import (
+    CHECKPOINT,
+    ClientLine,
+    FederationRecord,
+    Result,
+    RoundRow,
+    RunRecord,
+    ServedLine,
+    ServingRecord,
+    Timing,
+)
+from fedreach.runs.simulation import Simulation, simulated_round
+
+# --- Serving at the end of a run: the rule is fitted on the participants for the last and the best model, and written
+# Nothing of the training depends on it. So methods that differ in `serving` alone are trained once, and a rule that is
+# added later trains nothing.
+
+POPULATIONS = {"id": "participants", "unseen": "unseen clients", "test": "test set"}
+SHOWN = {"plain": "plain", "calibrated": "calibrated", "served": "served", "true_prior": "true prior, needs labels"}
+"""Rung -> what it is called where a run ends."""
+MODELS = ("last", "best")
+EXPECTED = ("expected_gain", "expected_gain_low", "expected_gain_high")
+
+
+def serve_models(folder: RunFolder, layout: Layout, evaluator: ServesModels) -> None:
+    """Fit, score and write how clients are served by the last and the best model of a folder.
+
+    Args:
+        folder: Of the run; its models are written.
+        layout: Of the model.
+        evaluator: Who fits and serves.
+    """
+    folder.remove(ServingRecord.FILE, ServedLine.FILE, SERVING)
+    federation = folder.read(FederationRecord)
+    names = None if federation is None else federation.client_names
+    columns: dict[str, Mapping[str, float]] = {}
+    rounds: dict[str, int] = {}
+    tensors: dict[str, AnyArray] = {}
+    costs: dict[str, Any] = {}
+    left: dict[str, Mapping[str, int]] = {}
+    for name in MODELS:
+        found = _models(folder, name, layout)
+        if found is None:  # nobody holds data out, so no model is the best
+            continue
+        rounds[name], vectors, clusters = found
+        # By the best model, clients are served with all their inputs only.
+        scores, lines, fitted = evaluator.evaluate(vectors, clusters, rounds[name], whole=name == "last")
+        columns[name] = scores | _expected(fitted, clusters)
+        for line in lines:
+            called = None if names is None else [names[client] for client in line["ids"]]
+            folder.append(ServedLine(model=name, round=rounds[name], **line, names=called))
+        for number, one in enumerate(fitted):
+            head = f"{name}/{number}" if len(fitted) > 1 else name
+            tensors |= {f"{head}/{key}": np.asarray(value) for key, value in one.state.items()}
+        if gone := {str(client): number for one in fitted for client, number in one.left.items()}:
+            left[name] = gone
+        if name == "last":
+            costs = _costs(fitted)
+    rule, needs_labels = repr(evaluator.rule), Traits.of(evaluator.rule).needs_labels
+    folder.write_tensors(SERVING, tensors, {"rule": rule})
+    folder.write(
+        ServingRecord(
+            rule=rule,
+            needs_labels=needs_labels,
+            rounds=rounds,
+            columns=columns,
+            left=left or None,
+            **costs,
+        )
+    )
+
+
+def served_table(folder: RunFolder) -> list[str]:
+    """Return lines for the terminal: mean accuracy by the last model, rung by rung, and what serving gains.
+
+    They are empty where a run has no serving rule.
+    """
+    record = folder.read(ServingRecord)
+    if record is None:
+        return []
+    columns = record.columns["last"]
+    there = {name: title for name, title in POPULATIONS.items() if f"{name}_plain_accuracy" in columns}
+
+    def line(title: str, values: Sequence[str]) -> str:
+        return f"{title:<26}" + "".join(f"{value:>16}" for value in values)
+
+    needs = ", a reference that needs labels" if record.needs_labels else ""
+    lines = [f"accuracy in %, served by {record.rule}{needs}", line("", [*there.values()])]
+    for rung, title in SHOWN.items():
+        found = [columns.get(f"{name}_{rung}_accuracy") for name in there]
+        if None not in found:
+            lines.append(line(title, [f"{100 * value:.1f}" for value in found if value is not None]))
+    if "expected_gain" in columns:
+        numbers = [100 * columns[name] for name in EXPECTED]
+        support = "{:+.1f} points [{:+.1f}, {:+.1f}]".format(*numbers) if any(numbers) else "off, no class changes"
+        lines.append(f"expected by participants: {support}")
+    gains = [columns[f"{name}_served_accuracy"] - columns[f"{name}_plain_accuracy"] for name in there]
+    return [*lines, line("served - plain", [f"{100 * gain:+.1f}" for gain in gains])]
+
+
+def _expected(fitted: Sequence[Fitted], clusters: Ints) -> dict[str, float]:
+    """Return what participants expect of the rule, as a fraction, where they were asked: a mean over clusters."""
+    gains = [trust.expected_gain(one.state) for one in fitted]
+    if any(gain is None for gain in gains):
+        return {}
+    shares = np.bincount(clusters, minlength=len(fitted)) / len(clusters)
+    mean = shares @ np.stack([gain for gain in gains if gain is not None]) / 100
+    return {name: round(float(value), 9) for name, value in zip(EXPECTED, mean, strict=True)}
+
+
+def _costs(fitted: Sequence[Fitted]) -> dict[str, Any]:
+    """Return what fitting cost one participant: of several models the most bytes, and the time of all."""
+    costs: dict[str, Any] = {
+        "bytes_state": max(sum(np.asarray(value).nbytes for value in one.state.values()) for one in fitted)
+    }
+    costs |= {key: max(getattr(one, key) for one in fitted) for key in ("exchanges", "bytes_up", "bytes_down")}
+    # Rules of several models are fitted one after the other.
+    for key, spent in (("seconds", [one.seconds for one in fitted]), ("joules", [one.joules for one in fitted])):
+        costs[key] = None if None in spent else sum(value for value in spent if value is not None)
+    return costs
+
+
+def _models(folder: RunFolder, name: str, layout: Layout) -> tuple[int, Float32s, Ints] | None:
+    """Return a round, its (m, d) models and the (n,) model of each participant; None where there are none."""
+    stored = read_models(folder, name, layout)
+    if stored is None:
+        return None
+    row = next(row for row in folder.records(RoundRow) if row.round == stored.round)
+    federation = folder.read(FederationRecord)
+    assert federation is not None  # it was written before the first round
+    clusters = np.array(row.clusters or [0] * len(federation.participants), np.int64)
+    return stored.round, stored.vectors[: int(clusters.max()) + 1], clusters
+
+
+def take_training(recorder: Recorder, twin: RunFolder, run: RunRecord, identity: Mapping[str, Any]) -> Result | None:
+    """Copy the training of a finished run that differs in name and serving alone; None where there is no such run.
+
+    Args:
+        recorder: Of the folder where to.
+        twin: Where from.
+        run: What is to be run there.
+        identity: Of that run.
+
+    Raises:
+        RunFolderError: If what was trained was altered.
+    """
+    folder, stored = recorder.folder, twin.read(RunRecord)
+    if stored is None or (folder.path / CHECKPOINT).exists():
+        return None
+    alike = {**identity, "method": stored.method, "config": _served_as(identity["config"], stored.config)}
+    try:
+        result = finished(twin, alike)
+    except OtherExperimentError:
+        return None
+    federation, checkpoint = twin.read(FederationRecord), twin.read_tensors(CHECKPOINT)
+    if result is None or result.rounds is None or federation is None or checkpoint is None:
+        return None
+    recorder.describe(run, federation)
+    folder.remove(RoundRow.FILE, ClientLine.FILE, Timing.FILE)
+    for name, seal in twin.vouched().items():
+        if name in (RoundRow.FILE, ClientLine.FILE):
+            folder.append_lines(name, sealed_text(twin.path / name, seal).splitlines())
+    folder.append(*(row.checked(folder.run) for row in twin.timing(result.rounds)))
+    for name in (LAST, BEST, REFIT, CONSTANTS):
+        if (model := twin.read_tensors(name)) is not None:
+            folder.write_tensors(name, *model)
+    folder.sync()
+    # Last, as whoever finds it needs no training any more.
+    tensors, record = checkpoint
+    folder.write_tensors(CHECKPOINT, tensors, {**record, "run": folder.run, "seals": folder.seals()})
+    return result
+
+
+def finish_served(
+    recorder: Recorder,
+    evaluator: ServesModels,
+    result: Result,
+    callbacks: Sequence[Callback],
+    data: FederatedData,
+    baselines: Baselines | None = None,
+) -> Result:
+    """Serve clients by a training that was taken from another run, and write that this one ended like that one.
+
+    Args:
+        recorder: Of its folder, which holds the training.
+        evaluator: Who fits and serves.
+        result: Of the other run.
+        callbacks: Are told of beginning and end.
+        data: The federation.
+        baselines: Are written in the end; None: none.
+    """
+    folder = recorder.folder
+    with told(callbacks, folder.required(RunRecord), data, "trained as another run", folder.path):
+        serve_models(folder, recorder.layout, evaluator)
+        if baselines is not None:
+            baselines.write(folder)
+        result = recorder.end(result)
+        for callback in callbacks:
+            callback.end(result)
+    return result
+
+
+def _served_as(config: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration with the serving rule of another one."""
+    return {**config, "method": {**config["method"], "serving": other["method"]["serving"]}}
+
+
+# --- Training once more, on all rows of the participants, once the model is scored on what they held out
+# The rounds have a folder of their own in that of the run, with its own checkpoint: so a run that is killed here goes
+# on
+# here, and no number of the scored model depends on it. The folder goes once the model is written.
+
+FOLDER = "refit"
+
+
+@dataclass(frozen=True, eq=False)
+class Refit:
+    """Trains a run's model once more, from the same seed and start, on all rows of the participants.
+
+    Args:
+        simulation: Makes the federation in which participants train on all of their rows, see
+            `fedreach.data.validation.on_all_rows`, given the folder in which what clients keep is stored.
+        checkpoint_seconds: From one checkpoint to the next; there is one in the end, too.
+    """
+
+    simulation: Callable[[Path], Simulation]
+    checkpoint_seconds: float = 2.0
+
+    def write(self, recorder: Recorder, rounds: int, callbacks: Sequence[Callback] = ()) -> Mapping[str, Any]:
+        """Train so many rounds, unless that is done, write the model, and return what that took: see `Result.refit`.
+
+        Args:
+            recorder: Of the run's folder, which this process has locked.
+            rounds: As many as the best round took.
+            callbacks: Get each round of it, see `Callback.refit_round`.
+
+        Raises:
+            TrainingError: If a client fails, or the model diverges.
+            RunFolderError: If the folder cannot be written to.
+        """
+        folder, place = recorder.folder, RunFolder(recorder.folder.path / FOLDER)
+        stored = folder.stored_tensors(REFIT)
+        if stored is not None and (stored[1]["run"], stored[1]["round"]) == (folder.run, rounds):
+            took: Mapping[str, Any] = stored[1]["took"]
+        else:
+            own = Recorder(place, recorder.federation, recorder.layout)
+            constants = folder.read_tensors(CONSTANTS)
+            start = {} if constants is None else constants[0]
+            last = self._trained(own, folder.required(RunRecord), rounds, start, callbacks)
+            took = _took(last, radio=recorder.federation.radio is not None)
+            record = {"round": rounds, "run": folder.run, "took": took}
+            folder.write_tensors(REFIT, own.models(last.state), record)
+            folder.sync()
+        _remove(place)
+        return took
+
+    def _trained(
+        self,
+        own: Recorder,
+        run: RunRecord,
+        rounds: int,
+        constants: Mapping[str, AnyArray],
+        callbacks: Sequence[Callback],
+    ) -> Snapshot:
+        """Return the training after its last round; an interrupted one goes on."""
+        simulation = self.simulation(own.folder.path)
+        if constants:
+            simulation.engine.start_from(constants)
+        snapshot = kept = _checkpoint(own, run, rounds) or _begun(own, run, simulation)
+        saved = time.monotonic()
+        try:
+            for callback in callbacks:
+                callback.refit_round(snapshot.state.round, rounds)
+            while snapshot.state.round < rounds:
+                done = simulated_round(simulation, snapshot.state, own.folder)
+                snapshot, row = own.after(snapshot, done.state, done.result)
+                snapshot, _ = own.close(snapshot, row, Timing(round=row.round))
+                if time.monotonic() - saved >= self.checkpoint_seconds:
+                    # What clients kept at the last checkpoint must not be written over before the next one.
+                    snapshot = kept = own.save(snapshot)
+                    saved = time.monotonic()
+                for callback in callbacks:
+                    callback.refit_round(row.round, rounds)
+        finally:
+            snapshot = kept = own.save(snapshot)
+        if not np.isfinite(kept.state.models).all():
+            raise TrainingError(
+                f"The model diverged: trained again on all rows, it is not finite after round {rounds}. {STEADIER}, "
+                f"and choose {ANOTHER_FOLDER}; or leave out population.refit."
+            )
+        return kept
+
+
+def _checkpoint(own: Recorder, run: RunRecord, rounds: int) -> Snapshot | None:
+    """Return the training at its checkpoint; None where there is none of this run and of at most so many rounds."""
+    stored = own.folder.read(RunRecord)
+    snapshot = own.load() if stored is not None and stored.id == run.id else None
+    return None if snapshot is None or snapshot.state.round > rounds else snapshot
+
+
+def _begun(own: Recorder, run: RunRecord, simulation: Simulation) -> Snapshot:
+    """Return the training before its first round, in an empty folder."""
+    _remove(own.folder)
+    own.folder.write(run)
+    snapshot, row = own.begin(simulation.start())
+    snapshot, _ = own.close(snapshot, row, Timing(round=0))
+    return own.save(snapshot)
+
+
+def _remove(place: RunFolder) -> None:
+    """Remove the folder of the training with all that is in it."""
+    place.close()
+    with place.disk(""):
+        files.remove_folder(place.path)
+
+
+def _took(last: Snapshot, *, radio: bool) -> dict[str, Any]:
+    """Return rounds and costs of a training, and which model each participant has, where there are several."""
+    took: dict[str, Any] = {"rounds": last.state.round, "bytes_total": last.bytes_total}
+    if radio:
+        took |= {key: float(f"{getattr(last, key):.12g}") for key in ("seconds_total", "joules_total")}
+    if len(last.state.models) > 1:
+        took["clusters"] = last.state.clusters.tolist()
+    return dict(sorted(took.items()))  # as it is read back

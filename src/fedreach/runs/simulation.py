@@ -1,0 +1,456 @@
+"""Federations that are simulated in this process."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from fedreach._util.arrays import Float32s, Floats, Ints
+from fedreach._util.errors import STEADIER, ConfigError, DataError, PartError, TrainingError
+from fedreach._util.limits import check_memory
+from fedreach._util.registry import is_installed
+from fedreach._util.streams import generator, torch_seed
+from fedreach.data.datasets import ServerData
+from fedreach.data.federated import FederatedData
+from fedreach.data.several import position_counts
+from fedreach.engines.choice import build_engine
+from fedreach.engines.models.networks import build as build_model
+from fedreach.engines.models.state import constant_bytes
+from fedreach.engines.protocols import LOSS_MEMORY, Engine, Precision, Task
+from fedreach.evaluation.evaluator import mean_of
+from fedreach.federation.aggregation import finite_rows
+from fedreach.federation.checks import checked_labels, checked_measured
+from fedreach.federation.costs import FittingCost, fitting_cost, with_radio
+from fedreach.federation.federation import Federation
+from fedreach.federation.labels import released_entropy
+from fedreach.federation.participation import Always, Participation
+from fedreach.federation.state import FederationState, initial_state
+from fedreach.federation.steps import (
+    AskLosses,
+    AskServer,
+    AskUpdates,
+    Done,
+    drive,
+    lost_replies,
+    measured,
+    memory_width,
+    new_memory,
+    next_view,
+    play,
+    probe_batch,
+    server_batches,
+    server_split,
+)
+from fedreach.federation.traits import name_of
+from fedreach.federation.types import ClientView, LocalUpdates, Reports
+from fedreach.runs.checkpoint import MEMORY_FILE, SENT
+from fedreach.runs.folder import RunFolder
+from fedreach.wireless.radio import Devices
+
+# -------------------- The server at work on its own data, by an engine; the simulator and Flower ask it alike
+
+
+def learnt(federation: Federation, engine: Engine, own: ServerData | None, request: AskServer) -> FederationState:
+    """Return the state of the request after the server step has learnt from the server's own data."""
+    server, state = federation.learning_server, request.state
+    assert server is not None  # or it were not asked,
+    assert own is not None  # and whoever asks saw to it
+    answers = [
+        server.learn(params, kept, EngineData(federation, engine, own, request, model))
+        for model, (params, kept) in enumerate(zip(state.models, state.server, strict=True))
+    ]
+    return replace(state, models=np.stack([params for params, _ in answers]), server=tuple(kept for _, kept in answers))
+
+
+@dataclass(eq=False)
+class EngineData:
+    """The `OwnData` of one model in one round."""
+
+    federation: Federation
+    engine: Engine
+    own: ServerData
+    request: AskServer
+    model: int
+    rng: np.random.Generator = field(init=False)
+    steps: int = 0  # that were taken: each draws its own dropout
+
+    def __post_init__(self) -> None:
+        self.rng = server_batches(self.federation.seed, self.request.view.round)
+
+    @property
+    def examples(self) -> int:
+        return len(self.own.y)
+
+    def split(self, held_out: float) -> tuple[Ints, Ints]:
+        return server_split(self.own.y, held_out, self.federation.seed)
+
+    def step(self, params: Float32s, index: Ints, rate: float) -> Float32s:
+        self.steps += 1
+        return params + self.engine.server_step(params, index, self.request.view.round, rate, self.steps - 1)
+
+    def distill(self, params: Float32s, index: Ints, teacher: Float32s, rate: float) -> Float32s:
+        return params + self.engine.distill_step(params, index, teacher, rate)
+
+    def logits(self, params: Float32s, index: Ints) -> Float32s:
+        return self.engine.logits(params, "server", index)
+
+    def loss(self, params: Float32s, index: Ints) -> float:
+        at_positions = self.own.y.ndim > 1 and self.own.y.dtype.kind == "i"
+        counts = position_counts(self.own.y[index]) if at_positions else None
+        return mean_of(self.engine.predict(params, "server", index)[1], counts)
+
+    def local_models(self) -> Iterator[Float32s]:
+        if not self.federation.traits["server"].reads_updates:
+            raise PartError(
+                f"{name_of(self.federation.server)}.learn looks at clients' local models, and does not say so. Write "
+                "`reads_updates = True` into its class."
+            )
+        sent, reports, view = self.request.sent, self.request.reports, self.request.view
+        if sent is None or reports is None:  # a round in which no client was asked
+            return
+        rows = view.rows(reports.ids)
+        for row, update in zip(rows, reports.update, strict=True):
+            if self.request.state.clusters[row] == self.model:
+                yield sent.models[sent.clusters[row]] + update
+
+
+# -------------------- The clients of a simulated round: they answer probes, train, measure, and send what may get lost
+
+
+@dataclass(frozen=True, eq=False)
+class Clients:
+    """The participants of a federation at work, a `Side` of `play`; arguments as those of `Simulation`."""
+
+    federation: Federation
+    data: FederatedData
+    engine: Engine
+    rounds: int
+    participation: Participation
+    drop_failing: bool = False
+
+    def losses(self, request: AskLosses) -> Mapping[int, float]:
+        state, view, probe = request.state, request.view, request.probe
+        clients, seed = probe.ids.tolist(), self.federation.seed
+        parts = None
+        if probe.asks == "batch_loss":
+            size = probe.batch_size
+            parts = [probe_batch(self.data.train[client], size, seed, view.round, client) for client in clients]
+        loss = np.empty(len(clients))
+        for model, mine in state.by_model(view.rows(probe.ids)):
+            own = None if parts is None else [parts[i] for i in mine]
+            loss[mine] = self.engine.training_loss(state.models[model], probe.ids[mine], own)
+        return dict(zip(clients, loss.tolist(), strict=True))
+
+    def updates(self, request: AskUpdates) -> Reports:
+        """Let clients train, each from its model and with its memory, and return the reports that count."""
+        state, view, seed = request.state, request.view, self.federation.seed
+        reports = self._trained(state, view, request.selection.ids, probe=request.probe)
+        values = self._measured(state, view, reports)
+        ids = lost_replies(self.participation, reports.ids, seed, view.round, probe=request.probe)
+        if not values and not len(ids):
+            return reports
+        lost = dict(reports.lost)
+        for name, found in values.items():
+            failing = dict.fromkeys(reports.ids[~np.isfinite(found)].tolist(), f"its {name!r} is not finite")
+            self._refuse_failing(failing, view.round)
+            lost = failing | lost
+        lost = dict.fromkeys(ids.tolist(), "its reply did not arrive") | lost
+        came = ~np.isin(reports.ids, list(lost))
+        return replace(reports, metrics={**reports.metrics, **values}, lost=lost).only(came)
+
+    def learnt(self, request: AskServer) -> FederationState:
+        return learnt(self.federation, self.engine, self.data.server, request)
+
+    def _trained(self, state: FederationState, view: ClientView, ids: Ints, *, probe: bool) -> Reports:
+        """Return the reports of clients whose updates are finite, before anything is measured."""
+        rows = view.rows(ids)
+        trained = self._train(state, view, ids, rows)
+        finite = finite_rows(trained.update) if trained.finite is None else trained.finite
+        finite = finite & np.isfinite(trained.loss)
+        lost = {} if finite.all() else self._failing(ids[~finite], trained.loss[~finite], view.round)
+        metrics = {"num_examples": view.num_examples[rows].astype(np.float64), "loss": trained.loss}
+        if view.label_entropy is not None:
+            metrics["label_entropy"] = view.label_entropy[rows]
+        reports = Reports(
+            ids,
+            trained.update,
+            metrics,
+            label_counts=None if view.label_counts is None else view.label_counts[rows],
+            lost=lost,
+            trainable=trained.trainable,
+            output_bias=self.engine.layout.output_bias,
+            steps=trained.steps,
+            round=view.round,
+            probe=probe,
+        )
+        return reports.only(finite) if lost else reports
+
+    def _train(self, state: FederationState, view: ClientView, ids: Ints, rows: Ints) -> LocalUpdates:
+        solver = self.federation.memory_solver
+        if len(ids) == 0:
+            return LocalUpdates(np.empty((0, state.models.shape[1]), np.float32), np.empty(0), np.empty(0, np.int64))
+        rate = self.federation.local.rate_at(view.round, self.rounds)
+        done, order = [], []
+        for model, mine in state.by_model(rows):
+            terms: Mapping[str, Float32s] = {}
+            if solver is not None:
+                assert state.memory is not None  # see `Simulation.start`
+                share = view.num_examples[rows[mine]] / view.num_examples.mean()
+                terms = solver.prepare(state.memory.read(rows[mine]), state.solver[model], share)
+            elif state.memory is not None:  # which is the loss's
+                terms = {LOSS_MEMORY: state.memory.read(rows[mine])}
+            done.append(self.engine.train(state.models[model], ids[mine], view.round, rate, terms))
+            order.append(mine)
+        if len(done) == 1:
+            return done[0]
+        back = np.argsort(np.concatenate(order))
+        update, loss, steps = (np.concatenate(column)[back] for column in zip(*(t[:3] for t in done), strict=True))
+        return LocalUpdates(update, loss, steps, done[0].trainable)
+
+    def _measured(self, state: FederationState, view: ClientView, reports: Reports) -> dict[str, Floats]:
+        """Return what the parts have the clients measure with their local models."""
+        wanted, ids = self.federation.measurements(), reports.ids
+        if not wanted:
+            return {}
+        values = {measurement.name: np.empty(len(ids)) for measurement in wanted}
+        before = any(measurement.wants_before for measurement in wanted)
+        for model, mine in state.by_model(view.rows(ids)):
+            outputs = self.engine.outputs(state.models[model], reports.update[mine], ids[mine], before=before)
+            for row, output in zip(mine, outputs, strict=True):
+                own = measured(wanted, output, self.federation.seed, view.round, int(ids[row]))
+                for name, value in own.items():
+                    values[name][row] = value
+        return {one.name: checked_measured(one, values[one.name], ids) for one in wanted}
+
+    def _failing(self, ids: Ints, loss: Floats, number: int) -> dict[int, str]:
+        why = {
+            client: f"its update is not finite (mean training loss {value:.4g})"
+            for client, value in zip(ids.tolist(), loss.tolist(), strict=True)
+        }
+        self._refuse_failing(why, number)
+        return why
+
+    def _refuse_failing(self, lost: Mapping[int, str], number: int) -> None:
+        if lost and not self.drop_failing:
+            client, cause = next(iter(lost.items()))
+            more = f" So did {len(lost) - 1} more." if len(lost) > 1 else ""
+            raise TrainingError(
+                f"Client {client} failed in round {number}: {cause}.{more} {STEADIER}; "
+                "or go on without failing clients by run.on_failure = 'drop'."
+            )
+
+
+# -------------------- A simulated federation: the steps of its rounds, answered by an engine
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """A federation, its data and the engine that trains its clients.
+
+    Example:
+        >>> from fedreach.testing.problems import tiny_simulation
+        >>> simulation = tiny_simulation()
+        >>> state = simulation.start()
+        >>> for _ in range(3):
+        ...     state, result, _ = simulation.step(state)
+        >>> state.round, len(result.cohort)
+        (3, 2)
+    """
+
+    federation: Federation
+    data: FederatedData
+    engine: Engine
+    rounds: int  # length of the run, which schedules of the local rate refer to
+    participation: Participation = field(default_factory=Always)  # who can be reached in a round
+    drop_failing: bool = False  # leave out whose update is not finite (the row names them) instead of ending the run
+    memory_file: Path | None = None  # where what clients keep between rounds is stored; None: main memory
+
+    def __post_init__(self) -> None:
+        for part in ("solver", "local", "loss", "augmentation"):
+            ours, theirs = getattr(self.federation, part), getattr(self.engine.task, part)
+            if ours != theirs:
+                raise ConfigError(f"federation.{part} {ours} and that of the engine, {theirs}, must be the same.")
+        self._check_cohort_fits()
+        if self.federation.learning_server is not None and self.data.server is None:
+            raise ConfigError(
+                f"{type(self.federation.server).__name__} trains on data of the server's own, and there is none. "
+                "Add `[server_data] examples = 100` to the experiment, or server_examples=100 to `federate`."
+            )
+
+    def _check_cohort_fits(self) -> None:
+        """Refuse a cohort of k whose updates do not fit beside three models of d numbers: 4 (k + 3) d bytes.
+
+        Where the server remembers updates, those of the cohort are there three times: new, weighed and old.
+        """
+        k = 1 if self.federation.traits["selection"].ignores_cohort else self.federation.cohort
+        d = len(self.engine.initial)
+        what = f"A cohort of {k} that sends {d} numbers each"
+        times = 3 if self.federation.traits["aggregation"].remembers_updates else 1
+        check_memory(what, 4 * (times * k + 3) * d, "Lower method.cohort, or use a smaller model.")
+
+    @cached_property
+    def first_view(self) -> ClientView:
+        """What the server knows before the first round."""
+        ids, needs = self.data.population.participants, self.federation.needs()
+        empty = ids[self.data.train.sizes[ids] == 0]
+        if empty.size:
+            raise DataError(
+                f"A participant must have at least one training example; client {self.data.name_of(empty[0])} has "
+                "none. Leave it out of the population, or drop or merge empty clients (`handle_empty`)."
+            )
+        constants = constant_bytes(self.engine.constants)
+        view = replace(ClientView.of(ids, self.data.train.sizes[ids]), rounds=self.rounds, constant_bytes=constants)
+        if not needs:
+            return view
+        counts = self.data.label_counts()[ids]
+        statistics, rng = self.federation.label_statistics, generator(self.federation.seed, "label-statistics")
+        # Under a secure sum the server sees none of this; each client's own entropy goes into its own weight only.
+        released = counts.astype(np.float64)
+        if not statistics.only_sum:
+            released = checked_labels(statistics, statistics.release(counts, rng), view.num_examples, ids)
+        return replace(
+            view,
+            label_counts=released if "label_counts" in needs else None,
+            label_entropy=released_entropy(released) if "label_entropy" in needs else None,
+        )
+
+    def start(self) -> FederationState:
+        """Return the state before the first round."""
+        width = memory_width(self.federation, self.engine.num_trainable, len(self.engine.initial))
+        memory = new_memory(self.federation, len(self.first_view.ids), width, self.memory_file)
+        return initial_state(self.federation, self.engine.initial, self.first_view, memory)
+
+    def step(self, state: FederationState) -> Done:
+        """Simulate one round."""
+        summed = self.engine.weighted_sum
+        return drive(play(self.federation, state, self.view(state), rounds=self.rounds, summed=summed), self.clients)
+
+    def view(self, state: FederationState) -> ClientView:
+        """Return what the server knows as the next round begins: who can be reached, and over which channels."""
+        view = next_view(self.federation, self.first_view, state, self.participation)
+        if self.federation.radio is None:
+            return view
+        d, p = len(self.engine.initial), self.engine.num_trainable
+        return with_radio(self.federation, view, self.devices, d=d, p=p, bits_per_example=self._bits_per_example)
+
+    def fitting_cost(self, held_out: Mapping[int, int], sent: Sequence[int], round_: int) -> FittingCost | None:
+        """Return what fitting a serving rule costs, or None without a radio.
+
+        Args:
+            held_out: Participant -> examples that it fits by.
+            sent: Bytes that one participant sends, exchange by exchange.
+            round_: Of the model.
+        """
+        if self.federation.radio is None:
+            return None
+        ids = self.first_view.ids
+        return fitting_cost(
+            self.federation,
+            self.devices,
+            ids=ids,
+            held_out=np.array([held_out.get(int(client), 0) for client in ids], np.int64),
+            sent=sent,
+            round_=round_,
+            bits_per_example=self._bits_per_example,
+        )
+
+    @property
+    def _bits_per_example(self) -> float:
+        return 8.0 * self.data.dataset.train_x[:1].nbytes
+
+    @cached_property
+    def clients(self) -> Clients:
+        """Who does the work of a round."""
+        return Clients(
+            self.federation, self.data, self.engine, self.rounds, self.participation, drop_failing=self.drop_failing
+        )
+
+    @cached_property
+    def devices(self) -> Devices:
+        """What the participants send and compute with, of a federation with a radio."""
+        assert self.federation.radio is not None
+        return self.federation.radio.devices(len(self.first_view.ids), self.federation.seed)
+
+
+def simulate(
+    data: FederatedData,
+    model: str | Callable[..., nn.Module],
+    federation: Federation,
+    *,
+    rounds: int,
+    model_options: Mapping[str, Any] | None = None,
+    model_seed: int | None = None,
+    engine: str = "auto",
+    device: str = "cpu",
+    threads: int = 1,
+    precision: Precision = "highest",
+    participation: Participation | None = None,
+    drop_failing: bool = False,
+    examined: bool = False,
+) -> Simulation:
+    """Return the simulation of a federation, with model and engine made for its data.
+
+    Args:
+        data: Who holds what.
+        model: A name of `MODELS`, or a function that returns a module, see `build`.
+        federation: The parts that decide.
+        rounds: Length of the run.
+        model_options: Further arguments of the model.
+        model_seed: Of its initial weights; None: that of the federation.
+        engine: Its name; ``"auto"`` takes the one that a short trial finds to be the fastest, and
+        device: where it runs,
+        threads: in how many processes, and
+        precision: how precise its products are, see `fedreach.engines.engine.TorchEngine`.
+        participation: Who can be reached in a round; everybody where left out.
+        drop_failing: See `Simulation`.
+        examined: Whether the engine is known to compute the model, see `fedreach.engines.choice.build_engine`.
+    """
+    module = build_model(
+        model,
+        data.dataset.sample_shape,
+        data.dataset.outputs,
+        seed=torch_seed(federation.seed if model_seed is None else model_seed, "model"),
+        options=model_options,
+    )
+    task = Task.of(module, data, federation)
+    made = build_engine(engine, task, device, threads, precision, cohort=federation.cohort, examined=examined)
+    return Simulation(federation, task.data, made, rounds, participation or Always(), drop_failing)
+
+
+# -------------------- One simulated round of a run whose large tables lie in its folder
+
+
+def simulated_round(simulation: Simulation, state: FederationState, folder: RunFolder) -> Done:
+    """Simulate one round.
+
+    Args:
+        simulation: The federation.
+        state: After the round before.
+        folder: Of the run, in which what clients keep is stored.
+
+    Raises:
+        RunFolderError: If that cannot be written.
+    """
+    try:
+        return simulation.step(state)
+    except OSError as error:
+        if not _by_storage(error):  # by a part, which may open files of its own
+            raise
+        raise folder.cannot_write(
+            SENT if state.memory is None and state.sent is not None else MEMORY_FILE, error
+        ) from error
+
+
+def _by_storage(error: OSError) -> bool:
+    """Say whether it was raised where FedReach keeps what does not fit into main memory."""
+    modules = [frame.f_globals.get("__name__") or "" for frame, _ in traceback.walk_tb(error.__traceback__)]
+    ours = [place for place, name in enumerate(modules) if name.startswith("fedreach._util.")]
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return bool(ours) and all(map(is_installed, files[ours[-1] + 1 :]))

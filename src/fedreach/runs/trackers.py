@@ -1,0 +1,535 @@
+"""Trackers: TensorBoard, MLflow, CSV."""
+
+import copy
+import csv
+import getpass
+import importlib.util
+import json
+import logging
+import math
+import os
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedreach._util.errors import ConfigError, FedReachError, TrainingError, require
+from fedreach._util.files import Folder
+from fedreach._util.registry import is_installed
+from fedreach._util.tables import csv_text, visible_lines
+from fedreach.data.federated import FederatedData
+from fedreach.runs.callbacks import Callback, told
+from fedreach.runs.folder import BEST, LAST, REFIT, RunFolder, json_line
+from fedreach.runs.schema import Result, RoundRow, RunRecord, Timing
+
+# -------------------- What trackers share: the numbers of a round, and writing those of many short rounds at once
+
+EVERY_SECONDS = 1.0
+"""What is told is written so often; a killed run is told again of what was not."""
+
+
+@dataclass
+class Clock:
+    """Says when it is time to write; at first it is."""
+
+    last: float = -EVERY_SECONDS
+
+    def is_due(self) -> bool:
+        """Say whether a second has passed since it last was."""
+        now = time.monotonic()
+        if now - self.last < EVERY_SECONDS:
+            return False
+        self.last = now
+        return True
+
+
+@dataclass
+class Thinned:
+    """Of so many rounds takes the first, and the first that is evaluated.
+
+    Example:
+        >>> some = Thinned(4)
+        >>> [number for number in range(12) if some.takes(number, is_evaluated=number % 3 == 0)]
+        [0, 4, 6, 8, 9]
+    """
+
+    every: int
+    stretch: int = -1  # of rounds, of which an evaluated one was taken last
+
+    def takes(self, number: int, is_evaluated: bool) -> bool:
+        """Say whether a round is taken; they are asked for in their order."""
+        first, stretch = number % self.every == 0, number // self.every
+        new = is_evaluated and stretch != self.stretch
+        self.stretch = stretch if new else self.stretch
+        return first or new
+
+
+def numbers(row: RoundRow, timing: Timing) -> dict[str, float]:
+    """Return all numbers of a round by their keys in ``rounds.jsonl`` and ``timing.jsonl``, but its own.
+
+    Example:
+        >>> row = RoundRow(round=3, cohort=[4, 7], weights=[0.5], lost=[7], bytes_down=8, bytes_up=4, bytes_total=36,
+        ...     probe_bytes=0, evaluated={"id_accuracy": 0.5})
+        >>> numbers(row, Timing(round=3, train_seconds=0.25))
+        {'bytes_down': 8, 'bytes_up': 4, 'bytes_total': 36, 'probe_bytes': 0, 'id_accuracy': 0.5, 'clients': 2, 'lost': 1, 'train_seconds': 0.25}
+    """  # noqa: E501
+    found = {key: value for key, value in row.to_json().items() if type(value) in (int, float) and key != "round"}
+    found |= {"clients": len(row.cohort), "lost": len(row.lost)}
+    spent = {"train_seconds": timing.train_seconds, "evaluate_seconds": timing.evaluate_seconds}
+    return found | {key: value for key, value in spent.items() if value is not None}
+
+
+def seconds(timing: Timing) -> float:
+    """Return how long a round took, as far as that is known."""
+    return (timing.train_seconds or 0.0) + (timing.evaluate_seconds or 0.0)
+
+
+def need(module: str, what: str) -> None:
+    """Refuse a tracker whose package is not installed.
+
+    Raises:
+        ConfigError: If it is not.
+    """
+    if importlib.util.find_spec(module) is None:
+        raise ConfigError(f"{what} is not installed. Run: pip install 'fedreach[tracking]'.")
+
+
+# -------------------- The trackers of a run: told of the whole of it, and never in its way
+
+OURS = Path(__file__).parents[2]  # the package
+
+
+class Named(NamedTuple):
+    """A tracker, by the name that the experiment has for it."""
+
+    name: str
+    tracker: Callback
+
+
+Warn = Callable[[str, str], object]
+"""Is told the name of a tracker that failed, and what to say of it."""
+
+
+def warn(name: str, text: str) -> None:
+    """Say on standard error what is wrong with a tracker."""
+    print(f"warning: {visible_lines(text)}", file=sys.stderr, flush=True)
+
+
+class Tracked(Callback):
+    """Hands on to trackers what a run tells, those rounds first that stand in its folder already.
+
+    A tracker that raises anything but Ctrl-C is told of once, by `warn`, closed and left out from then on. What it is
+    handed is a copy, as it is stored.
+    """
+
+    def __init__(self, trackers: Sequence[Named], folder: RunFolder, warn: Warn = warn) -> None:
+        self.trackers, self.folder, self.warn = trackers, folder, warn
+        self.caught_up = False
+
+    def begin(self, run: RunRecord, data: FederatedData | None, engine: str, folder: Path) -> None:
+        for each in self.trackers:
+            self._tell(each, "begin", copy.deepcopy(run), data, engine, folder)
+
+    def round(self, row: RoundRow, timing: Timing, lost: Mapping[int, str]) -> None:
+        self._catch_up(row.round)
+        self._round(json_line(row.to_json()) if self.trackers else "", timing, lost)
+
+    def end(self, result: Result) -> None:
+        self._catch_up()
+        for each in self.trackers:
+            self._tell(each, "end", result)
+
+    def close(self, error: BaseException | None) -> None:
+        self._catch_up()
+        for each in self.trackers:
+            self._tell(each, "close", error)
+        self.trackers = []
+
+    def _catch_up(self, before: float = math.inf) -> None:
+        """Tell, once, of the rounds that earlier commands ran."""
+        if self.caught_up:
+            return
+        self.caught_up = True
+        try:
+            lines = self.folder.kept_text(RoundRow.FILE).splitlines() if self.trackers else []
+            timings = {timing.round: timing for timing in self.folder.timing(len(lines) - 1)} if lines else {}
+        except FedReachError as error:
+            for each in self.trackers:
+                self._leave_out(each, "what was told of earlier rounds", error)
+            return
+        for number, line in enumerate(lines):
+            if number < before:
+                lost = dict.fromkeys(json.loads(line)["lost"], "")
+                self._round(line, timings.get(number, Timing(round=number)), lost)
+
+    def _round(self, line: str, timing: Timing, lost: Mapping[int, str]) -> None:
+        for each in self.trackers:
+            row = RoundRow.of_json(json.loads(line), RoundRow.FILE)  # for each its own, which it may change
+            self._tell(each, "round", row, timing, dict(lost))
+
+    def _tell(self, each: Named, method: str, *arguments: Any) -> None:
+        try:
+            getattr(each.tracker, method)(*arguments)
+        except (Exception, SystemExit) as error:
+            self._leave_out(each, f"`{method}`", error)
+            if method != "close":
+                with suppress(Exception, SystemExit):
+                    each.tracker.close(error)
+
+    def _leave_out(self, each: Named, where: str, error: BaseException) -> None:
+        self.trackers = [other for other in self.trackers if other is not each]
+        self.warn(
+            each.name,
+            f"tracker {each.name!r} failed in {where}: {_in_words(error)}. It is left out, and no number changes. Once "
+            f"that is mended, `fedreach report {self.folder.path} --track {each.name}` tells it of the whole run.",
+        )
+
+
+def _in_words(error: BaseException) -> str:
+    """Return what was raised, and where in nobody's library that was."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if not (is_installed(f.filename) or Path(f.filename).is_relative_to(OURS))]
+    said = f"{error}".partition("\n")[0].rstrip(".")
+    place = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    return type(error).__name__ + (f": {said}" if said else "") + place
+
+
+def tell_again(folder: RunFolder, trackers: Sequence[Named], warn: Warn = warn) -> None:
+    """Tell trackers of a run that was run before, as it stands in its folder.
+
+    Raises:
+        RunFolderError: If there is none, or it goes on just now.
+    """
+    with folder.locked():
+        run, result = folder.required(RunRecord), folder.read(Result)
+        tracked = Tracked(trackers, folder, warn)
+        with suppress(TrainingError), told([tracked], run, None, "as it was recorded", folder.path):
+            if result is not None and result.status == "finished":
+                tracked.end(result)
+            else:
+                raise TrainingError("it has not finished" if result is None else f"{result.error}")
+
+
+# -------------------- The rounds of a run as a table for a spreadsheet
+
+CSV_FILE = "rounds.csv"
+
+
+@dataclass
+class CSV(Callback):
+    """Writes ``rounds.csv`` into the run folder: a row a round, a column a number.
+
+    When: rounds are looked at in a spreadsheet, or by a program that reads no JSON.
+    """
+
+    columns: list[str] = field(init=False, repr=False, default_factory=list)
+    waiting: list[dict[str, Any]] = field(init=False, repr=False, default_factory=list)
+    clock: Clock = field(init=False, repr=False, default_factory=Clock)
+
+    def begin(self, run: RunRecord, data: FederatedData | None, engine: str, folder: Path) -> None:
+        self.columns, self.waiting, self.path = [], [], folder / CSV_FILE
+        self.path.unlink(missing_ok=True)  # it is written anew, from round 0 on
+
+    def round(self, row: RoundRow, timing: Timing, lost: Mapping[int, str]) -> None:
+        self.waiting.append({"round": row.round, **numbers(row, timing), "remark": row.remark})
+        if self.clock.is_due():
+            self._write()
+
+    def close(self, error: BaseException | None) -> None:
+        self._write()
+
+    def _write(self) -> None:
+        """Append what waits; where columns come with it, as with the first evaluation, all is written anew."""
+        if not self.waiting:
+            return
+        new = dict.fromkeys(key for row in self.waiting for key in row if key not in self.columns)
+        rows = [*self._read(), *self.waiting] if new and self.columns else self.waiting
+        self.columns += new
+        text = csv_text([dict.fromkeys(self.columns) | row for row in rows])
+        with self.path.open("w" if new else "a", encoding="utf-8", newline="") as file:
+            file.write(text if new else text.partition("\n")[2])
+        self.waiting = []
+
+    def _read(self) -> list[dict[str, Any]]:
+        with self.path.open(encoding="utf-8", newline="") as file:
+            return list(csv.DictReader(file))
+
+
+# -------------------- Event files for those who look at their runs in TensorBoard
+
+GROUPS = ("id", "unseen", "test", "participation_gap", "bytes", "seconds", "joules")
+EVENTS_FILE = "events.out.tfevents.{began:010.0f}.fedreach"
+
+
+@dataclass
+class TensorBoard(Callback):
+    """Writes an event file into the run folder; ``tensorboard --logdir runs`` shows all runs in a folder as they go on.
+
+    Every number of a round is a scalar, and the round its step. Its wall time is when the run began, or was gone on
+    with, and after that the seconds that were trained and evaluated by then.
+
+    When: runs are looked at while they go on, side by side.
+    """
+
+    clock: Clock = field(init=False, repr=False, default_factory=Clock)
+    file: Any = field(init=False, repr=False, default=None)
+
+    def __post_init__(self) -> None:
+        need("tensorboard", "tensorboard")
+
+    def begin(self, run: RunRecord, data: FederatedData | None, engine: str, folder: Path) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of tensorboard's own imports
+            from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+            from tensorboard.compat.proto.summary_pb2 import Summary
+            from tensorboard.summary.writer.record_writer import RecordWriter
+
+        self.seconds = (folder / RunRecord.FILE).stat().st_mtime  # the same where it is told again later
+        for old in folder.glob(EVENTS_FILE.replace("{began:010.0f}", "*")):
+            old.unlink()  # its rounds are told again
+        self.event, self.summary = Event, Summary
+        self.file = (folder / EVENTS_FILE.format(began=self.seconds)).open("wb")
+        self.writer = RecordWriter(self.file)
+        self._write(file_version="brain.Event:2")
+        self._write(session_log=SessionLog(status=SessionLog.START))  # who has read the older file forgets it
+
+    def round(self, row: RoundRow, timing: Timing, lost: Mapping[int, str]) -> None:
+        self.seconds += seconds(timing)
+        found = numbers(row, timing).items()
+        scalars = [self.summary.Value(tag=tag_of(key), simple_value=float(value)) for key, value in found]
+        self._write(step=row.round, summary=self.summary(value=scalars))
+        if self.clock.is_due():
+            self.file.flush()
+
+    def close(self, error: BaseException | None) -> None:
+        if self.file is not None:
+            self.file.close()
+
+    def _write(self, **content: Any) -> None:
+        self.writer.write(self.event(wall_time=self.seconds, **content).SerializeToString())
+
+
+def tag_of(column: str) -> str:
+    """Return the TensorBoard tag of a column: what belongs together comes under one heading.
+
+    Example:
+        >>> tag_of("unseen_accuracy_p10"), tag_of("train_loss")
+        ('unseen/accuracy_p10', 'train_loss')
+    """
+    for group in GROUPS:
+        if column.startswith(f"{group}_"):
+            return f"{group}/{column.removeprefix(f'{group}_')}"
+    return column
+
+
+# -------------------- Runs in MLflow: what was run, its rounds, and its models
+
+NOTE = "mlflow.json"  # in the run folder: which of MLflow's runs it is
+MOST = 1000  # rounds that are logged, or up to twice as many
+AT_ONCE = 1000  # numbers that MLflow takes in one call
+PARAMS_AT_ONCE, LONGEST_PARAM = 100, 6000  # likewise; letters
+STORE_SECONDS = 60.0  # that others may take to make a store
+SETTINGS = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",  # nobody asked for it
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # MLflow's own 7 and 120 s would hold a run up for minutes
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+}
+"""Variables of MLflow that are set unless the user did."""
+
+
+@dataclass
+class MLflow(Callback):
+    """Makes a run of MLflow: the settings as parameters, a metric a number and round, models and result as artifacts.
+
+    It is tagged with method, seed, id and git revision, and goes on as the same one where the run goes on. Where it is
+    kept follows MLFLOW_TRACKING_URI, as everywhere in MLflow, else ``mlflow.db`` in the current folder: ``mlflow ui``.
+
+    When: there is an MLflow server, or many experiments are looked at in one place.
+
+    Args:
+        uri: Where, in place of that variable. Passwords belong into MLFLOW_TRACKING_PASSWORD: this stands in run.json.
+        experiment: Of MLflow. Default: the experiment's name.
+        models: Whether the last and the best model are uploaded.
+        every: Of so many rounds one is logged, and one that is evaluated; and the last. Default: all of less than 2000
+            rounds, of more so many that a thousand are, as a local store takes 0.1 ms a number.
+    """
+
+    uri: str | None = None
+    experiment: str | None = None
+    models: bool = True
+    every: int | None = None
+    clock: Clock = field(init=False, repr=False, default_factory=Clock)
+    waiting: list[Any] = field(init=False, repr=False, default_factory=list)
+    known: dict[str, int] = field(init=False, repr=False, default_factory=dict)
+    run: str = field(init=False, repr=False, default="")
+    left_out: tuple[RoundRow, Timing] | None = field(init=False, repr=False, default=None)  # the last round, if it was
+
+    def __post_init__(self) -> None:
+        need("mlflow", "mlflow-skinny")
+        require(self, every="[1, inf)")
+
+    def begin(self, run: RunRecord, data: FederatedData | None, engine: str, folder: Path) -> None:
+        self.folder, self.waiting, self.known, self.run = folder, [], {}, ""
+        self.left_out = None
+        self.thinned = Thinned(self.every or max(1, int(run.config.get("rounds", 0)) // MOST))
+        self.seconds = (folder / RunRecord.FILE).stat().st_mtime
+        with _quiet():
+            from mlflow import MlflowClient, get_tracking_uri
+            from mlflow.entities import Metric
+
+            uri = self.uri or get_tracking_uri()
+            with _one_by_one(uri):
+                self.client, self.metric = MlflowClient(tracking_uri=uri), Metric
+            self._open(run, uri)
+
+    def round(self, row: RoundRow, timing: Timing, lost: Mapping[int, str]) -> None:
+        self.seconds += seconds(timing)
+        if self.thinned.takes(row.round, bool(row.evaluated)):
+            self.left_out = None
+            self._log(row, timing)
+        else:
+            self.left_out = row, timing
+
+    def _log(self, row: RoundRow, timing: Timing) -> None:
+        at = round(1000 * self.seconds)
+        self.waiting += [
+            self.metric(key, float(value), at, row.round)
+            for key, value in numbers(row, timing).items()
+            if row.round > self.known.get(key, -1)
+        ]
+        if len(self.waiting) >= AT_ONCE or self.clock.is_due():
+            self._write()
+
+    def end(self, result: Result) -> None:
+        self._write()
+        self.client.set_tag(self.run, "fedreach.best_round", str(result.best_round))
+        for name in (Result.FILE, RunRecord.FILE, *((LAST, BEST, REFIT) if self.models else ())):
+            if (self.folder / name).exists():
+                self.client.log_artifact(self.run, str(self.folder / name))
+
+    def close(self, error: BaseException | None) -> None:
+        if not self.run:
+            return
+        if self.left_out is not None:
+            self._log(*self.left_out)
+        self._write()
+        if isinstance(error, Exception):
+            self.client.set_tag(self.run, "fedreach.error", f"{error}"[:LONGEST_PARAM])
+        status = "FINISHED" if error is None else "FAILED" if isinstance(error, Exception) else "KILLED"
+        self.client.set_terminated(self.run, status)
+
+    def _write(self) -> None:
+        while some := self.waiting[:AT_ONCE]:
+            self.client.log_batch(self.run, metrics=some)
+            self.waiting = self.waiting[AT_ONCE:]
+
+    def _open(self, run: RunRecord, uri: str) -> None:
+        """Go on with the run of MLflow that was begun for this folder, or begin one."""
+        from mlflow.entities import Param
+
+        note, params = self.folder / NOTE, _params(run)
+        same = {"of": run.id, "uri": uri}
+        noted = json.loads(note.read_text("utf-8")) if note.exists() else {}
+        there = self._there(noted["run"]) if same.items() <= noted.items() else None
+        if there is not None:
+            self.run = noted["run"]
+            self.client.update_run(self.run, status="RUNNING")
+            params = {key: value for key, value in params.items() if key not in there.data.params}
+            for key in there.data.metrics:
+                self.known[key] = max(each.step for each in self.client.get_metric_history(self.run, key))
+        else:
+            name = f"{run.method} seed {run.seed}"
+            self.run = self.client.create_run(self._experiment(run), run_name=name, tags=_tags(run)).info.run_id
+            note.write_text(json.dumps({**same, "run": self.run}) + "\n", encoding="utf-8")
+        pairs = [Param(key, value) for key, value in params.items()]
+        for i in range(0, len(pairs), PARAMS_AT_ONCE):
+            self.client.log_batch(self.run, params=pairs[i : i + PARAMS_AT_ONCE])
+
+    def _there(self, number: str) -> Any:
+        """Return a run of MLflow; None where somebody deleted it."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            found = self.client.get_run(number)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            return None
+        return None if found.info.lifecycle_stage == "deleted" else found
+
+    def _experiment(self, run: RunRecord) -> str:
+        from mlflow.exceptions import MlflowException
+
+        name = self.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or str(run.config.get("name", "fedreach"))
+        try:
+            return str(self.client.create_experiment(name))
+        except MlflowException as error:
+            found = self.client.get_experiment_by_name(name) if error.error_code == "RESOURCE_ALREADY_EXISTS" else None
+            if found is None:
+                raise
+            return str(found.experiment_id)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep to oneself what MLflow and its packages say as they are loaded and make a store."""
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
+    for logger in ("mlflow.store.db.utils", "alembic"):
+        logging.getLogger(logger).setLevel(logging.WARNING)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextmanager
+def _one_by_one(uri: str) -> Iterator[None]:
+    """Let one process after the other open a store: of several that make its tables at once all but one fail."""
+    store = sha256(f"{getpass.getuser()} {uri}".encode()).hexdigest()[:12]
+    with Folder(Path(tempfile.gettempdir()) / f"fedreach-mlflow-{store}").locked(STORE_SECONDS):
+        yield
+
+
+def _params(run: RunRecord) -> dict[str, str]:
+    """Return the settings by dotted keys; who looks on is none."""
+    flat: dict[str, Any] = {}
+
+    def collect(value: Any, key: str) -> None:
+        if isinstance(value, Mapping):
+            for name, inner in value.items():
+                collect(inner, f"{key}.{name}" if key else str(name))
+        elif value is not None and key != "run.trackers":
+            flat[key] = value if isinstance(value, str) else json.dumps(value)
+
+    collect(run.config, "")
+    return {"method.name": run.method, "seed": str(run.seed)} | {k: v[:LONGEST_PARAM] for k, v in flat.items()}
+
+
+def _tags(run: RunRecord) -> dict[str, str]:
+    git = run.git or {}
+    tags = {"fedreach.method": run.method, "fedreach.seed": str(run.seed), "fedreach.run": run.id}
+    tags |= {"fedreach.version": str(run.environment.get("fedreach", "")), "mlflow.source.name": "fedreach"}
+    if git:
+        tags |= {"mlflow.source.git.commit": str(git["revision"]), "fedreach.git.changed": str(git["changed"])}
+    return tags
+
+
+# -------------------- Who else is told of a run as it goes on: tools to look at experiments, and one's own
+# A tracker is a `fedreach.runs.callbacks.Callback`. It is told of the whole run: rounds that earlier commands ran come
+# first, from the run folder, so that a run which was killed and gone on with leaves one record without gaps, and one
+# that
+# gets its tracker late a whole one. It is handed copies, and one that fails is left out: no run depends on who looks
+# on.
+
+TRACKERS: Mapping[str, Any] = {
+    "tensorboard": TensorBoard,
+    "mlflow": MLflow,
+    "csv": CSV,
+}

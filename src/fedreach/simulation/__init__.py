@@ -1,1 +1,0 @@
-"""Clients at work in a simulated round."""

@@ -1,0 +1,368 @@
+"""Participants and clients that serving rules are tried on, with a model that is known and is not calibrated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, is_dataclass, replace
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+
+from fedreach._util.arrays import AnyArray, Float32s, Floats, Ints
+from fedreach._util.streams import generator
+from fedreach.federation.adaptation.base import Fitted, HeldOut, fit, log_softmax
+from fedreach.federation.traits import Traits, name_of
+from fedreach.federation.types import Outputs, State
+from fedreach.testing.base import Check, Subject, shown
+from fedreach.testing.checks.common import Outcome, Playing, as_it_is
+
+INPUTS = 6  # numbers of an input
+EPSILON = 1e-9  # added to variances, so that inputs that are all alike can be normalised
+Shares = Callable[[np.random.Generator, int, int], AnyArray]
+
+
+def standard() -> Float32s:
+    """Return means of 0 and variances of 1."""
+    return np.repeat(np.array([0, 1], np.float32), INPUTS)
+
+
+def unchanged(logits: Floats) -> Floats:
+    """Return the logits as the model gives them."""
+    return logits
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """Log likelihoods of Gaussian classes, times a scale and plus an offset that calibration has to find.
+
+    Inputs go through a BatchNorm layer first, whose own scale and shift make up for its `running` statistics.
+    """
+
+    means: Floats  # (c, INPUTS), in the middle of classes of variance 1
+    scale: float
+    offset: Floats  # (c,)
+    changed: Callable[[Floats], Floats] = unchanged  # what checks do to logits
+    running: Float32s = field(default_factory=standard)  # (2 INPUTS,) means and variances
+    refreshes: bool = True  # or else other statistics are passed over
+
+    def of(self, inputs: Float32s, *, all_there_is: bool, statistics: Float32s | None = None) -> Outputs:
+        """Return what it says of (m, INPUTS) inputs, with features, inputs and itself where asked for.
+
+        Args:
+            inputs: As they come.
+            all_there_is: Whether to add features and so on.
+            statistics: (2 INPUTS,) by which the layer normalises; None: the running ones.
+        """
+        features = inputs.astype(np.float64)
+        if statistics is not None and self.refreshes:
+            (mean, variance), (usual, spread) = np.split(statistics, 2), np.split(self.running, 2)
+            features = (features - mean) * np.sqrt((spread + EPSILON) / (variance + EPSILON)) + usual
+        likelihood = features @ self.means.T - 0.5 * np.square(self.means).sum(axis=1)
+        logits = self.changed(self.scale * likelihood + self.offset)
+        if not all_there_is:
+            return Outputs(logits)
+        return Outputs(logits, features, inputs.copy(), partial(self.of, all_there_is=True), ModelStatistics(self))
+
+
+@dataclass(frozen=True, eq=False)
+class ModelStatistics:
+    """The running statistics of a `Model`."""
+
+    model: Model
+
+    def refreshed(self, inputs: Float32s, strength: float) -> Float32s:
+        weight = len(inputs) / (len(inputs) + strength)
+        mixed: Float32s = (weight * moments(inputs) + (1 - weight) * self.model.running).astype(np.float32)
+        return mixed
+
+    def outputs(self, statistics: Float32s, inputs: Float32s) -> Outputs:
+        return self.model.of(inputs, all_there_is=True, statistics=statistics)
+
+
+def moments(inputs: Float32s) -> Float32s:
+    """Return the (2 INPUTS,) means and variances of inputs.
+
+    Example:
+        >>> moments(np.array([[0.0, 1.0], [2.0, 1.0]], np.float32)).tolist()
+        [1.0, 1.0, 1.0, 0.0]
+    """
+    result: Float32s = np.concatenate([inputs.mean(axis=0), inputs.var(axis=0)])
+    return result
+
+
+@dataclass(frozen=True, eq=False)
+class Holding:
+    """What one participant holds."""
+
+    inputs: Float32s  # (m, INPUTS) held out
+    labels: Ints  # (m,) of these
+    counts: Floats  # (c,) of its training labels
+
+
+@dataclass(frozen=True, eq=False)
+class Clientele:
+    """A model, the participants by whom a rule is fitted, and clients that are served."""
+
+    words: str
+    model: Model
+    participants: Sequence[Holding]
+    clients: Sequence[Sequence[Float32s]]  # the inputs of each, in the batches in which they come
+
+    def __str__(self) -> str:
+        return self.words
+
+    def outputs(self, component: Any, inputs: Float32s) -> Outputs:
+        """Return what the model says, as far as the component asks for it."""
+        return self.model.of(inputs, all_there_is=Traits.of(component).reads_inputs)
+
+    def fitted(self, component: Any) -> Fitted:
+        """Return the component fitted by these participants."""
+        held_out = [
+            HeldOut(self.outputs(component, holding.inputs), holding.labels, holding.counts)
+            for holding in self.participants
+        ]
+        return fit(component, held_out)
+
+    def relabelled(self, order: Ints) -> Clientele:
+        """Return the federation in which class i is what was class order[i]."""
+        place = np.argsort(order)
+
+        def turned(logits: Floats) -> Floats:
+            return np.ascontiguousarray(logits[:, order])
+
+        return replace(
+            self,
+            model=replace(self.model, changed=turned),
+            participants=[
+                replace(holding, labels=place[holding.labels], counts=holding.counts[order])
+                for holding in self.participants
+            ],
+        )
+
+    @property
+    def classes(self) -> int:
+        return len(self.model.means)
+
+
+def learnt(component: Any, state: State, outputs: Sequence[Outputs]) -> State:
+    """Return what a client keeps after these batches."""
+    client: State = component.start(state)
+    for batch in outputs:
+        client = component.update(state, client, batch)
+    return client
+
+
+def world(
+    words: str,
+    c: int,
+    held: Sequence[int],
+    *,
+    scale: float = 2.0,
+    apart: float = 0.6,
+    shares: Shares | None = None,
+    counts: Shares | None = None,
+) -> Clientele:
+    """Return participants of which `held` says how many examples they hold out, and four clients.
+
+    The clients hold 13 inputs, 30 of the last class, a single one, and 12 of the first class before 12 of the last.
+
+    Args:
+        words: What it is.
+        c: Number of classes.
+        held: Examples that each participant holds out.
+        scale: Of the logits.
+        apart: How far the classes' means lie from 0.
+        shares: Makes the class shares of a participant, given a generator, c and its number.
+        counts: Makes the training counts of a participant, likewise.
+    """
+    rng = generator(c, "testing serving", len(held))
+    model = Model(apart * rng.standard_normal((c, INPUTS)), scale, scale * rng.standard_normal(c))
+
+    def drawn(labels: Ints) -> Float32s:
+        noise = rng.standard_normal((len(labels), INPUTS))
+        return (model.means[labels] + noise).astype(np.float32)
+
+    participants = []
+    for k, m in enumerate(held):
+        share = rng.dirichlet(np.full(c, 0.5)) if shares is None else shares(rng, c, k)
+        labels = rng.choice(c, m, p=share)
+        trained = rng.multinomial(10 * m, share) if counts is None else counts(rng, c, k)
+        participants.append(Holding(drawn(labels), labels, np.asarray(trained, np.float64)))
+    mixed = drawn(rng.choice(c, 13, p=rng.dirichlet(np.ones(c))))
+    one_class, alone = drawn(np.full(30, c - 1)), drawn(np.zeros(1, np.int64))
+    sorted_ = drawn(np.repeat([0, c - 1], 12))
+    clients = [[mixed[:1], mixed[1:2], mixed[2:]], [one_class[:5], one_class[5:]], [alone], [sorted_]]
+    pooled = np.concatenate([holding.inputs for holding in participants])
+    return Clientele(words, replace(model, running=moments(pooled)), participants, clients)
+
+
+def one_class_each(rng: np.random.Generator, c: int, k: int) -> AnyArray:
+    """Return the shares of a participant that has the class of its number only."""
+    shares: Floats = np.eye(c)[k]
+    return shares
+
+
+def served_worlds() -> Iterator[Clientele]:
+    """Yield federations of which most are inconvenient."""
+    yield from ordinary_worlds()
+    yield world("4 participants, 3 classes, logits of some hundreds", 3, (40, 25, 60, 12), scale=60.0)
+    yield world("3 participants, 3 classes that are far apart", 3, (30, 20, 25), apart=8.0)
+    yield world("a single participant with a single example, 3 classes", 3, (1,))
+    yield world(
+        "3 participants with a class each, 4 classes: the last is nobody's",
+        4,
+        (20, 30, 10),
+        shares=one_class_each,
+    )
+
+
+def ordinary_worlds() -> Iterator[Clientele]:
+    """Yield federations in which rounding does not decide what is predicted."""
+    yield world("4 participants, 3 classes", 3, (40, 25, 60, 12))
+    yield world("3 participants, one of them with a single example, 2 classes", 2, (30, 1, 20))
+    yield world("6 participants, 10 classes", 10, (50, 20, 30, 60, 40, 9))
+    yield world("4 participants, 3 classes, logits twice as large", 3, (40, 25, 60, 12), scale=4.0)
+
+
+def alike_worlds() -> Iterator[Clientele]:
+    """Yield federations whose participants all trained on the same counts, and hold out few and many examples."""
+
+    def counts(rng: np.random.Generator, c: int, k: int) -> AnyArray:
+        return np.arange(1, c + 1) * 5
+
+    for c, held in ((3, (5, 80, 2, 40)), (10, (60, 8, 90))):
+        words = f"{len(held)} participants that trained on the same counts, {c} classes"
+        yield world(words, c, held, counts=counts)
+
+
+def lopsided_worlds() -> Iterator[Clientele]:
+    """Yield federations that hold out many examples, mostly of the first classes, and trained mostly on the last."""
+
+    def shares(rng: np.random.Generator, c: int, k: int) -> AnyArray:
+        falling: Floats = np.arange(c, 0, -1) / (c * (c + 1) / 2)
+        return falling
+
+    def counts(rng: np.random.Generator, c: int, k: int) -> AnyArray:
+        return rng.multinomial(1000, rng.dirichlet(10 * shares(rng, c, k)[::-1]))
+
+    for c, scale in ((3, 3.0), (2, 0.3), (10, 1.5)):
+        words = f"3 participants that trained on other classes than they hold out, {c} classes, logits times {scale:g}"
+        yield world(words, c, (150, 200, 150), scale=scale, shares=shares, counts=counts)
+
+
+def calibrated(case: Clientele) -> Clientele:
+    """Return the federation with offsets at which the mean prediction is base, (n_c + 1/2)/(n + C/2)."""
+    labels = np.concatenate([holding.labels for holding in case.participants])
+    held = np.bincount(labels, minlength=case.classes) + 0.5
+    inputs = np.concatenate([holding.inputs for holding in case.participants])
+    base = held / held.sum()
+    model = replace(case.model, scale=1.0, offset=np.log(base))
+    for _ in range(100):
+        predicted = np.exp(log_softmax(model.of(inputs, all_there_is=False).logits)).mean(axis=0)
+        model = replace(model, offset=model.offset + np.log(base / predicted))
+    return replace(case, words=f"{case.words}, then calibrated", model=model)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A rule whose every state, query and contribution goes through `keep`, such as a file."""
+
+    component: Any
+    keep: Callable[[State], State]
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return name_of(self.component)
+
+    def query(self, state: State) -> State | None:
+        query = self.component.query(state)
+        return None if query is None else self.keep(query)
+
+    def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
+        answer = self.component.contribute(query, outputs, labels, counts)
+        stored = self.keep(answer)
+        return {name: stored[name] for name in answer}  # a file has an order of its own
+
+    def fold(self, state: State, sums: State) -> State:
+        return self.keep(self.component.fold(state, sums))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.component, name)
+
+
+def play(component: Any, case: Clientele, keep: Callable[[State], State] = as_it_is) -> list[Outcome]:
+    """Fit the rule and serve each client, batch by batch."""
+    state = case.fitted(Kept(component, keep)).state
+    outcomes = []
+    for number, batches in enumerate(case.clients, start=1):
+        everything = case.outputs(component, np.concatenate(batches))
+        client, number_seen = keep(component.start(state)), 0
+        outcomes.append(
+            _outcome(f"client {number}, before its first input", component.predict(state, client, everything))
+        )
+        for batch in batches:
+            client, number_seen = (
+                keep(component.update(state, client, case.outputs(component, batch))),
+                number_seen + len(batch),
+            )
+            outcomes.append(
+                _outcome(f"client {number}, after {number_seen}", component.predict(state, client, everything))
+            )
+        if Traits.of(component).knows_prior:
+            client = keep(component.with_prior(state, uneven(case.classes)))
+            outcomes.append(
+                _outcome(f"client {number}, its shares known", component.predict(state, client, everything))
+            )
+        if Traits.of(component).learns_labels:
+            client = keep(component.with_labels(state, *labelled(everything)))
+            outcomes.append(
+                _outcome(f"client {number}, some labels known", component.predict(state, client, everything))
+            )
+        if Traits.of(component).serves_online:
+            online, _ = component.predict_online(state, component.start(state), everything)
+            outcomes.append(_outcome(f"client {number}, each input before it counts", online))
+    return outcomes
+
+
+def _outcome(who: str, predicted: Any) -> Outcome:
+    return Outcome(f"of {who}, it predicted {shown(predicted)}", np.asarray(predicted))
+
+
+def labelled(outputs: Outputs) -> tuple[Outputs, Ints]:
+    """Return the first half of a client's inputs, labelled with the classes that the model finds second likeliest."""
+    half = outputs.rows(slice((len(outputs.logits) + 1) // 2))
+    return half, half.logits.argsort(axis=1)[:, -2]
+
+
+def uneven(c: int) -> Floats:
+    """Return class shares of which no two are alike."""
+    shares: Floats = np.arange(1.0, c + 1) / (c * (c + 1) / 2)
+    return shares
+
+
+def trusted(subject: Subject) -> Subject:
+    """Return the subject with inputs trusted in full, where it is participants who decide on that.
+
+    Few participants decide nothing, and what they decide depends on who holds what: a check of what trusted inputs do
+    would try nothing, or something else.
+    """
+    component = subject.component
+    option = next((name for name in ("trust", "strength") if getattr(component, name, None) == "fitted"), None)
+    if option is None or not is_dataclass(component) or isinstance(component, type):
+        return subject
+    case: dict[str, Any] = {option: 1.0}
+    if hasattr(component, "amplification"):
+        case |= {"amplification": math.inf, "correlation": 0.0}
+    changed, make = replace(component, **case), partial(subject.make, **case)
+    return cast(Subject, subject.once("trusted", lambda: replace(subject, component=changed, make=make, results={})))
+
+
+def when_trusted(check: Check) -> Check:
+    """Return the check, run with inputs that are trusted in full."""
+    return replace(check, test=lambda subject, *case: check.test(trusted(subject), *case))
+
+
+PLAYING = Playing(served_worlds, play)

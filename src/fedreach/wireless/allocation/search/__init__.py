@@ -1,1 +1,0 @@
-"""The best clients and what they get, with a proven gap."""

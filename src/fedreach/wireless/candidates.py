@@ -1,0 +1,464 @@
+"""Sets of clients under search: which are possible, the best one so far."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import inf
+from typing import NamedTuple
+
+import numpy as np
+
+from fedreach._util.arrays import AnyArray, Bools, Floats, Ints
+from fedreach.wireless.exact import Needs, allocate_batch, priced, sending
+from fedreach.wireless.problem import AllocationProblem
+
+# -------------------- Cheapest sets of items that together are large enough: fractional, exact, and all below a limit
+# An item has a cost (maybe negative or +inf) and a size, a whole number; a *cover* is a set of sizes that sum to at
+# least
+# the demand. Here an item is a client, its size the number of its examples, its cost what the dual prices make of it.
+
+
+@dataclass(frozen=True, eq=False)
+class FractionalCover:
+    """The cheapest cover when items may be taken in part; `value` is at most the cost of any cover."""
+
+    value: float  # +inf where all items together are too small
+    taken: Floats  # (n,) x, 0 to 1; at most one item lies between
+    price: float  # nu: what one more of demand costs
+
+
+def fractional_cover(costs: Floats, sizes: Ints, demand: int, forced: Bools | None = None) -> FractionalCover:
+    """Return min c.x subject to d.x >= demand and 0 <= x <= 1: items in the order of c/d until there is enough.
+
+    Negative costs are taken whatever the demand, and those that are `forced`; infinite ones never. The costs are c
+    (n,), the sizes d (n,), not negative; the demand may be 0 or less.
+
+    Example:
+        >>> fractional_cover(np.array([3.0, 1.0, 4.0]), np.array([2, 1, 2]), 4)
+        FractionalCover(value=6.0, taken=array([1. , 1. , 0.5]), price=2.0)
+    """
+    first = costs < 0 if forced is None else (costs < 0) | forced
+    taken = first.astype(np.float64)
+    short = demand - int(sizes[first].sum())
+    if short <= 0:
+        return FractionalCover(float(costs[first].sum()), taken, 0.0)
+    open_ = np.flatnonzero(~first & (costs < inf) & (sizes > 0))
+    ratio = costs[open_] / sizes[open_]
+    order = np.argsort(ratio, kind="stable")
+    inside = open_[order]
+    reached = np.cumsum(sizes[inside])
+    last = int(np.searchsorted(reached, short))
+    if last == len(inside):
+        return FractionalCover(inf, taken, inf)
+    taken[inside[:last]] = 1.0
+    before = int(reached[last - 1]) if last else 0
+    taken[inside[last]] = (short - before) / sizes[inside[last]]
+    some = np.flatnonzero(taken)
+    return FractionalCover(float(costs[some] @ taken[some]), taken, float(ratio[order[last]]))
+
+
+def coarser(sizes: Ints, demand: int, cells: int, *, enough: bool = False) -> tuple[Ints, int] | None:
+    """Return sizes and demand in a larger unit, so that a table of the whole covers has at most `cells` cells.
+
+    The unit is the largest that divides all sizes, so that nothing is lost; or, where the table would be too large, a
+    multiple of it that gives a sixth of the cells. Sizes are rounded up, so that every cover stays one: from
+    sum d >= D follows sum ceil(d/s) >= ceil(D/s), and the cheapest cover in the larger unit costs at most as much as
+    the cheapest in truth. With `enough` they are rounded down, so that what is a cover in the larger unit is one in
+    truth. None: the unit would be over a quarter of the mean size, so that little would be left of the truth.
+
+    Example:
+        >>> coarser(np.array([20, 30, 50]), 60, 1000)  # ten is common to all, and nothing is lost
+        (array([2, 3, 5]), 6)
+        >>> coarser(np.array([2001, 3103, 5007]), 6000, 600)
+        (array([ 8, 13, 20]), 24)
+        >>> coarser(np.array([2001, 3103, 5007]), 6000, 600, enough=True)
+        (array([ 7, 12, 19]), 24)
+    """
+    whole, sizes = sizes >= demand, np.minimum(sizes, demand)
+    unit = int(np.gcd.reduce(sizes[~whole])) or max(1, demand)  # of the others each is enough alone, in any unit
+    columns = -(-demand // unit) + 1
+    if columns * (len(sizes) + 1) > cells:
+        max_columns = max(2, cells // (6 * (len(sizes) + 1)))
+        unit *= -(-columns // (max_columns - 1))
+        if 4 * unit > sizes.mean():
+            return None
+    demand = -(-demand // unit)
+    return np.where(whole, demand, sizes // unit if enough else -(-sizes // unit)), demand
+
+
+def cover_table(costs: Floats, sizes: Ints, demand: int) -> Floats:
+    """Return best[i, j, r], (n + 1, m, D + 1): the least cost, c (m, n), at which items i, i+1, ... of sizes d cover r.
+
+    By dynamic programming from the last item to the first: best[i, j, r] is the less of best[i+1, j, r], without item
+    i, and c_ji + best[i+1, j, max(r - d_i, 0)], with it. Nothing is added where r = 0, not even at a negative cost: all
+    covers without an item to spare are looked at, and no others are wanted. Each size is at most the demand D.
+
+    Example:
+        >>> cover_table(np.array([[3.0, 1.0, 4.0]]), np.array([2, 1, 2]), 4)[:, 0]
+        array([[ 0.,  1.,  3.,  4.,  7.],
+               [ 0.,  1.,  4.,  5., inf],
+               [ 0.,  4.,  4., inf, inf],
+               [ 0., inf, inf, inf, inf]])
+    """
+    m, n = costs.shape
+    best = np.empty((n + 1, m, demand + 1))
+    best[n] = inf
+    best[n, :, 0] = 0.0
+    for i in range(n - 1, -1, -1):
+        cost, size, after, here = costs[:, i, None], int(sizes[i]), best[i + 1], best[i]
+        np.add(after[:, : demand + 1 - size], cost, out=here[:, size:])
+        here[:, :size] = after[:, :1] + cost
+        np.minimum(here, after, out=here)
+        here[:, 0] = 0.0
+    return best
+
+
+def cheapest_covers(best: Floats, sizes: Ints) -> Bools:
+    """Return (m, n), one cheapest cover under each costs of a table; items that change nothing are left out."""
+    n, m = best.shape[0] - 1, best.shape[1]
+    chosen, left, every = np.zeros((m, n), bool), np.full(m, best.shape[2] - 1), np.arange(m)
+    for i in range(n):
+        chosen[:, i] = best[i, every, left] < best[i + 1, every, left]
+        left = np.maximum(left - np.where(chosen[:, i], sizes[i], 0), 0)
+    return chosen
+
+
+def covers_below(
+    best: Floats, costs: Floats, sizes: Ints, limits: Floats, max_sets: int, after: Ints | None = None
+) -> Bools | None:
+    """Return (s, n): every cover that costs less than the limit under at least one of the costs; None: over `max_sets`.
+
+    Sets are grown item by item. One that even its cheapest completion, known from the table, brings to the limit under
+    all costs is dropped; so each that is carried along ends in a cover that counts, and no work is wasted. Nothing is
+    added to a cover.
+
+    Args:
+        best: (n + 1, m, D + 1), the table of these costs.
+        max_sets: How many sets may be carried along.
+        after: (n,), for each item an earlier one without which it is not wanted, or -1.
+    """
+    n, m = best.shape[0] - 1, best.shape[1]
+    chosen, paid = np.zeros((1, n), bool), np.zeros((1, m))
+    left, every = np.full(1, best.shape[2] - 1), np.arange(m)
+    for i in range(n):
+        short = left
+        paid = np.concatenate([paid, paid + costs[:, i]])
+        left = np.concatenate([left, np.maximum(left - sizes[i], 0)])
+        keep = (paid + best[i + 1, every, left[:, None]] < limits).any(axis=1)
+        keep[len(chosen) :] &= short > 0
+        if after is not None and after[i] >= 0:
+            keep[len(chosen) :] &= chosen[:, after[i]]
+        without, including = chosen[keep[: len(chosen)]], chosen[keep[len(chosen) :]]
+        including[:, i] = True  # indexing with flags has made a copy
+        chosen = np.concatenate([without, including])
+        if len(chosen) > max_sets:
+            return None
+        paid, left = paid[keep], left[keep]
+    return chosen
+
+
+# -------------------- Who may and who must take part, in the form that the bounds need, and what prices make of each
+
+
+class Candidates(NamedTuple):
+    """Those who may take part, of whom some must, as the bounds need them; n clients, which `rows` names."""
+
+    needs: Needs
+    sizes: Ints  # (n,) d, numbers of examples
+    forced: Bools  # (n,) who must
+    rows: Ints  # (n,) where they stand in the problem
+    demand: int  # e2
+    seconds_price: float  # a1
+
+    @classmethod
+    def of(cls, problem: AllocationProblem, min_examples: int) -> Candidates:
+        """Return all clients of a problem, free to take part or not."""
+        forced, rows = np.zeros(len(problem), bool), np.arange(len(problem))
+        return cls(Needs.of(problem), problem.num_examples, forced, rows, min_examples, problem.seconds_price)
+
+    @property
+    def num_free(self) -> int:
+        """How many may take part but need not."""
+        return len(self.rows) - int(np.count_nonzero(self.forced))
+
+    @property
+    def short(self) -> int:
+        """How many examples those who must take part leave open; at least 0."""
+        return max(0, self.demand - int(self.sizes[self.forced].sum()))
+
+    def only(self, kept: Bools, forced: Bools) -> Candidates:
+        """Return those who are kept, and who of them must take part; flags (n,)."""
+        if kept.all():
+            return self._replace(forced=forced)
+        return self._replace(
+            needs=self.needs.only(kept), sizes=self.sizes[kept], forced=forced[kept], rows=self.rows[kept]
+        )
+
+    def band_needed(self, T: float) -> float:
+        """Return the least band, in parts of all, that any cover needs by T: falls in T; +inf if none keeps T."""
+        return self._least_band(T).value
+
+    def keeping(self, T: float) -> Candidates | None:
+        """Return them without those in no cover that keeps T, forcing those in every such cover; None: there is none.
+
+        Taking in a client, or leaving it out, against the sign of its reduced share raises the band needed by that.
+        """
+        least = self._least_band(T)
+        if least.value > 1:
+            return None
+        reduced = self.least_shares(T) - least.price * self.sizes
+        kept = self.forced | (least.value + reduced <= 1)
+        return self.only(kept, self.forced | (least.value - reduced > 1))
+
+    def _least_band(self, T: float) -> FractionalCover:
+        if (self.forced & (self.needs.min_seconds >= T)).any():
+            return FractionalCover(inf, np.zeros(len(self.rows)), 0.0)
+        return fractional_cover(self.least_shares(T), self.sizes, self.demand, self.forced)
+
+    def least_shares(self, T: float) -> Floats:
+        """Return tau / (T - W / f^max) (n,), the share that each needs to keep T; +inf if none is enough."""
+        late = self.needs.min_seconds >= T
+        return np.where(late, inf, self.needs.tau / np.where(late, 1.0, T - self.needs.min_seconds))
+
+
+# -------------------- The best set of clients found so far
+
+CELLS = 200_000  # clients that are allocated at once, over all sets; it bounds the memory
+
+
+class Incumbent:
+    """The best set with enough examples so far, and its exact cost; sets that were tried are not tried again.
+
+    Costs are those of `exact.allocate_batch`, so each is attained, and the least is an upper bound on the optimum. Sets
+    with fewer than `min_examples` are passed over.
+    """
+
+    def __init__(self, problem: AllocationProblem, min_examples: int) -> None:
+        self.problem, self.min_examples = problem, min_examples
+        self.cost = inf
+        self.rows: Ints = np.empty(0, np.int64)  # (k,) increasing
+        self.deadline = self.band_price = inf  # T and mu of the best set
+        self._tried: set[bytes] = set()
+
+    def offer(self, sets: Iterable[Ints]) -> bool:
+        """Take the best of some sets, given as rows, if it is better; return whether it was."""
+        new = [rows for rows in (np.sort(rows) for rows in sets) if self._is_new(rows)]
+        before = self.cost
+        while new:
+            some = max(1, CELLS // max(len(rows) for rows in new))
+            self._allocate(new[:some])
+            new = new[some:]
+        return self.cost < before
+
+    def _is_new(self, rows: Ints) -> bool:
+        key = rows.tobytes()
+        if key in self._tried or int(self.problem.num_examples[rows].sum()) < self.min_examples:
+            return False
+        self._tried.add(key)
+        return True
+
+    def _allocate(self, sets: list[Ints]) -> None:
+        cost, deadline, band_price = allocate_batch(self.problem, *padded(sets))
+        best = int(np.argmin(cost))
+        if cost[best] < self.cost:
+            self.cost, self.rows = float(cost[best]), sets[best]
+            self.deadline, self.band_price = float(deadline[best]), float(band_price[best])
+
+
+def padded(sets: list[Ints]) -> tuple[Ints, Bools]:
+    """Return sets of unequal size as rows of one array (m, n), and which entries count.
+
+    Example:
+        >>> rows, counted = padded([np.array([4, 7]), np.array([5])])
+        >>> rows.tolist(), counted.tolist()
+        ([[4, 7], [5, 0]], [[True, True], [True, False]])
+    """
+    lengths = np.array([len(rows) for rows in sets])
+    counted = np.arange(lengths.max()) < lengths[:, None]
+    table = np.zeros(counted.shape, np.int64)
+    table[counted] = np.concatenate(sets)
+    return table, counted
+
+
+def repaired(chosen: Bools, costs: Floats, sizes: Ints, demand: int) -> Bools:
+    """Return a cover near a set of items: what is missing is added in the order of c/d, what is not needed dropped.
+
+    Items with infinite costs are added last; the dearest are dropped first. The sizes d (n,) of all items sum to the
+    demand or more; those of the cover do.
+    """
+    chosen = chosen.copy()
+    short = demand - int(sizes[chosen].sum())
+    if short > 0:
+        spare = np.flatnonzero(~chosen & (sizes > 0))
+        spare = spare[np.argsort(costs[spare] / sizes[spare], kind="stable")]
+        enough = int(np.searchsorted(np.cumsum(sizes[spare]), short)) + 1
+        chosen[spare[:enough]] = True
+    over = int(sizes[chosen].sum()) - demand
+    some = np.flatnonzero(chosen & (sizes <= over))
+    for item in some[np.argsort(-costs[some], kind="stable")]:
+        if sizes[item] <= over:
+            chosen[item] = False
+            over -= int(sizes[item])
+    return chosen
+
+
+# -------------------- Which thresholds would let enough examples through, where those that were asked for do not
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """What a divergence threshold keeps, and the nearest thresholds that can be met."""
+
+    clients: int
+    max_divergence: float  # e1, in nats, as asked for; inf filters nobody
+    min_examples: int  # e2, as asked for
+    kept: int  # clients within max_divergence
+    covered: int  # examples that they hold: the largest min_examples that can be met at this max_divergence
+    most_examples: int  # the largest that can be met at any finite max_divergence
+    smallest_divergence: float | None  # the smallest max_divergence that meets min_examples; None if none does
+    infinite: int  # clients whose divergence is inf: no finite max_divergence admits them
+
+    @property
+    def feasible(self) -> bool:
+        """Whether those kept hold enough; where they do not, `message` says what would do."""
+        return self.kept > 0 and self.covered >= self.min_examples
+
+    def message(self) -> str:
+        """Return what is held, what is needed and what to change, for an `InfeasibleError`."""
+        ways = [f"lower min_examples to {self.covered} or less"] if self.covered else []
+        if self.max_divergence == math.inf:
+            said = [f"All {self.clients} clients together hold {self.covered} examples;"]
+        else:
+            said = [f"{self.kept} of {self.clients} clients are within max_divergence = {self.max_divergence:g}"]
+            said += [f"and hold {self.covered} examples;"]
+            if self.smallest_divergence is not None:
+                # Rounded up, so that what is printed is enough, too.
+                ways.append(f"raise max_divergence to {math.ceil(self.smallest_divergence * 1e4) / 1e4:.4f}")
+        said.append(f"min_examples = {self.min_examples} are needed.")
+        if ways:
+            said.append(" or ".join(ways).capitalize() + ".")
+        if self.max_divergence < math.inf and self.smallest_divergence is None:
+            said.append(f"No max_divergence is enough: clients at a finite one hold {self.most_examples} in all.")
+        if self.max_divergence < math.inf and self.infinite:
+            said.append(f"Infinite it is for {self.infinite}, who lack a class: smoothing above 0 makes it finite.")
+        return " ".join(said)
+
+
+def nearest_thresholds(
+    divergence: AnyArray, num_examples: AnyArray, max_divergence: float, min_examples: int
+) -> Thresholds:
+    """Return what clients within `max_divergence` hold, and which thresholds come nearest if that is too little.
+
+    Args:
+        divergence: (K,) nats from the labels of all clients together, not negative; inf allowed.
+        num_examples: (K,) whole numbers.
+        max_divergence: e1; a client at exactly e1 is kept. inf keeps everybody.
+        min_examples: e2.
+
+    Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", constraints
+    37e and 37f, of which the paper does not say that they can contradict each other.
+
+    Example:
+        >>> found = nearest_thresholds(np.array([0.1, 0.3, np.inf, 0.2]), np.array([50, 70, 90, 40]), 0.2, 120)
+        >>> found.kept, found.covered, found.most_examples, found.smallest_divergence, found.infinite
+        (2, 90, 160, 0.3, 1)
+    """
+    divergence, examples = np.asarray(divergence, np.float64), np.asarray(num_examples, np.int64)
+    within, finite = divergence <= max_divergence, np.isfinite(divergence)
+    order = np.argsort(divergence[finite], kind="stable")
+    held = np.cumsum(examples[finite][order])  # by those that are at most so far, nearest first
+    enough = int(np.searchsorted(held, min_examples))
+    return Thresholds(
+        clients=len(divergence),
+        max_divergence=float(max_divergence),
+        min_examples=int(min_examples),
+        kept=int(within.sum()),
+        covered=int(examples[within].sum()),
+        most_examples=int(held[-1]) if len(held) else 0,
+        smallest_divergence=float(divergence[finite][order][enough]) if enough < len(held) else None,
+        infinite=int(np.isposinf(divergence).sum()),
+    )
+
+
+# -------------------- Local search: drop a client, or swap one for another, where an estimate says that it pays
+# At the saddle point (T, mu) of a set the cost is L(T, mu) = a1 T - mu + sum c_k(T, mu), with slope 0. A move changes L
+# by Delta = sum +-c_k, with the slope g = (dDelta/dT, dDelta/dmu); the new saddle value is, to second order,
+# L + Delta - 1/2 g' H^-1 g with H the second derivatives of L, two by two. So all moves are scored at once, and the
+# best
+# few are evaluated exactly.
+
+NEIGHBOURS = 300  # clients inside and outside that moves are made of: those that the prices hold nearest the border
+TRIED = 40, 8  # moves that are evaluated exactly, in sets of up to 300 clients and in larger ones
+ROUNDS = 30
+
+
+def improve(best: Incumbent, needs: Needs, *, worthwhile: float = 0.0) -> None:
+    """Move from the best set to better ones until no move tried gains more than this part of the cost."""
+    for _ in range(ROUNDS):
+        before, tried = best.cost, TRIED[len(best.rows) > 300]
+        best.offer(promising(best, needs, tried))
+        if best.cost >= before * (1 - worthwhile):
+            break
+
+
+def promising(best: Incumbent, needs: Needs, count: int) -> list[Ints]:
+    """Return the sets that the `count` most promising moves from the best set lead to."""
+    problem, inside = best.problem, np.zeros(len(best.problem), bool)
+    inside[best.rows] = True
+    costs = priced(needs, best.deadline, best.band_price)
+    slopes = np.stack([costs.slope, needs.tau / costs.upload_seconds])  # in T and in mu
+    spare = int(problem.num_examples[best.rows].sum()) - best.min_examples
+    leaving, joining = _neighbours(problem, inside, costs.cost)
+    curvature = curvatures(problem, needs, best.rows, best.deadline, best.band_price)
+
+    drops = leaving[problem.num_examples[leaving] <= spare]
+    gain = [_change(-costs.cost[drops], -slopes[:, drops], curvature)]
+    fits = problem.num_examples[leaving][:, None] - problem.num_examples[joining] <= spare
+    out, into = (side[index] for side, index in zip((leaving, joining), np.nonzero(fits), strict=True))
+    gain.append(_change(costs.cost[into] - costs.cost[out], slopes[:, into] - slopes[:, out], curvature))
+
+    change = np.concatenate(gain)
+    order = np.argsort(change, kind="stable")[:count]
+    sets = []
+    for move in order:
+        rows = best.rows[best.rows != (drops[move] if move < len(drops) else out[move - len(drops)])]
+        sets.append(rows if move < len(drops) else np.append(rows, into[move - len(drops)]))
+    return [rows for rows in sets if len(rows)]
+
+
+def _neighbours(problem: AllocationProblem, inside: Bools, cost: Floats) -> tuple[Ints, Ints]:
+    """Return the clients of the set that are the dearest for what they bring, and the cheapest others."""
+    ratio = cost / np.maximum(problem.num_examples, 0.5)
+    rows, others = np.flatnonzero(inside), np.flatnonzero(~inside & np.isfinite(cost))
+    leaving = rows[np.argsort(-ratio[rows], kind="stable")[:NEIGHBOURS]]
+    return leaving, others[np.argsort(ratio[others], kind="stable")[:NEIGHBOURS]]
+
+
+def curvatures(problem: AllocationProblem, needs: Needs, rows: Ints, T: float, mu: float) -> Floats:
+    """Return H (2, 2), the second derivatives of L in T and mu for the clients at these rows.
+
+    From dc/dT = A - mu tau / u^2, dc/dmu = tau / u and the slopes of u: with x = T - u, h = sqrt(A + Q / x^3) and
+    h' = 3 Q / (2 x^4 h), du/dT = u h' / (h + u h') and du/dmu = sqrt(tau / mu) / (2 (h + u h')); where u is clipped
+    1 and 0.
+    """
+    mine = needs.only(rows)
+    u, x, h, clipped = sending(mine, T, np.sqrt(mu))
+    bend = 1.5 * u * mine.Q / (x**4 * h)
+    u_T = np.where(clipped, 1.0, bend / (h + bend))
+    u_mu = np.where(clipped, 0.0, np.sqrt(mine.tau / mu) / (2 * (h + bend)))
+    per_u = mine.tau / (u * u)
+    TT, Tm, mm = (2 * mu * per_u / u * u_T).sum(), -(per_u * u_T).sum(), -(per_u * u_mu).sum()
+    return np.array([[TT, Tm], [Tm, mm]])
+
+
+def _change(delta: Floats, slope: Floats, curvature: Floats) -> Floats:
+    """Return Delta - 1/2 g' H^-1 g, (moves,); where H has no inverse, Delta alone."""
+    (TT, Tm), (_, mm) = curvature
+    determinant = TT * mm - Tm * Tm
+    if not determinant < 0:
+        return delta
+    g_T, g_m = slope
+    second: Floats = (mm * g_T * g_T - 2 * Tm * g_T * g_m + TT * g_m * g_m) / (2 * determinant)
+    return delta - second

@@ -1,0 +1,319 @@
+"""The exact solution for given clients, and its kernel."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedreach._util.arrays import Bools, Floats, Ints
+from fedreach._util.errors import ConfigError
+from fedreach.wireless.problem import Allocation, AllocationProblem
+
+# --- One client, given the deadline T and the price mu of the band: how long should it send, and what does that cost?
+#     c(T, mu) = min_{0 < u <= T - W/f^max}  A u + Q / (2 (T - u)^2) + mu tau / u
+#
+# with u the upload time, A = a2 P and Q = 2 a2 eps W^3: the energy to send, the energy to compute in the time that is
+# left, and the rent of the share tau / u. c is convex and nonincreasing in T, and concave in mu.
+#
+# Stationary is g(u) = u sqrt(A + Q / (T - u)^3) = sqrt(mu tau). g increases and is convex, so Newton's method that
+# starts right of the root stays there, and needs neither bracket nor safeguard. Derived by hand; the paper alternates
+# between shares and frequencies instead, which is not exact.
+
+MAX_KERNEL_STEPS = 60  # newton steps at most; 3 to 7 are usual
+KERNEL_TOLERANCE = 1e-8  # a step this small, relative to u and T - u, leaves an error of about its square
+NEAR_ZERO = 1e-100  # stands for sqrt(mu tau) = 0, where the best u is 0 and tau / u has no value
+NO_PRICE = 1e-200  # keeps quotients finite where joules cost nothing, A = Q = 0, and everyone is at the upper end
+
+
+class Needs(NamedTuple):
+    """What the kernel needs of clients; any shape."""
+
+    tau: Floats  # seconds to send over the whole band
+    root_tau: Floats  # sqrt(tau)
+    A: Floats  # a2 P, price of a second of sending
+    Q: Floats  # 2 a2 eps W^3
+    min_seconds: Floats  # W / f^max, seconds to compute at the highest frequency
+    floor: Floats  # the same, and 1 where Q = 0, whose quotient by it must be 0
+    steepest: Floats  # A + Q / min_seconds^3: the root of it times u is g where u is at its upper end
+
+    @classmethod
+    def of(cls, problem: AllocationProblem, rows: Any = slice(None), counted: Any = 1.0) -> Needs:
+        """Return what the clients at these rows need; nothing at all where `counted` is 0."""
+        tau, W, f = problem.upload_seconds[rows] * counted, problem.cycles[rows] * counted, problem.max_hertz[rows]
+        A, Q = problem.joules_price * problem.power_watts[rows] * counted, problem.joules_price * 2 * W * W * W
+        Q *= problem.capacitance
+        least = W / f
+        floor = np.where(Q > 0, least, 1.0)
+        return cls(tau, np.sqrt(tau), A, Q, least, floor, A + Q / (floor * floor * floor))
+
+    def only(self, rows: Any) -> Needs:
+        """Return these rows of every field."""
+        return Needs(*(values[rows] for values in self))
+
+
+class Sending(NamedTuple):
+    """The best way to send: u, the time x that is left to compute, sqrt(A + Q / x^3), and whether u is at its end."""
+
+    u: Floats
+    x: Floats
+    h: Floats
+    clipped: Any
+
+
+class ClientCost(NamedTuple):
+    """c(T, mu), the upload time u that attains it, and dc/dT; infinite, NaN and NaN where T <= W / f^max."""
+
+    cost: Floats
+    upload_seconds: Floats
+    slope: Floats
+
+
+def sending(needs: Needs, T: Any, root_mu: Any) -> Sending:
+    """Return the best upload times at the deadlines T > W / f^max and the prices root_mu^2."""
+    _, root_tau, A, Q, least, floor, steepest = needs
+    r = np.maximum(root_mu * root_tau, NEAR_ZERO)
+    longest = T - least
+    clipped = longest * np.sqrt(steepest) <= r
+    # Three points that are never left of the root: the end; sqrt(mu tau) over the least slope of g; and where Q alone,
+    # of a u of at least T / 2, makes g as large.
+    half = 0.5 * T
+    u = np.minimum(T - np.minimum(np.cbrt(Q * (half / r) ** 2), half), r / np.sqrt(A + Q / T**3 + NO_PRICE))
+    u = np.where(clipped, longest, np.minimum(u, longest))
+    for _ in range(MAX_KERNEL_STEPS):
+        x = np.maximum(T - u, floor)
+        y = Q / (x * x * x)
+        h = np.sqrt(A + y + NO_PRICE)
+        step = np.where(clipped, 0.0, (u * h - r) * h / (h * h + 1.5 * u * y / x))
+        u = u - step
+        if np.all(step <= KERNEL_TOLERANCE * np.minimum(u, x) + 1e-15 * T):
+            break
+    x = np.where(clipped, floor, np.maximum(T - u, floor))
+    return Sending(u, x, np.sqrt(A + Q / (x * x * x) + NO_PRICE), clipped)
+
+
+def priced(needs: Needs, T: Any, mu: Any) -> ClientCost:
+    """Return what `client_cost` does, for clients whose needs are known; where T is too short, only the cost counts."""
+    late = needs.min_seconds >= T
+    with np.errstate(over="ignore"):
+        u, x, _, clipped = sending(needs, np.where(late, 2 * needs.min_seconds + 1.0, T), np.sqrt(mu))
+        rent = mu * (needs.tau / u)
+        cost = np.where(late, np.inf, needs.A * u + needs.Q / (2 * x * x) + rent)
+        slope = np.where(clipped, needs.A - rent / u, -needs.Q / (x * x * x))
+    return ClientCost(cost, u, slope)
+
+
+def client_cost(problem: AllocationProblem, T: Any, mu: Any) -> ClientCost:
+    """Return what each client costs at the deadline T when the whole band costs mu.
+
+    Args:
+        T: Seconds, positive; broadcasts against (K,), as (m, 1) to have m deadlines at once.
+        mu: Price of the whole band, not negative; broadcasts likewise.
+
+    Reference: ours; see the head of this file.
+
+    Example:
+        >>> client = AllocationProblem(*np.array([[0.1], [0.5], [1e8], [2e9]]), np.array([100]))
+        >>> cost, seconds, slope = client_cost(client, 1.0, 1.0)
+        >>> cost.round(9), seconds.round(9)
+        (array([0.45045599]), array([0.44214879]))
+    """
+    cost, u, slope = priced(Needs.of(problem), np.asarray(T, np.float64), np.asarray(mu, np.float64))
+    late = np.isinf(cost)
+    return ClientCost(cost, np.where(late, np.nan, u), np.where(late, np.nan, slope))
+
+
+# --- The best allocation for clients that are given: all of them take part, nothing is left to choose but b, f and T
+#     min_T max_mu  a1 T - mu + sum_k c_k(T, mu)
+#
+# is convex in T and concave in mu. Inside, Newton's method on 1 / sum_k (tau_k / u_k) = 1 in sqrt(mu), which is concave
+# there, and so is never right of the root after its first step. Outside, Newton's method with a bracket on the
+# power -1/3 of the marginal gain of time, which is nearly linear in T.
+#
+# Many sets are solved at once, one a row. The readable twin, two nested bisections, stands in the tests.
+
+MAX_NEWTON_STEPS = 100  # newton steps at most, inside as outside; 4 to 8 are usual
+RELATIVE_TOLERANCE = 1e-13  # relative change of T or of the sum of shares that is left to rounding
+
+
+def shortest_deadline(problem: AllocationProblem) -> float:
+    """Return Tmin, the least deadline that all clients can keep: sum_k tau_k / (Tmin - W_k / f_k^max) = 1.
+
+    Raises:
+        ConfigError: If there is no client.
+
+    Example:
+        >>> clients = np.array([[0.1, 0.3], [1.0, 1.0], [0.0, 0.0], [1e9, 1e9]])
+        >>> round(shortest_deadline(AllocationProblem(*clients, np.array([5, 5]))), 12)
+        0.4
+    """
+    needs = Needs.of(_some(problem))
+    return float(_shortest(Needs(*(values[None] for values in needs)))[0])
+
+
+def allocate(problem: AllocationProblem) -> Allocation:
+    """Return the allocation of least cost in which every client of the problem takes part.
+
+    Raises:
+        ConfigError: If there is no client.
+
+    Reference: ours. The paper alternates between shares and frequencies (algorithm 2), which stops early.
+
+    Example:
+        >>> clients = np.array([[0.1, 0.06], [0.5, 2.0], [1e8, 3e8], [2e9, 4e9]])
+        >>> best = allocate(AllocationProblem(*clients, np.array([100, 200])))
+        >>> round(best.cost, 10), best.share.round(6)
+        (1.0089620654, array([0.382248, 0.617752]))
+    """
+    needs = Needs.of(_some(problem))
+    needs = Needs(*(values[None] for values in needs))
+    T, mu, u = _saddle(needs, problem.seconds_price)
+    u, T = _feasible(needs, T, u)
+    left = np.maximum(T[0] - u[0], needs.min_seconds[0])
+    hertz = np.divide(problem.cycles, left, out=problem.max_hertz.copy(), where=problem.cycles > 0)
+    share = problem.upload_seconds / u[0]
+    return Allocation.of(
+        problem, slice(None), share / max(1.0, share.sum()), np.minimum(hertz, problem.max_hertz), float(mu[0])
+    )
+
+
+def allocate_batch(problem: AllocationProblem, rows: Ints, counted: Bools) -> tuple[Floats, Floats, Floats]:
+    """Return the cost, deadline and band price of the best allocation of each of m sets of clients.
+
+    Args:
+        problem: Of K clients.
+        rows: (m, n) where the clients of each set stand in the problem; any row where not counted.
+        counted: (m, n) which of them count; at least one a set.
+
+    Raises:
+        ConfigError: If a set is empty.
+
+    Example:
+        >>> clients = np.array([[0.1, 0.06], [0.5, 2.0], [1e8, 3e8], [2e9, 4e9]])
+        >>> problem = AllocationProblem(*clients, np.array([100, 200]))
+        >>> rows, counted = np.array([[0, 1], [1, 0]]), np.array([[True, True], [True, False]])
+        >>> allocate_batch(problem, rows, counted)[0].round(6)
+        array([1.008962, 0.746964])
+    """
+    counted = np.asarray(counted, np.bool_)
+    if not counted.any(axis=1).all():
+        raise ConfigError(f"counted must hold a client of every set; set {int(counted.any(axis=1).argmin())} has none.")
+    needs = Needs.of(problem, rows, counted)
+    T, mu, u = _saddle(needs, problem.seconds_price)
+    u, T = _feasible(needs, T, u)
+    x = np.maximum(T[:, None] - u, needs.floor)
+    energy = (needs.A * u + needs.Q / (2 * x * x)).sum(axis=1)
+    return problem.seconds_price * T + energy, T, mu
+
+
+def _some(problem: AllocationProblem) -> AllocationProblem:
+    if not len(problem):
+        raise ConfigError("an allocation must have at least one client; got none.")
+    return problem
+
+
+def _shortest(needs: Needs) -> Floats:
+    """Return Tmin of each set, (m,): Newton's method on 1 / sum tau / (T - least) = 1, concave, from the left."""
+    tau, least = needs.tau, needs.min_seconds
+    start: Floats = (least * (1 + 1e-15) + tau).max(axis=1)
+    T = start
+    for _ in range(MAX_NEWTON_STEPS):
+        share = tau / (T[:, None] - least)
+        total = share.sum(axis=1)
+        step = total * (total - 1) / (share / (T[:, None] - least)).sum(axis=1)
+        T = np.maximum(T + step, start)
+        if np.all(np.abs(step) <= RELATIVE_TOLERANCE * T):
+            break
+    return T
+
+
+def _feasible(needs: Needs, T: Floats, u: Floats) -> tuple[Floats, Floats]:
+    """Return upload times whose shares sum to 1, and a deadline that all keep with them."""
+    u = u * np.divide(needs.tau, u, out=np.zeros_like(u), where=needs.tau > 0).sum(axis=1, keepdims=True)
+    return u, np.maximum(T, (u + needs.min_seconds).max(axis=1))
+
+
+def _saddle(needs: Needs, a1: float) -> tuple[Floats, Floats, Floats]:
+    """Return T (m,), mu (m,) and the upload times u (m, n) of the saddle points of m sets."""
+    m = len(needs.tau)
+    Tmin = _shortest(needs)
+    longest = Tmin[:, None] - needs.min_seconds
+    # At Tmin everyone is at the upper end. It is the answer if the price that then balances a1 keeps them there.
+    mu = (a1 + needs.A.sum(axis=1)) / (needs.tau / (longest * longest)).sum(axis=1)
+    root = longest * np.sqrt(needs.steepest)
+    open_ = (root > np.sqrt(mu)[:, None] * needs.root_tau).any(axis=1)
+    T, u = Tmin.copy(), longest
+    if open_.any():
+        rows = np.flatnonzero(open_)
+        T[rows], mu[rows], u[rows] = _interior(needs.only(rows) if len(rows) < m else needs, a1, Tmin[rows])
+    return T, mu, u
+
+
+def _interior(needs: Needs, a1: float, Tmin: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return the saddle points of sets whose T is above Tmin."""
+    low, high = Tmin, np.full(len(Tmin), np.inf)
+    least_root = np.sqrt(needs.A * needs.tau).sum(axis=1)  # of mu: it is reached where no client is at its upper end
+    T = np.maximum(1.2 * Tmin, np.cbrt(needs.Q.sum(axis=1) / a1) + 0.5 * Tmin)
+    root = least_root
+    last = np.full(len(T), np.inf)
+    for _ in range(MAX_NEWTON_STEPS):
+        root, best = _price(needs, T, root, least_root)
+        slope, along, curvature = _derivatives(needs, best, root)
+        gain = -slope  # of a second more, in joules' price
+        low, high = np.where(gain > a1, T, low), np.where(gain > a1, high, T)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            step = 3 * gain * (np.cbrt(gain / a1) - 1) / curvature
+        done = (np.abs(step) <= RELATIVE_TOLERANCE * T) | (high - low <= RELATIVE_TOLERANCE * T)
+        if done.all():
+            break
+        # Newton's step where it falls into the bracket and shrinks; else the middle of the bracket, of log(T - Tmin).
+        good = (T + step > low) & (T + step < high) & (np.abs(step) < 0.5 * last)
+        wide = np.where(np.isfinite(high), high - Tmin, 64 * (T - Tmin))
+        middle = Tmin + np.sqrt(wide * np.maximum(low - Tmin, 1e-3 * wide))
+        last = np.where(done, 0.0, np.where(good, step, middle - T))
+        T, root = T + last, np.maximum(root + np.nan_to_num(along * last), least_root)
+        last = np.abs(last)
+    root, best = _price(needs, T, root, least_root)
+    return T, root * root, best.u
+
+
+def _price(needs: Needs, T: Floats, root: Floats, least_root: Floats) -> tuple[Floats, Sending]:
+    """Return sqrt(mu) (m,) at which the shares of each set sum to 1 by the deadline T > Tmin, and how all send."""
+    done = np.zeros(len(T), np.bool_)
+    for i in range(MAX_NEWTON_STEPS):
+        best = sending(needs, T[:, None], root[:, None])
+        share = needs.tau / best.u
+        total = share.sum(axis=1)
+        # After the first step there is none to the left but by rounding.
+        done |= (np.abs(total - 1) <= RELATIVE_TOLERANCE) | ((total <= 1) & (i > 0))
+        if done.all():
+            break
+        with np.errstate(divide="ignore"):  # where all are at the upper end, by rounding, the way is to the left
+            step = total * (total - 1) / (share / best.u * _per_root(needs, best)).sum(axis=1)
+        root = np.where(done, root, np.maximum(root + step, least_root))
+    return root, best
+
+
+def _per_root(needs: Needs, best: Sending) -> Floats:
+    """Return du / dsqrt(mu) (m, n)."""
+    return np.where(best.clipped, 0.0, needs.root_tau / (best.h + best.u * _bend(needs, best)))
+
+
+def _bend(needs: Needs, best: Sending) -> Floats:
+    return 1.5 * needs.Q / (best.x**4 * best.h)
+
+
+def _derivatives(needs: Needs, best: Sending, root: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return d/dT of the cost less a1, dsqrt(mu)/dT along the optimum, and the second derivative in T, each (m,)."""
+    u, x, h, clipped = best
+    tau, mu = needs.tau, (root * root)[:, None]
+    slope = np.where(clipped, needs.A - mu * tau / (u * u), -needs.Q / (x * x * x)).sum(axis=1)
+    bend = u * _bend(needs, best)
+    u_T = np.where(clipped, 1.0, bend / (h + bend))
+    weight = tau / (u * u)
+    cross = (weight * u_T).sum(axis=1)
+    own = (weight * _per_root(needs, best)).sum(axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        along = -cross / own
+        curvature = (2 * mu * weight / u * u_T).sum(axis=1) + 2 * root * cross * cross / own
+    return slope, along, curvature

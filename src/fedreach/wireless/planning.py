@@ -1,0 +1,611 @@
+"""Planning of a round from a table of devices (`fedreach allocate`)."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+
+from fedreach._util.arrays import Bools, Floats, Ints
+from fedreach._util.divergence import label_divergences
+from fedreach._util.errors import ConfigError, DataError, InfeasibleError, nearest
+from fedreach.wireless import problem as cost
+from fedreach.wireless import radio
+from fedreach.wireless.candidates import nearest_thresholds
+from fedreach.wireless.problem import AllocationProblem, Solution
+from fedreach.wireless.solve import solve
+
+# --- What a planner asks: the band, the examples needed, prices, and what turns columns into seconds and cycles
+
+
+class OptionRange(NamedTuple):
+    """The range of an option, and the columns that it is about (none: all)."""
+
+    flag: str
+    low: float
+    high: float
+    hint: str = ""
+    columns: tuple[str, ...] = ()
+
+
+RADIO = ("distance_meters",)
+RANGES = {
+    "min_examples": OptionRange("--min-examples", 1, 2**40),
+    "bandwidth_hertz": OptionRange("--bandwidth", 1e4, 1e12, "It is in hertz: write 2e6 for 2 MHz."),
+    "noise_dbm": OptionRange("--noise-dbm", -300, -50, "It is in dBm a hertz; -174 at room temperature.", RADIO),
+    "carrier_hertz": OptionRange("--carrier", 1e6, 1e12, "It is in hertz: write 2.4e9 for 2.4 GHz.", RADIO),
+    "path_loss": OptionRange("--path-loss", 1, 10, "It is the exponent; 2 in free space.", RADIO),
+    "report_bits": OptionRange("--report-bits", 1, 1e15, "", ("bits_per_second", *RADIO)),
+    "model_parameters": OptionRange("--model-parameters", 1, 1e13, "", ("bits_per_second", *RADIO)),
+    "bits_per_example": OptionRange("--bits-per-example", 1, 1e12, "", ("cycles_per_bit",)),
+    "epochs": OptionRange("--epochs", 1, 1e6, "", ("cycles_per_bit",)),
+    "max_divergence": OptionRange("--max-divergence", 0, math.inf, "It is in nats.", ("divergence", "label_0")),
+    "smoothing": OptionRange("--smoothing", 0, 1e9, "", ("label_0",)),
+    "seconds_price": OptionRange("--seconds-price", 1e-12, 1e12),
+    "joules_price": OptionRange("--joules-price", 0, 1e12),
+    "capacitance": OptionRange("--capacitance", 1e-40, 1e-15, "It is in J / (cycle Hz^2), about 1e-27."),
+    "tolerance": OptionRange("--tolerance", 1e-9, 0.5),
+    "time_limit_seconds": OptionRange("--time-limit", 1e-3, 1e7),
+}
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a planner asks of a table of clients; None stands for the default where the columns need one.
+
+    Raises:
+        ConfigError: If an option is outside its range.
+    """
+
+    min_examples: int
+    bandwidth_hertz: float | None = None
+    noise_dbm: float | None = None
+    carrier_hertz: float | None = None
+    path_loss: float | None = None
+    report_bits: float | None = None
+    model_parameters: int | None = None
+    bits_per_example: float | None = None
+    epochs: int | None = None
+    max_divergence: float | None = None
+    smoothing: float | None = None
+    seconds_price: float = 1.0
+    joules_price: float = 1.0
+    capacitance: float = 1e-27
+    tolerance: float = 1e-6
+    time_limit_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        for name, rule in RANGES.items():
+            value = getattr(self, name)
+            if value is not None and not rule.low <= value <= rule.high:
+                limits = f"from {rule.low:g} to {rule.high:g}" if rule.high < math.inf else f"at least {rule.low:g}"
+                raise ConfigError(f"{rule.flag} must be {limits}; got {value:g}." + f" {rule.hint}".rstrip())
+        if self.report_bits is not None and self.model_parameters is not None:
+            raise ConfigError("--report-bits and --model-parameters say the same; give one of them.")
+
+    def fit(self, columns: Mapping[str, Any], where: str) -> None:
+        """Refuse an option that has no effect, and columns that need one that is not there, by a ConfigError."""
+        for name, rule in RANGES.items():
+            if getattr(self, name) is not None and rule.columns and not any(c in columns for c in rule.columns):
+                wanted = " or ".join(rule.columns)
+                raise ConfigError(f"{rule.flag} has no effect: it is about the column {wanted}, and {where} has none.")
+        if self.smoothing is not None and self.max_divergence is None:
+            raise ConfigError("--smoothing has no effect without --max-divergence.")
+        needs = {
+            "distance_meters": (("bandwidth_hertz",), ("report_bits", "model_parameters")),
+            "bits_per_second": (("report_bits", "model_parameters"),),
+            "cycles_per_bit": (("bits_per_example",),),
+        }
+        for column, wanted_ in needs.items():
+            for names in wanted_ if column in columns else ():
+                if all(getattr(self, name) is None for name in names):
+                    flags = " or ".join(RANGES[name].flag for name in names)
+                    raise ConfigError(f"The column {column} needs {flags}.")
+
+    @property
+    def bits(self) -> float:
+        """Bits of a report; 32 a parameter."""
+        return 32.0 * (self.model_parameters or 0) if self.report_bits is None else self.report_bits
+
+    def given(self) -> dict[str, Any]:
+        """Return the options that are not left at None."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+# --- The columns of a table of clients: names with units, what is plausible in them, and text cells as numbers
+
+INF = math.inf
+
+
+@dataclass(frozen=True)
+class TableColumn:
+    """What may stand in a column; numbers outside `low` to `high` are taken for a mistake in the unit."""
+
+    low: float
+    high: float
+    hint: str = ""
+    zero: bool = False  # allowed, whatever `low` is
+    whole: bool = False
+    signed: bool = False  # negative numbers are as good as others
+    infinite: bool = False  # inf is allowed
+
+
+COLUMNS = {
+    "num_examples": TableColumn(0, 2**40, zero=True, whole=True),
+    "upload_seconds": TableColumn(1e-9, 1e5, "It is the time to send the report over the whole band, in seconds."),
+    "bits_per_second": TableColumn(1e3, 1e13, "It is the rate over the whole band: write 2e7 for 20 Mbit/s."),
+    "distance_meters": TableColumn(1, 1e5, "Write 250 for 0.25 km."),
+    "fading_gain": TableColumn(1e-9, 1e3, "It is the power gain |h|^2, about 1, and not in decibels."),
+    "power_watts": TableColumn(1e-6, 10, "Power in dBm belongs into the column power_dbm: 23 dBm are 0.2 W."),
+    "power_dbm": TableColumn(-30, 60, "Power in watts belongs into the column power_watts.", signed=True),
+    "cycles": TableColumn(1e3, 1e18, "It is the work of all passes over the client's examples: write 2e8.", zero=True),
+    "cycles_per_bit": TableColumn(1e-3, 1e6, zero=True),
+    "max_hertz": TableColumn(1e5, 1e11, "A frequency in gigahertz belongs into the column max_gigahertz."),
+    "max_gigahertz": TableColumn(1e-4, 100, "A frequency in hertz belongs into the column max_hertz."),
+    "divergence": TableColumn(0, INF, zero=True, infinite=True),
+}
+FORMS = {  # each of these in exactly one form
+    "the upload": ("upload_seconds", "bits_per_second", "distance_meters"),
+    "the power": ("power_watts", "power_dbm"),
+    "the work": ("cycles", "cycles_per_bit"),
+    "the highest CPU frequency": ("max_hertz", "max_gigahertz"),
+}
+LABEL = re.compile(r"label_(0|[1-9]\d{0,5})")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_GROUPED = re.compile(r"[+-]?\d{1,3}(\.\d{3})+")
+_LABELS = TableColumn(0, 2**40, zero=True, whole=True)
+
+
+@dataclass(frozen=True, eq=False)
+class ClientTable:
+    """A table of K clients as numbers."""
+
+    table: CsvTable
+    names: tuple[str, ...]  # (K,)
+    numbers: dict[str, Floats]  # (K,) each, by column
+    labels: Ints | None  # (K, c)
+
+    @property
+    def num_examples(self) -> Ints:
+        """(K,)."""
+        return self.numbers["num_examples"].astype(np.int64)
+
+    def refuse(self, k: int, what: str) -> NoReturn:
+        """Raise the error that names file, line and client."""
+        raise DataError(f"{self.table.path}:{self.table.lines[k]}: client {self.names[k]!r}: {what}")
+
+
+def clients_of(table: CsvTable) -> ClientTable:
+    """Return the table as numbers.
+
+    Raises:
+        DataError: If a column is unknown, missing, given twice in different units, or a cell is no number or not
+            plausible; it names file, line, client and column.
+    """
+    _check_columns(table)
+    clients = ClientTable(table, _names(table), {}, None)
+    for name in (name for name in COLUMNS if name in table.cells):
+        clients.numbers[name] = _numbers(clients, name, COLUMNS[name])
+    count = sum(LABEL.fullmatch(name) is not None for name in table.cells)
+    if not count:
+        return clients
+    per_class = [_numbers(clients, f"label_{c}", _LABELS) for c in range(count)]
+    labels: Ints = np.stack(per_class, axis=1).astype(np.int64)
+    for k in np.flatnonzero(labels.sum(axis=1) != clients.num_examples)[:1]:
+        total, examples = labels[k].sum(), clients.num_examples[k]
+        clients.refuse(int(k), f"its labels sum to {total}, but num_examples is {examples}.")
+    return ClientTable(table, clients.names, clients.numbers, labels)
+
+
+def _check_columns(table: CsvTable) -> None:
+    path, have = table.path, set(table.cells)
+    known = ["client", *COLUMNS]
+    for name in table.cells:
+        if name not in known and not LABEL.fullmatch(name):
+            meant = name.lower().replace("ghz", "gigahertz").replace("_hz", "_hertz")
+            raise DataError(f"{path}: unknown column {name!r}.{nearest(meant, [*known, 'label_0'])}")
+    labels = sorted(int(name[len("label_") :]) for name in have if LABEL.fullmatch(name))
+    for c, found in enumerate(labels):
+        if c != found:
+            raise DataError(f"{path} has a column label_{found} but none label_{c}; number the classes without gaps.")
+    if "num_examples" not in have:
+        raise DataError(f"{path} has no column num_examples.")
+    for what, forms in FORMS.items():
+        given = [name for name in forms if name in have]
+        if not given:
+            raise DataError(f"{path} does not give {what}: it needs one of the columns {', '.join(forms)}.")
+        if len(given) > 1:
+            raise DataError(f"{path} gives {what} twice, as {' and '.join(given)}; keep one of them.")
+    if "fading_gain" in have and "distance_meters" not in have:
+        other = next(name for name in FORMS["the upload"] if name in have)
+        raise DataError(f"{path}: fading_gain belongs to distance_meters; {other} already says what fading leaves.")
+    if labels and "divergence" in have:
+        raise DataError(f"{path} has both divergence and label_0; keep the divergence or the labels.")
+
+
+def _names(table: CsvTable) -> tuple[str, ...]:
+    names = table.cells.get("client") or tuple(map(str, range(len(table))))
+    seen: dict[str, int] = {}
+    for name, line in zip(names, table.lines, strict=True):
+        if not name:
+            raise DataError(f"{table.path}:{line}: the client has no name.")
+        if name in seen:
+            raise DataError(f"{table.path}:{line}: client {name!r} stands in line {seen[name]} already.")
+        seen[name] = line
+    return names
+
+
+def _numbers(clients: ClientTable, name: str, column: TableColumn) -> Floats:
+    values = np.empty(len(clients.names))
+    for k, text in enumerate(clients.table.cells[name]):
+        said = text if len(text) <= 40 else text[:39] + "…"
+        if not _NUMBER.fullmatch(text) and text.lower() not in ("inf", "infinity"):
+            clients.refuse(k, f"{name} {_no_number(said)}")
+        if column.whole and _GROUPED.fullmatch(text):  # 1.000: one, or a thousand where people group by points
+            clients.refuse(k, f"{name} must be a whole number; got {said}. Write it without a point.")
+        values[k] = float(text)
+        if wrong := _rule(values[k], column):
+            clients.refuse(k, f"{name} must be {wrong}; got {said}." + (f" {column.hint}" if column.hint else ""))
+    return values
+
+
+def _rule(value: float, column: TableColumn) -> str:
+    """Return the rule that a number breaks; nothing if it is as it should be."""
+    if math.isinf(value) and not column.infinite:
+        return "finite"
+    if not column.signed and (value < 0 or (value == 0 and not column.zero)):
+        return "not negative" if column.zero else "positive"
+    if column.whole and value != math.floor(value):
+        return "a whole number"
+    if value > column.high:
+        return f"at most {column.high:g}"
+    if value < column.low and not (value == 0 and column.zero):
+        return f"at least {column.low:g}"
+    return ""
+
+
+def _no_number(text: str) -> str:
+    if not text:
+        return "is empty."
+    rule = f"must be a number; got {text!r}."
+    if re.fullmatch(r"[+-]?[\d ,'’_\u00a0\u202f.]+([eE][+-]?\d+)?", text):
+        return f"{rule} Write it without thousands separators, and with a decimal point."
+    if re.match(r"[+-]?\d", text):
+        return f"{rule} The unit stands in the name of the column."
+    return rule
+
+
+DELIMITERS = ",;\t"
+
+
+@dataclass(frozen=True)
+class CsvTable:
+    """Text cells, and the lines of the file where they stand."""
+
+    path: Path
+    cells: dict[str, tuple[str, ...]]  # by column
+    lines: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+
+def read_table(path: Path, known: Iterable[str]) -> CsvTable:
+    """Return the table in a CSV file.
+
+    Args:
+        path: The file: UTF-8 (or UTF-16 with its mark), a header, then a client a line.
+        known: Names of columns, by which the delimiter is found: comma, semicolon or tab.
+
+    Raises:
+        DataError: If it is no such file, naming the line.
+    """
+    rows = _rows(path, _text(path), set(known))
+    if not rows:
+        raise DataError(f"{path} is empty. The first line names the columns, and each other line is a client.")
+    (first, header), *body = rows
+    while header and not header[-1]:  # spreadsheets end lines with delimiters
+        header = header[:-1]
+    for column, name in enumerate(header, start=1):
+        if not name:
+            raise DataError(f"{path}:{first}: column {column} has no name.")
+        if header.count(name) > 1:
+            raise DataError(f"{path}:{first}: there are {header.count(name)} columns {name!r}; keep one.")
+    if not body:
+        raise DataError(f"{path} has no clients below its header.")
+    for line, row in body:
+        if len(row) < len(header) or any(row[len(header) :]):
+            hint = " Is a decimal comma or a thousands separator in it?" if len(row) > len(header) else ""
+            raise DataError(f"{path}:{line}: the line has {len(row)} cells, but there are {len(header)} columns.{hint}")
+    cells = {name: tuple(row[j] for _, row in body) for j, name in enumerate(header)}
+    return CsvTable(path, cells, tuple(line for line, _ in body))
+
+
+def _text(path: Path) -> str:
+    if path.is_dir():
+        raise DataError(f"{path} is a folder; give a CSV file.")
+    content = path.read_bytes()
+    if content.startswith(b"PK"):
+        raise DataError(f"{path} is a workbook or an archive, not text; save it as CSV (UTF-8).")
+    encoding = "utf-16" if content.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
+    try:
+        return content.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise DataError(f"{path}:{line}: this is not UTF-8; save it as CSV (UTF-8).") from error
+
+
+def _rows(path: Path, text: str, known: set[str]) -> list[tuple[int, list[str]]]:
+    """Return (line, stripped cells) of the lines that are not blank."""
+    header = next(filter(str.strip, text.splitlines()), "")
+
+    def found(delimiter: str) -> int:
+        return len(known.intersection(name.strip(' "') for name in header.split(delimiter)))
+
+    delimiter = max(DELIMITERS, key=found)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True, strict=True)
+    rows = []
+    try:
+        for row in reader:
+            cells = [cell.strip() for cell in row]
+            if any(cells):
+                rows.append((reader.line_num, cells))
+    except csv.Error as error:
+        raise DataError(f"{path}:{reader.line_num}: {error}.") from error
+    return rows
+
+
+# -------------------- Solving what a planner asks, and again with 10 % more bandwidth and with 10 % more examples
+
+NOISE_DBM, CARRIER_HERTZ, PATH_LOSS, SMOOTHING, EPOCHS = -174.0, 2.4e9, 2.7, 1.0, 1
+
+
+def problem_of(clients: ClientTable, question: Question, band: float = 1.0) -> AllocationProblem:
+    """Return the problem of all clients, ids 0, 1, ... as they stand in the table.
+
+    `band` is how many times the bandwidth is to be had. Where distances are given, the rates follow from the channel;
+    given rates are taken to grow in proportion.
+    """
+    have = clients.numbers
+    return AllocationProblem(
+        upload_seconds=_upload_seconds(clients, question, band),
+        power_watts=power_watts(clients),
+        cycles=_cycles(clients, question),
+        max_hertz=have["max_hertz"] if "max_hertz" in have else 1e9 * have["max_gigahertz"],
+        num_examples=clients.num_examples,
+        seconds_price=question.seconds_price,
+        joules_price=question.joules_price,
+        capacitance=question.capacitance,
+    )
+
+
+def power_watts(clients: ClientTable) -> Floats:
+    """Return (K,) transmit powers."""
+    have = clients.numbers
+    return np.asarray(have["power_watts"] if "power_watts" in have else radio.watts(have["power_dbm"]))
+
+
+def rate_elasticity(clients: ClientTable, question: Question) -> Floats:
+    """Return (K,) by how many per cent a client's rate grows with a per cent more bandwidth.
+
+    With R = B log2(1 + s) and s in inverse proportion to B it is (B / R) dR/dB = 1 - s / ((1 + s) ln(1 + s)), below 1;
+    given rates grow in proportion: 1.
+    """
+    if "distance_meters" not in clients.numbers:
+        return np.ones(len(clients.names))
+    s = _gain(clients, question) * power_watts(clients) / (_or(question.bandwidth_hertz, 0.0) * _noise(question))
+    return np.asarray(1 - s / ((1 + s) * np.log1p(s)))
+
+
+def divergence_of(clients: ClientTable, question: Question) -> Floats | None:
+    """Return (K,) nats between each client's labels and those of all together; None where nothing tells."""
+    if clients.labels is None:
+        return clients.numbers.get("divergence")
+    # Rounded, so that the order of summation does not decide who stands exactly at the threshold.
+    return label_divergences(clients.labels, smoothing=_or(question.smoothing, SMOOTHING)).round(12)
+
+
+def _upload_seconds(clients: ClientTable, question: Question, band: float) -> Floats:
+    have = clients.numbers
+    if "upload_seconds" in have:
+        return have["upload_seconds"] / band
+    if "bits_per_second" in have:
+        return question.bits / (have["bits_per_second"] * band)
+    hertz = band * _or(question.bandwidth_hertz, 0.0)
+    rate = radio.bits_per_second(hertz, _noise(question), _gain(clients, question), power_watts(clients))
+    for k in np.flatnonzero(rate <= 0)[:1]:
+        clients.refuse(int(k), "distance_meters leaves no signal: its rate is 0.")
+    return np.asarray(question.bits / rate)
+
+
+def _gain(clients: ClientTable, question: Question) -> Floats:
+    have = clients.numbers
+    carrier, exponent = _or(question.carrier_hertz, CARRIER_HERTZ), _or(question.path_loss, PATH_LOSS)
+    return np.asarray(radio.path_gain(have["distance_meters"], carrier, exponent) * have.get("fading_gain", 1.0))
+
+
+def _noise(question: Question) -> float:
+    return float(radio.watts(_or(question.noise_dbm, NOISE_DBM)))
+
+
+def _cycles(clients: ClientTable, question: Question) -> Floats:
+    have = clients.numbers
+    if "cycles" in have:
+        return have["cycles"]
+    epochs, bits = _or(question.epochs, EPOCHS), _or(question.bits_per_example, 0.0)
+    return np.asarray(cost.training_cycles(epochs, clients.num_examples, bits, have["cycles_per_bit"]))
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """An answer, and what would change it; None where that cannot be, or was interrupted."""
+
+    clients: ClientTable
+    question: Question
+    kept: Bools  # (K,) within max_divergence
+    problem: AllocationProblem  # of those kept
+    solution: Solution
+    more_band: Solution | None  # with 10 % more bandwidth
+    more_examples: Solution | None  # with 10 % more min_examples
+    interrupted: bool = False
+
+    @property
+    def examples_asked(self) -> int:
+        """min_examples of `more_examples`: 10 % more, rounded up."""
+        return -(-11 * self.question.min_examples // 10)
+
+    @property
+    def band_price(self) -> float | None:
+        """What a whole second band would save, at the margin, at the same rates: mu."""
+        return self.solution.allocation.band_price
+
+    @property
+    def megahertz_price(self) -> float | None:
+        """-dY/dB for B in MHz, at the margin.
+
+        By the envelope theorem dY/dtau_k = mu b_k / tau_k, and tau_k = C / R_k, so that -dY/dB = (mu / B) sum_k b_k
+        (B / R_k) dR_k/dB.
+        """
+        if self.band_price is None or self.question.bandwidth_hertz is None:
+            return None
+        allocation = self.solution.allocation
+        elasticity = rate_elasticity(self.clients, self.question)[allocation.ids]
+        return float(self.band_price * (allocation.share @ elasticity) / (self.question.bandwidth_hertz / 1e6))
+
+
+def plan(clients: ClientTable, question: Question, progress: Callable[[str], None] = lambda line: None) -> Plan:
+    """Choose clients, shares and frequencies, to a proven gap.
+
+    The time limit is that of each of the three problems; `progress` is called with a sentence on what happens next.
+
+    Raises:
+        ConfigError: If the options do not fit the table.
+        DataError: If a client cannot send at all.
+        InfeasibleError: If the clients hold too few examples; the message says which thresholds would do.
+    """
+    columns = dict(clients.numbers) | ({} if clients.labels is None else {"label_0": None})
+    question.fit(columns, str(clients.table.path))
+    everybody = problem_of(clients, question)
+    kept = _kept(clients, question)
+    problem = everybody.only(kept)
+    progress(f"{len(problem)} clients may take part; at most {question.time_limit_seconds:g} s ...")
+
+    def solved(problem: AllocationProblem, min_examples: int) -> Solution:
+        return solve(
+            problem, min_examples, tolerance=question.tolerance, time_limit_seconds=question.time_limit_seconds
+        )
+
+    try:
+        solution = solved(problem, question.min_examples)
+    except KeyboardInterrupt:
+        progress("Interrupted: the best that is found without a proof ...")
+        solution = solve(problem, question.min_examples, certify=False)
+        return Plan(clients, question, kept, problem, solution, None, None, interrupted=True)
+    answer = Plan(clients, question, kept, problem, solution, None, None)
+    try:
+        progress("Again with 10 % more bandwidth ...")
+        more = problem_of(clients, question, band=1.1).only(kept)
+        answer = replace(answer, more_band=solved(more, question.min_examples))
+        if int(problem.num_examples.sum()) >= answer.examples_asked:
+            progress("Again with 10 % more examples ...")
+            answer = replace(answer, more_examples=solved(problem, answer.examples_asked))
+    except KeyboardInterrupt:
+        answer = replace(answer, interrupted=True)
+    return answer
+
+
+def _kept(clients: ClientTable, question: Question) -> Bools:
+    """Return (K,) who is within max_divergence; an error where they hold too little."""
+    limit = math.inf if question.max_divergence is None else question.max_divergence
+    divergence = divergence_of(clients, question) if question.max_divergence is not None else None
+    if divergence is None:
+        divergence = np.zeros(len(clients.names))
+    found = nearest_thresholds(divergence, clients.num_examples, limit, question.min_examples)
+    if not found.feasible:
+        raise InfeasibleError(f"{clients.table.path}: {found.message()}")
+    return np.asarray(divergence <= limit)
+
+
+# -------------------- A plan as a record for machines, and as rows of clients
+
+
+def record(plan: Plan) -> dict[str, Any]:
+    """Return all of a plan in plain values, clients as they stand in the table."""
+    solution, chosen = plan.solution, client_rows(plan)
+    return {
+        "status": solution.status,
+        **_totals(solution),
+        "lower_bound": solution.lower_bound,
+        "gap": solution.gap,
+        "nodes": solution.nodes,
+        "interrupted": plan.interrupted,
+        "counts": {
+            "clients": len(plan.kept),
+            "chosen": len(chosen),
+            "not_chosen": len(plan.problem) - len(chosen),
+            "too_divergent": int((~plan.kept).sum()),
+        },
+        "examples": {
+            "chosen": sum(row["num_examples"] for row in chosen),
+            "needed": plan.question.min_examples,
+            "kept": int(plan.problem.num_examples.sum()),
+        },
+        "shadow_prices": {"whole_band": plan.band_price, "megahertz": plan.megahertz_price},
+        "what_if": {
+            "bandwidth_10_percent_more": _compared(plan, plan.more_band),
+            "min_examples_10_percent_more": _compared(plan, plan.more_examples),
+        },
+        "clients": chosen,
+        "question": plan.question.given(),
+    }
+
+
+def client_rows(plan: Plan) -> list[dict[str, Any]]:
+    """Return a row for each client that is chosen."""
+    allocation, band = plan.solution.allocation, plan.question.bandwidth_hertz
+    mine = plan.problem.only(plan.problem.rows(allocation.ids))
+    slack = allocation.seconds - (allocation.upload_seconds + allocation.compute_seconds)
+    columns = {
+        "num_examples": mine.num_examples,
+        "share": allocation.share,
+        **({} if band is None else {"bandwidth_hertz": allocation.share * band}),
+        "hertz": allocation.hertz,
+        "max_hertz": mine.max_hertz,
+        "compute_seconds": allocation.compute_seconds,
+        "upload_seconds": allocation.upload_seconds,
+        "slack_seconds": np.where(slack > 1e-9 * allocation.seconds, slack, 0.0),  # below it is rounding
+        "compute_joules": allocation.compute_joules,
+        "upload_joules": allocation.upload_joules,
+    }
+    values = zip(*(column.tolist() for column in columns.values()), strict=True)
+    return [
+        {"client": plan.clients.names[i], **dict(zip(columns, row, strict=True))}
+        for i, row in zip(allocation.ids, values, strict=True)
+    ]
+
+
+def _totals(solution: Solution) -> dict[str, float]:
+    return {"cost": solution.cost, "seconds": solution.allocation.seconds, "joules": solution.allocation.joules}
+
+
+def _compared(plan: Plan, other: Solution | None) -> dict[str, Any] | None:
+    if other is None:
+        return None
+    return {
+        **_totals(other),
+        "lower_bound": other.lower_bound,
+        "status": other.status,
+        "change": other.cost - plan.solution.cost,
+        "chosen": [plan.clients.names[i] for i in other.allocation.ids],
+    }

@@ -1,0 +1,235 @@
+"""What sending and computing cost: four formulas and the cycles of local training.
+
+Shapes broadcast. Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks",
+eq. 4 to 8, in which the number of examples stands for their number of bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from numbers import Integral
+from typing import Any, Literal
+
+import numpy as np
+
+from fedreach._util.arrays import Floats, Ints
+from fedreach._util.errors import ConfigError, InfeasibleError
+
+
+def training_cycles(passes: Any, num_examples: Any, bits_per_example: Any, cycles_per_bit: Any) -> Any:
+    """Return W = passes * examples * bits an example * cycles a bit, the work of local training in CPU cycles."""
+    return passes * np.asarray(num_examples, dtype=np.float64) * bits_per_example * cycles_per_bit
+
+
+def upload_seconds(whole_band_seconds: Any, share: Any) -> Any:
+    """Return tau / b: the time to send, given that over the whole band and the share of it."""
+    return whole_band_seconds / share
+
+
+def upload_joules(power_watts: Any, seconds: Any) -> Any:
+    """Return P t, the energy to send for so long."""
+    return power_watts * seconds
+
+
+def compute_seconds(cycles: Any, hertz: Any) -> Any:
+    """Return W / f; no cycles take no time, at any frequency."""
+    cycles, hertz = np.broadcast_arrays(np.asarray(cycles, np.float64), np.asarray(hertz, np.float64))
+    return np.divide(cycles, hertz, out=np.zeros(cycles.shape), where=cycles > 0)
+
+
+def compute_joules(capacitance: float, cycles: Any, hertz: Any) -> Any:
+    """Return eps W f^2; `capacitance` eps is the effective switched capacitance, in J / (cycle Hz^2)."""
+    return capacitance * np.asarray(cycles) * np.asarray(hertz) ** 2
+
+
+# --- The problem: what each client would need in a round; and an answer: who gets which share and frequency
+
+TOO_LARGE = 1e100  # beyond it, products of these numbers could leave float64
+
+
+@dataclass(frozen=True, eq=False)
+class AllocationProblem:
+    """What each of K clients needs in a round, and what a second and a joule are worth.
+
+    For a set S of clients, bandwidth shares b and CPU frequencies f are sought that::
+
+        minimise    Y = a1 T + a2 E,     E = sum_{k in S} (P_k tau_k / b_k + eps W_k f_k^2)
+        subject to  tau_k / b_k + W_k / f_k <= T,   sum_{k in S} b_k <= 1,   0 < f_k <= f_k^max
+
+    Raises:
+        ConfigError: If a number is outside its range, or not finite, naming the field and the first client.
+
+    Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", eq. 36 and 37.
+
+    Example:
+        >>> AllocationProblem(np.array([0.1, 0.0]), *np.ones((3, 2)), np.array([5, 5]))
+        Traceback (most recent call last):
+        fedreach.ConfigError: upload_seconds must be positive; client 1 has 0.0.
+    """
+
+    upload_seconds: Floats  # tau (K,), time to send the report over the whole band; positive
+    power_watts: Floats  # P (K,), transmit power; positive
+    cycles: Floats  # W (K,), CPU cycles of the local training; not negative
+    max_hertz: Floats  # f^max (K,); positive
+    num_examples: Ints  # d (K,), whole numbers, not negative
+    ids: Ints = field(default_factory=lambda: np.empty(0, np.int64))  # (K,) in errors and answers; default: 0, 1, ...
+    seconds_price: float = 1.0  # a1, cost of a second of the round; positive
+    joules_price: float = 1.0  # a2, cost of a joule; not negative
+    capacitance: float = 1e-27  # eps, in J / (cycle Hz^2); positive
+
+    def __post_init__(self) -> None:
+        K = np.size(self.upload_seconds)
+        if not np.size(self.ids):
+            object.__setattr__(self, "ids", np.arange(K))
+        for name in ("upload_seconds", "power_watts", "cycles", "max_hertz"):
+            object.__setattr__(self, name, self._checked(name, K, may_be_zero=name == "cycles"))
+        object.__setattr__(self, "num_examples", self._examples(K))
+        for name, zero in {"seconds_price": False, "joules_price": True, "capacitance": False}.items():
+            value = getattr(self, name)
+            if not (value > 0 or (zero and value == 0)) or not value < TOO_LARGE:
+                rule = "not negative" if zero else "positive"
+                raise ConfigError(f"{name} must be {rule} and finite; got {value!r}.")
+        work = 2 * self.joules_price * self.capacitance * self.cycles**3
+        if not np.all(work < TOO_LARGE):
+            raise ConfigError(
+                f"cycles must be smaller: the energy of client {self._first(~(work < TOO_LARGE))} is lost in infinity."
+            )
+
+    def _checked(self, name: str, K: int, *, may_be_zero: bool) -> Floats:
+        try:
+            values = np.asarray(getattr(self, name), dtype=np.float64)
+        except (TypeError, ValueError):
+            raise ConfigError(f"{name} must be numbers, one a client; got {getattr(self, name)!r}.") from None
+        if values.shape != (K,):
+            raise ConfigError(f"{name} must hold one number for each of the {K} clients; got shape {values.shape}.")
+        for bad, rule in (
+            (~np.isfinite(values), "finite"),
+            (values < 0 if may_be_zero else values <= 0, "not negative" if may_be_zero else "positive"),
+            (values >= TOO_LARGE, f"below {TOO_LARGE:g}"),
+        ):
+            if bad.any():
+                raise ConfigError(f"{name} must be {rule}; client {self._first(bad)} has {values[bad][0]}.")
+        return values
+
+    def _examples(self, K: int) -> Ints:
+        values = np.asarray(self.num_examples)
+        if values.shape != (K,):
+            raise ConfigError(
+                f"num_examples must hold one number for each of the {K} clients; got shape {values.shape}."
+            )
+        if values.dtype.kind not in "ui":
+            wrong = (
+                ~(np.isfinite(values) & (values == np.floor(values))) if values.dtype.kind == "f" else np.ones(K, bool)
+            )
+            if wrong.any():
+                raise ConfigError(
+                    f"num_examples must be whole numbers; client {self._first(wrong)} has {values[wrong][0]}."
+                )
+        for bad, rule in ((values < 0, "not negative"), (values > 2**40, "at most 2^40")):
+            if bad.any():
+                raise ConfigError(f"num_examples must be {rule}; client {self._first(bad)} has {values[bad][0]}.")
+        return values.astype(np.int64)
+
+    def _first(self, bad: Any) -> Any:
+        return self.ids[np.flatnonzero(bad)[0]]
+
+    def __len__(self) -> int:
+        return len(self.upload_seconds)
+
+    def only(self, rows: Any) -> AllocationProblem:
+        """Return the problem of some of its clients, given where they stand, or flags."""
+        per_client = ("upload_seconds", "power_watts", "cycles", "max_hertz", "num_examples", "ids")
+        return replace(self, **{name: getattr(self, name)[rows] for name in per_client})
+
+    def rows(self, ids: Ints) -> Ints:
+        """Return where these ids stand; ids of the problem must increase."""
+        return np.searchsorted(self.ids, ids).astype(np.int64)
+
+
+def is_whole(value: Any) -> bool:
+    """Say whether a value is a whole number from 1."""
+    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= 1
+
+
+def check_coverable(problem: AllocationProblem, min_examples: Any) -> None:
+    """Refuse a number of examples that no set of clients holds.
+
+    Raises:
+        ConfigError: If `min_examples` is not a whole number from 1.
+        InfeasibleError: If all clients together hold fewer.
+    """
+    if not is_whole(min_examples):
+        raise ConfigError(f"min_examples must be a whole number, at least 1; got {min_examples!r}.")
+    total = int(problem.num_examples.sum())
+    if total < min_examples:
+        raise InfeasibleError(
+            f"min_examples is {min_examples}, but all {len(problem)} clients together hold {total} examples. "
+            f"Lower `min_examples` to {total} at most, or admit more clients."
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Allocation:
+    """Who gets which share of the band and which CPU frequency, and what it comes to; ids increasing."""
+
+    ids: Ints  # (k,)
+    share: Floats  # (k,) b, of the band; the sum is at most 1
+    hertz: Floats  # (k,) f, CPU frequency
+    upload_seconds: Floats  # (k,) tau / b
+    compute_seconds: Floats  # (k,) W / f
+    upload_joules: Floats  # (k,)
+    compute_joules: Floats  # (k,)
+    cost: float  # Y = a1 T + a2 E
+    band_price: float | None = None  # mu = -dY/d(sum of shares), where the allocation is optimal for these clients
+
+    @classmethod
+    def of(
+        cls, problem: AllocationProblem, rows: Any, share: Floats, hertz: Floats, band_price: float | None = None
+    ) -> Allocation:
+        """Return what shares and frequencies of the clients at these rows come to."""
+        mine = problem.only(rows)
+        sending, computing = upload_seconds(mine.upload_seconds, share), compute_seconds(mine.cycles, hertz)
+        joules = (
+            upload_joules(mine.power_watts, sending),
+            compute_joules(problem.capacitance, mine.cycles, hertz),
+        )
+        total = problem.seconds_price * np.max(sending + computing, initial=0.0) + problem.joules_price * np.sum(joules)
+        return cls(mine.ids, share, hertz, sending, computing, *joules, float(total), band_price)
+
+    @property
+    def seconds(self) -> float:
+        """T, until the last client is ready."""
+        return float(np.max(self.upload_seconds + self.compute_seconds, initial=0.0))
+
+    @property
+    def joules(self) -> float:
+        """E, of all clients."""
+        return float(self.upload_joules.sum() + self.compute_joules.sum())
+
+
+Status = Literal["optimal", "time_limit", "heuristic"]
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """The best set that was found, with its exact allocation, and a proven bound on every other.
+
+    `status`: ``"optimal"``, the gap is at most the tolerance; ``"time_limit"``, time or the nodes that were allowed
+    ended before, and the bound holds all the same; ``"heuristic"``, no proof was asked for, and the bound is that of
+    the relaxation alone.
+    """
+
+    allocation: Allocation
+    lower_bound: float  # no set of clients with enough examples costs less
+    status: Status
+    nodes: int  # parts that the proof looked at
+
+    @property
+    def cost(self) -> float:
+        """Y of the allocation."""
+        return self.allocation.cost
+
+    @property
+    def gap(self) -> float:
+        """(cost - lower bound) / cost, at least 0."""
+        return max(0.0, 1.0 - self.lower_bound / self.cost)
