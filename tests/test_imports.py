@@ -284,3 +284,46 @@ def test_constraints_pin_what_is_required() -> None:
             pins[name_of(requirement)] = requirement
     required = [r for r in importlib.metadata.requires("fedreach") or [] if "extra ==" not in r]
     assert {name_of(r) for r in required} <= set(pins)
+
+
+# ------------------------------------------------------------------------------------------------ what to read
+
+
+def listed_under(heading: str) -> list[Path]:
+    """Return the files that a section of ARCHITECTURE.md names, in its order."""
+    text = ARCHITECTURE.read_text(encoding="utf-8")
+    section = text.split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    return [SOURCE / name for name in re.findall(r"`([\w/]+\.py)`", section)]
+
+
+def module_of(file: Path) -> str:
+    return ".".join(("fedreach", *file.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__")
+
+
+@pytest.mark.parametrize(
+    ("heading", "most"),
+    [
+        ("Follow one round", 12),
+        ("Follow one option", 8),
+        ("One comparison from command to page", 40),
+    ],
+)
+def test_the_files_to_read_are_there_and_each_is_tied_to_one_before_by_an_import(heading: str, most: int) -> None:
+    files = listed_under(heading)
+    assert 3 < len(files) <= most
+    for number, file in enumerate(files[1:], 1):
+        before = {module_of(other) for other in files[:number]}
+        importers = {module_of(other) for other in files[:number] if module_of(file) in reached_from(other)}
+        assert importers or before & reached_from(file), f"{file.name} is tied to none of the files before it"
+
+
+def reached_from(file: Path) -> set[str]:
+    """Return the modules that a file imports, and those that the packages among them hand on."""
+    direct = {other.module for other in imported(file)}
+    return direct.union(*(homes_of(module) for module in direct))
+
+
+def homes_of(package: str) -> set[str]:
+    """Return the modules that a package hands on."""
+    path = MODULES.get(package)
+    return {other.module for other in imported(path)} if path is not None and path.name == "__init__.py" else set()
