@@ -50,35 +50,43 @@ def definition_of(tree: ast.Module, name: str) -> Definition:
         >>> [ast.unparse(each) for each in definition_of(tree, "net").statements]
         ['WIDTH = 3', 'def net():\\n    return WIDTH']
     """
-    statements = [_Statement(node) for each in tree.body if not _is_main_guard(each) for node in _one_by_one(each)]
-    found = {name for each in statements for name in each.reads & AT_RUN_TIME}
-    if found:
-        return _whole(tree, f"it uses {sorted(found)[0]}")
-    needed, stars = {name}, [each for each in statements if each.is_star]
-    chosen = {each for each in statements if each in stars or each.is_future}
+    statements = [
+        _Statement(node) for statement in tree.body if not _is_main_guard(statement) for node in _one_by_one(statement)
+    ]
+    run_time_names = {name for statement in statements for name in statement.reads & AT_RUN_TIME}
+    if run_time_names:
+        return _whole_module(tree, f"it uses {sorted(run_time_names)[0]}")
+    needed, stars = {name}, [statement for statement in statements if statement.is_star]
+    chosen = {statement for statement in statements if statement in stars or statement.is_future}
     while True:
-        alike = needed | {name for each in statements for name in each.aliases(needed)}
-        more = {each for each in statements if each not in chosen and (each.binds & needed or each.changes(alike))}
+        alike = needed | {name for statement in statements for name in statement.aliases(needed)}
+        more = {
+            statement
+            for statement in statements
+            if statement not in chosen and (statement.binds & needed or statement.changes(alike))
+        }
         if not more:
             break
         chosen |= more
-        needed |= {name for each in more for name in each.reads}
-    bound = {name for each in chosen for name in each.binds}
+        needed |= {name for statement in more for name in statement.reads}
+    bound = {name for statement in chosen for name in statement.binds}
     unknown = needed - bound - BUILTINS
     if unknown and not stars:
-        return _whole(tree, f"it binds {sorted(unknown)[0]!r} nowhere at its top")
-    rebound = needed & {name for each in statements for name in each.rebinds}
+        return _whole_module(tree, f"it binds {sorted(unknown)[0]!r} nowhere at its top")
+    rebound = needed & {name for statement in statements for name in statement.rebinds}
     if rebound:
-        return _whole(tree, f"a function of it rebinds {sorted(rebound)[0]!r}")
-    return Definition(tuple(each.node for each in statements if each in chosen))
+        return _whole_module(tree, f"a function of it rebinds {sorted(rebound)[0]!r}")
+    return Definition(tuple(statement.node for statement in statements if statement in chosen))
 
 
 def imports_for_effect(tree: ast.Module) -> list[ast.stmt]:
     """Return the imports whose names no statement of the module refers to: they may be there for what they do."""
-    statements = [_Statement(node) for each in tree.body for node in _one_by_one(each)]
-    read = {name for each in statements for name in each.reads}
+    statements = [_Statement(node) for statement in tree.body for node in _one_by_one(statement)]
+    read = {name for statement in statements for name in statement.reads}
     return [
-        each.node for each in statements if isinstance(each.node, ast.Import | ast.ImportFrom) and not each.binds & read
+        statement.node
+        for statement in statements
+        if isinstance(statement.node, ast.Import | ast.ImportFrom) and not statement.binds & read
     ]
 
 
@@ -91,7 +99,7 @@ def _one_by_one(node: ast.stmt) -> list[ast.stmt]:
     return [node]
 
 
-def _whole(tree: ast.Module, because: str) -> Definition:
+def _whole_module(tree: ast.Module, because: str) -> Definition:
     return Definition(tuple(tree.body), because)
 
 
@@ -108,11 +116,11 @@ class _Statement:
 
     @cached_property
     def _tables(self) -> list[symtable.SymbolTable]:
-        waiting, found = [symtable.symtable(ast.unparse(self.node), "statement", "exec")], []
+        waiting, tables = [symtable.symtable(ast.unparse(self.node), "statement", "exec")], []
         while waiting:
-            found.append(waiting.pop())
-            waiting += found[-1].get_children()
-        return found
+            tables.append(waiting.pop())
+            waiting += tables[-1].get_children()
+        return tables
 
     @cached_property
     def reads(self) -> frozenset[str]:
@@ -153,11 +161,11 @@ class _Statement:
 
     def changes(self, needed: set[str]) -> bool:
         """Say whether it may change what one of these names stands for, without binding it."""
-        return bool(self._changed & needed)
+        return bool(self._changed_names & needed)
 
     def aliases(self, needed: set[str]) -> set[str]:
         """Return the names that it binds to what these names stand for, or to a part of it, as ``table = TABLE``."""
-        found: set[str] = set()
+        alias_names: set[str] = set()
         for node in _at_top(self.node):
             if isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr):
                 value, targets = node.value, node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -166,24 +174,26 @@ class _Statement:
             else:
                 continue
             values = value.elts if isinstance(value, ast.List | ast.Tuple) else [value]
-            if any(_root(each) in needed for each in values if each is not None):
-                found |= {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
-        return found
+            if any(_root(expression) in needed for expression in values if expression is not None):
+                alias_names |= {
+                    name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)
+                }
+        return alias_names
 
     @cached_property
-    def _changed(self) -> frozenset[str]:
+    def _changed_names(self) -> frozenset[str]:
         """The names whose values it may change: that it assigns parts of, or calls methods of, or hands to others."""
-        found: set[str | None] = set()
+        names: set[str | None] = set()
         for node in _at_top(self.node):
             if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
-                found.add(_root(node))
+                names.add(_root(node))
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                found.add(_root(node.func))
+                names.add(_root(node.func))
             elif isinstance(node, ast.Call) and ast.unparse(node.func) in CHANGERS and node.args:
-                found.add(_root(node.args[0]))
+                names.add(_root(node.args[0]))
             elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and not _is_builtin(node.value.func):
-                found |= {_root(argument) for argument in node.value.args}
-        return frozenset(name for name in found if name is not None)
+                names |= {_root(argument) for argument in node.value.args}
+        return frozenset(name for name in names if name is not None)
 
 
 def _at_top(node: ast.AST) -> Iterator[ast.AST]:
@@ -243,18 +253,18 @@ def digest_of_code(path: Path, name: str = "") -> str:
     """
     content = path.read_bytes()
     meaning, because = _meaning_of(content, name) if path.suffix == ".py" else (None, "")
-    found = hashlib.sha256(content if meaning is None else b"python " + meaning.encode()).hexdigest()
-    return f"{found} (the whole file counts: {because})" if because and name else found
+    digest = hashlib.sha256(content if meaning is None else b"python " + meaning.encode()).hexdigest()
+    return f"{digest} (the whole file counts: {because})" if because and name else digest
 
 
-def name_in(called: str) -> str:
+def name_in(reference: str) -> str:
     """Return the NAME of ``FILE.py:NAME`` or ``module:NAME``; "" of the path of a file.
 
     Example:
         >>> name_in("my.py:Net"), name_in("lib/my.py")
         ('Net', '')
     """
-    return called.rpartition(":")[2] if ":" in called else ""
+    return reference.rpartition(":")[2] if ":" in reference else ""
 
 
 def _meaning_of(content: bytes, name: str) -> tuple[str | None, str]:
@@ -273,14 +283,14 @@ def _meaning_of(content: bytes, name: str) -> tuple[str | None, str]:
 
 
 def _text(tree: ast.Module | list[ast.stmt]) -> str:
-    return "".join(_written(tree))
+    return "".join(_serialize(tree))
 
 
-def _written(node: object) -> Iterator[str]:
+def _serialize(node: object) -> Iterator[str]:
     if isinstance(node, list):
         yield "["
-        for each in node:
-            yield from _written(each)
+        for child in node:
+            yield from _serialize(child)
         yield "]"
     elif isinstance(node, ast.AST):
         yield f"({type(node).__name__}"
@@ -290,7 +300,7 @@ def _written(node: object) -> Iterator[str]:
                 value = value[1:] if _is_docstring(value) else value
             if value is not None and value != []:  # fields that newer versions add are empty where nobody uses them
                 yield f" {name}="
-                yield from _written(value)
+                yield from _serialize(value)
         yield ")"
     else:
         yield f"{type(node).__name__}:{node!r}"

@@ -18,10 +18,10 @@ def kl_divergence(p: AnyArray, q: AnyArray) -> Floats:
         >>> float(kl_divergence(np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.3, 0.5])).round(4))
         0.2749
     """
-    held = p > 0
-    reached = ~held | (q > 0)
+    has_mass = p > 0
+    reached = ~has_mass | (q > 0)
     # ln 1 stands in where the summand is 0, or will be replaced by inf.
-    summands = p * np.log(np.where(held & reached, p, 1) / np.where(held & reached, q, 1))
+    summands = p * np.log(np.where(has_mass & reached, p, 1) / np.where(has_mass & reached, q, 1))
     total = np.where(reached.all(axis=-1), summands.sum(axis=-1), np.inf)
     return np.maximum(total, 0)  # the sum of p equal to q may round to something below 0
 
@@ -57,10 +57,10 @@ def label_divergences(counts: AnyArray, direction: Direction = "global_to_local"
         >>> label_divergences(counts, "local_to_global").round(4)
         array([0.279 , 0.2511, 0.6349, 0.1443])
     """
-    held = np.maximum(np.asarray(counts, np.float64), 0)
-    held = held[:, held.sum(axis=0) > 0]
-    pooled = held.sum(axis=0) / max(held.sum(), 1e-300)
-    smoothed = held + smoothing
+    label_counts = np.maximum(np.asarray(counts, np.float64), 0)
+    label_counts = label_counts[:, label_counts.sum(axis=0) > 0]
+    pooled = label_counts.sum(axis=0) / max(label_counts.sum(), 1e-300)
+    smoothed = label_counts + smoothing
     sizes = smoothed.sum(axis=1, keepdims=True)
     empty = sizes[:, 0] == 0
     local = smoothed / np.where(sizes > 0, sizes, 1)

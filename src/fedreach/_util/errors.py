@@ -84,12 +84,12 @@ def of_system(error: OSError) -> str:
         >>> of_system(OSError(errno.ENOSPC, "No space left on device", "runs/x/rounds.jsonl"))
         'runs/x/rounds.jsonl: No space left on device. Free some space; nothing is lost, the same command goes on.'
     """
-    said = f"{error.filename or 'A file'}: {error.strerror or error}."
+    message = f"{error.filename or 'A file'}: {error.strerror or error}."
     remedy = DISK.get(error.errno or 0)
-    return said if remedy is None else f"{said} {remedy}; nothing is lost, the same command goes on."
+    return message if remedy is None else f"{message} {remedy}; nothing is lost, the same command goes on."
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, candidates: Iterable[str]) -> str:
     """Return ``" Did you mean 'x'?"`` for the closest known name, or the list of what there is.
 
     Example:
@@ -98,7 +98,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
         >>> nearest("zzz", ["iid", "shards"])
         " Known: 'iid', 'shards'."
     """
-    names = list(known)
+    names = list(candidates)
     if close := _did_you_mean(name, names):
         return close
     return " Known: " + ", ".join(repr(n) for n in names) + "." if names else " There are none."
@@ -140,13 +140,13 @@ def require(part: Any, /, **rules: str | Sequence[str]) -> None:
             continue
         if isinstance(rule, str):
             interval, _, advice = rule.partition(":")
-            kept, wanted, got = _lies_in(value, interval), _in_words(interval, value), f"{value}"
+            is_valid, requirement, got = _lies_in(value, interval), _in_words(interval, value), f"{value}"
         else:
             *names, last = map(repr, rule)
-            kept, wanted, got = value in rule, f"{', '.join(names)} or {last}" if names else last, f"{value!r}"
-            advice = "" if kept else _did_you_mean(str(value), rule)
-        if not kept:
-            raise ConfigError(f"{type(part).__name__}.{option} must be {wanted}; got {got}.{advice}")
+            is_valid, requirement, got = value in rule, f"{', '.join(names)} or {last}" if names else last, f"{value!r}"
+            advice = "" if is_valid else _did_you_mean(str(value), rule)
+        if not is_valid:
+            raise ConfigError(f"{type(part).__name__}.{option} must be {requirement}; got {got}.{advice}")
 
 
 def check(function: str, name: str, value: float, interval: str) -> None:
@@ -172,7 +172,7 @@ def check_type(function: str, name: str, value: object, *types: type) -> None:
         fedreach.ConfigError: load: name must be a text; got NoneType.
     """
     if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-        words = " or ".join(dict.fromkeys(IN_WORDS.get(each, each.__name__) for each in types))
+        words = " or ".join(dict.fromkeys(IN_WORDS.get(allowed, allowed.__name__) for allowed in types))
         raise ConfigError(f"{function}: {name} must be {words}; got {type(value).__name__}.")
 
 

@@ -36,9 +36,9 @@ def opened(path: Path, mode: str) -> IO[bytes]:
 
 def write(file: IO[bytes], content: Content) -> None:
     """Write all of it; a disk that fills up takes some of it before it says so."""
-    left = memoryview(content)
-    while left:
-        left = left[file.write(left) :]
+    remaining = memoryview(content)
+    while remaining:
+        remaining = remaining[file.write(remaining) :]
 
 
 def put(path: Path, content: Content) -> None:
@@ -152,14 +152,14 @@ class Folder:
             file = self.plain(".lock").open("a")
         with file:
             until = time.monotonic() + (LOCK_SECONDS if seconds is None else seconds)
-            while not _taken(file):
+            while not _try_lock(file):
                 if time.monotonic() > until:
                     raise RunFolderError(
                         f"Another process is writing to {self.path}. Wait for it, or choose {ANOTHER_FOLDER}."
                     )
                 time.sleep(0.1)
-            for left in self.path.glob(f".*{UNFINISHED}"):  # by a process that was killed
-                unlink(left)
+            for unfinished in self.path.glob(f".*{UNFINISHED}"):  # by a process that was killed
+                unlink(unfinished)
             try:
                 yield
             finally:
@@ -196,14 +196,14 @@ class Folder:
         """Write a file whole unless there is one: of all who try, one succeeds."""
         with self.disk(name):
             make_folders(self.path)
-            own = self.path / f".{name}.{uuid.uuid4().hex}{UNFINISHED}"
+            temporary = self.path / f".{name}.{uuid.uuid4().hex}{UNFINISHED}"
             try:
-                put(own, text.encode())
+                put(temporary, text.encode())
                 with suppress(FileExistsError):
-                    link(own, self.path / name)
+                    link(temporary, self.path / name)
                 sync_folder(self.path)
             finally:
-                unlink(own)
+                unlink(temporary)
 
     def remove(self, *names: str) -> None:
         """Remove files, where they are."""
@@ -219,7 +219,7 @@ class Folder:
         """Append lines to a file, which is made if it is not there."""
         content = "".join(f"{line}\n" for line in lines).encode()
         with self.disk(name):
-            self._grown(name).append(content)
+            self._open_lines(name).append(content)
 
     def sync(self) -> None:
         """Wait until all lines, and the names of all files, have reached the disk."""
@@ -233,7 +233,7 @@ class Folder:
         """Return what a file of lines holds now; of one that is not there, nothing."""
         if name not in self._files and not self.plain(name).exists():
             return Seal(0, hashlib.sha256().hexdigest())
-        return self._grown(name).seal()
+        return self._open_lines(name).seal()
 
     def cut(self, name: str, size: int) -> None:
         """Cut a file of lines that is longer."""
@@ -244,7 +244,7 @@ class Folder:
             with self.disk(name):
                 truncate(path, size)
 
-    def _grown(self, name: str) -> _Lines:
+    def _open_lines(self, name: str) -> _Lines:
         if name not in self._files:
             self._files[name] = _Lines(self.plain(name))
         return self._files[name]
@@ -295,8 +295,8 @@ class _Lines:
     def __init__(self, path: Path) -> None:
         self._file = opened(path, "ab")
         self._digest, self._size, self._unsynced = hashlib.sha256(), 0, True
-        with path.open("rb") as there:
-            while content := there.read(2**20):
+        with path.open("rb") as existing:
+            while content := existing.read(2**20):
                 self._digest.update(content)
                 self._size += len(content)
 
@@ -324,7 +324,7 @@ def _close(files: dict[str, _Lines]) -> None:
         files.pop(name).close()
 
 
-def _taken(file: IO[str]) -> bool:
+def _try_lock(file: IO[str]) -> bool:
     """Take the lock of a file; return False where another process has it."""
     if fcntl is not None:
         try:
@@ -474,7 +474,7 @@ def cache_folder() -> Path:
     """
     if sys.platform == "win32" and (local := os.environ.get("LOCALAPPDATA")):
         return Path(local) / "fedreach" / "Cache"
-    given = Path(os.environ.get("XDG_CACHE_HOME") or "")
-    if given.is_absolute():
-        return given / "fedreach"
+    cache_home = Path(os.environ.get("XDG_CACHE_HOME") or "")
+    if cache_home.is_absolute():
+        return cache_home / "fedreach"
     return Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "fedreach"

@@ -55,15 +55,15 @@ def check_memory(what: str, needed: int, advice: str, error: type[FedReachError]
         )
 
 
-def check_processes(name: str, count: int, each: int = PROCESS_BYTES) -> None:
+def check_processes(name: str, count: int, process_bytes: int = PROCESS_BYTES) -> None:
     """Refuse more processes than there may be, or than memory holds at `each` bytes a process, before one is started.
 
     Raises:
         ConfigError: With the number and the limit.
     """
     memory = memory_bytes()
-    limits = [(most_processes(), "the system allows"), (memory and max(1, memory // each), "memory holds")]
-    limit, who = min(((most, who) for most, who in limits if most is not None), default=(count, ""))
+    limits = [(most_processes(), "the system allows"), (memory and max(1, memory // process_bytes), "memory holds")]
+    limit, who = min(((maximum, who) for maximum, who in limits if maximum is not None), default=(count, ""))
     if count > limit:
         raise ConfigError(f"{name} must be at most {limit}, as many processes as {who}; got {count}. Lower it.")
 
@@ -127,8 +127,8 @@ def _group_limits(unified: str, before: str, controller: str) -> Iterator[int]:
             root, file = Path("/sys/fs/cgroup") / controller, before
         else:
             continue
-        own = root / path.lstrip("/")
-        for folder in (own, *own.parents):  # in a container, groups above its own are not to be seen
+        group = root / path.lstrip("/")
+        for folder in (group, *group.parents):  # in a container, groups above its own are not to be seen
             if folder == root or root in folder.parents:
                 yield from _numbers(str(folder / file))
 

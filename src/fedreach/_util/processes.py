@@ -120,7 +120,7 @@ def map_forked(function: Callable[[T], R], items: Sequence[T], processes: int | 
                 if pid == 0:
                     _work(function, items, queue, file)
                 children[pid] = file
-            done = dict(_taken(function, items, queue))
+            done = dict(_run_queued(function, items, queue))
             for pid, file in list(children.items()):
                 well = _ended_well(pid)
                 del children[pid]
@@ -134,7 +134,7 @@ def map_forked(function: Callable[[T], R], items: Sequence[T], processes: int | 
     return [done[number] if number in done else function(item) for number, item in enumerate(items)]
 
 
-def _taken(function: Callable[[T], R], items: Sequence[T], queue: IO[bytes]) -> Iterator[tuple[int, R]]:
+def _run_queued(function: Callable[[T], R], items: Sequence[T], queue: IO[bytes]) -> Iterator[tuple[int, R]]:
     """Do what nobody has taken yet, up to an item that raises."""
     while number := queue.read(WIDTH):
         place = int.from_bytes(number, "little")
@@ -149,7 +149,7 @@ def _work(function: Callable[[T], R], items: Sequence[T], queue: IO[bytes], file
     """Be a child: nothing of the first process is cleaned up here."""
     code = 1
     try:
-        pickle.dump(dict(_taken(function, items, queue)), file, protocol=pickle.HIGHEST_PROTOCOL)
+        pickle.dump(dict(_run_queued(function, items, queue)), file, protocol=pickle.HIGHEST_PROTOCOL)
         file.flush()
         code = 0
     finally:

@@ -84,22 +84,22 @@ def bars() -> Iterator[Add]:
     What anybody prints meanwhile stands above.
     """
     out, terminal = (stream.stream if isinstance(stream, _Above) else stream for stream in (sys.stdout, sys.stderr))
-    made: list[Bar] = []
+    open_bars: list[Bar] = []
     over = Event()
 
     def add(text: str, **options: Any) -> Bar:
         wide = _fixed_width(terminal)
         look = {"bar_format": FORMAT, "miniters": 0, "ncols": wide, "dynamic_ncols": wide is None, **options}
-        made.append(Bar(desc=text, file=terminal, **look))
-        return made[-1]
+        open_bars.append(Bar(desc=text, file=terminal, **look))
+        return open_bars[-1]
 
     def tick() -> None:
         while not over.wait(SECONDS):
-            for bar in tuple(made):
+            for bar in tuple(open_bars):
                 bar.refresh()
 
     def end() -> None:
-        for bar in reversed(made):
+        for bar in reversed(open_bars):
             bar.close()
 
     with ExitStack() as stack:
@@ -119,9 +119,9 @@ def bars() -> Iterator[Add]:
 
 def _fixed_width(terminal: TextIO) -> int | None:
     """Return how wide bars are, None where the terminal tells, and goes on telling as it changes."""
-    asked = os.environ.get("COLUMNS", "")
-    if asked.isdigit() and int(asked):
-        return int(asked)
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdigit() and int(columns):
+        return int(columns)
     with suppress(OSError):
         if os.get_terminal_size(terminal.fileno()).columns:
             return None

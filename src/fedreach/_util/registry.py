@@ -272,8 +272,8 @@ def imported(where: str) -> Any:
 
 def table(kind: str) -> Mapping[str, Any]:
     """Return the built-in things of a kind by name."""
-    found: Mapping[str, Any] = imported(KINDS[kind].table)
-    return found
+    built_in: Mapping[str, Any] = imported(KINDS[kind].table)
+    return built_in
 
 
 def paragraph(thing: Any, heading: str) -> str:
@@ -284,8 +284,8 @@ def paragraph(thing: Any, heading: str) -> str:
         heading: A regular expression, without the colon.
     """
     text = inspect.getdoc(thing) or ""
-    found = re.search(rf"^{heading}:\s*(.*?)(?:\n\n|\Z)", text, re.DOTALL | re.MULTILINE)
-    return " ".join(found[1].split()) if found else ""
+    match = re.search(rf"^{heading}:\s*(.*?)(?:\n\n|\Z)", text, re.DOTALL | re.MULTILINE)
+    return " ".join(match[1].split()) if match else ""
 
 
 def find(kind: str, name: str, base: Path) -> Callable[..., Any]:
@@ -301,18 +301,18 @@ def find(kind: str, name: str, base: Path) -> Callable[..., Any]:
     """
     row = KINDS[kind]
     if ":" in name and row.users_own:
-        found = load_users(name, base)
-        if not callable(found):
-            raise ConfigError(f"{name!r} must be a class or a function; got {type(found).__name__}.")
-        result: Callable[..., Any] = found
+        loaded = load_users(name, base)
+        if not callable(loaded):
+            raise ConfigError(f"{name!r} must be a class or a function; got {type(loaded).__name__}.")
+        result: Callable[..., Any] = loaded
         return result
-    known = table(kind)
-    if name not in known:
-        hint = nearest(name, known)
+    built_in = table(kind)
+    if name not in built_in:
+        hint = nearest(name, built_in)
         hint += row.unknown if hint.startswith(" Known") else ""
         hint += " Your own: 'FILE.py:NAME'." if row.users_own else ""
         raise ConfigError(f"there is no {kind} {name!r}.{hint}")
-    thing: Callable[..., Any] = known[name]
+    thing: Callable[..., Any] = built_in[name]
     return thing
 
 
@@ -339,10 +339,12 @@ def given(kind: str, name: str, target: Callable[..., Any]) -> tuple[str, ...]:
         ) from error
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return row.given
-    taken = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    if len(taken) < len(handed):
-        raise ConfigError(f"{name!r} must take the arguments ({', '.join(handed)}); it takes ({', '.join(taken)}).")
-    return (*taken[: len(handed)], *row.given)
+    positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if len(positional) < len(handed):
+        raise ConfigError(
+            f"{name!r} must take the arguments ({', '.join(handed)}); it takes ({', '.join(positional)})."
+        )
+    return (*positional[: len(handed)], *row.given)
 
 
 FILES = (".py", ".pkl")  # with things of users

@@ -32,13 +32,13 @@ class RowFile:
         path: Of the file; made anew unless it holds something. None: a file without a name, gone when it is closed.
         width: Numbers in a record.
         dtype: Of a number.
-        taken: Records that hold something already.
+        occupied: Records that already hold something.
     """
 
-    def __init__(self, path: Path | None, width: int, dtype: Any = np.float32, taken: Iterable[int] = ()) -> None:
+    def __init__(self, path: Path | None, width: int, dtype: Any = np.float32, occupied: Iterable[int] = ()) -> None:
         self.path, self.width, self.dtype = path, width, np.dtype(dtype)
-        used = set(taken)
-        self._file = _nameless() if path is None else _opened(path, anew=not used)
+        used = set(occupied)
+        self._file = _nameless() if path is None else _open_file(path, anew=not used)
         weakref.finalize(self, self._file.close)
         self._end = max(used, default=-1) + 1
         self._free = [row for row in range(self._end) if row not in used]
@@ -60,9 +60,9 @@ class RowFile:
             row.digest = digest(content)
         return row
 
-    def read(self, number: int, some: slice = ALL) -> AnyArray:
+    def read(self, number: int, columns: slice = ALL) -> AnyArray:
         """Return a record, or these numbers of it."""
-        begin, end, _ = some.indices(self.width)
+        begin, end, _ = columns.indices(self.width)
         size = max(0, end - begin) * self.dtype.itemsize
         self._file.seek(number * self.bytes_each + begin * self.dtype.itemsize)
         content = self._file.read(size)
@@ -84,7 +84,7 @@ def digest(content: files.Content) -> bytes:
     return hashlib.sha256(content).digest()[:DIGEST]
 
 
-def _opened(path: Path, *, anew: bool) -> IO[bytes]:
+def _open_file(path: Path, *, anew: bool) -> IO[bytes]:
     if anew:
         files.unlink(path)  # another memory that was begun there keeps its own
     return files.opened(plain_file(path), "w+b" if anew else "r+b")
@@ -122,9 +122,9 @@ class RowLayout:
         """Numbers stored for a client; as float16, see `fedreach._util.arrays`, one more."""
         return self.width + (self.dtype == "float16")
 
-    def file(self, path: Path | None, taken: Ints | None = None) -> RowFile:
+    def file(self, path: Path | None, occupied: Ints | None = None) -> RowFile:
         """Return a file for them, a nameless one without a path."""
-        return RowFile(path, self.each * self.stored_width, self.dtype, () if taken is None else taken.tolist())
+        return RowFile(path, self.each * self.stored_width, self.dtype, () if occupied is None else occupied.tolist())
 
 
 class Block:
@@ -234,7 +234,7 @@ class RowTable:
             RunFolderError: If the file is shorter than that, or a vector has another digest.
         """
         layout = RowLayout(len(places) if n is None else n, width, dtype, each)
-        taken = places[places >= 0]
+        occupied = places[places >= 0]
         needed = (int(places.max(initial=-1)) + 1) * layout.each * layout.stored_width * np.dtype(dtype).itemsize
         present = path.stat().st_size if path.exists() else 0
         if present < needed:
@@ -242,10 +242,10 @@ class RowTable:
                 f"{path} must hold {needed} bytes of what clients keep between rounds; it holds {present}. "
                 "Put it back, or move the run folder away to start this run anew."
             )
-        file = layout.file(path, taken)
+        file = layout.file(path, occupied)
         rows = [
-            None if place < 0 else StoredRow(file, int(place), own.tobytes())
-            for place, own in zip(places, digests, strict=True)
+            None if place < 0 else StoredRow(file, int(place), row_digest.tobytes())
+            for place, row_digest in zip(places, digests, strict=True)
         ]
         for row in rows:
             if row is not None:
@@ -266,11 +266,11 @@ class RowTable:
             backing.file = self.layout.file(path)
         assert backing.file is not None  # or there are no places
         width = self.layout.stored_width
-        found = np.array(
+        places = np.array(
             [-1 if block is None else backing.store(block, width) for block in self.blocks], dtype=np.int64
         )
         backing.file.sync()
-        return found
+        return places
 
     def digests(self) -> AnyArray:
         """Return the digest of each block that `places` stored, zeros where there is none."""
@@ -284,24 +284,24 @@ class RowTable:
         """Return the (k, p) vectors of these clients, or these columns of them."""
         begin, end, _ = columns.indices(self.layout.width)
         result = np.zeros((len(positions), max(0, end - begin)), np.float32)
-        for number, mine, inside in self._by_block(positions):
+        for number, members, inside in self._by_block(positions):
             block = self.blocks[number]
             if block is not None:
-                result[mine] = self._numbers(block, begin, end)[inside]
+                result[members] = self._numbers(block, begin, end)[inside]
         return result
 
     def written(self, positions: Ints, values: Float32s) -> RowTable:
         """Return the memory with (k, p) new vectors."""
-        width, each = self.layout.stored_width, self.layout.each
+        width, block_size = self.layout.stored_width, self.layout.each
         rows = packed(values) if self.layout.dtype == "float16" else values
         blocks = list(self.blocks)
-        for number, mine, inside in self._by_block(positions):
-            if each == 1:
-                new = np.array(rows[mine[-1:]], self.layout.dtype)
+        for number, members, inside in self._by_block(positions):
+            if block_size == 1:
+                new = np.array(rows[members[-1:]], self.layout.dtype)
             else:
                 old = blocks[number]
-                new = np.zeros((each, width), self.layout.dtype) if old is None else old.read(width).copy()
-                new[inside] = rows[mine]
+                new = np.zeros((block_size, width), self.layout.dtype) if old is None else old.read(width).copy()
+                new[inside] = rows[members]
             blocks[number] = self.backing.block(new)
         return RowTable(self.layout, tuple(blocks), self.backing)
 
@@ -331,8 +331,8 @@ class RowTable:
             return
         block, inside = np.divmod(positions, self.layout.each)
         order = np.argsort(block, kind="stable")
-        for mine in np.split(order, np.flatnonzero(np.diff(block[order])) + 1):
-            yield int(block[mine[0]]), mine, inside[mine]
+        for members in np.split(order, np.flatnonzero(np.diff(block[order])) + 1):
+            yield int(block[members[0]]), members, inside[members]
 
     def _numbers(self, block: Block, begin: int, end: int) -> AnyArray:
         width = self.layout.stored_width
@@ -368,11 +368,11 @@ class RowTable:
     def _span(self, first: int, last: int, columns: slice) -> Float32s:
         """Return what `read` does for clients that follow each other, without looking for each."""
         begin, end, _ = columns.indices(self.layout.width)
-        each, result = self.layout.each, np.zeros((max(0, last - first), max(0, end - begin)), np.float32)
-        for at in range(first - first % each, last, each):
-            block, here, to = self.blocks[at // each], max(at, first), min(at + each, last)
+        block_size, result = self.layout.each, np.zeros((max(0, last - first), max(0, end - begin)), np.float32)
+        for at in range(first - first % block_size, last, block_size):
+            block, start, to = self.blocks[at // block_size], max(at, first), min(at + block_size, last)
             if block is not None:
-                result[here - first : to - first] = self._numbers(block, begin, end)[here - at : to - at]
+                result[start - first : to - first] = self._numbers(block, begin, end)[start - at : to - at]
         return result
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> AnyArray:

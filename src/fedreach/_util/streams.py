@@ -69,13 +69,13 @@ def uniforms(seed: int, purpose: str, clients: Sequence[int], sizes: Ints) -> Fl
         np.float64(0.707)
     """
     start = generator(seed, purpose).integers(2**64, dtype=np.uint64)
-    states = np.repeat(_mixed(start ^ _mixed(np.array(clients, np.uint64))), sizes)
+    states = np.repeat(_mix(start ^ _mix(np.array(clients, np.uint64))), sizes)
     rank = np.arange(len(states)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    numbers: AnyArray = _mixed(states + GAMMA * (rank + 1).astype(np.uint64))
+    numbers: AnyArray = _mix(states + GAMMA * (rank + 1).astype(np.uint64))
     return np.asarray((numbers >> np.uint64(11)) * 2.0**-53, np.float64)
 
 
-def _mixed(words: AnyArray) -> AnyArray:
+def _mix(words: AnyArray) -> AnyArray:
     """Return the output function of SplitMix64, a one-to-one map of 64-bit words that looks random."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

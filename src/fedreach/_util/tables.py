@@ -134,14 +134,14 @@ def text_table(
     return "\n\n".join(filter(None, map("\n".join, parts)))
 
 
-def _widths(heads: Sequence[str], cells: Sequence[Sequence[str]], width: int | None, left: int) -> list[int]:
+def _widths(heads: Sequence[str], cells: Sequence[Sequence[str]], width: int | None, text_columns: int) -> list[int]:
     """Return how wide columns are: as they need, or where that is too much, the widest give way."""
     numbers = [max(map(_wide, column)) for column in zip(*cells, strict=True)] or [1] * len(heads)
     widths = [max(_wide(head), number) for head, number in zip(heads, numbers, strict=True)]
-    least = [min(widths[j], LEAST if j < left else numbers[j] or 1) for j in range(len(heads))]
+    min_widths = [min(widths[j], LEAST if j < text_columns else numbers[j] or 1) for j in range(len(heads))]
     room = sum(widths) if width is None else width - len(GAP) * (len(heads) - 1)
-    while sum(widths) > room and widths != least:
-        widths[max(range(len(heads)), key=lambda j: (widths[j] > least[j], widths[j]))] -= 1
+    while sum(widths) > room and widths != min_widths:
+        widths[max(range(len(heads)), key=lambda j: (widths[j] > min_widths[j], widths[j]))] -= 1
     return widths
 
 

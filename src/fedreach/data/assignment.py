@@ -135,13 +135,13 @@ def filled_evenly(capacities: Ints, total: int) -> Ints:
     """
     ascending = np.sort(capacities)
     below = np.cumsum(ascending) - ascending  # what the smaller vessels hold once they are full
-    rest = np.arange(capacities.size, 0, -1)  # vessels at least as large
-    full = int(np.count_nonzero(below + ascending * rest <= total))
+    num_larger = np.arange(capacities.size, 0, -1)  # vessels at least as large
+    full = int(np.count_nonzero(below + ascending * num_larger <= total))
     if full == capacities.size:
         return capacities.copy()
-    level, left = divmod(int(total - below[full]), int(rest[full]))
+    level, surplus = divmod(int(total - below[full]), int(num_larger[full]))
     filled = np.minimum(capacities, level)
-    filled[np.argsort(-capacities, kind="stable")[:left]] += 1
+    filled[np.argsort(-capacities, kind="stable")[:surplus]] += 1
     return filled
 
 
@@ -284,7 +284,7 @@ class Partition:
     parameters: Mapping[str, Any] = field(default_factory=dict)  # what it was called with and reports, as JSON
 
     def __post_init__(self) -> None:
-        order, offsets = _whole("order", self.order), _whole("offsets", self.offsets)
+        order, offsets = _whole_numbers("order", self.order), _whole_numbers("offsets", self.offsets)
         n = order.size
         if offsets.size < 2 or offsets[0] != 0 or offsets[-1] != n or (np.diff(offsets) < 0).any():
             raise DataError(
@@ -315,7 +315,7 @@ class Partition:
         cls, owner: ArrayLike, num_clients: int, kind: str, parameters: Mapping[str, Any] | None = None
     ) -> Self:
         """Build a partition from the (n,) client of each sample, each from 0 to num_clients - 1."""
-        clients = _whole("owner", owner)
+        clients = _whole_numbers("owner", owner)
         check_table(max(1, num_clients), 1)
         if num_clients < 1 or clients.min(initial=0) < 0 or clients.max(initial=0) >= num_clients:
             raise DataError(
@@ -404,7 +404,7 @@ class Partition:
         return partition
 
 
-def _whole(name: str, values: ArrayLike) -> Ints:
+def _whole_numbers(name: str, values: ArrayLike) -> Ints:
     array = np.asarray(values)
     if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu":
         raise DataError(
@@ -434,12 +434,14 @@ def _read(path: Path, names: Sequence[str]) -> tuple[dict[str, Any], dict[str, A
         with path.open("rb") as file:
             stored = read_npz(file)
             header = json.loads(stored["header"].tobytes())
-            found = header["format"]
-            arrays = {name: stored[name] for name in names} if found == FORMAT else {}
+            file_format = header["format"]
+            arrays = {name: stored[name] for name in names} if file_format == FORMAT else {}
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{path}: not a readable partition ({error}). Make or copy it again.") from error
-    if found != FORMAT:
-        raise DataError(f"{path}: written as {found!r}, and this version reads {FORMAT!r}. Make the partition again.")
+    if file_format != FORMAT:
+        raise DataError(
+            f"{path}: written as {file_format!r}, and this version reads {FORMAT!r}. Make the partition again."
+        )
     return header, arrays
 
 
@@ -488,26 +490,26 @@ def handle_empty(partition: Partition, policy: str, *, min_size: int = 1) -> Ren
     if policy == "error":
         raise DataError(
             f"{short.size} of {partition.num_clients} clients hold fewer than {min_size} samples: "
-            f"clients {_listed(short)}. Choose the policy 'drop' or 'merge', or partition into fewer clients."
+            f"clients {_list_ids(short)}. Choose the policy 'drop' or 'merge', or partition into fewer clients."
         )
     if policy == "drop":
         holding = short[sizes[short] > 0]
         if holding.size:
             raise DataError(
-                f"only empty clients can be dropped; clients {_listed(holding)} hold {sizes[holding].sum()} samples, "
+                f"only empty clients can be dropped; clients {_list_ids(holding)} hold {sizes[holding].sum()} samples, "
                 f"fewer than min_size = {min_size} each. Use the policy 'merge', or leave those samples out."
             )
         heads = np.where(sizes > 0, np.arange(partition.num_clients), -1)
     else:
-        heads = _merged(sizes, min_size)
-    kept = np.unique(heads[heads >= 0])
-    new_id = np.where(heads >= 0, np.searchsorted(kept, heads), -1)
+        heads = _merge_heads(sizes, min_size)
+    remaining_heads = np.unique(heads[heads >= 0])
+    new_id = np.where(heads >= 0, np.searchsorted(remaining_heads, heads), -1)
     parameters = {**partition.parameters, "empty": policy, "empty_min_size": min_size}
     owner = new_id[partition.owner()]
-    return Renumbered(Partition.from_owner(owner, int(kept.size), partition.kind, parameters), new_id)
+    return Renumbered(Partition.from_owner(owner, int(remaining_heads.size), partition.kind, parameters), new_id)
 
 
-def _merged(sizes: Ints, min_size: int) -> Ints:
+def _merge_heads(sizes: Ints, min_size: int) -> Ints:
     """Return the (N,) lowest id of the group in which each client ends."""
     if sizes.sum() < min_size:
         raise DataError(f"merge: all {sizes.sum()} samples together are below min_size = {min_size}. Lower min_size.")
@@ -525,9 +527,9 @@ def _merged(sizes: Ints, min_size: int) -> Ints:
     return heads
 
 
-def _listed(clients: Ints, max_shown: int = 10) -> str:
-    shown = ", ".join(str(client) for client in clients[:max_shown])
-    return shown if clients.size <= max_shown else f"{shown} and {clients.size - max_shown} more"
+def _list_ids(clients: Ints, max_shown: int = 10) -> str:
+    listed_ids = ", ".join(str(client) for client in clients[:max_shown])
+    return listed_ids if clients.size <= max_shown else f"{listed_ids} and {clients.size - max_shown} more"
 
 
 # --- From a data set to who holds what: the partition that a seed draws, without clients that are short of samples
@@ -559,7 +561,7 @@ class Labelled(NamedTuple):
 
 def divided(
     dataset: Divisible,
-    called: str,
+    partition_name: str,
     make: Callable[..., object],
     clients: int,
     seed: int,
@@ -572,7 +574,7 @@ def divided(
 
     Args:
         dataset: What is divided.
-        called: What `make` is called in a message.
+        partition_name: Name of `make` in messages.
         make: As those of `fedreach.data.partition.PARTITIONS`.
         clients: How many there are to be.
         seed: Of the partition.
@@ -585,18 +587,18 @@ def divided(
         DataError: If a client is empty, and that is not wanted.
         PartError: If what `make` returns is no partition.
     """
-    given = dict(options)
+    arguments = dict(options)
     if natural:
         if dataset.owners is None:
             raise ConfigError(f"partition.name is 'natural', but {dataset.name} has no natural clients.")
-        given["owners"], clients = dataset.owners, int(dataset.owners.max()) + 1
-    made = make(dataset.train_y, clients, generator(seed, "partition"), **given)
-    if not isinstance(made, Partition):
+        arguments["owners"], clients = dataset.owners, int(dataset.owners.max()) + 1
+    partition = make(dataset.train_y, clients, generator(seed, "partition"), **arguments)
+    if not isinstance(partition, Partition):
         raise PartError(
-            f"partition {called!r} must return a fedreach.data.assignment.Partition; got {type(made).__name__}. "
-            "Partition.from_owner makes one of the client of each sample."
+            f"partition {partition_name!r} must return a fedreach.data.assignment.Partition; "
+            f"got {type(partition).__name__}. Partition.from_owner makes one of the client of each sample."
         )
-    return without_empty(made, empty)
+    return without_empty(partition, empty)
 
 
 def without_empty(partition: Partition, empty: str) -> Partition:
@@ -629,15 +631,15 @@ class PartitionStatistics:
 
         The sizes are those of all clients, the other numbers those of the clients that hold samples.
         """
-        held = self.sizes > 0
+        has_samples = self.sizes > 0
         return {
             "num_clients": int(self.sizes.size),
             "num_samples": int(self.sizes.sum()),
-            "num_empty": int((~held).sum()),
+            "num_empty": int((~has_samples).sum()),
             "size": _spread(self.sizes),
-            "entropy_nats": _spread(self.entropy_nats[held]),
-            "divergence_nats": _spread(self.divergence_nats[held]),
-            "effective_classes": _spread(self.effective_classes[held]),
+            "entropy_nats": _spread(self.entropy_nats[has_samples]),
+            "divergence_nats": _spread(self.divergence_nats[has_samples]),
+            "effective_classes": _spread(self.effective_classes[has_samples]),
         }
 
 
@@ -655,13 +657,13 @@ def statistics(partition: Partition, labels: ArrayLike, num_classes: int) -> Par
     """
     counts = partition.label_counts(labels, num_classes)
     entropy = label_entropy(counts)
-    sizes, whole = counts.sum(axis=1), counts.sum(axis=0) / counts.sum()
+    sizes, pooled = counts.sum(axis=1), counts.sum(axis=0) / counts.sum()
     mix = counts / np.maximum(sizes, 1)[:, None]
     # Where p_kc = 0 the summand is 0 (p ln p -> 0), so ln 1 stands in for ln 0.
     log_mix = np.log(np.where(mix > 0, mix, 1))
-    log_whole = np.log(np.where(whole > 0, whole, 1))
-    held = sizes > 0
-    divergence = np.where(held, np.maximum((mix * (log_mix - log_whole)).sum(axis=1), 0), np.nan)
+    log_whole = np.log(np.where(pooled > 0, pooled, 1))
+    has_samples = sizes > 0
+    divergence = np.where(has_samples, np.maximum((mix * (log_mix - log_whole)).sum(axis=1), 0), np.nan)
     return PartitionStatistics(sizes, entropy, divergence, np.exp(entropy))
 
 

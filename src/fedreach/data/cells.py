@@ -90,41 +90,43 @@ class ColumnRules:
     reading: Reading = AS_USUAL
 
     @classmethod
-    def of(cls, given: Any, names: Sequence[str], taken: Mapping[str, str], where: str = "columns") -> Self:
+    def of(cls, options: Any, names: Sequence[str], roles: Mapping[str, str], where: str = "columns") -> Self:
         """Check what is said of the columns of a table.
 
         Args:
-            given: `ColumnOptions`, or None.
+            options: `ColumnOptions`, or None.
             names: Of the table's columns.
-            taken: Columns that are no inputs anyway, and what they are: ``"client"``, ``"label"``, ``"target"``.
-            where: What `given` is called, for messages.
+            roles: What the columns are that cannot be inputs: ``"client"``, ``"label"`` or ``"target"``.
+            where: Name of `options` in messages.
 
         Raises:
             ConfigError: If a key, a column or a value cannot be meant.
         """
-        given = {} if given is None else given
-        known = tuple(ColumnOptions.__annotations__)
-        if not isinstance(given, Mapping):
-            raise ConfigError(f"{where}: must be a table with the keys {', '.join(known)}; got {given!r}.")
-        for key in given:
-            if key not in known:
-                raise ConfigError(f"{where}.{key}: unknown key.{nearest(str(key), known)}")
-        seen: dict[str, str] = {}
+        options = {} if options is None else options
+        known_keys = tuple(ColumnOptions.__annotations__)
+        if not isinstance(options, Mapping):
+            raise ConfigError(f"{where}: must be a table with the keys {', '.join(known_keys)}; got {options!r}.")
+        for key in options:
+            if key not in known_keys:
+                raise ConfigError(f"{where}.{key}: unknown key.{nearest(str(key), known_keys)}")
+        declared_in: dict[str, str] = {}
         for key in ("drop", *KINDS):
-            for name in _declared_texts(f"{where}.{key}", "columns", given.get(key, ())):
+            for name in _declared_texts(f"{where}.{key}", "columns", options.get(key, ())):
                 if name not in names:
                     raise ConfigError(f"{where}.{key}: there is no column {name!r}.{nearest(name, names)}")
-                if name in taken:
-                    raise ConfigError(f"{where}.{key}: {name!r} is the {taken[name]}, and no input anyway. Remove it.")
-                if name in seen:
-                    raise ConfigError(f"{where}.{key}: {name!r} is in {where}.{seen[name]} already. Name it once.")
-                seen[name] = key
-        decimal = given.get("decimal", ".")
+                if name in roles:
+                    raise ConfigError(f"{where}.{key}: {name!r} is the {roles[name]}, and no input anyway. Remove it.")
+                if name in declared_in:
+                    raise ConfigError(
+                        f"{where}.{key}: {name!r} is in {where}.{declared_in[name]} already. Name it once."
+                    )
+                declared_in[name] = key
+        decimal = options.get("decimal", ".")
         if decimal not in get_args(Decimal):
             raise ConfigError(f'{where}.decimal: must be "." or ","; got {decimal!r}.')
-        kinds: dict[str, InputKind] = {name: key for name, key in seen.items() if key in KINDS}
-        missing = _declared_texts(f"{where}.missing", "words or numbers", given.get("missing", ()), numbers=True)
-        drop = tuple(name for name in names if seen.get(name) == "drop")
+        kinds: dict[str, InputKind] = {name: key for name, key in declared_in.items() if key in KINDS}
+        missing = _declared_texts(f"{where}.missing", "words or numbers", options.get("missing", ()), numbers=True)
+        drop = tuple(name for name in names if declared_in.get(name) == "drop")
         return cls(drop, kinds, Reading(tuple(missing), decimal))
 
     def to_json(self) -> dict[str, Any]:
@@ -141,17 +143,17 @@ class ColumnRules:
 NO_RULES = ColumnRules()
 
 
-def _declared_texts(where: str, what: str, given: Any, *, numbers: bool = False) -> list[str]:
+def _declared_texts(where: str, what: str, value: Any, *, numbers: bool = False) -> list[str]:
     """Return a list of texts; a single one may be given without the list."""
-    found = [given] if isinstance(given, str | Real) else given
-    if not isinstance(found, Iterable) or isinstance(found, Mapping | bytes):
-        raise ConfigError(f"{where}: must be a list of {what}; got {given!r}.")
-    found = list(found)
-    for each in found:
-        is_number = numbers and not isinstance(each, bool) and isinstance(each, Real) and math.isfinite(each)
-        if not (isinstance(each, str) or is_number):
-            raise ConfigError(f"{where}: must be a list of {what}; got {each!r} in it.")
-    return [each.strip() if numbers and isinstance(each, str) else str(each) for each in found]
+    entries = [value] if isinstance(value, str | Real) else value
+    if not isinstance(entries, Iterable) or isinstance(entries, Mapping | bytes):
+        raise ConfigError(f"{where}: must be a list of {what}; got {value!r}.")
+    entries = list(entries)
+    for entry in entries:
+        is_number = numbers and not isinstance(entry, bool) and isinstance(entry, Real) and math.isfinite(entry)
+        if not (isinstance(entry, str) or is_number):
+            raise ConfigError(f"{where}: must be a list of {what}; got {entry!r} in it.")
+    return [entry.strip() if numbers and isinstance(entry, str) else str(entry) for entry in entries]
 
 
 # --- What stands in the cells of a column: numbers, words, dates, or nothing; and texts that name a client or a class
@@ -242,8 +244,8 @@ def cells_of(
 def _numbers(column: pa.Array) -> Floats:
     if pa.types.is_float32(column.type) or pa.types.is_float16(column.type):
         column = pc.cast(pc.cast(column, pa.float32()), pa.string())  # 0.1 means 0.1, as a file would have it
-    found: Floats = pc.cast(column, pa.float64(), safe=False).to_numpy(zero_copy_only=False) + 0.0  # one zero only
-    return found
+    numbers: Floats = pc.cast(column, pa.float64(), safe=False).to_numpy(zero_copy_only=False) + 0.0  # one zero only
+    return numbers
 
 
 def _refuse_infinite(name: str, infinite: Bools, places: Ints | None) -> None:
@@ -292,8 +294,10 @@ def _dates(column: pa.Array) -> pa.Array:
         return pc.cast(pc.cast(column, pa.date32()), pa.large_string())
     zoned = kind.tz is not None
     plain = pc.cast(pc.cast(column, pa.timestamp("us", kind.tz), safe=False), pa.timestamp("us"), safe=False)
-    there = pc.drop_null(plain)
-    if not zoned and len(there) == int(pc.sum(pc.equal(pc.floor_temporal(there, unit="day"), there)).as_py() or 0):
+    present = pc.drop_null(plain)
+    if not zoned and len(present) == int(
+        pc.sum(pc.equal(pc.floor_temporal(present, unit="day"), present)).as_py() or 0
+    ):
         return pc.cast(pc.cast(plain, pa.date32()), pa.large_string())
     seconds = pc.cast(pc.strftime(plain, format="%Y-%m-%dT%H:%M:%S"), pa.large_string())
     end, nothing = (pa.scalar(text, pa.large_string()) for text in ("Z" if zoned else "", ""))
@@ -318,8 +322,8 @@ def _of_texts(name: str, texts: pa.Array, reading: Reading, places: Ints | None,
     empty = empty | np.isin(parsed, reading.missing_numbers)
     infinite = (infinite | (np.abs(parsed) > LARGEST)) & ~empty
     if not as_words and infinite.any():
-        held, like_numbers = np.append(~empty, False)[codes], np.append(infinite | ~np.isnan(parsed), False)[codes]
-        if like_numbers.sum() >= NUMBERS_SHARE * held.sum():  # elsewhere it is a word, as 12e345 among codes is
+        has_value, like_numbers = np.append(~empty, False)[codes], np.append(infinite | ~np.isnan(parsed), False)[codes]
+        if like_numbers.sum() >= NUMBERS_SHARE * has_value.sum():  # elsewhere it is a word, as 12e345 among codes is
             _refuse_infinite(name, np.append(infinite, False)[codes], places)
     parsed = np.where(infinite, np.nan, parsed)
     numbers = np.append(np.where(empty, np.nan, parsed), np.nan)[codes] + 0.0
@@ -327,7 +331,7 @@ def _of_texts(name: str, texts: pa.Array, reading: Reading, places: Ints | None,
         return Cells(numbers)
     plain = [None if gone else _normal(text) for text, gone in zip(levels.to_pylist(), empty.tolist(), strict=True)]
     missing = {_normal(word) + time for word in reading.missing for time in ("", "T00:00:00", "T00:00:00Z")}
-    return Cells(numbers, _coded([None if text in missing else text for text in _days_alone(plain)], codes))
+    return Cells(numbers, _encode_words([None if text in missing else text for text in _days_alone(plain)], codes))
 
 
 def _days_alone(plain: list[str | None]) -> list[str | None]:
@@ -341,10 +345,10 @@ def _days_alone(plain: list[str | None]) -> list[str | None]:
 def _all_numbers(texts: pa.Array) -> Floats | None:
     """Return the numbers of a column that holds nothing else, the usual case; None where some cell is none."""
     try:
-        found = pc.cast(texts, pa.float64()).to_numpy(zero_copy_only=False) + 0.0
+        numbers = pc.cast(texts, pa.float64()).to_numpy(zero_copy_only=False) + 0.0
     except pa.ArrowInvalid:
         return None
-    return found if (np.abs(found) <= LARGEST).all() else None
+    return numbers if (np.abs(numbers) <= LARGEST).all() else None
 
 
 def _normal(text: str) -> str:
@@ -385,10 +389,10 @@ def _words(texts: pa.Array, reading: Reading) -> Words:
     levels = [
         None if text is None or reading.is_missing(text) else _normal(text) for text in encoded.dictionary.to_pylist()
     ]
-    return _coded(levels, codes)
+    return _encode_words(levels, codes)
 
 
-def _coded(plain: Sequence[str | None], codes: Ints) -> Words:
+def _encode_words(plain: Sequence[str | None], codes: Ints) -> Words:
     """Return words, given what each of the codes stands for."""
     levels = tuple(sorted({text for text in plain if text is not None}))
     place: dict[str | None, int] = {level: number for number, level in enumerate(levels)}
@@ -403,14 +407,14 @@ def days_of(levels: Sequence[str]) -> Floats:
         >>> days_of(["1970-01-02", "1970-01-01T12:00:00Z", "soon"])
         array([1. , 0.5, nan])
     """
-    found = np.full(len(levels), np.nan)
+    days = np.full(len(levels), np.nan)
     for place, text in enumerate(levels):
         if re.fullmatch(DATE, text):
             try:
-                found[place] = np.datetime64(text.rstrip("Z"), "us").astype(np.int64) / 1e6 / DAY_SECONDS
+                days[place] = np.datetime64(text.rstrip("Z"), "us").astype(np.int64) / 1e6 / DAY_SECONDS
             except ValueError:
                 continue
-    return found
+    return days
 
 
 def cells_by_name(
@@ -436,9 +440,9 @@ def row_order(owners: Ints, first: AnyArray, table: Mapping[str, Cells | None]) 
     """
     keys: list[AnyArray] = [owners, *first.reshape(len(first), -1).T]
     fixed = len(keys)
-    there = [cells for cells in table.values() if cells is not None]
-    keys += [cells.numbers for cells in there]
-    worded = [(cells.numbers, cells.words.codes) for cells in there if cells.words is not None]
+    readable = [cells for cells in table.values() if cells is not None]
+    keys += [cells.numbers for cells in readable]
+    worded = [(cells.numbers, cells.words.codes) for cells in readable if cells.words is not None]
     keys += [np.where(np.isnan(numbers), codes, -1) for numbers, codes in worded]
     keys += [codes for _, codes in worded]  # "7" and "7.00" last: where all are numbers, they are the same
     for used in sorted({min(fixed + 1, len(keys)), len(keys)}):  # one column is mostly enough
@@ -457,8 +461,8 @@ def by_text(codes: AnyArray, names: Sequence[str]) -> Ints:
     """
     place = np.empty(len(names), np.int64)
     place[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
-    found: Ints = place[codes]
-    return found
+    ranks: Ints = place[codes]
+    return ranks
 
 
 def moments(
@@ -481,8 +485,8 @@ def moments(
         raise DataError(f"{what} must hold numbers or dates; got {column.type}.")
     words = cells.words
     days = np.full(len(cells), np.nan) if words is None else np.append(days_of(words.levels), np.nan)[words.codes]
-    found = max(cells.numbers, days, key=lambda values: np.isfinite(values).sum())
-    rows = np.flatnonzero(np.isnan(found))
+    times = max(cells.numbers, days, key=lambda values: np.isfinite(values).sum())
+    rows = np.flatnonzero(np.isnan(times))
     if len(rows):
         code = -1 if words is None else int(words.codes[rows[0]])
         got = "an empty cell" if words is None or code < 0 else repr(words.levels[code])
@@ -490,7 +494,7 @@ def moments(
             f"{what} must hold a number in each row, or a date such as 2024-01-31 in each; {len(rows)} "
             f"rows hold none: row {_place(rows[0], places)} holds {got}. Fill those cells, or leave the rows out."
         )
-    return found
+    return times
 
 
 def _any_tied(keys: Sequence[AnyArray]) -> bool:
@@ -521,11 +525,11 @@ def named_rows(what: str, column: pa.Array, reading: Reading = AS_USUAL) -> list
         raise DataError(f"{what} must hold names or numbers; got {'lists' if column.type == NOTHING else column.type}.")
     encoded = texts.dictionary_encode()
     plain = [None if reading.is_missing(text) else text for text in encoded.dictionary.to_pylist()]
-    there = {text for text in plain if text is not None}
-    if there and all(map(POINT_ZERO.fullmatch, there)):
+    distinct = {text for text in plain if text is not None}
+    if distinct and all(map(POINT_ZERO.fullmatch, distinct)):
         plain = [None if text is None else text[:-2] for text in plain]
-    folded = {text.casefold() for text in there}
-    if there and folded <= set(BOOLEANS) and len(folded) == len(there):
+    folded = {text.casefold() for text in distinct}
+    if distinct and folded <= set(BOOLEANS) and len(folded) == len(distinct):
         plain = [None if text is None else text.casefold() for text in plain]
     codes = encoded.indices.fill_null(-1).to_pylist()
     return [None if code < 0 else plain[code] for code in codes]
@@ -573,7 +577,7 @@ def targets(table: Table, names: Sequence[str], reading: Reading = AS_USUAL, pla
     """
     if not names or len(set(map(str, names))) < len(names):
         raise ConfigError(f"table: target must name one column or more, each once; got {list(names)}.")
-    found = []
+    target_columns = []
     for name in names:
         cells = cells_of(name, column_of(table, name), reading=reading, places=places)
         if cells is None or (cells.words is not None and np.isnan(cells.numbers[cells.words.codes >= 0]).all()):
@@ -586,10 +590,12 @@ def targets(table: Table, names: Sequence[str], reading: Reading = AS_USUAL, pla
                 f"table: column {name!r} is {what} in {len(gone)} rows, the first is row {_place(gone[0], places)}. "
                 "Leave those rows out."
             )
-        found.append(cells.numbers)
-    if len({len(numbers) for numbers in found}) > 1:
-        raise DataError(f"table: all columns must be as long; those of target are {[len(each) for each in found]}.")
-    return np.stack(found, axis=1)
+        target_columns.append(cells.numbers)
+    if len({len(numbers) for numbers in target_columns}) > 1:
+        raise DataError(
+            f"table: all columns must be as long; those of target are {[len(column) for column in target_columns]}."
+        )
+    return np.stack(target_columns, axis=1)
 
 
 def named(names: tuple[str, ...]) -> tuple[str, ...] | None:

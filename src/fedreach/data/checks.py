@@ -42,13 +42,13 @@ def read_npy(path: Path, mmap_mode: Literal["r"] | None = None) -> AnyArray:
             size = path.stat().st_size
             _check(stream, size, path.name, mapped=mmap_mode is not None)
             if mmap_mode is None or not size:
-                return _whole(stream)
+                return _read_array(stream)
             mapped: AnyArray = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
             return mapped
         except (FedReachError, UnreadableError):
             raise
         except Exception as error:
-            raise UnreadableError(_said(error)) from error
+            raise UnreadableError(_describe_error(error)) from error
 
 
 def read_npz(stream: IO[bytes]) -> dict[str, AnyArray]:
@@ -78,14 +78,14 @@ def read_npz(stream: IO[bytes]) -> dict[str, AnyArray]:
             arrays = {}
             for info in members:
                 with archive.open(info) as member:
-                    arrays[info.filename.removesuffix(".npy")] = _whole(member)
+                    arrays[info.filename.removesuffix(".npy")] = _read_array(member)
                     if member.read(1):
                         raise UnreadableError(f"{info.filename} holds more than its header says")
             return arrays
     except (FedReachError, UnreadableError):
         raise
     except Exception as error:  # a damaged zip or header makes zipfile and numpy raise a dozen kinds
-        raise UnreadableError(_said(error)) from error
+        raise UnreadableError(_describe_error(error)) from error
 
 
 def _check(stream: Any, size: int, name: str, *, mapped: bool = False) -> None:
@@ -98,12 +98,14 @@ def _check(stream: Any, size: int, name: str, *, mapped: bool = False) -> None:
         raise UnreadableError(f"{name} holds python objects, that is a pickle")
     if any(length < 0 for length in shape):
         raise UnreadableError(f"{name} says that its shape is {shape}")
-    told = math.prod(shape) * dtype.itemsize
-    there = size - stream.tell()
-    if told != there:
-        raise UnreadableError(f"the header of {name} says {shape} {dtype}, that is {told} bytes; {there} are there")
+    declared_bytes = math.prod(shape) * dtype.itemsize
+    actual_bytes = size - stream.tell()
+    if declared_bytes != actual_bytes:
+        raise UnreadableError(
+            f"the header of {name} says {shape} {dtype}, that is {declared_bytes} bytes; {actual_bytes} are there"
+        )
     if not mapped:
-        _fits(f"the array {shape} {dtype} of {name}", told)
+        _fits(f"the array {shape} {dtype} of {name}", declared_bytes)
     stream.seek(0)
 
 
@@ -111,12 +113,12 @@ def _fits(what: str, size: int) -> None:
     check_memory(what, size, ADVICE, DataError)
 
 
-def _whole(stream: Any) -> AnyArray:
+def _read_array(stream: Any) -> AnyArray:
     array: AnyArray = npy.read_array(stream, allow_pickle=False)
     return array
 
 
-def _said(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
@@ -134,12 +136,12 @@ MANY = 20  # files of which an error does not name all
 def no_such_file(path: Path, endings: Sequence[str]) -> DataError:
     """Return the error that names the nearest of the files with these endings that stand where this one does not."""
     try:
-        beside = sorted(other.name for other in path.parent.iterdir() if other.suffix.lower() in endings)
+        siblings = sorted(sibling.name for sibling in path.parent.iterdir() if sibling.suffix.lower() in endings)
     except OSError:  # the folder is missing, too, or closed
-        beside = []
-    if len(beside) > MANY:
-        beside = difflib.get_close_matches(path.name, beside, n=1)
-    return DataError(f"There is no file {path}.{nearest(path.name, beside) if beside else ''} {RELATIVE}")
+        siblings = []
+    if len(siblings) > MANY:
+        siblings = difflib.get_close_matches(path.name, siblings, n=1)
+    return DataError(f"There is no file {path}.{nearest(path.name, siblings) if siblings else ''} {RELATIVE}")
 
 
 @dataclass(frozen=True)
@@ -165,8 +167,8 @@ class Check:
         try:
             array = value if isinstance(value, np.memmap) else np.asarray(value)
         except ValueError as error:  # lists of unequal length
-            said = str(error).rstrip(".")
-            raise self.error(f"{argument} must be one rectangular array; {said}. {SEVERAL}") from error
+            reason = str(error).rstrip(".")
+            raise self.error(f"{argument} must be one rectangular array; {reason}. {SEVERAL}") from error
         if array.dtype.kind not in "uifbUS":
             raise self.error(f"{argument} must hold numbers, not python objects; got dtype {array.dtype}")
         return array
@@ -178,10 +180,12 @@ class Check:
             raise self.error(f"{argument} must have an entry for each example; got a single value")
         return array
 
-    def samples(self, argument: str, value: Any, kind: Kind | None, *, known: bool = False) -> tuple[AnyArray, Kind]:
+    def samples(
+        self, argument: str, value: Any, kind: Kind | None, *, is_checked: bool = False
+    ) -> tuple[AnyArray, Kind]:
         """Return samples in the type in which they are kept, and their kind; of known ones no number is looked at."""
         if kind == "several" or _are_records(value) or (kind is None and isinstance(value, Mapping)):
-            return self._several(argument, value, kind, known=known), "several"
+            return self._several(argument, value, kind, is_checked=is_checked), "several"
         x = self.array(argument, value)
         if x.ndim < 2 or 0 in x.shape[1:] or x.dtype.kind in "US":
             raise self.error(f"{argument} must be numbers of shape (n, ...); got shape {x.shape}, dtype {x.dtype}")
@@ -190,7 +194,7 @@ class Check:
         if kind == "image":
             return self._images(argument, x), kind
         if kind == "tokens":
-            lowest = 0 if known else x.min(initial=0)
+            lowest = 0 if is_checked else x.min(initial=0)
             if x.ndim != 2 or x.dtype.kind not in "ui" or lowest < 0:
                 raise self.error(
                     f"{argument} must be (n, T) integers >= 0 for tokens; got shape {x.shape}, dtype {x.dtype}, "
@@ -201,19 +205,19 @@ class Check:
             raise self.error(f"kind must be 'image', 'features' or 'tokens'; got {kind!r}")
         with np.errstate(over="ignore"):  # what overflows float32 is refused below
             features = own(x, np.float32)
-        bad = np.empty(0, np.int64) if known else _not_finite(features)
+        bad = np.empty(0, np.int64) if is_checked else _not_finite(features)
         if len(bad):
             raise self.error(
                 f"{argument} must be finite as float32; {len(bad)} samples are not, the first at index {bad[0]}"
             )
         return features, kind
 
-    def _several(self, argument: str, value: Any, kind: Kind | None, *, known: bool) -> AnyArray:
+    def _several(self, argument: str, value: Any, kind: Kind | None, *, is_checked: bool) -> AnyArray:
         """Return several inputs as records, see `fedreach.data.several`."""
         if kind not in (None, "several"):
             raise self.error(f"kind must be left out where there are several inputs; got {kind!r}")
         if _are_records(value):
-            if known:
+            if is_checked:
                 return own(value, value.dtype)
             names = value.dtype.names
             value = {key: value[key] for key in names} if has_names(value.dtype) else [value[key] for key in names]
@@ -301,9 +305,9 @@ class Check:
 
     def words(self, train_y: Any, test_y: Any, names: Sequence[str] | None) -> tuple[Any, Any, tuple[str, ...] | None]:
         """Return labels as numbers where they are words, and what the classes are called; None where nobody says."""
-        given = {"train_y": train_y, "test_y": test_y}
+        labels_by_name = {"train_y": train_y, "test_y": test_y}
         what = f"{self.of} {self.name!r}: a label"
-        arrays = {name: self.array(name, as_labels(y, what)) for name, y in given.items() if y is not None}
+        arrays = {name: self.array(name, as_labels(y, what)) for name, y in labels_by_name.items() if y is not None}
         if all(labels.dtype.kind not in "US" for labels in arrays.values()):
             return train_y, test_y, None if names is None else tuple(map(str, names))
         texts = {name: labels.astype(str) for name, labels in arrays.items()}

@@ -121,10 +121,10 @@ class Dataset:
             >>> toy.partition("dirichlet_by_class", clients=4, alpha=0.5, participants=2)
             Recipe(toy: dirichlet_by_class, 4 clients, alpha=0.5, participants=2)
         """
-        asked = None if participants == "all" else participants
-        if isinstance(asked, str):
-            raise ConfigError(f"participants must be a number, a share, ids or 'all'; got {asked!r}.")
-        who = asked if asked is None or isinstance(asked, int | float) else tuple(asked)
+        requested = None if participants == "all" else participants
+        if isinstance(requested, str):
+            raise ConfigError(f"participants must be a number, a share, ids or 'all'; got {requested!r}.")
+        who = requested if requested is None or isinstance(requested, int | float) else tuple(requested)
         excluded = tuple(exclude_clients), tuple(exclude_labels)
         return Recipe(self, kind, clients, options, who, held_out, *excluded, empty)
 
@@ -160,9 +160,13 @@ class Loaded(NamedTuple):
     dataset: Dataset  # as it was then
 
 
-def same_fields(one: Any, other: Any, *but: str) -> bool:
+def same_fields(first: Any, second: Any, *but: str) -> bool:
     """Say whether two of a dataclass hold the very same objects, so that one is a copy without a change."""
-    return all(getattr(one, each.name) is getattr(other, each.name) for each in fields(one) if each.name not in but)
+    return all(
+        getattr(first, attribute.name) is getattr(second, attribute.name)
+        for attribute in fields(first)
+        if attribute.name not in but
+    )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -200,9 +204,9 @@ class Recipe:
         return {"partition": partition, "population": population}
 
     def __repr__(self) -> str:
-        said = "".join(f", {key}={value!r}" for key, value in self.options.items())
+        options_text = "".join(f", {key}={value!r}" for key, value in self.options.items())
         clients = "" if self.kind == "natural" else f", {self.clients} clients"
-        return f"Recipe({self.dataset.name}: {self.called}{clients}{said}, participants={self.participants!r})"
+        return f"Recipe({self.dataset.name}: {self.called}{clients}{options_text}, participants={self.participants!r})"
 
 
 def content_hash(*arrays: AnyArray) -> str:
@@ -284,10 +288,10 @@ def from_arrays(
         >>> from_arrays(x, [0, 1, 0, 1, 0, 1], owners=["ann", "ann", "bob", "bob", "eve", "eve"], name="toy")
         Dataset(toy: 6 training and 0 test samples, features 4 float32, 2 classes, 3 natural clients, sha256 ...)
     """
-    for argument, given in {"name": name, "kind": kind}.items():
-        check_type("from_arrays", argument, given, str, *([type(None)] if argument == "kind" else []))
+    for argument, value in {"name": name, "kind": kind}.items():
+        check_type("from_arrays", argument, value, str, *([type(None)] if argument == "kind" else []))
     check_type("from_arrays", "num_classes", num_classes, int, np.integer, type(None))
-    check, known = Check(name), sha256 is not None
+    check, is_checked = Check(name), sha256 is not None
     if (test_x is None) != (test_y is None):
         raise check.error("test_x and test_y go together; got only one of them. Give both or neither")
     converted: Converted = Counter()
@@ -298,7 +302,7 @@ def from_arrays(
     else:
         train_x, converted = as_array(train_x, f"data set {name!r}", kind)
     notes = "; ".join(filter(None, [notes, note_of(converted)]))
-    x, kind = check.samples("train_x", train_x, kind, known=known)
+    x, kind = check.samples("train_x", train_x, kind, is_checked=is_checked)
     train_y, test_y, words = check.words(train_y, test_y, class_names)
     if words is not None and num_classes is None:
         num_classes = len(words)
@@ -310,7 +314,7 @@ def from_arrays(
     if test_x is None:
         x_test, y_test = np.empty((0, *x.shape[1:]), x.dtype), np.empty((0, *y.shape[1:]), y.dtype)
     else:
-        x_test, _ = check.samples("test_x", test_x, kind, known=known)
+        x_test, _ = check.samples("test_x", test_x, kind, is_checked=is_checked)
         y_test = check.labels("test_y", test_y, len(x_test), num_classes)
         if y_test.shape[1:] != y.shape[1:]:
             what = "labels" if num_classes else "numbers"
@@ -364,8 +368,8 @@ def from_npz(path: Path | str, *, kind: Kind | None = None, num_classes: int | N
         ) from error
     unknown, missing = [key for key in file if key not in ARRAYS], [key for key in ("x", "y") if key not in file]
     if unknown or missing:
-        said = f"unknown array {unknown[0]!r}" if unknown else f"no array {missing[0]!r}"
-        raise DataError(f"{path}: {said}.{nearest(unknown[0] if unknown else '', ARRAYS)}")
+        problem = f"unknown array {unknown[0]!r}" if unknown else f"no array {missing[0]!r}"
+        raise DataError(f"{path}: {problem}.{nearest(unknown[0] if unknown else '', ARRAYS)}")
     arrays: dict[str, Any] = {ARRAYS[key]: array for key, array in file.items()}
     return from_arrays(**arrays, kind=kind, num_classes=num_classes, name=path.stem, source=str(path.name))
 
@@ -398,16 +402,16 @@ def drawn_for_server(owner: Ints, examples: int, rng: np.random.Generator) -> Bo
     """
     examples = checked_count("server_data.examples", examples, 1)
     shuffled = rng.permutation(len(owner))
-    kept, at = np.unique(owner[shuffled][::-1], return_index=True)  # at: where each client comes last, from the end
+    clients, at = np.unique(owner[shuffled][::-1], return_index=True)  # at: where each client comes last, from the end
     spare = np.delete(shuffled, len(owner) - 1 - at)
     if examples > len(spare):
         raise ConfigError(
-            f"server_data.examples must be at most {len(spare)}, as each of the {len(kept)} clients keeps one of their "
-            f"{len(owner)} training examples; got {examples}."
+            f"server_data.examples must be at most {len(spare)}, as each of the {len(clients)} clients keeps one of "
+            f"their {len(owner)} training examples; got {examples}."
         )
-    taken = np.zeros(len(owner), np.bool_)
-    taken[spare[:examples]] = True
-    return taken
+    for_server = np.zeros(len(owner), np.bool_)
+    for_server[spare[:examples]] = True
+    return for_server
 
 
 def given_to_server(dataset: Dataset, data: tuple[Any, Any] | Path | str) -> ServerData:

@@ -154,7 +154,7 @@ class FederatedData:
         if isinstance(table, str | Path):
             name = name or Path(table).name.removesuffix(".gz").rsplit(".", 1)[0]
         of_clients = own.of_frame(table, client, label, name or "table", target, columns, group=group, time=time)
-        return _drawn(of_clients, participants, held_out, seed, seed)
+        return _federate_own(of_clients, participants, held_out, seed, seed)
 
     @classmethod
     def from_torch(
@@ -203,7 +203,7 @@ class FederatedData:
             [6, 7]
         """
         of_clients = samples.of_torch(dataset, clients, kind, num_classes, name, group=group, time=time)
-        return _drawn(of_clients, participants, held_out, seed, seed)
+        return _federate_own(of_clients, participants, held_out, seed, seed)
 
     @classmethod
     def from_clients(
@@ -230,7 +230,7 @@ class FederatedData:
             FederatedData(clients: 2 clients; 1 takes part (south), 1 never trains; drawn by seed 0, 40 % of them)
         """
         of_clients = samples.of_clients(data, kind, num_classes, name, group=group, time=time)
-        return _drawn(of_clients, participants, held_out, seed, seed)
+        return _federate_own(of_clients, participants, held_out, seed, seed)
 
     @classmethod
     def from_huggingface(
@@ -273,7 +273,7 @@ class FederatedData:
         of_clients = huggingface.of_huggingface(
             ds, client, label, inputs, split, kind, name, columns, group=group, time=time
         )
-        return _drawn(of_clients, participants, held_out, seed, seed)
+        return _federate_own(of_clients, participants, held_out, seed, seed)
 
     @classmethod
     def from_recipe(cls, recipe: Recipe, *, seed: int = 0) -> FederatedData:
@@ -295,7 +295,7 @@ class FederatedData:
             make = find("partition", kind, Path.cwd()) if ":" in kind else partial(partition_of_kind, kind)
         drawn = recipe.clients, seed, recipe.options, recipe.empty
         partition = divided(recipe.dataset, recipe.called, make, *drawn, natural=kind == "natural")
-        made = federate(
+        federated = federate(
             recipe.dataset,
             partition,
             seed=seed,
@@ -304,8 +304,8 @@ class FederatedData:
             exclude_labels=recipe.exclude_labels,
             held_out=recipe.held_out,
         )
-        again, origin = partial(_by_recipe, recipe), Origin(recipe.dataset, recipe.tables(), made)
-        return replace(made, note=f"drawn by seed {seed}", draw=again, origin=origin)
+        draw, origin = partial(_by_recipe, recipe), Origin(recipe.dataset, recipe.tables(), federated)
+        return replace(federated, note=f"drawn by seed {seed}", draw=draw, origin=origin)
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
@@ -349,8 +349,8 @@ class FederatedData:
     def taken_by_server(self) -> Ints:
         """Return the (N,) number of samples that the server took from each client."""
         dropped = 0 if self.shift is None else self.shift.dropped.sum(axis=1)
-        taken = self.partition.sizes - self.train.sizes - self.held_out.sizes - dropped
-        return taken if self.left_out is None else taken - self.left_out
+        counts = self.partition.sizes - self.train.sizes - self.held_out.sizes - dropped
+        return counts if self.left_out is None else counts - self.left_out
 
     def digest(self) -> str:
         """Return the sha256 that names this federation: data, labels, partition, splits and who takes part."""
@@ -423,17 +423,18 @@ def federate(
             "training samples. It belongs to another data set."
         )
     classes = example_classes(dataset.train_y, dataset.num_classes)
-    other = "stand at positions" if dataset.num_classes else "are numbers"
+    target_form = "stand at positions" if dataset.num_classes else "are numbers"
     if noise is not None and not classes:
-        raise ConfigError(f"noise: it makes classes wrong, and targets of {dataset.name} {other}. Leave it out.")
+        raise ConfigError(f"noise: it makes classes wrong, and targets of {dataset.name} {target_form}. Leave it out.")
     if exclude_labels and not classes:
         raise ConfigError(
-            f"population.exclude_labels names classes, and targets of {dataset.name} {other}. Use exclude_clients."
+            f"population.exclude_labels names classes, and targets of {dataset.name} {target_form}. "
+            "Use exclude_clients."
         )
     names = names_of(dataset, partition)
     together = dataset.together if isinstance(dataset, OwnData) else APART
     drawn = draws(partition, seed, "held-out", stream_names(partition, names))
-    train, held = split_held_out(partition, held_out, drawn, together)
+    train, held_out_part = split_held_out(partition, held_out, drawn, together)
     population = draw_population(
         partition.label_counts(dataset.train_y, classes),
         generator(seed if population_seed is None else population_seed, "population"),
@@ -444,33 +445,33 @@ def federate(
     if isinstance(dataset, OwnData):
         dataset = dataset.prepared([train[client] for client in population.participants.tolist()])
     if not dataset.num_classes:
-        own = [dataset.train_y[train[client]] for client in population.participants.tolist()]
-        dataset = replace(dataset, target_scale=TargetScale.of_clients(own, dataset.target_names))
+        client_targets = [dataset.train_y[train[client]] for client in population.participants.tolist()]
+        dataset = replace(dataset, target_scale=TargetScale.of_clients(client_targets, dataset.target_names))
     server = None
     if server_examples is not None and server_data is not None:
         raise ConfigError("server_data: give server_examples or server_data, not both.")
     if server_examples is not None:
-        taken = drawn_for_server(train.owner(), server_examples, generator(seed, "server-data"))
-        index = np.sort(train.order[taken])
-        server, train = ServerData(dataset.train_x[index], dataset.train_y[index]), train.without(taken)
+        for_server = drawn_for_server(train.owner(), server_examples, generator(seed, "server-data"))
+        index = np.sort(train.order[for_server])
+        server, train = ServerData(dataset.train_x[index], dataset.train_y[index]), train.without(for_server)
     elif server_data is not None:
         server = given_to_server(dataset, server_data)
     labels, record = dataset.train_y, None
     if noise is not None:
         if noise.get("scope") == "before_split":
-            made = noisy_before_split(dataset, noise, seed)
-            noisy = made.labels[train.order]
-            counted = np.isin(train.order, made.selected).sum(), made.changed[train.order].sum()
+            label_noise = noisy_before_split(dataset, noise, seed)
+            noisy = label_noise.labels[train.order]
+            counted = np.isin(train.order, label_noise.selected).sum(), label_noise.changed[train.order].sum()
         else:
             divided = Partition(np.arange(len(train.order)), train.offsets, kind=partition.kind)
             rng = generator(seed, "noise")
-            made = corrupt(labels[train.order], rng, num_classes=dataset.num_classes, partition=divided, **noise)
-            noisy, counted = made.labels, (made.selected.size, made.changed.sum())
+            label_noise = corrupt(labels[train.order], rng, num_classes=dataset.num_classes, partition=divided, **noise)
+            noisy, counted = label_noise.labels, (label_noise.selected.size, label_noise.changed.sum())
         labels = labels.copy()
         labels[train.order] = noisy
-        record = {**made.record, "num_selected": int(counted[0]), "num_changed": int(counted[1])}
-    said = dataset, labels, partition, population, train, held, record, server
-    return FederatedData(*said, client_names=names, together=together)
+        record = {**label_noise.record, "num_selected": int(counted[0]), "num_changed": int(counted[1])}
+    parts = dataset, labels, partition, population, train, held_out_part, record, server
+    return FederatedData(*parts, client_names=names, together=together)
 
 
 def noisy_before_split(dataset: Dataset | OwnData, noise: Mapping[str, Any], seed: int) -> LabelNoise:
@@ -478,22 +479,24 @@ def noisy_before_split(dataset: Dataset | OwnData, noise: Mapping[str, Any], see
     return corrupt(dataset.train_y, generator(seed, "noise"), num_classes=dataset.num_classes, **noise)
 
 
-def _drawn(
+def _federate_own(
     data: OwnData, participants: Participants, held_out: float, seed: int, population_seed: int
 ) -> FederatedData:
     """Return one's own data by their own clients, those of them that are asked for or drawn."""
-    asked = ids_of(participants, data.owner_names)
+    chosen = ids_of(participants, data.owner_names)
     partition = Partition.from_owner(data.owners, len(data.owner_names), "natural")
-    made = federate(data, partition, seed=seed, population_seed=population_seed, participants=asked, held_out=held_out)
-    who = asked if isinstance(asked, int) else [data.owner_names[client] for client in asked]
+    federated = federate(
+        data, partition, seed=seed, population_seed=population_seed, participants=chosen, held_out=held_out
+    )
+    who = chosen if isinstance(chosen, int) else [data.owner_names[client] for client in chosen]
     # Who holds what and what is held out is the data's, for every seed; who takes part is drawn, unless named.
     population: dict[str, Any] = {"participants": who, "held_out": held_out}
     tables: dict[str, dict[str, Any]] = {"partition": {"name": "natural", "seed": seed}, "population": population}
-    made = replace(made, origin=Origin(data, tables, made))
-    if not isinstance(asked, int):
-        return made
+    federated = replace(federated, origin=Origin(data, tables, federated))
+    if not isinstance(chosen, int):
+        return federated
     note = f"drawn by seed {population_seed}{', 40 % of them' * (participants is None)}"
-    return replace(made, note=note, draw=partial(_drawn, data, participants, held_out, seed))
+    return replace(federated, note=note, draw=partial(_federate_own, data, participants, held_out, seed))
 
 
 def _by_recipe(recipe: Recipe, seed: int) -> FederatedData:
@@ -506,11 +509,11 @@ def _by_names(
     """Return how many or which share take part, or the ids of those that do: of clients with names by those."""
     if participants is None or isinstance(participants, int | float | np.integer):
         return participants
-    if not any(isinstance(one, str) for one in participants):
-        return [int(one) for one in participants]
-    found = ids_of(participants, names or [str(client) for client in range(num_clients)])
-    assert not isinstance(found, int)  # names were given
-    return found
+    if not any(isinstance(participant, str) for participant in participants):
+        return [int(participant) for participant in participants]
+    ids = ids_of(participants, names or [str(client) for client in range(num_clients)])
+    assert not isinstance(ids, int)  # names were given
+    return ids
 
 
 def stream_names(partition: Partition, names: Sequence[str] | None) -> Sequence[str] | None:
@@ -524,7 +527,9 @@ def names_of(dataset: Dataset | OwnData, partition: Partition) -> tuple[str, ...
     """Return the names of the clients of a natural partition; those of merged ones are joined. None: they have none."""
     if dataset.owners is None or partition.kind != "natural" or named(dataset.owner_names) is None:
         return None
-    found = [np.unique(dataset.owners[partition[client]]).tolist() for client in range(partition.num_clients)]
+    owners_by_client = [
+        np.unique(dataset.owners[partition[client]]).tolist() for client in range(partition.num_clients)
+    ]
     if partition.num_clients == len(dataset.owner_names):  # clients without samples are called what they are called
-        found = [owners or [client] for client, owners in enumerate(found)]
-    return tuple(" + ".join(dataset.owner_names[owner] for owner in owners) for owners in found)
+        owners_by_client = [owners or [client] for client, owners in enumerate(owners_by_client)]
+    return tuple(" + ".join(dataset.owner_names[owner] for owner in owners) for owners in owners_by_client)

@@ -32,7 +32,9 @@ def of_huggingface(
 ) -> OwnData:
     """Return a Dataset of Hugging Face, by client; see `fedreach.data.federated.FederatedData.from_huggingface`."""
     several = [] if isinstance(inputs, str | None) else list(inputs)
-    if not isinstance(inputs, str | None) and not (several and all(isinstance(each, str) for each in several)):
+    if not isinstance(inputs, str | None) and not (
+        several and all(isinstance(column_name, str) for column_name in several)
+    ):
         raise ConfigError(f"from_huggingface: inputs must name a column, or several in a list; got {inputs!r}.")
     parts, of_part = _parts(ds, client, split)
     for part in parts:
@@ -62,11 +64,11 @@ def of_huggingface(
     if rules is not None:
         raise ConfigError("from_huggingface: columns is about tables, and the inputs here are arrays. Leave it out.")
     named: list[str] = several or ([inputs] if isinstance(inputs, str) else [])
-    taken: dict[str | None, str] = {client: "client", label: "label", **dict.fromkeys(named, "column of inputs")}
-    taken[None] = ""
+    roles: dict[str | None, str] = {client: "client", label: "label", **dict.fromkeys(named, "column of inputs")}
+    roles[None] = ""
     for option, column in {"group": group, "time": time}.items():
-        if taken.get(column):
-            raise ConfigError(f"{option}: {column!r} is the {taken[column]}. Name another column, or leave it out.")
+        if roles.get(column):
+            raise ConfigError(f"{option}: {column!r} is the {roles[column]}. Name another column, or leave it out.")
     groups, times = (None if column is None else _column(parts, column) for column in (group, time))
     together = rows_together(groups, times, len(owners), named=(group, time))
     columns = [column for column in columns if column not in (group, time)]
@@ -86,32 +88,40 @@ def of_huggingface(
     else:
         rows = ((row[chosen[0]], row[label]) for row in every)
     x, y, converted = samples(rows, len(owners), name, kind)
-    told = SampleFacts(None, _words(parts[0], label), converted)
-    return of_samples(x, y, owners, names, kind=kind, told=told, name=name, together=together)
+    facts = SampleFacts(None, _words(parts[0], label), converted)
+    return of_samples(x, y, owners, names, kind=kind, facts=facts, name=name, together=together)
 
 
 def _column(parts: Sequence[Any], name: str) -> pa.Array:
     """Return a column of all parts; of one of classes their names, nothing where a number stands for none (-1)."""
     if name not in parts[0].column_names:
         raise ConfigError(f"table: there is no column {name!r}.{nearest(name, parts[0].column_names)}")
-    held = [
+    columns = [
         part.with_format("arrow", columns=[name])[:][name] if hasattr(part, "with_format") else part[name]
         for part in parts
     ]
-    found = pa.concat_arrays([as_arrow(each) for each in held]) if len(held) > 1 else as_arrow(held[0])
+    column = (
+        pa.concat_arrays([as_arrow(part_column) for part_column in columns])
+        if len(columns) > 1
+        else as_arrow(columns[0])
+    )
     words = _words(parts[0], name)
     if words is None:
-        return found
-    known = [words[number] if number is not None and 0 <= number < len(words) else None for number in found.to_pylist()]
-    return pa.array(known, pa.string())
+        return column
+    class_texts = [
+        words[number] if number is not None and 0 <= number < len(words) else None for number in column.to_pylist()
+    ]
+    return pa.array(class_texts, pa.string())
 
 
 def _names_parts(parts: Sequence[Any], column: str, names: Sequence[str]) -> bool:
     """Return whether a column holds the name of its part in every row."""
-    held = [as_arrow(part[column]) for part in parts]
-    if any(pa.types.is_nested(each.type) for each in held):
+    columns = [as_arrow(part[column]) for part in parts]
+    if any(pa.types.is_nested(values.type) for values in columns):
         return False
-    return all(set(map(str, each.unique().to_pylist())) <= {name} for each, name in zip(held, names, strict=True))
+    return all(
+        set(map(str, values.unique().to_pylist())) <= {name} for values, name in zip(columns, names, strict=True)
+    )
 
 
 class _Parts(NamedTuple):

@@ -86,15 +86,15 @@ class Stack:
         if isinstance(value, Mapping):
             advice = " Decode pictures: ds.cast_column(COLUMN, datasets.Image())." if "bytes" in value else ""
             raise DataError(f"{self.name}: sample {number} must be an array or a picture; got a dictionary.{advice}")
-        found = self._picture(number, value) if is_picture(value) else self._array(number, value)
+        array = self._picture(number, value) if is_picture(value) else self._array(number, value)
         if self.array is None:
-            self.array = np.empty((self.length, *found.shape), found.dtype)
-        if (found.shape, found.dtype) != (self.array.shape[1:], self.array.dtype):
+            self.array = np.empty((self.length, *array.shape), array.dtype)
+        if (array.shape, array.dtype) != (self.array.shape[1:], self.array.dtype):
             raise DataError(
                 f"{self.name}: all inputs must have one shape and type, {self.array.shape[1:]} {self.array.dtype} as "
-                f"the first; sample {number} has {found.shape} {found.dtype}."
+                f"the first; sample {number} has {array.shape} {array.dtype}."
             )
-        self.array[number] = found
+        self.array[number] = array
 
     def _array(self, number: int, value: Any) -> AnyArray:
         try:
@@ -110,22 +110,22 @@ class Stack:
         """Return a picture as an array with channels first."""
         if self.kind == "features" and picture.mode not in (*GRAY, *COLOR):
             return np.asarray(picture)
-        shown = as_shown(picture, f"{self.name}: sample {number}")
-        if shown.mode != picture.mode:
-            self.converted[picture.mode, shown.mode] += 1
-        self.first = self.first or shown
-        if shown.mode != self.first.mode:
+        plain_picture = as_shown(picture, f"{self.name}: sample {number}")
+        if plain_picture.mode != picture.mode:
+            self.converted[picture.mode, plain_picture.mode] += 1
+        self.first = self.first or plain_picture
+        if plain_picture.mode != self.first.mode:
             raise DataError(
                 f"{self.name}: pictures must be gray or in color, all of them; the first has mode {self.first.mode}, "
-                f"and sample {number} has {shown.mode}. Convert them: picture.convert('RGB')."
+                f"and sample {number} has {plain_picture.mode}. Convert them: picture.convert('RGB')."
             )
-        if shown.size != self.first.size:
+        if plain_picture.size != self.first.size:
             raise DataError(
                 f"{self.name}: pictures must have one size; the first has {self.first.size}, and sample {number} has "
-                f"{shown.size}. Resize them: picture.resize({self.first.size})."
+                f"{plain_picture.size}. Resize them: picture.resize({self.first.size})."
             )
-        found = np.asarray(shown)
-        return np.moveaxis(found, -1, 0) if found.ndim == 3 else found
+        pixels = np.asarray(plain_picture)
+        return np.moveaxis(pixels, -1, 0) if pixels.ndim == 3 else pixels
 
 
 def stacked(values: Iterable[Any], length: int, name: str, kind: str | None = None) -> tuple[AnyArray, Converted]:

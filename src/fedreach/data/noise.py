@@ -98,9 +98,11 @@ def corrupt(
     changed = noisy != clean
     for array in (noisy, selected, changed):
         array.setflags(write=False)
-    some = {} if clients == 1 else {"clients": clients}
+    client_share = {} if clients == 1 else {"clients": clients}
     counts = {"num_selected": int(selected.size), "num_changed": int(changed.sum())}
-    return LabelNoise(noisy, selected, changed, {"kind": kind, "rate": rate, "scope": scope, **some, **about, **counts})
+    return LabelNoise(
+        noisy, selected, changed, {"kind": kind, "rate": rate, "scope": scope, **client_share, **about, **counts}
+    )
 
 
 def _rule(

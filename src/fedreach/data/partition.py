@@ -155,34 +155,36 @@ def class_counts(
         )
     if len(counts) > num_clients:
         raise DataError(f"class_counts: counts are for {len(counts)} clients; there are {num_clients}.")
-    rows = [_checked(row) for row in counts]
+    rows = [_check_counts(row) for row in counts]
     present, (classes, supply) = np.unique(checked), assignment.classes_of(checked)
-    wanted = np.array([[dict(enumerate(row)).get(label, 0) for label in present.tolist()] for row in rows], np.int64)
-    wanted = wanted.reshape(len(rows), present.size)
-    _check_there(rows, dict(zip(present.tolist(), supply.tolist(), strict=True)))
-    owner = assignment.deal(classes, np.vstack([wanted, supply - wanted.sum(axis=0)]), rng)
-    rest, others = np.flatnonzero(owner == len(rows)), num_clients - len(rows)
-    if not others and rest.size:
-        raise DataError(f"class_counts: {rest.size} samples are left, and no client to hold them. Add one.")
-    assignment.check_enough(rest.size, others, 1)
-    owner[rng.permutation(rest)] = len(rows) + np.arange(rest.size) % max(others, 1)
+    requested = np.array([[dict(enumerate(row)).get(label, 0) for label in present.tolist()] for row in rows], np.int64)
+    requested = requested.reshape(len(rows), present.size)
+    _check_supply(rows, dict(zip(present.tolist(), supply.tolist(), strict=True)))
+    owner = assignment.deal(classes, np.vstack([requested, supply - requested.sum(axis=0)]), rng)
+    remaining, num_others = np.flatnonzero(owner == len(rows)), num_clients - len(rows)
+    if not num_others and remaining.size:
+        raise DataError(f"class_counts: {remaining.size} samples are left, and no client to hold them. Add one.")
+    assignment.check_enough(remaining.size, num_others, 1)
+    owner[rng.permutation(remaining)] = len(rows) + np.arange(remaining.size) % max(num_others, 1)
     return Partition.from_owner(owner, num_clients, "class_counts", {"counts": rows})
 
 
-def _checked(row: Sequence[int]) -> list[int]:
+def _check_counts(row: Sequence[int]) -> list[int]:
     if not isinstance(row, list | tuple) or not row:
         raise ConfigError(f"counts of class_counts: each client's must be a list of numbers; got {row!r}.")
-    found = [assignment.checked_count("counts of class_counts", count, 0) for count in row]
-    if not sum(found):
+    checked_counts = [assignment.checked_count("counts of class_counts", count, 0) for count in row]
+    if not sum(checked_counts):
         raise ConfigError("counts of class_counts: each of these clients must hold a sample; got a list of 0 only.")
-    return found
+    return checked_counts
 
 
-def _check_there(rows: list[list[int]], supply: dict[int, int]) -> None:
+def _check_supply(rows: list[list[int]], supply: dict[int, int]) -> None:
     for label in range(max(map(len, rows), default=0)):
-        asked, there = sum(row[label] for row in rows if label < len(row)), supply.get(label, 0)
-        if asked > there:
-            raise DataError(f"class_counts: {asked} samples of class {label} are asked for, and {there} are there.")
+        requested, available = sum(row[label] for row in rows if label < len(row)), supply.get(label, 0)
+        if requested > available:
+            raise DataError(
+                f"class_counts: {requested} samples of class {label} are asked for, and {available} are there."
+            )
 
 
 # -------------------- Label skew: each class is split over the clients by a Dirichlet draw
@@ -323,17 +325,17 @@ def fill(sizes: Ints, supply: Ints, log_priors: Floats, rng: np.random.Generator
     client = visiting_order(sizes, rng)
     chosen = _draw(client, log_priors, supply > 0, rng)
     while True:
-        by_class, asked = assignment.ordered_by(chosen), np.bincount(chosen, minlength=supply.size)
-        over = np.flatnonzero(asked > supply)
-        first_of = np.cumsum(asked) - asked
+        by_class, demand = assignment.ordered_by(chosen), np.bincount(chosen, minlength=supply.size)
+        over = np.flatnonzero(demand > supply)
+        first_of = np.cumsum(demand) - demand
         good = int(by_class[first_of[over] + supply[over]].min()) if over.size else client.size
         np.add.at(counts, (client[:good], chosen[:good]), 1)
         if good == client.size:
             return counts
         supply = supply - np.bincount(chosen[:good], minlength=supply.size)
         client, chosen = client[good:], chosen[good:]
-        again = np.flatnonzero(supply[chosen] == 0)
-        chosen[again] = _draw(client[again], log_priors, supply > 0, rng)
+        to_redraw = np.flatnonzero(supply[chosen] == 0)
+        chosen[to_redraw] = _draw(client[to_redraw], log_priors, supply > 0, rng)
 
 
 def visiting_order(sizes: Ints, rng: np.random.Generator) -> Ints:
@@ -347,14 +349,14 @@ def visiting_order(sizes: Ints, rng: np.random.Generator) -> Ints:
     return np.repeat(np.arange(sizes.size), sizes)[np.argsort(clock - np.repeat(before, sizes), kind="stable")]
 
 
-def _draw(client: Ints, log_priors: Floats, left: Bools, rng: np.random.Generator) -> Ints:
+def _draw(client: Ints, log_priors: Floats, available: Bools, rng: np.random.Generator) -> Ints:
     """Return a class for each step, from the prior of its client renormalised over the classes that are left."""
     # Late passes redo few steps, so only the clients in them are looked at.
     who, row, steps = np.unique(client, return_inverse=True, return_counts=True)
     # How often each class, then in which order: the same law as one draw after another.
-    often = rng.multinomial(steps, assignment.normalised(log_priors[np.ix_(who, np.flatnonzero(left))]))
+    often = rng.multinomial(steps, assignment.normalised(log_priors[np.ix_(who, np.flatnonzero(available))]))
     chosen = np.empty_like(client)
-    chosen[assignment.shuffled_by(row, rng)] = np.repeat(np.tile(np.flatnonzero(left), who.size), often.ravel())
+    chosen[assignment.shuffled_by(row, rng)] = np.repeat(np.tile(np.flatnonzero(available), who.size), often.ravel())
     return chosen
 
 
@@ -409,35 +411,37 @@ def hybrid(
     classes, class_sizes = assignment.classes_of(checked)
     num_classes = class_sizes.size
     balanced = math.ceil(share * num_clients - 1e-9)  # 0.28 * 25 is 7.000000000000001
-    others = num_clients - balanced
+    num_others = num_clients - balanced
 
-    each = 0
+    per_class = 0
     if balanced:
         fair = max(checked.size // (num_clients * num_classes), -(-min_size // num_classes), 1)
-        each = min(fair, int(class_sizes.min()) // balanced)
-        if each * num_classes < max(min_size, 1):
+        per_class = min(fair, int(class_sizes.min()) // balanced)
+        if per_class * num_classes < max(min_size, 1):
             raise DataError(
                 f"hybrid: {balanced} balanced clients need equally many samples of each of the {num_classes} "
                 f"classes and at least min_size = {min_size} in all; the rarest class has "
                 f"{class_sizes.min()}. Lower share or min_size."
             )
-    remaining = class_sizes - balanced * each
-    if others == 0 and remaining.any():
+    remaining = class_sizes - balanced * per_class
+    if num_others == 0 and remaining.any():
         raise DataError(
             f"hybrid: share = {share:g} balances all {num_clients} clients and leaves {remaining.sum()} samples "
             "without a client. Lower share, or use 'iid'."
         )
-    assignment.check_enough(int(remaining.sum()), others, min_size)
+    assignment.check_enough(int(remaining.sum()), num_others, min_size)
 
-    counts = np.full((num_clients, num_classes), each, dtype=np.int64)
-    if others:
-        counts[balanced:] = split_classes(remaining, others, alpha, rng)
+    counts = np.full((num_clients, num_classes), per_class, dtype=np.int64)
+    if num_others:
+        counts[balanced:] = split_classes(remaining, num_others, alpha, rng)
     owner = assignment.deal(classes, counts, rng)
-    rest = owner >= balanced
+    is_other = owner >= balanced
     refilled, moved = (
-        assignment.topped_up(owner[rest] - balanced, others, min_size, rng) if others else (owner[rest], 0)
+        assignment.topped_up(owner[is_other] - balanced, num_others, min_size, rng)
+        if num_others
+        else (owner[is_other], 0)
     )
-    owner[rest] = refilled + balanced
+    owner[is_other] = refilled + balanced
     parameters = {"share": share, "alpha": alpha, "min_size": min_size, "balanced_clients": balanced, "moved": moved}
     return Partition.from_owner(owner, num_clients, "hybrid", parameters)
 
@@ -471,17 +475,17 @@ def partition(kind: str, labels: ArrayLike, num_clients: int, rng: np.random.Gen
     """
     if kind not in PARTITIONS:
         raise ConfigError(f"kind of partition is unknown: {kind!r}.{nearest(str(kind), PARTITIONS)}")
-    known = {
+    known_options = {
         name: option
         for name, option in inspect.signature(PARTITIONS[kind]).parameters.items()
         if option.kind is inspect.Parameter.KEYWORD_ONLY
     }
     for name in options:
-        if name not in known:
-            hint = nearest(name, known) if known else " It has no options."
+        if name not in known_options:
+            hint = nearest(name, known_options) if known_options else " It has no options."
             raise ConfigError(f"partition {kind!r} has no option {name!r}.{hint}")
-    for name, option in known.items():
+    for name, option in known_options.items():
         if option.default is inspect.Parameter.empty and name not in options:
             raise ConfigError(f"partition {kind!r} needs the option {name!r}.")
-    made: Partition = PARTITIONS[kind](labels, num_clients, rng, **options)
-    return made
+    result: Partition = PARTITIONS[kind](labels, num_clients, rng, **options)
+    return result

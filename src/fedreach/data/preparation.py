@@ -75,9 +75,9 @@ class InputColumn:
             DataError: If no cell that holds something is of the column's kind.
         """
         if cells is not None:
-            found = values_of(self.kind, cells, self.categories)
-            if not (np.isnan(found).all() and held(cells).any()):
-                return found
+            values = values_of(self.kind, cells, self.categories)
+            if not (np.isnan(values).all() and held(cells).any()):
+                return values
         raise DataError(f"table: column {self.name!r} must hold {NAMED[self.kind]}, as it did for those who trained.")
 
     def write(self, raw: Floats, inputs: Float32s) -> None:
@@ -110,18 +110,18 @@ class InputColumn:
     @property
     def about(self) -> str:
         """What it is like, in words."""
-        said = self.why
+        text = self.why
         if self.kind == "number":
-            said = f"{self.mean:.4g} ± {self.sd:.4g}"
+            text = f"{self.mean:.4g} ± {self.sd:.4g}"
         if self.kind == "date":
-            said = f"{self.shown(self.mean)} ± {self.sd:.4g} days"
+            text = f"{self.shown(self.mean)} ± {self.sd:.4g} days"
         if self.kind == "boolean":
-            said = f"{100 * self.mean:.3g}% true"
+            text = f"{100 * self.mean:.3g}% true"
         if self.categories:
-            said = ", ".join(self.categories[:FEW])
-            said += f" and {len(self.categories) - FEW} more" * (len(self.categories) > FEW)
+            text = ", ".join(self.categories[:FEW])
+            text += f" and {len(self.categories) - FEW} more" * (len(self.categories) > FEW)
         missing = f", {self.missing} missing" * bool(self.missing)
-        return visible(said) + missing + visible(f" ({self.odd})" if self.odd else "")
+        return visible(text) + missing + visible(f" ({self.odd})" if self.odd else "")
 
     def shown(self, value: float) -> str:
         """Return one of its numbers as people write it."""
@@ -131,15 +131,17 @@ class InputColumn:
         """Return it as plain JSON values; what is as always is left out."""
         scale = {} if self.kind not in NAMED or self.kind == "category" else {"mean": self.mean, "sd": self.sd}
         words = {"categories": list(self.categories), "why": self.why, "odd": self.odd, "empty": list(self.empty)}
-        said = {"name": self.name, "kind": self.kind} | ({"missing": self.missing} if self.kind in NAMED else {})
-        rest = {key: value for key, value in words.items() if value}
-        return said | scale | rest | ({} if self.decimal == "." else {"decimal": self.decimal})
+        record = {"name": self.name, "kind": self.kind} | ({"missing": self.missing} if self.kind in NAMED else {})
+        texts = {key: value for key, value in words.items() if value}
+        return record | scale | texts | ({} if self.decimal == "." else {"decimal": self.decimal})
 
     @classmethod
     def of_json(cls, stored: Mapping[str, Any]) -> Self:
         """Return what `to_json` returned."""
-        said: dict[str, Any] = {key: tuple(each) if isinstance(each, list) else each for key, each in stored.items()}
-        return cls(**said)
+        fields: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()
+        }
+        return cls(**fields)
 
     def __str__(self) -> str:
         return f"{visible(self.name)}: {self.kind}" + f", {self.about}" * bool(self.about)
@@ -163,10 +165,10 @@ def values_of(kind: ColumnKind, cells: Cells, categories: Sequence[str] = ()) ->
         levels = [TRUTH.get(level.casefold(), np.nan) for level in words.levels]
     else:
         levels = days_of(words.levels).tolist()
-    found: Floats = np.array([*levels, np.nan])[words.codes]
+    values: Floats = np.array([*levels, np.nan])[words.codes]
     if kind == "boolean":
-        found = np.where((cells.numbers == 0) | (cells.numbers == 1), cells.numbers, found)
-    return found
+        values = np.where((cells.numbers == 0) | (cells.numbers == 1), cells.numbers, values)
+    return values
 
 
 # --- What participants tell of a column so that all agree on what it is: counts and sums, and what follows from these
@@ -211,17 +213,17 @@ class Counts(NamedTuple):
         rows = sum(map(len, clients))
         if cells is None:
             return cls(rows, unreadable=rows)
-        parts = [_numbering(cells.numbers[own]) for own in clients]
+        parts = [_numbering(cells.numbers[client_rows]) for client_rows in clients]
         unique, dense = (sum(column) for column in zip(*parts, strict=True)) if parts else (0, 0)
         cells = cells.at(np.concatenate(clients) if clients else np.zeros(0, np.int64))
-        there, numbers, booleans, foreign = held(cells), ~np.isnan(cells.numbers), 0, 0
+        has_values, numbers, booleans, foreign = held(cells), ~np.isnan(cells.numbers), 0, 0
         if cells.words is not None:
             levels = [*cells.words.levels, None]
             is_foreign = np.array([level is not None and bool(re.fullmatch(FOREIGN, level)) for level in levels])
             booleans = int(np.array([level in BOOLEANS for level in levels])[cells.words.codes].sum())
             foreign = int((is_foreign[cells.words.codes] & ~numbers).sum())
         dates = int((~np.isnan(values_of("date", cells))).sum())
-        return cls(rows, 0, int(there.sum()), booleans, int(numbers.sum()), dates, foreign, unique, dense)
+        return cls(rows, 0, int(has_values.sum()), booleans, int(numbers.sum()), dates, foreign, unique, dense)
 
     @property
     def kind(self) -> InputKind:
@@ -276,7 +278,7 @@ def met(cells: Cells) -> tuple[str, ...]:
 
 
 def number_column(
-    name: str, kind: InputKind, counts: Counts, there: int, mean: float, squares: float, *, is_asked: bool
+    name: str, kind: InputKind, counts: Counts, num_values: int, mean: float, squares: float, *, is_asked: bool
 ) -> InputColumn:
     """Return a column of numbers, dates or truth values.
 
@@ -284,20 +286,20 @@ def number_column(
         name: Of the column.
         kind: What it is.
         counts: Of all participants.
-        there: Cells that hold such a value.
+        num_values: Number of cells that hold such a value.
         mean: Of these.
         squares: Sum of their squared differences from it.
         is_asked: Whether it is said to be of this kind.
     """
-    sd = (squares / there) ** 0.5
+    sd = (squares / num_values) ** 0.5
     if sd <= CONSTANT * abs(mean):
         return InputColumn(name, "left out", why=SAME)
-    told = ""
+    remark = ""
     if kind == "number" and not is_asked and counts.numbers_rows(sd):
         if NAMES_ROWS.fullmatch(name):
             return InputColumn(name, "left out", why=f"{NUMBERS_ROWS}; name it in columns.number to use it")
-        told = f"{NUMBERS_ROWS}; drop it if it is no more than that"
-    return InputColumn(name, kind, counts.rows - there, mean, sd, odd=told)
+        remark = f"{NUMBERS_ROWS}; drop it if it is no more than that"
+    return InputColumn(name, kind, counts.rows - num_values, mean, sd, odd=remark)
 
 
 def category_column(
@@ -319,13 +321,13 @@ def category_column(
     missing = counts.rows - counts.held
     if categories is not None and len(categories) + bool(missing) < 2:
         return InputColumn(name, "left out", why=SAME)
-    most = min(MOST_CATEGORIES, max(FEW_CATEGORIES, counts.rows / 2))
-    if categories is None or (not is_asked and len(categories) > most):
-        many = f"more than {MOST_CATEGORIES}" if categories is None else str(len(categories))
+    max_categories = min(MOST_CATEGORIES, max(FEW_CATEGORIES, counts.rows / 2))
+    if categories is None or (not is_asked and len(categories) > max_categories):
+        how_many = f"more than {MOST_CATEGORIES}" if categories is None else str(len(categories))
         share = 100 * counts.numbers / max(counts.held, 1)
         numbers = f", {share:.0f}% of them numbers," if counts.numbers else ""
         return InputColumn(
-            name, "left out", why=f"{many} different texts{numbers} in {counts.rows} rows are rather names"
+            name, "left out", why=f"{how_many} different texts{numbers} in {counts.rows} rows are rather names"
         )
     return InputColumn(name, "category", missing, categories=tuple(categories))
 
@@ -387,18 +389,20 @@ class Preparation:
         Raises:
             DataError: If no column is left, or no cell of one is of the kind that is said.
         """
-        said = kinds or {}
-        made = cls(tuple(_column(name, values, clients, places, said.get(name)) for name, values in table.items()))
-        if not made.feature_names:
-            raise DataError(f"No column of the table can be an input:\n{made}")
-        return made
+        kind_by_name = kinds or {}
+        preparation = cls(
+            tuple(_column(name, values, clients, places, kind_by_name.get(name)) for name, values in table.items())
+        )
+        if not preparation.feature_names:
+            raise DataError(f"No column of the table can be an input:\n{preparation}")
+        return preparation
 
     def described(
         self,
         named: Mapping[str, ColumnKind],
         classes: Sequence[str],
         rules: ColumnRules,
-        told: Mapping[str, str] = MappingProxyType({}),
+        remarks: Mapping[str, str] = MappingProxyType({}),
     ) -> Self:
         """Return the whole schema: with the columns that are no inputs, and how cells are read.
 
@@ -406,17 +410,17 @@ class Preparation:
             named: Columns that are no inputs, and what they are: client, label, target or group.
             classes: Of the label.
             rules: What was said of the columns.
-            told: What is to be told of some of these, by name, and why other columns are no inputs.
+            remarks: By column, a remark on one of these, or the reason why another column is not an input.
         """
         of_label, of_group = {"label": tuple(classes)}, {"group": "rows of one are held out together"}
         columns = [
             InputColumn(
-                name, kind, categories=of_label.get(kind, ()), why=of_group.get(kind, ""), odd=told.get(name, "")
+                name, kind, categories=of_label.get(kind, ()), why=of_group.get(kind, ""), odd=remarks.get(name, "")
             )
             for name, kind in named.items()
         ]
         columns += [*self.columns, *(InputColumn(name, "dropped", why="as asked") for name in rules.drop)]
-        columns += [InputColumn(name, "left out", why=why) for name, why in told.items() if name not in named]
+        columns += [InputColumn(name, "left out", why=why) for name, why in remarks.items() if name not in named]
         missing, decimal = rules.reading
         return type(self)(tuple(replace(column, empty=missing, decimal=decimal) for column in columns))
 
@@ -473,87 +477,91 @@ class Preparation:
         """Return the cells of the columns that are used; raises as `inputs`."""
         columns = read_table(table)
         return {
-            each.name: cells_of(
-                each.name, column_of(columns, each.name), as_words=each.kind == "category", reading=each.reading
+            column.name: cells_of(
+                column.name, column_of(columns, column.name), as_words=column.kind == "category", reading=column.reading
             )
-            for each in self.used
+            for column in self.used
         }
 
     def numbers(self, table: Mapping[str, Cells | None]) -> list[Floats]:
         """Return (n,) one number a row for each column that is used, see `InputColumn.raw`."""
-        columns = [each.raw(table[each.name]) for each in self.used]
-        for each, values in zip(self.used, columns, strict=True):
+        columns = [column.raw(table[column.name]) for column in self.used]
+        for column, values in zip(self.used, columns, strict=True):
             if len(values) != len(columns[0]):
                 raise DataError(
                     f"table: all columns must be as long; {self.used[0].name!r} has {len(columns[0])} rows and "
-                    f"{each.name!r} has {len(values)}. Leave cells empty where a value is missing."
+                    f"{column.name!r} has {len(values)}. Leave cells empty where a value is missing."
                 )
         return columns
 
     def _inputs(self, raw: Sequence[Floats]) -> Float32s:
         inputs, end = np.zeros((len(raw[0]), len(self.feature_names)), np.float32), 0
-        for each, values in zip(self.used, raw, strict=True):
-            begin, end = end, end + len(each.feature_names)
-            each.write(values, inputs[:, begin:end])
+        for column, values in zip(self.used, raw, strict=True):
+            begin, end = end, end + len(column.feature_names)
+            column.write(values, inputs[:, begin:end])
         return inputs
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return it as plain JSON values."""
-        return [each.to_json() for each in self.columns]
+        return [column.to_json() for column in self.columns]
 
     @classmethod
     def of_json(cls, stored: Sequence[Mapping[str, Any]]) -> Self:
         """Return what `to_json` returned."""
         return cls(tuple(map(InputColumn.of_json, stored)))
 
-    def lines(self, most: int | None = None) -> list[str]:
+    def lines(self, max_lines: int | None = None) -> list[str]:
         """Return a line for each column: its name, its kind and what it is like.
 
         Args:
-            most: How many lines there may be; columns of which there is something to tell come first then, and the
-                last line counts the others.
+            max_lines: Largest number of lines. With a limit, columns with a remark come first, and the last line
+                counts the others. Default: no limit.
         """
-        first = sorted(self.columns, key=lambda each: each.kind in NAMED and not each.odd)  # stable
-        chosen = first if most is None or len(first) <= most else first[: most - 1]
-        rows = [(visible(each.name), each.kind, each.about) for each in self.columns if each in chosen]
+        first = sorted(self.columns, key=lambda column: column.kind in NAMED and not column.odd)  # stable
+        chosen = first if max_lines is None or len(first) <= max_lines else first[: max_lines - 1]
+        rows = [(visible(column.name), column.kind, column.about) for column in self.columns if column in chosen]
         widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)] if rows else []
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-        others = [each.kind for each in self.columns if each not in chosen]
-        counts = ", ".join(f"{others.count(kind)} {kind}" for kind in dict.fromkeys(others))
-        return [*lines, f"and {len(others)} more columns: {counts}"] if others else lines
+        omitted_kinds = [column.kind for column in self.columns if column not in chosen]
+        counts = ", ".join(f"{omitted_kinds.count(kind)} {kind}" for kind in dict.fromkeys(omitted_kinds))
+        return [*lines, f"and {len(omitted_kinds)} more columns: {counts}"] if omitted_kinds else lines
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
 
 def _column(
-    name: str, cells: Cells | None, clients: Sequence[Ints], places: Ints | None, asked: InputKind | None
+    name: str, cells: Cells | None, clients: Sequence[Ints], places: Ints | None, asked_kind: InputKind | None
 ) -> InputColumn:
     rows = np.concatenate(clients) if clients else np.zeros(0, np.int64)
-    own = None if cells is None else cells.at(rows)
+    participant_cells = None if cells is None else cells.at(rows)
     counts = Counts.of(cells, clients)
-    if own is None or cells is None or counts.left_out:
+    if participant_cells is None or cells is None or counts.left_out:
         return InputColumn(name, "left out", why=counts.left_out)
-    kind = asked or counts.kind
+    kind = asked_kind or counts.kind
     if kind == "category":
-        example = _foreign_number(own) if counts.is_foreign else ""
-        return category_column(name, counts, met(own), is_asked=asked is not None, example=example)
-    odd = held(own) & np.isnan(values_of(kind, own))
+        example = _foreign_number(participant_cells) if counts.is_foreign else ""
+        return category_column(name, counts, met(participant_cells), is_asked=asked_kind is not None, example=example)
+    odd = held(participant_cells) & np.isnan(values_of(kind, participant_cells))
     stood = rows if places is None else places[rows]
     if odd.sum() == counts.held:
         raise DataError(
             f"table: column {name!r} is said to hold {NAMED[kind]}, and no cell of those who take part does: the first "
-            f"is {_first(own, odd, stood)}. Say another kind, or none."
+            f"is {_first(participant_cells, odd, stood)}. Say another kind, or none."
         )
     hold = "holds" if odd.sum() == 1 else "hold"
-    said = f"{odd.sum()} of these {hold} no {kind}: the first is {_first(own, odd, stood)}" if odd.any() else ""
+    remark = (
+        f"{odd.sum()} of these {hold} no {kind}: the first is {_first(participant_cells, odd, stood)}"
+        if odd.any()
+        else ""
+    )
     values = values_of(kind, cells)
-    there = [each[~np.isnan(each)] for each in (values[each] for each in clients)]
-    count = sum(map(len, there))
-    mean = sum(float(each.sum()) for each in there) / count
-    squared = sum(squares(each, mean) for each in there)
-    made = number_column(name, kind, counts, count, mean, squared, is_asked=asked is not None)
-    return replace(made, odd=said or made.odd)
+    present_values = [column[~np.isnan(column)] for column in (values[rows] for rows in clients)]
+    count = sum(map(len, present_values))
+    mean = sum(float(client_values.sum()) for client_values in present_values) / count
+    squared = sum(squares(client_values, mean) for client_values in present_values)
+    column = number_column(name, kind, counts, count, mean, squared, is_asked=asked_kind is not None)
+    return replace(column, odd=remark or column.odd)
 
 
 def _first(cells: Cells, odd: Bools, places: Ints) -> str:
@@ -564,9 +572,9 @@ def _first(cells: Cells, odd: Bools, places: Ints) -> str:
     return f"{text!r}, row {int(places[first])}"
 
 
-def _foreign_number(own: Cells) -> str:
+def _foreign_number(cells: Cells) -> str:
     """Return a number with other points and commas than ours: one that was not read as a number."""
-    unread = own.at(np.flatnonzero(np.isnan(own.numbers)))
+    unread = cells.at(np.flatnonzero(np.isnan(cells.numbers)))
     return next(level for level in met(unread) if re.fullmatch(FOREIGN, level))
 
 
@@ -623,19 +631,19 @@ class TargetScale:
     def of_clients(cls, targets: Sequence[AnyArray], names: Sequence[str] = ()) -> Self:
         """Return the scale of participants' (m, t) targets, whatever the order of clients and rows; as `of`."""
         count = sum(map(len, targets))
-        total = added([added(own) for own in targets])
-        squares = added([squared_differences(own, total / count) for own in targets])
+        total = added([added(client_targets) for client_targets in targets])
+        squares = added([squared_differences(client_targets, total / count) for client_targets in targets])
         return cls.of(TargetSums(count, total, squares), names)
 
     def scaled(self, targets: AnyArray) -> Float32s:
         """Return (..., t) targets as they are trained on."""
-        found: Float32s = ((targets.astype(np.float64) - self.mean) / self.sd).astype(np.float32)
-        return found
+        standardized: Float32s = ((targets.astype(np.float64) - self.mean) / self.sd).astype(np.float32)
+        return standardized
 
     def in_units(self, outputs: AnyArray) -> Floats:
         """Return (..., t) outputs of a model in the units of the columns."""
-        found: Floats = outputs.astype(np.float64) * self.sd + self.mean
-        return found
+        values: Floats = outputs.astype(np.float64) * self.sd + self.mean
+        return values
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
@@ -653,10 +661,10 @@ class TargetScale:
             >>> TargetScale((180921.2,), (79442.5,)).lines(["price"])
             ['price: mean 180,921 ± 79,442; mse and huber train in these units']
         """
-        called = names if len(names) == len(self.mean) else [f"target {place}" for place in range(len(self.mean))]
+        target_names = names if len(names) == len(self.mean) else [f"target {place}" for place in range(len(self.mean))]
         return [
-            f"{visible(name)}: mean {_shown(mean)} ± {_shown(sd)}; mse and huber train in these units"
-            for name, mean, sd in zip(called, self.mean, self.sd, strict=True)
+            f"{visible(name)}: mean {_format_number(mean)} ± {_format_number(sd)}; mse and huber train in these units"
+            for name, mean, sd in zip(target_names, self.mean, self.sd, strict=True)
         ]
 
 
@@ -680,5 +688,5 @@ def squared_differences(targets: AnyArray, mean: Floats) -> Floats:
     return added((targets.astype(np.float64) - mean) ** 2)
 
 
-def _shown(value: float) -> str:
+def _format_number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -122,8 +122,8 @@ class SampleFormat:
                 )
             return x.view(np.uint8).reshape(len(x), -1)
         if x.shape[1:] != self.shape:
-            one = ". A single one is x[None]" if np.shape(samples) == self.shape else ""
-            raise check.error(f"x must hold samples of shape {self.shape} as in training; got {x.shape}{one}")
+            hint = ". A single one is x[None]" if np.shape(samples) == self.shape else ""
+            raise check.error(f"x must hold samples of shape {self.shape} as in training; got {x.shape}{hint}")
         return np.require(x, np.int64 if self.kind == "tokens" else x.dtype, ["C", "W"])
 
     def of_columns(self, numbers: Floats) -> AnyArray:
@@ -158,35 +158,35 @@ class SampleFormat:
 
     def to_json(self) -> dict[str, Any]:
         """Return what raw samples are like, as plain JSON values for who reads the file of a model."""
-        said: dict[str, Any] = {"kind": self.kind, "dtype": self.dtype, "shape": list(self.raw_shape)}
-        said |= {} if self.layout is None else {"inputs": layout_to_json(self.layout)}
-        said |= {"positions": list(self.positions)} if self.positions else {}
+        record: dict[str, Any] = {"kind": self.kind, "dtype": self.dtype, "shape": list(self.raw_shape)}
+        record |= {} if self.layout is None else {"inputs": layout_to_json(self.layout)}
+        record |= {"positions": list(self.positions)} if self.positions else {}
         if self.preparation is None:
-            return said | ({"mean": list(self.mean), "std": list(self.std)} if self.kind == "image" else {})
+            return record | ({"mean": list(self.mean), "std": list(self.std)} if self.kind == "image" else {})
         used, columns = self.preparation.used, self.preparation.columns
-        return said | {
+        return record | {
             "kind": "table",
-            "columns": [each.to_json() for each in used],
-            "other_columns": [each.to_json() for each in columns if each not in used],
+            "columns": [column.to_json() for column in used],
+            "other_columns": [column.to_json() for column in columns if column not in used],
             "features": list(self.preparation.feature_names),
         }
 
     @classmethod
-    def of_json(cls, name: str, said: Mapping[str, Any]) -> Self:
+    def of_json(cls, name: str, stored: Mapping[str, Any]) -> Self:
         """Return what `to_json` told of the samples of a data set; further keys may stand beside it."""
-        if said["kind"] != "table":
-            mean, std = (tuple(said.get(key, ())) for key in ("mean", "std"))
-            return cls(name, said["kind"], tuple(said["shape"]), mean, std, None, *form_of(said))
-        others = said["other_columns"]  # those of client and labels come first, as in training
-        last = [each for each in others if each["kind"] in ("left out", "dropped")]
-        first = [each for each in others if each not in last]
-        preparation = Preparation.of_json([*first, *said["columns"], *last])
-        return cls(name, "features", (len(said["features"]),), preparation=preparation)
+        if stored["kind"] != "table":
+            mean, std = (tuple(stored.get(key, ())) for key in ("mean", "std"))
+            return cls(name, stored["kind"], tuple(stored["shape"]), mean, std, None, *form_of(stored))
+        other_columns = stored["other_columns"]  # those of client and labels come first, as in training
+        last = [column for column in other_columns if column["kind"] in ("left out", "dropped")]
+        first = [column for column in other_columns if column not in last]
+        preparation = Preparation.of_json([*first, *stored["columns"], *last])
+        return cls(name, "features", (len(stored["features"]),), preparation=preparation)
 
 
-def form_of(said: Mapping[str, Any]) -> tuple[np.dtype[Any] | None, tuple[int, ...]]:
+def form_of(stored: Mapping[str, Any]) -> tuple[np.dtype[Any] | None, tuple[int, ...]]:
     """Return the layout of several inputs, if there are any, and the positions of labels, as a file tells them."""
-    return layout_of_json(said["inputs"]) if "inputs" in said else None, tuple(said.get("positions", ()))
+    return layout_of_json(stored["inputs"]) if "inputs" in stored else None, tuple(stored.get("positions", ()))
 
 
 # -------------------- Samples of one's own, by client: torch Datasets and arrays
@@ -207,7 +207,7 @@ def of_samples(
     names: tuple[str, ...],
     *,
     kind: Kind | None,
-    told: SampleFacts,
+    facts: SampleFacts,
     name: str,
     together: Together = APART,
 ) -> OwnData:
@@ -216,9 +216,9 @@ def of_samples(
     With groups, samples are sorted as the rows of a table are: their order does not matter then, and the same data from
     a table have the same split.
     """
-    classes, names_of_classes, converted = told
-    said: dict[str, Any] = {"num_classes": classes, "class_names": names_of_classes, "notes": note_of(converted)}
-    plain = from_arrays(x, y, kind=kind, name=name, **said)
+    classes, names_of_classes, converted = facts
+    options: dict[str, Any] = {"num_classes": classes, "class_names": names_of_classes, "notes": note_of(converted)}
+    plain = from_arrays(x, y, kind=kind, name=name, **options)
     if together.groups is None:
         return OwnSamples(name, owners, names, plain, together)
     labels: AnyArray = plain.train_y.reshape(len(plain.train_y), -1)  # at positions, all of an example's
@@ -253,7 +253,9 @@ def rows_together(
         fedreach.DataError: group must say one for each of the 3 examples; got 2.
     """
     columns = {
-        option: as_arrow(said, option) for option, said in {"group": group, "time": time}.items() if said is not None
+        option: as_arrow(values, option)
+        for option, values in {"group": group, "time": time}.items()
+        if values is not None
     }
     for option, column in columns.items():
         if len(column) != length:
@@ -285,8 +287,8 @@ def of_torch(
         raise DataError(f"clients must say one client for each of the {length} examples; got {len(owners)}.")
     together = rows_together(group, time, length)
     x, y, converted = samples(pairs(dataset, name), length, name, kind)
-    told = SampleFacts(num_classes, class_names_of(dataset), converted)
-    return of_samples(x, y, owners, names, kind=kind, told=told, name=name, together=together)
+    facts = SampleFacts(num_classes, class_names_of(dataset), converted)
+    return of_samples(x, y, owners, names, kind=kind, facts=facts, name=name, together=together)
 
 
 def of_clients(
@@ -304,26 +306,26 @@ def of_clients(
     numbers, names = numbered_list("from_clients: a name", list(data))
     if len(names) < len(data):
         raise ConfigError(f"from_clients: two clients have the same name; got {list(data)}.")
-    held: dict[int, tuple[AnyArray, AnyArray]] = {}
+    arrays: dict[int, tuple[AnyArray, AnyArray]] = {}
     converted: Converted = Counter()
-    for number, (client, own) in zip(numbers.tolist(), data.items(), strict=True):
+    for number, (client, source) in zip(numbers.tolist(), data.items(), strict=True):
         check = Check(f"data of {client}")
-        if isinstance(own, tuple) and len(own) == 2:
-            labels = check.rows("y", as_labels(own[1], f"{check.of} {check.name!r}: a label"))
-            if is_inputs_of_examples(own[0], len(labels)):
-                inputs, changed = records(own[0], check.name), Counter[tuple[str, str]]()
+        if isinstance(source, tuple) and len(source) == 2:
+            labels = check.rows("y", as_labels(source[1], f"{check.of} {check.name!r}: a label"))
+            if is_inputs_of_examples(source[0], len(labels)):
+                inputs, changed = records(source[0], check.name), Counter[tuple[str, str]]()
             else:
-                inputs, changed = as_array(own[0], check.name, kind)
+                inputs, changed = as_array(source[0], check.name, kind)
                 inputs = check.rows("x", inputs)
-            held[number] = inputs, labels
-            if len(held[number][0]) != len(held[number][1]):
-                raise check.error(f"x and y must be as long; got {len(held[number][0])} and {len(labels)}")
+            arrays[number] = inputs, labels
+            if len(arrays[number][0]) != len(arrays[number][1]):
+                raise check.error(f"x and y must be as long; got {len(arrays[number][0])} and {len(labels)}")
         else:
-            length = size(own, check.name)
-            *held_by_it, changed = samples(pairs(own, check.name), length, check.name, kind)
-            held[number] = held_by_it[0], held_by_it[1]
+            length = size(source, check.name)
+            *held_by_it, changed = samples(pairs(source, check.name), length, check.name, kind)
+            arrays[number] = held_by_it[0], held_by_it[1]
         converted += changed
-    parts = [held[number] for number in range(len(names))]
+    parts = [arrays[number] for number in range(len(names))]
     empty = [name for name, (x, _) in zip(names, parts, strict=True) if not len(x)]
     if empty:
         raise DataError(
@@ -331,63 +333,65 @@ def of_clients(
         )
     shapes = {x.shape[1:] for x, _ in parts}
     if len(shapes) > 1 or len({sort_of(x) for x, _ in parts}) > 1:
-        said = "; ".join(f"{names[n]}: {x.shape[1:]} {x.dtype}" for n, (x, _) in enumerate(parts[:5]))
-        raise DataError(f"from_clients: samples of all clients must have one shape and type; got {said}.")
+        listed_shapes = "; ".join(f"{names[n]}: {x.shape[1:]} {x.dtype}" for n, (x, _) in enumerate(parts[:5]))
+        raise DataError(f"from_clients: samples of all clients must have one shape and type; got {listed_shapes}.")
     if len({y.shape[1:] for _, y in parts}) > 1:
-        said = "; ".join(f"{names[n]}: {y.shape[1:]}" for n, (_, y) in enumerate(parts[:5]))
-        raise DataError(f"from_clients: labels of all clients must have one shape a sample; got {said}.")
+        listed_shapes = "; ".join(f"{names[n]}: {y.shape[1:]}" for n, (_, y) in enumerate(parts[:5]))
+        raise DataError(f"from_clients: labels of all clients must have one shape a sample; got {listed_shapes}.")
     x, y = np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
     owners = np.repeat(np.arange(len(parts)), [len(y) for _, y in parts])
-    known = [found for own in data.values() if (found := class_names_of(own)) is not None]
-    classes = known[0] if known and all(each == known[0] for each in known) else None
+    class_lists = [class_names for source in data.values() if (class_names := class_names_of(source)) is not None]
+    classes = (
+        class_lists[0] if class_lists and all(class_list == class_lists[0] for class_list in class_lists) else None
+    )
     clients = [client for _, client in sorted(zip(numbers.tolist(), data, strict=True), key=lambda pair: pair[0])]
     lengths = dict(zip(clients, [len(y) for _, y in parts], strict=True))
     columns = _of_each_client("group", group, lengths), _of_each_client("time", time, lengths)
     together = rows_together(*columns, len(y))
-    told = SampleFacts(num_classes, classes, converted)
-    return of_samples(x, y, owners, names, kind=kind, told=told, name=name, together=together)
+    facts = SampleFacts(num_classes, classes, converted)
+    return of_samples(x, y, owners, names, kind=kind, facts=facts, name=name, together=together)
 
 
-def _of_each_client(option: str, said: Mapping[Any, Any] | None, lengths: Mapping[Any, int]) -> pa.Array | None:
+def _of_each_client(option: str, by_client: Mapping[Any, Any] | None, lengths: Mapping[Any, int]) -> pa.Array | None:
     """Return what is said of the samples of all clients, client by client; None where nothing is.
 
     Args:
         option: For messages.
-        said: Of the samples of each client, by client.
+        by_client: Values of the samples of each client, by client.
         lengths: Samples of each client, in the order in which they are wanted.
 
     Raises:
         ConfigError: If it is not by client, or a client is missing or unknown.
         DataError: If it is not as long as a client's samples.
     """
-    if said is None:
+    if by_client is None:
         return None
-    if not isinstance(said, Mapping):
+    if not isinstance(by_client, Mapping):
         raise ConfigError(
             f"from_clients: {option} must say it by client, as the data do: "
-            f'{{"north": [...], "south": [...]}}; got {type(said).__name__}.'
+            f'{{"north": [...], "south": [...]}}; got {type(by_client).__name__}.'
         )
-    for client in said:
+    for client in by_client:
         if client not in lengths:
             raise ConfigError(
                 f"from_clients: {option} has a client {client!r}.{nearest(str(client), map(str, lengths))}"
             )
-    held = []
+    columns = []
     for client, length in lengths.items():
-        if client not in said:
+        if client not in by_client:
             raise ConfigError(
                 f"from_clients: {option} says nothing of {client!r}. Give one for each of its {length} examples."
             )
         what = f"{option} of {client}"
-        column = as_arrow(said[client], what)
+        column = as_arrow(by_client[client], what)
         if len(column) != length:
             raise DataError(f"{what} must say one for each of its {length} examples; got {len(column)}.")
         if gone := np.flatnonzero(~cells.names_there(what, column)).tolist():
             raise DataError(f"{what} is missing in {len(gone)} examples, the first is {gone[0]}. Leave those out.")
-        held.append(column)
-    if len({column.type for column in held}) == 1:
-        return pa.concat_arrays(held)
-    return as_arrow([cell for column in held for cell in column.to_pylist()], option)
+        columns.append(column)
+    if len({column.type for column in columns}) == 1:
+        return pa.concat_arrays(columns)
+    return as_arrow([cell for column in columns for cell in column.to_pylist()], option)
 
 
 def sort_of(array: AnyArray) -> str:
@@ -403,7 +407,7 @@ def size(dataset: Any, name: str) -> int:
     Raises:
         ConfigError: If it cannot say, or its samples have no numbers.
     """
-    endless = any(each.__name__ == "IterableDataset" for each in type(dataset).__mro__)
+    endless = any(base.__name__ == "IterableDataset" for base in type(dataset).__mro__)
     if (
         not endless
         and not isinstance(dataset, Mapping)
@@ -460,7 +464,7 @@ def samples(
     values = inputs()
     first = next(values, None)
     if is_inputs_of_example(first):
-        x, converted = _stacked_records(first, values, length, name), Counter[tuple[str, str]]()
+        x, converted = _stack_records(first, values, length, name), Counter[tuple[str, str]]()
     else:
         x, converted = stacked(chain([] if first is None else [first], values), length, name, kind)
     try:
@@ -484,14 +488,14 @@ def _label(label: Any, what: str) -> Any:
     return array if array.ndim > 1 else array.tolist()
 
 
-def _stacked_records(first: Any, further: Iterator[Any], length: int, name: str) -> AnyArray:
+def _stack_records(first: Any, remaining: Iterator[Any], length: int, name: str) -> AnyArray:
     """Return (n,) records of the several inputs of each example; none of them has another form than the first.
 
     Raises:
         DataError: If one does.
     """
     table: AnyArray | None = None
-    for number, value in enumerate(chain([first], further)):
+    for number, value in enumerate(chain([first], remaining)):
         if not is_inputs_of_example(value):
             raise DataError(f"{name}: sample {number} must have several inputs, as the first; got one.")
         parts = {key: [part] for key, part in value.items()} if isinstance(value, Mapping) else [[p] for p in value]

@@ -149,18 +149,20 @@ def records(inputs: Mapping[str, Any] | Sequence[Any], name: str) -> AnyArray:
         raise DataError(
             f"{name}: several inputs must have names that can be keywords of the model's forward; got {list(named)}."
         )
-    arrays = {key: _kept(named[key], f"{name}: input {key!r}") for key in (sorted(named) if is_named else named)}
+    arrays = {
+        key: _compact_array(named[key], f"{name}: input {key!r}") for key in (sorted(named) if is_named else named)
+    }
     lengths = {key: len(array) for key, array in arrays.items()}
     if len(set(lengths.values())) > 1:
         raise DataError(f"{name}: all inputs must have an entry for each example; got {lengths}.")
     dtype = np.dtype([(key, array.dtype, array.shape[1:]) for key, array in arrays.items()])
-    made = np.empty(next(iter(lengths.values())), dtype)
+    table = np.empty(next(iter(lengths.values())), dtype)
     for key, array in arrays.items():
-        made[key] = array
-    return made
+        table[key] = array
+    return table
 
 
-def _kept(value: Any, what: str) -> AnyArray:
+def _compact_array(value: Any, what: str) -> AnyArray:
     """Return an input as an array of a type that is kept."""
     if hasattr(value, "detach"):
         value = value.detach().cpu()
@@ -177,10 +179,10 @@ def _kept(value: Any, what: str) -> AnyArray:
         )
     dtype: np.dtype[Any] = array.dtype if array.dtype == np.uint8 else KEPT[array.dtype.kind]
     with np.errstate(over="ignore"):  # what overflows float32 is refused below
-        kept: AnyArray = array.astype(dtype)
-    if kept.dtype.kind == "f" and not np.isfinite(kept).all():
+        stored: AnyArray = array.astype(dtype)
+    if stored.dtype.kind == "f" and not np.isfinite(stored).all():
         raise DataError(f"{what} must be finite as float32. Leave examples out in which it is not.")
-    return kept
+    return stored
 
 
 def has_names(layout: np.dtype[Any]) -> bool:
@@ -200,8 +202,8 @@ def sample_shape(array: AnyArray) -> Any:
 
 def shapes(layout: np.dtype[Any]) -> Shapes:
     """Return the shape of each input, by name or in order."""
-    found = {name: layout[name].shape for name in layout.names or ()}
-    return found if has_names(layout) else tuple(found.values())
+    shape_by_name = {name: layout[name].shape for name in layout.names or ()}
+    return shape_by_name if has_names(layout) else tuple(shape_by_name.values())
 
 
 def layout_to_json(layout: np.dtype[Any]) -> list[list[Any]]:

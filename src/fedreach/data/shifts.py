@@ -62,10 +62,10 @@ class InputScale:
             DataError: If they are tokens, of which there is neither more nor less.
         """
         if self.kind in ("tokens", "several"):
-            held = "tokens" if self.kind == "tokens" else "several inputs"
+            content = "tokens" if self.kind == "tokens" else "several inputs"
             raise DataError(
-                f"{who} changes numbers, and {self.name} holds {held}. Use permuted_labels or one_class, or your own "
-                "shift."
+                f"{who} changes numbers, and {self.name} holds {content}. Use permuted_labels or one_class, or your "
+                "own shift."
             )
         return x.astype(np.float64)
 
@@ -98,9 +98,9 @@ class Examples:
     y: Ints  # (m,) true labels
     index: Ints  # (m,) which samples of the data set they are
 
-    def only(self, kept: AnyArray) -> Examples:
+    def only(self, chosen: AnyArray) -> Examples:
         """Return those at these positions or flags."""
-        return Examples(self.x[kept], self.y[kept], self.index[kept])
+        return Examples(self.x[chosen], self.y[chosen], self.index[chosen])
 
     def seen_as(self, x: AnyArray) -> Examples:
         """Return them with other inputs."""
@@ -317,11 +317,11 @@ class OneClass:
         require(self, strength="[0, 1]")
 
     def shifted(self, examples: Examples, scale: InputScale, rng: np.random.Generator) -> Examples:
-        most = int(np.bincount(examples.y, minlength=scale.num_classes).argmax())
-        others = rng.permutation(np.flatnonzero(examples.y != most))
-        kept = np.ones(len(examples.y), np.bool_)
-        kept[others[: round(self.strength * len(others))]] = False
-        return examples.only(kept)
+        main_class = int(np.bincount(examples.y, minlength=scale.num_classes).argmax())
+        other_examples = rng.permutation(np.flatnonzero(examples.y != main_class))
+        is_kept = np.ones(len(examples.y), np.bool_)
+        is_kept[other_examples[: round(self.strength * len(other_examples))]] = False
+        return examples.only(is_kept)
 
 
 # --- Shifts of where pixels are: blur and rotation, which need scipy, translation and occlusion of images
@@ -409,15 +409,15 @@ class Translation:
 
     def shifted(self, examples: Examples, scale: InputScale, rng: np.random.Generator) -> Examples:
         x = scale.pixels("Translation", examples.x)
-        down = _moved(x, self.strength)
-        return examples.seen_as(scale.stored(_moved(down.swapaxes(2, 3), self.strength).swapaxes(2, 3)))
+        down = _move_down(x, self.strength)
+        return examples.seen_as(scale.stored(_move_down(down.swapaxes(2, 3), self.strength).swapaxes(2, 3)))
 
 
-def _moved(x: Floats, pixels: float) -> Floats:
+def _move_down(x: Floats, pixels: float) -> Floats:
     """Return (m, C, H, W) images moved down: each row is the mean of two, weighted by how near they come to it."""
-    height, whole = x.shape[2], math.floor(pixels)
+    height, whole_pixels = x.shape[2], math.floor(pixels)
     moved = np.zeros_like(x)
-    for rows, weight in ((whole, 1 - (pixels - whole)), (whole + 1, pixels - whole)):
+    for rows, weight in ((whole_pixels, 1 - (pixels - whole_pixels)), (whole_pixels + 1, pixels - whole_pixels)):
         to = np.arange(max(rows, 0), min(height + rows, height))
         moved[:, :, to] += weight * x[:, :, to - rows]
     return moved
@@ -454,8 +454,8 @@ class Occlusion:
         x = scale.pixels("Occlusion", examples.x)
         m, (height, width) = len(x), x.shape[2:]
         rows, columns = (round(self.strength**0.5 * side) for side in (height, width))
-        top, left = rng.integers(0, height - rows + 1, (m, 1)), rng.integers(0, width - columns + 1, (m, 1))
-        down, across = np.arange(height) - top, np.arange(width) - left  # (m, H) and (m, W)
+        top_edge, left_edge = rng.integers(0, height - rows + 1, (m, 1)), rng.integers(0, width - columns + 1, (m, 1))
+        down, across = np.arange(height) - top_edge, np.arange(width) - left_edge  # (m, H) and (m, W)
         hidden_rows, hidden_columns = (down >= 0) & (down < rows), (across >= 0) & (across < columns)
         hidden = hidden_rows[:, None, :, None] & hidden_columns[:, None, None, :]
         return examples.seen_as(scale.stored(np.where(hidden, scale.centre, x)))
@@ -495,9 +495,9 @@ def shift_unseen(data: FederatedData, shift: Shift, *, share: float = 1.0, seed:
     """
     share = checked_number("shift.share", share, 0, 1)
     if not data.dataset.example_classes:
-        other = "stand at positions" if data.dataset.positions else "are numbers"
+        target_form = "stand at positions" if data.dataset.positions else "are numbers"
         raise ConfigError(
-            f"shift: it keeps count of classes, and targets of {data.dataset.name} {other}. Leave the shift out."
+            f"shift: it keeps count of classes, and targets of {data.dataset.name} {target_form}. Leave the shift out."
         )
     unseen = data.population.unseen
     if not len(unseen):
@@ -513,13 +513,15 @@ def shift_unseen(data: FederatedData, shift: Shift, *, share: float = 1.0, seed:
     for client in clients.tolist():
         index = np.concatenate([data.train[client], data.held_out[client]])
         before = Examples(np.asarray(d.train_x[index]), d.train_y[index], index)
-        after = _checked(shift, before, shift.shifted(before, scale, generator(seed, "shift", client=client)), scale)
+        after = _check_returned(
+            shift, before, shift.shifted(before, scale, generator(seed, "shift", client=client)), scale
+        )
         gone[np.setdiff1d(index, after.index)] = True
         y[after.index] = after.y
         if not np.array_equal(after.x, d.train_x[after.index]):
-            x = _copied(x) if x is d.train_x else x
+            x = _writable_copy(x) if x is d.train_x else x
             x[after.index] = after.x
-    seen = np.where(data.labels == d.train_y, y, data.labels)  # label noise stays
+    seen_labels = np.where(data.labels == d.train_y, y, data.labels)  # label noise stays
     changed = np.concatenate([NOBODYS, *(part[c] for c in clients for part in (data.train, data.held_out))])
     dropped = np.zeros((data.num_clients, d.num_classes), np.int64)
     np.add.at(dropped, (data.partition.owner()[gone], y[gone]), 1)
@@ -532,32 +534,32 @@ def shift_unseen(data: FederatedData, shift: Shift, *, share: float = 1.0, seed:
     return replace(
         data,
         dataset=replace(d, train_x=x, train_y=y),
-        labels=seen,
+        labels=seen_labels,
         train=data.train.without(gone[data.train.order]),
         held_out=data.held_out.without(gone[data.held_out.order]),
         shift=Shifted(clients, dropped, content_hash(x[changed], y[changed]), record),
-        draw=None if data.draw is None else partial(_redrawn, data, shift, share),
+        draw=None if data.draw is None else partial(_redraw_shifted, data, shift, share),
     )
 
 
 NOBODYS = np.empty(0, np.int64)
 
 
-def _redrawn(data: FederatedData, shift: Shift, share: float, seed: int) -> FederatedData:
+def _redraw_shifted(data: FederatedData, shift: Shift, share: float, seed: int) -> FederatedData:
     return shift_unseen(data.redrawn(seed), shift, share=share, seed=seed)
 
 
-def _copied(x: AnyArray) -> AnyArray:
+def _writable_copy(x: AnyArray) -> AnyArray:
     """Return a copy that may be written to; of an array that is mapped from a file, one that copies what is written."""
-    whole: Any = x
-    while whole is not None and not isinstance(whole, np.memmap):
-        whole = whole.base
-    if whole is None or whole.filename is None or (whole.ctypes.data, whole.nbytes) != (x.ctypes.data, x.nbytes):
+    base: Any = x
+    while base is not None and not isinstance(base, np.memmap):
+        base = base.base
+    if base is None or base.filename is None or (base.ctypes.data, base.nbytes) != (x.ctypes.data, x.nbytes):
         return x.copy()
-    return np.memmap(whole.filename, x.dtype, "c", whole.offset, x.shape)
+    return np.memmap(base.filename, x.dtype, "c", base.offset, x.shape)
 
 
-def _checked(shift: Shift, before: Examples, after: Examples, scale: InputScale) -> Examples:
+def _check_returned(shift: Shift, before: Examples, after: Examples, scale: InputScale) -> Examples:
     """Return what a shift returned, or say why these are no examples of the client."""
 
     def refuse(rule: str, got: object) -> PartError:

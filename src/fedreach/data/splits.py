@@ -59,8 +59,8 @@ class Ranges:
 
     def without(self, gone: Bools) -> Ranges:
         """Return the ranges without the samples of `order` that are flagged, (samples,)."""
-        left = np.bincount(self.owner()[~gone], minlength=len(self.offsets) - 1)
-        return Ranges.of_sizes(self.order[~gone], left)
+        remaining_sizes = np.bincount(self.owner()[~gone], minlength=len(self.offsets) - 1)
+        return Ranges.of_sizes(self.order[~gone], remaining_sizes)
 
     def label_counts(self, labels: Ints, num_classes: int) -> Ints:
         """Return the (N, c) number of samples per client and class."""
@@ -174,14 +174,14 @@ def ids_of(participants: int | str | Sequence[object] | None, names: Sequence[st
         return int(participants)
     if isinstance(participants, bool | float) or not isinstance(participants, str | Sequence | np.ndarray):
         raise ConfigError(f"participants must be how many, or a list of names; got {type(participants).__name__}.")
-    asked = [participants] if isinstance(participants, str) else [str(each) for each in participants]
-    if not asked:
+    requested = [participants] if isinstance(participants, str) else [str(participant) for participant in participants]
+    if not requested:
         raise ConfigError("participants must name at least one client; got none.")
     ids = {name: client for client, name in enumerate(names)}
-    for name in asked:
+    for name in requested:
         if name not in ids:
             raise ConfigError(f"participants: there is no client {name!r}.{nearest(name, ids)}")
-    return [ids[name] for name in asked]
+    return [ids[name] for name in requested]
 
 
 # -------------------- Which rows each client holds out: drawn at random, whole groups of rows, or the latest ones
@@ -202,9 +202,9 @@ class Together:
         return replace(self, groups=groups, moments=None if self.moments is None else self.moments[rows])
 
     def __str__(self) -> str:
-        whole = "" if self.group is None else f"all rows of one {self.group!r} together"
+        grouped = "" if self.group is None else f"all rows of one {self.group!r} together"
         latest = "" if self.time is None else f"the latest by {self.time!r}"
-        return ", ".join(filter(None, [latest, whole]))
+        return ", ".join(filter(None, [latest, grouped]))
 
 
 APART = Together()
@@ -272,29 +272,29 @@ def split_held_out(
     if not 0 < share < 1:
         raise ConfigError(f"population.held_out must be a share in (0, 1); got {share}.")
     sizes = partition.sizes
-    wanted = np.clip(np.rint(share * sizes).astype(np.int64), np.minimum(1, sizes - 1), np.maximum(sizes - 1, 0))
-    wanted = np.maximum(wanted, 0)
+    target_sizes = np.clip(np.rint(share * sizes).astype(np.int64), np.minimum(1, sizes - 1), np.maximum(sizes - 1, 0))
+    target_sizes = np.maximum(target_sizes, 0)
     owner = np.repeat(np.arange(len(sizes)), sizes)
     shuffled = np.lexsort((drawn, owner))  # inside every client at once
     is_held: Bools = np.zeros(len(owner), np.bool_)
     groups, moments = together.groups, together.moments
     if groups is None and moments is None:
         rank = np.arange(len(owner)) - np.repeat(partition.offsets[:-1], sizes)
-        is_held[shuffled] = rank < wanted[owner]
+        is_held[shuffled] = rank < target_sizes[owner]
     else:
         for client, (begin, end) in enumerate(pairwise(partition.offsets.tolist())):
             rows = partition.order[begin:end]
-            own = np.arange(len(rows)) if groups is None else groups[rows]
+            row_groups = np.arange(len(rows)) if groups is None else groups[rows]
             if moments is None:
-                is_held[begin:end] = _whole_groups(own, drawn[begin:end], int(wanted[client]))
+                is_held[begin:end] = _whole_groups(row_groups, drawn[begin:end], int(target_sizes[client]))
             else:
-                is_held[begin:end] = _latest(_last_of_group(moments[rows], own), int(wanted[client]))
+                is_held[begin:end] = _latest(_last_of_group(moments[rows], row_groups), int(target_sizes[client]))
     is_held = is_held[shuffled]
-    order, held = partition.order[shuffled], np.bincount(owner[is_held], minlength=len(sizes))
-    return Ranges.of_sizes(order[~is_held], sizes - held), Ranges.of_sizes(order[is_held], held)
+    order, held_sizes = partition.order[shuffled], np.bincount(owner[is_held], minlength=len(sizes))
+    return Ranges.of_sizes(order[~is_held], sizes - held_sizes), Ranges.of_sizes(order[is_held], held_sizes)
 
 
-def _whole_groups(groups: Ints, drawn: Floats, wanted: int) -> Bools:
+def _whole_groups(groups: Ints, drawn: Floats, target_size: int) -> Bools:
     """Return which of a client's rows are held out; a group's place in the draw is that of its first row."""
     _, first, place, counts = np.unique(groups, return_index=True, return_inverse=True, return_counts=True)
     chosen, count = np.zeros(len(counts), np.bool_), 0
@@ -302,19 +302,19 @@ def _whole_groups(groups: Ints, drawn: Floats, wanted: int) -> Bools:
         return chosen[place]
     for group in np.argsort(drawn[first]).tolist():
         more = count + counts[group]
-        if more < len(groups) and abs(more - wanted) < abs(count - wanted):
+        if more < len(groups) and abs(more - target_size) < abs(count - target_size):
             chosen[group], count = True, more
     if not count:
         chosen[np.lexsort((drawn[first], counts))[0]] = True
     return chosen[place]
 
 
-def _latest(moments: Floats, wanted: int) -> Bools:
+def _latest(moments: Floats, target_size: int) -> Bools:
     """Return which of a client's rows are held out, given when each was taken."""
     values, place, counts = np.unique(-moments, return_inverse=True, return_counts=True)
     if len(values) < 2:
         return np.zeros(len(moments), np.bool_)
-    cut = int(np.argmin(np.abs(np.cumsum(counts)[:-1] - wanted)))  # of two as near, the fewer
+    cut = int(np.argmin(np.abs(np.cumsum(counts)[:-1] - target_size)))  # of two as near, the fewer
     return place <= cut
 
 

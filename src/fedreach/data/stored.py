@@ -79,8 +79,8 @@ class OwnTable(OwnData):
         return len(self.classes)
 
     def prepared(self, clients: Sequence[Ints]) -> Dataset:
-        made = Preparation.of(self.columns, clients, self.places, self.rules.kinds)
-        x, names = made.written(self.columns), named(self.classes) if self.classes else None
+        preparation = Preparation.of(self.columns, clients, self.places, self.rules.kinds)
+        x, names = preparation.written(self.columns), named(self.classes) if self.classes else None
         plain = from_arrays(
             x, self.labels, num_classes=self.num_classes, class_names=names, kind="features", name=self.name
         )
@@ -88,8 +88,8 @@ class OwnTable(OwnData):
         named_columns |= dict.fromkeys(self.label_columns, "label" if self.classes else "target")
         if self.together.group is not None:
             named_columns[self.together.group] = "group"
-        whole = made.described(named_columns, self.classes, self.rules, self.left_out)
-        return replace(plain, preparation=whole)
+        schema = preparation.described(named_columns, self.classes, self.rules, self.left_out)
+        return replace(plain, preparation=schema)
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,18 +148,18 @@ def from_folder(path: Path | str, *, kind: Kind | None = None, num_classes: int 
     arrays, note = _arrays(path), _note(path)
     if note is None:
         return from_arrays(**arrays, name=path.name, kind=kind, num_classes=num_classes, source=path.name)
-    for option, given in {"kind": kind, "num_classes": num_classes}.items():
-        if given is not None and given != note[option]:
+    for option, value in {"kind": kind, "num_classes": num_classes}.items():
+        if value is not None and value != note[option]:
             raise DataError(
-                f"{path}: was indexed with {option} {note[option]!r}; got {given!r}. "
+                f"{path}: was indexed with {option} {note[option]!r}; got {value!r}. "
                 "Repeat index_folder with it, which reads the folder once."
             )
-    found = {argument: _described(array) for argument, array in arrays.items()}
+    descriptions = {argument: _describe_array(array) for argument, array in arrays.items()}
     for name, argument in ARRAYS.items():
-        if found.get(argument) != note["arrays"].get(argument):
+        if descriptions.get(argument) != note["arrays"].get(argument):
             raise DataError(f"{path / name}.npy: is not what was indexed. Put it back, or repeat index_folder.")
-    known = {key: note[key] for key in ("kind", "num_classes", "mean", "std", "sha256")}
-    return from_arrays(**arrays, name=path.name, **known, source=path.name)
+    indexed = {key: note[key] for key in ("kind", "num_classes", "mean", "std", "sha256")}
+    return from_arrays(**arrays, name=path.name, **indexed, source=path.name)
 
 
 def index_folder(path: Path | str, *, kind: Kind | None = None, num_classes: int | None = None) -> Dataset:
@@ -182,14 +182,14 @@ def index_folder(path: Path | str, *, kind: Kind | None = None, num_classes: int
     """
     path = Path(path)
     arrays = _arrays(path)
-    made = from_arrays(**arrays, name=path.name, kind=kind, num_classes=num_classes, source=path.name)
-    note = {key: getattr(made, key) for key in ("kind", "num_classes", "sha256")}
-    note |= {key: list(getattr(made, key)) or None for key in ("mean", "std")}
-    note["arrays"] = {argument: _described(array) for argument, array in arrays.items()}
+    dataset = from_arrays(**arrays, name=path.name, kind=kind, num_classes=num_classes, source=path.name)
+    note = {key: getattr(dataset, key) for key in ("kind", "num_classes", "sha256")}
+    note |= {key: list(getattr(dataset, key)) or None for key in ("mean", "std")}
+    note["arrays"] = {argument: _describe_array(array) for argument, array in arrays.items()}
     temporary = path / f".{NOTE}"
     temporary.write_text(json.dumps(note, indent=1) + "\n", encoding="utf-8")
     temporary.replace(path / NOTE)
-    return made
+    return dataset
 
 
 def _arrays(path: Path) -> dict[str, Any]:
@@ -199,12 +199,12 @@ def _arrays(path: Path) -> dict[str, Any]:
     files = {file.stem: file for file in sorted(path.glob("*.npy"))}
     unknown, missing = [name for name in files if name not in ARRAYS], [key for key in ("x", "y") if key not in files]
     if unknown or missing:
-        said = f"unknown array {unknown[0]!r}" if unknown else f"no file {missing[0]}.npy"
-        raise DataError(f"{path}: {said}.{nearest(unknown[0] if unknown else '', ARRAYS)}")
-    return {ARRAYS[name]: _mapped(file, samples=name.startswith("x")) for name, file in files.items()}
+        problem = f"unknown array {unknown[0]!r}" if unknown else f"no file {missing[0]}.npy"
+        raise DataError(f"{path}: {problem}.{nearest(unknown[0] if unknown else '', ARRAYS)}")
+    return {ARRAYS[name]: _open_array(file, samples=name.startswith("x")) for name, file in files.items()}
 
 
-def _mapped(file: Path, *, samples: bool) -> AnyArray:
+def _open_array(file: Path, *, samples: bool) -> AnyArray:
     """Return the array of a file; of samples nothing is read."""
     try:
         array = read_npy(file, "r" if samples else None)
@@ -237,10 +237,10 @@ def _note(path: Path) -> dict[str, Any] | None:
     return dict(note)
 
 
-def _described(array: AnyArray) -> dict[str, Any]:
+def _describe_array(array: AnyArray) -> dict[str, Any]:
     """Return type, shape, and a hash of some samples of an array, the first and last among them."""
-    some = np.unique(np.linspace(0, max(0, len(array) - 1), SPOTS).astype(np.int64))[: len(array)]
-    digest = hashlib.sha256(b"".join(np.ascontiguousarray(array[i]).tobytes() for i in some.tolist()))
+    sample_indices = np.unique(np.linspace(0, max(0, len(array) - 1), SPOTS).astype(np.int64))[: len(array)]
+    digest = hashlib.sha256(b"".join(np.ascontiguousarray(array[i]).tobytes() for i in sample_indices.tolist()))
     return {"dtype": array.dtype.str, "shape": list(array.shape), "spots": digest.hexdigest()}
 
 
@@ -267,25 +267,25 @@ def store(data: Dataset | OwnData, folder: Path) -> Path:
         >>> opened(store(toy, Path(tempfile.mkdtemp()))).sha256 == toy.sha256
         True
     """
-    words, arrays = _taken_apart(data)
+    words, arrays = _split_parts(data)
     if isinstance(data, Dataset) and data.preparation is not None:
         raise DataError("Only data sets and one's own data can be stored; got a table that was prepared already.")
     stem = re.sub(r"[^\w-]+", "-", data.name).strip("-")[:40] or "data"
-    own = folder / f"{stem}-{_digest(words, arrays)[:SHORT]}"
-    if not (own / FILE).exists():
+    target = folder / f"{stem}-{_digest(words, arrays)[:SHORT]}"
+    if not (target / FILE).exists():
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".") as temporary:
-            new = Path(temporary) / own.name
+            new = Path(temporary) / target.name
             new.mkdir()
             for name, array in arrays.items():
                 np.save(new / f"{name}.npy", array, allow_pickle=False)
             (new / FILE).write_text(json.dumps(words, indent=1) + "\n", encoding="utf-8")
             try:
-                new.rename(own)
+                new.rename(target)
             except OSError:  # another process was as fast
-                if not (own / FILE).exists():
+                if not (target / FILE).exists():
                     raise
-    return own / FILE
+    return target / FILE
 
 
 def digest(data: Dataset | OwnData) -> str:
@@ -299,21 +299,21 @@ def digest(data: Dataset | OwnData) -> str:
         >>> digest(one) == digest(one), digest(one) == digest(other)
         (True, False)
     """
-    words, arrays = _taken_apart(data)
+    words, arrays = _split_parts(data)
     hashed = STORED_ARRAYS if "sha256" in words else ()
     return _digest(words, {name: array for name, array in arrays.items() if name not in hashed})
 
 
 def _digest(words: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> str:
     """Return the sha256 of words and arrays, but for where rows stood as they were read and what is told of others."""
-    found = hashlib.sha256(json.dumps({**words, "left_out": None}, sort_keys=True).encode())
+    hasher = hashlib.sha256(json.dumps({**words, "left_out": None}, sort_keys=True).encode())
     for name, array in arrays.items():
         if name == "places":
             continue
         plain = np.ascontiguousarray(array)
-        found.update(f"{name} {plain.dtype.str} {plain.shape};".encode())
-        add_bytes(found, plain)
-    return found.hexdigest()
+        hasher.update(f"{name} {plain.dtype.str} {plain.shape};".encode())
+        add_bytes(hasher, plain)
+    return hasher.hexdigest()
 
 
 def opened(path: Path) -> Dataset | OwnData:
@@ -325,7 +325,7 @@ def opened(path: Path) -> Dataset | OwnData:
     try:
         words = json.loads(path.read_text(encoding="utf-8"))
         arrays = {file.stem: _array(file) for file in sorted(path.parent.glob("*.npy"))}
-        return _put_together(words, arrays)
+        return _join_parts(words, arrays)
     except FileNotFoundError as error:
         raise DataError(f"There is no file {path}. Run the program again that stored the data there.") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -340,14 +340,14 @@ def _array(file: Path) -> AnyArray:
     return read_npy(file, "r" if file.stem in ("train_x", "test_x") else None)
 
 
-def _taken_apart(data: Dataset | OwnData) -> tuple[dict[str, Any], dict[str, AnyArray]]:
+def _split_parts(data: Dataset | OwnData) -> tuple[dict[str, Any], dict[str, AnyArray]]:
     """Return what is stored as words and as arrays."""
     if isinstance(data, OwnTable):
         columns: dict[str, list[str] | None] = {}
         arrays: dict[str, AnyArray] = {"owners": data.owners, "labels": data.labels}
         if data.places is not None:
             arrays["places"] = data.places
-        arrays |= _together(data)
+        arrays |= _together_arrays(data)
         for place, (name, cells) in enumerate(data.columns.items()):
             columns[name] = None if cells is None or cells.words is None else list(cells.words.levels)
             if cells is not None:
@@ -365,34 +365,34 @@ def _taken_apart(data: Dataset | OwnData) -> tuple[dict[str, Any], dict[str, Any
         names |= {"rules": data.rules.to_json(), "left_out": dict(data.left_out)}
         return {"what": "table", **names, "columns": columns}, arrays
     if isinstance(data, OwnSamples):
-        words, arrays = _taken_apart(data.plain)
+        words, arrays = _split_parts(data.plain)
         words |= {"what": "samples", "client_names": list(data.owner_names)}
-        said = {"group": data.together.group, "time": data.together.time}
-        words |= {option: name for option, name in said.items() if name is not None}
-        return words, {**arrays, "clients": data.owners, **_together(data)}
+        options = {"group": data.together.group, "time": data.together.time}
+        words |= {option: name for option, name in options.items() if name is not None}
+        return words, {**arrays, "clients": data.owners, **_together_arrays(data)}
     if not isinstance(data, Dataset):
         raise DataError(f"Only data sets and one's own data can be stored; got {type(data).__name__}.")
     words = {key: getattr(data, key) for key in WORDS}
-    words |= {key: None if (found := getattr(data, key)) is None else list(found) for key in LISTS}
-    found = {key: getattr(data, key) for key in STORED_ARRAYS}
+    words |= {key: None if (value := getattr(data, key)) is None else list(value) for key in LISTS}
+    stored_arrays = {key: getattr(data, key) for key in STORED_ARRAYS}
     absent = ("test_x", "test_y") if not len(data.test_y) else ()
-    kept = {key: array for key, array in found.items() if array is not None and key not in absent}
-    return {"what": "dataset", **words}, kept
+    present_arrays = {key: array for key, array in stored_arrays.items() if array is not None and key not in absent}
+    return {"what": "dataset", **words}, present_arrays
 
 
-def _together(data: OwnData) -> dict[str, AnyArray]:
+def _together_arrays(data: OwnData) -> dict[str, AnyArray]:
     """Return the arrays that say what is held out together."""
-    found = {key: getattr(data.together, key) for key in TOGETHER}
-    return {key: array for key, array in found.items() if array is not None}
+    values = {key: getattr(data.together, key) for key in TOGETHER}
+    return {key: array for key, array in values.items() if array is not None}
 
 
-def _put_together(words: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Dataset | OwnData:
+def _join_parts(words: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Dataset | OwnData:
     if words["what"] == "table":
         columns: dict[str, Cells | None] = {}
         for place, (name, levels) in enumerate(words["columns"].items()):
             numbers = arrays.get(f"column-{place}")
-            known = None if levels is None else Words(tuple(levels), arrays[f"words-{place}"])
-            columns[name] = None if numbers is None else Cells(numbers, known)
+            column_words = None if levels is None else Words(tuple(levels), arrays[f"words-{place}"])
+            columns[name] = None if numbers is None else Cells(numbers, column_words)
         names, classes = tuple(words["owner_names"]), tuple(words["classes"])
         return OwnTable(
             words["name"],
@@ -408,9 +408,9 @@ def _put_together(words: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> D
             Together(words["group"], words["time"], *(arrays.get(key) for key in TOGETHER)),
             words["left_out"],
         )
-    said: dict[str, Any] = {key: arrays.get(key) for key in STORED_ARRAYS}
-    said |= {key: words[key] for key in WORDS} | {key: words[key] or None for key in LISTS}
-    plain = from_arrays(**said)
+    arguments: dict[str, Any] = {key: arrays.get(key) for key in STORED_ARRAYS}
+    arguments |= {key: words[key] for key in WORDS} | {key: words[key] or None for key in LISTS}
+    plain = from_arrays(**arguments)
     if words["what"] == "samples":
         together = Together(words.get("group"), words.get("time"), *(arrays.get(key) for key in TOGETHER))
         return OwnSamples(plain.name, arrays["clients"], tuple(words["client_names"]), plain, together)

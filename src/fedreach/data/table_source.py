@@ -23,7 +23,7 @@ from fedreach.data.checks import no_such_file
 from fedreach.data.images import untracked
 
 TEXTS = (".csv", ".tsv", ".txt")
-ENDINGS = (*TEXTS, *(f"{each}.gz" for each in TEXTS), ".parquet")
+ENDINGS = (*TEXTS, *(f"{ending}.gz" for ending in TEXTS), ".parquet")
 SHEETS = (".xlsx", ".xls", ".ods")
 SEPARATORS = ",;\t|"
 NEWLINE = re.compile(rb"[\r\n]")
@@ -67,7 +67,7 @@ def read_whole(source: Any) -> Table:
         return read_file(Path(source))
     if isinstance(source, Mapping):
         columns = [as_arrow(values, f"table: column {name!r}") for name, values in source.items()]
-        return _checked(list(map(str, source)), columns)
+        return _make_table(list(map(str, source)), columns)
     return _frame(source)
 
 
@@ -99,25 +99,25 @@ def _frame(frame: Any) -> Table:
     import narwhals as nw
 
     try:
-        held = nw.from_native(frame, allow_series=False)
+        any_frame = nw.from_native(frame, allow_series=False)
     except TypeError:
-        held = None
+        any_frame = None
     except ValueError as why:  # such as a column's name that is there twice
         raise _twice(_names(frame)) or DataError(f"table: {why}.") from why
-    if held is None:
+    if any_frame is None:
         return _by_name(frame)
-    if isinstance(held, nw.LazyFrame):
-        held = held.collect()
-    names = _names(held.to_native())
+    if isinstance(any_frame, nw.LazyFrame):
+        any_frame = any_frame.collect()
+    names = _names(any_frame.to_native())
     if (error := _twice(names)) is not None:
         raise error
     if hasattr(frame, "iloc"):  # pandas: a column of mixed values is no column of Arrow
-        return _checked(list(map(str, names)), [as_arrow(frame.iloc[:, place]) for place in range(len(names))])
+        return _make_table(list(map(str, names)), [as_arrow(frame.iloc[:, place]) for place in range(len(names))])
     try:
-        found = held.to_arrow()
+        arrow_table = any_frame.to_arrow()
     except (pa.ArrowException, NotImplementedError):  # a type that Arrow has not, such as whole numbers of 128 bits
-        return _checked(list(map(str, names)), [as_arrow(held[name].to_list()) for name in names])
-    return _checked(list(map(str, names)), [_joined(found.column(i)) for i in range(len(names))])
+        return _make_table(list(map(str, names)), [as_arrow(any_frame[name].to_list()) for name in names])
+    return _make_table(list(map(str, names)), [_join_chunks(arrow_table.column(i)) for i in range(len(names))])
 
 
 def _by_name(frame: Any) -> Table:
@@ -129,7 +129,7 @@ def _by_name(frame: Any) -> Table:
             f"table must have named columns, as tables of pandas and polars have; got {type(frame).__name__}. "
             "A dictionary of a list for each column will do."
         )
-    return _checked([str(name) for name in names], [as_arrow(frame[name]) for name in names])
+    return _make_table([str(name) for name in names], [as_arrow(frame[name]) for name in names])
 
 
 def _names(frame: Any) -> list[Any]:
@@ -138,25 +138,25 @@ def _names(frame: Any) -> list[Any]:
 
 
 def _twice(names: Iterable[Any]) -> DataError | None:
-    seen: set[str] = set()
+    names_seen: set[str] = set()
     for name in map(str, names):
-        if name in seen:
+        if name in names_seen:
             return DataError(f"table: each column needs a name of its own; {name!r} is there twice.")
-        seen.add(name)
+        names_seen.add(name)
     return None
 
 
-def _checked(names: list[str], columns: list[pa.Array]) -> Table:
+def _make_table(names: list[str], columns: list[pa.Array]) -> Table:
     if (error := _twice(names)) is not None:
         raise error
     return dict(zip(names, columns, strict=True))
 
 
-def _joined(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+def _join_chunks(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     if not isinstance(column, pa.ChunkedArray):
         return column
-    found = column.combine_chunks()
-    return found if isinstance(found, pa.Array) else pa.concat_arrays(found.chunks)
+    combined = column.combine_chunks()
+    return combined if isinstance(combined, pa.Array) else pa.concat_arrays(combined.chunks)
 
 
 def as_arrow(values: Any, what: str = "a column") -> pa.Array:
@@ -167,9 +167,9 @@ def as_arrow(values: Any, what: str = "a column") -> pa.Array:
     """
     values = untracked(values)
     if isinstance(values, pa.Array | pa.ChunkedArray):
-        return _joined(values)
+        return _join_chunks(values)
     if hasattr(values, "to_arrow"):  # polars
-        return _joined(values.to_arrow())
+        return _join_chunks(values.to_arrow())
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise DataError(f"{what} must be a list or an array, a value a row; got {type(values).__name__}.")
     if isinstance(values, np.ndarray) and values.ndim != 1:
@@ -179,16 +179,16 @@ def as_arrow(values: Any, what: str = "a column") -> pa.Array:
     is_plain = isinstance(values, list | tuple) or str(getattr(values, "dtype", "")) == "object"
     try:
         if is_plain:
-            return pa.array([None if _is_missing(each) else _plain(each) for each in values])
-        return _joined(pa.array(values, from_pandas=True))
+            return pa.array([None if _is_missing(value) else _plain(value) for value in values])
+        return _join_chunks(pa.array(values, from_pandas=True))
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
-        return _mixed([None if _is_missing(each) else _plain(each) for each in values])
+        return _texts_of_mixed([None if _is_missing(value) else _plain(value) for value in values])
 
 
-def _mixed(cells: list[Any]) -> pa.Array:
+def _texts_of_mixed(cells: list[Any]) -> pa.Array:
     """Return cells of several types as texts; or as what is no column where they are no single values."""
-    there = [cell for cell in cells if cell is not None]
-    if any(isinstance(cell, complex) or not isinstance(cell, str | Number | np.bool_) for cell in there):
+    present = [cell for cell in cells if cell is not None]
+    if any(isinstance(cell, complex) or not isinstance(cell, str | Number | np.bool_) for cell in present):
         return pa.array([[]] * len(cells), NOTHING)
     return pa.array([None if cell is None else str(cell) for cell in cells], pa.string())
 
@@ -235,11 +235,11 @@ def read_file(path: Path) -> Table:
 def _parquet(path: Path) -> Table:
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
-            found = file.read()
+            table = file.read()
     except (pa.ArrowException, ValueError) as error:
         raise DataError(f"{path}: must be a readable parquet file; got: {error}.") from error
-    names = list(map(str, found.column_names))
-    return _checked(names, [_joined(found.column(i)) for i in range(len(names))])
+    names = list(map(str, table.column_names))
+    return _make_table(names, [_join_chunks(table.column(i)) for i in range(len(names))])
 
 
 def _text(path: Path) -> Table:
@@ -264,7 +264,7 @@ def _text(path: Path) -> Table:
 
     separator = max(SEPARATORS, key=QUOTED.sub("", first).count)
     try:
-        found = pyarrow.csv.read_csv(
+        parsed = pyarrow.csv.read_csv(
             pa.BufferReader(content),
             pyarrow.csv.ReadOptions(use_threads=False, autogenerate_column_names=True, block_size=1 << 24),
             pyarrow.csv.ParseOptions(delimiter=separator, newlines_in_values=True, invalid_row_handler=note),
@@ -277,17 +277,17 @@ def _text(path: Path) -> Table:
             raise _not_utf8(path, str(error), "LATIN1") from error
         if "Empty CSV" not in str(error):
             raise DataError(f"{path}: must be a table; got: {error}.") from error
-        found = None
+        parsed = None
     if bad:
         row = bad[0]
         line = "a line" if row.number is None else f"line {row.number}"
         raise DataError(
             f"{path}, {line}: {row.expected_columns} cells are needed; got {row.actual_columns}: {row.text[:60]!r}."
         )
-    if found is None or found.num_rows < 2:
-        lines = 0 if found is None else found.num_rows
+    if parsed is None or parsed.num_rows < 2:
+        lines = 0 if parsed is None else parsed.num_rows
         raise DataError(f"{path}: a line of names and at least one row must stand in it; got {lines} lines.")
-    columns = [_joined(found.column(place)) for place in range(found.num_columns)]
+    columns = [_join_chunks(parsed.column(place)) for place in range(parsed.num_columns)]
     names = [column[0].as_py().strip() for column in columns]
     if names[0] == "" and _are_row_numbers(columns[0][1:].to_pylist()):
         names[0] = "__index_level_0__"
@@ -296,7 +296,7 @@ def _text(path: Path) -> Table:
             f"{path}: each column needs a name of its own; column {names.index('') + 1} of {len(names)} has none. "
             "Write one into the first line."
         )
-    return _checked(names, [column[1:] for column in columns])
+    return _make_table(names, [column[1:] for column in columns])
 
 
 def _are_row_numbers(cells: list[str]) -> bool:

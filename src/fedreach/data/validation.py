@@ -37,10 +37,10 @@ def for_validation(data: FederatedData, share: float, seed: int) -> FederatedDat
     participants, d = data.population.participants, data.dataset
     takes_part = np.zeros(data.num_clients, np.bool_)
     takes_part[participants] = True
-    mine = _only(data.train, takes_part)
-    drawn = draws(mine, seed, "validation", stream_names(data.partition, data.client_names))
-    train, held_out = split_held_out(mine, share, drawn, data.together)
-    gone = data.train.sizes + data.held_out.sizes - mine.sizes
+    training = _only(data.train, takes_part)
+    drawn = draws(training, seed, "validation", stream_names(data.partition, data.client_names))
+    train, held_out = split_held_out(training, share, drawn, data.together)
+    gone = data.train.sizes + data.held_out.sizes - training.sizes
     return replace(
         data,
         dataset=replace(d, test_x=d.test_x[:0], test_y=d.test_y[:0], train_y=data.labels),
@@ -79,9 +79,9 @@ def on_all_rows(data: FederatedData) -> FederatedData:
     """
     takes_part = np.zeros(data.num_clients, np.bool_)
     takes_part[data.population.participants] = True
-    train, held = data.train, data.held_out
-    moves = takes_part[held.owner()]
-    owner = np.concatenate([train.owner(), held.owner()[moves]])
-    order = np.concatenate([train.order, held.order[moves]])[np.argsort(owner, kind="stable")]
-    sizes = train.sizes + np.where(takes_part, held.sizes, 0)
-    return replace(data, train=Ranges.of_sizes(order, sizes), held_out=held.without(moves))
+    train, held_out = data.train, data.held_out
+    moves = takes_part[held_out.owner()]
+    owner = np.concatenate([train.owner(), held_out.owner()[moves]])
+    order = np.concatenate([train.order, held_out.order[moves]])[np.argsort(owner, kind="stable")]
+    sizes = train.sizes + np.where(takes_part, held_out.sizes, 0)
+    return replace(data, train=Ranges.of_sizes(order, sizes), held_out=held_out.without(moves))

@@ -70,16 +70,16 @@ def load(
     where = {"name": name} | ({} if folder is None else {"folder": str(folder)}) | ({} if download else NO_DOWNLOAD)
     if name.endswith((".npz", ".npy")):
         _check_options(name, ("kind", "num_classes"), options)
-        made = from_npz(name, **options) if name.endswith(".npz") else from_folder(_folder_of(name), **options)
-        return replace(made, loaded=Loaded({**where, **options}, made))
+        dataset = from_npz(name, **options) if name.endswith(".npz") else from_folder(_folder_of(name), **options)
+        return replace(dataset, loaded=Loaded({**where, **options}, dataset))
     if name not in LOADERS:
         raise ConfigError(
             "data set must be a known name, or the path of an .npz file or of the x.npy of a folder of arrays; "
             f"got {name!r}.{nearest(name, LOADERS)}"
         )
     _check_options(name, _options(LOADERS[name]), options)
-    made = LOADERS[name](Place(data_folder(folder), download, progress), sources()[name], **options)
-    return replace(made, loaded=Loaded({**where, **options}, made))
+    dataset = LOADERS[name](Place(data_folder(folder), download, progress), sources()[name], **options)
+    return replace(dataset, loaded=Loaded({**where, **options}, dataset))
 
 
 def _folder_of(name: str) -> Path:
@@ -96,10 +96,10 @@ def _options(loader: Callable[..., Dataset]) -> tuple[str, ...]:
     return tuple(inspect.signature(loader).parameters)[2:]
 
 
-def _check_options(name: str, known: tuple[str, ...], options: Mapping[str, Any]) -> None:
+def _check_options(name: str, allowed: tuple[str, ...], options: Mapping[str, Any]) -> None:
     for option in options:
-        if option not in known:
-            hint = nearest(option, known) if known else " It has no options."
+        if option not in allowed:
+            hint = nearest(option, allowed) if allowed else " It has no options."
             raise ConfigError(f"data set {name!r} has no option {option!r}.{hint}")
 
 

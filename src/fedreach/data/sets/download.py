@@ -88,12 +88,12 @@ class Place:
         remote = [candidate for candidate in candidates if candidate in source.files]
         if remote and self.download:
             return fetch(remote[0], source, self.folder, progress=self.progress)
-        wanted = remote[0] if remote else candidates[0]
+        missing_file = remote[0] if remote else candidates[0]
         reason = "download is off" if remote else "it cannot be downloaded"
         more = f" or {len(candidates) - 3} more places" if len(candidates) > 3 else ""
         raise DataError(
             f"data set {source.name!r}: there is no {', '.join(candidates[:3])}{more} in {self.folder}, and {reason}. "
-            f"{_remedy(wanted, source, self.folder)}"
+            f"{_remedy(missing_file, source, self.folder)}"
         )
 
 
@@ -153,13 +153,13 @@ def _download(address: str, checksum: str, target: Path, *, progress: bool) -> N
 
     kind, _, expected = checksum.partition(":")
     digest = hashlib.new(kind, usedforsecurity=False)
-    beside = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
+    partial_file = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
     # Asking for the file as it is: a .gz unpacked on the way would have another checksum.
-    asked = Request(address, headers={"Accept-Encoding": "identity", "User-Agent": "fedreach"})
+    request = Request(address, headers={"Accept-Encoding": "identity", "User-Agent": "fedreach"})
     try:
-        with _bars(address, target, shown=progress) as add, urlopen(asked, timeout=TIMEOUT_S) as reply:
+        with _bars(address, target, progress=progress) as add, urlopen(request, timeout=TIMEOUT_S) as reply:
             bar = None if add is None else add(target.name, total=reply.length, **LOOK)
-            with beside.open("xb") as file:
+            with partial_file.open("xb") as file:
                 while block := reply.read(BLOCK_BYTES):
                     file.write(block)
                     digest.update(block)
@@ -169,17 +169,17 @@ def _download(address: str, checksum: str, target: Path, *, progress: bool) -> N
                 raise OSError(f"the connection ended {reply.length} bytes early")
         if digest.hexdigest() != expected:
             raise OSError(f"the checksum is {kind}:{digest.hexdigest()}, not {checksum}")
-        beside.replace(target)
+        partial_file.replace(target)
     finally:
-        beside.unlink(missing_ok=True)
+        partial_file.unlink(missing_ok=True)
 
 
 @contextmanager
-def _bars(address: str, target: Path, *, shown: bool) -> Iterator[Add | None]:
+def _bars(address: str, target: Path, *, progress: bool) -> Iterator[Add | None]:
     """Say what is downloaded, and hand out what adds a bar on a terminal, else None."""
-    if shown:
+    if progress:
         print(f"downloading {address} to {target}", file=sys.stderr, flush=True)
-    if not (shown and sys.stderr.isatty()):
+    if not (progress and sys.stderr.isatty()):
         yield None
         return
     from fedreach._util.progress import bars

@@ -59,18 +59,18 @@ def read_bytes(path: Path) -> bytes:
 
 def read_tar(path: Path, names: Collection[str]) -> dict[str, bytes]:
     """Read the named files from a ``.tar.gz``, wherever they lie in it; nothing is written to disk."""
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     try:
         with tarfile.open(path, "r|gz") as archive:
             for member in archive:
                 name = member.name.rpartition("/")[2]
                 if name in names and (file := archive.extractfile(member)) is not None:
-                    found[name] = file.read()
+                    contents[name] = file.read()
     except (*_DAMAGE, TypeError) as error:  # TypeError: of a head of gzip that is cut off
         raise damaged(path, f"is not a complete .tar.gz ({error})") from error
-    if missing := [name for name in names if name not in found]:
+    if missing := [name for name in names if name not in contents]:
         raise damaged(path, f"does not contain {', '.join(missing)}")
-    return found
+    return contents
 
 
 def read_zip(path: Path, name: str) -> bytes:
@@ -83,11 +83,11 @@ def read_zip(path: Path, name: str) -> bytes:
         raise damaged(path, f"does not hold a readable {name} ({error})") from error
 
 
-def check_published(path: Path, data: bytes, known: str | None) -> None:
+def check_published(path: Path, data: bytes, checksum: str | None) -> None:
     """Refuse bytes whose checksum (``"sha256:..."`` or ``"md5:..."``) is not the known one; None checks nothing."""
-    if known is None:
+    if checksum is None:
         return
-    algorithm, _, expected = known.partition(":")
+    algorithm, _, expected = checksum.partition(":")
     got = hashlib.new(algorithm, data, usedforsecurity=False).hexdigest()
     if got != expected:
         raise damaged(
@@ -357,22 +357,22 @@ def shakespeare(
     most_test = None if max_samples is None else round(max_samples * (1 - train_fraction) / train_fraction)
 
     path = place.locate(source, source.folders)
-    kept = []
+    kept_roles = []
     for role, text in read_roles(path).items():
         parts = _windows(encode(text), stride, train_fraction, max_samples, most_test)
         if parts.available >= min_samples:
-            kept.append((role, parts))
-    if not kept:
+            kept_roles.append((role, parts))
+    if not kept_roles:
         raise DataError(f"{path}: no role has {min_samples} training samples. Lower `min_samples` or `stride`.")
-    kept.sort(key=lambda entry: (-entry[1].available, entry[0]))
-    kept = kept[:roles]
+    kept_roles.sort(key=lambda entry: (-entry[1].available, entry[0]))
+    kept_roles = kept_roles[:roles]
     return from_arrays(
-        np.concatenate([parts.train_x for _, parts in kept]),
-        np.concatenate([parts.train_y for _, parts in kept]),
-        np.concatenate([parts.test_x for _, parts in kept]),
-        np.concatenate([parts.test_y for _, parts in kept]),
-        owners=np.repeat(np.arange(len(kept)), [len(parts.train_y) for _, parts in kept]),
-        owner_names=[role for role, _ in kept],
+        np.concatenate([parts.train_x for _, parts in kept_roles]),
+        np.concatenate([parts.train_y for _, parts in kept_roles]),
+        np.concatenate([parts.test_x for _, parts in kept_roles]),
+        np.concatenate([parts.test_y for _, parts in kept_roles]),
+        owners=np.repeat(np.arange(len(kept_roles)), [len(parts.train_y) for _, parts in kept_roles]),
+        owner_names=[role for role, _ in kept_roles],
         num_classes=len(VOCABULARY),
         kind="tokens",
         **source.about,
