@@ -247,7 +247,7 @@ class NameTable(Mapping[str, Any]):
         rows: Name -> ``"module:NAME"``, the module within the package.
 
     Example:
-        >>> NameTable("fedreach.federation.selection", uniform="uniform:Uniform")["uniform"]
+        >>> NameTable("fedreach.federation.selection", uniform="random:Uniform")["uniform"]
         <class 'fedreach.federation.selection.random.Uniform'>
     """
 

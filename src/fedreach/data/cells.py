@@ -1,4 +1,4 @@
-"""Columns of a table and the cells in them."""
+"""Options for the columns of a table, and the values of their cells."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from fedreach._util.arrays import AnyArray, Bools, Floats, Ints
 from fedreach._util.errors import ConfigError, DataError, nearest
 from fedreach.data.table_source import NOTHING, Table, column_of
 
-# --- What may be said of a table's columns: which are no inputs, of what kind they are, and what their cells mean
+# ---- Options for the columns of a table
 
 InputKind = Literal["number", "boolean", "date", "category"]
 KINDS: tuple[InputKind, ...] = get_args(InputKind)
 EMPTY = ("", "NA", "N/A", "n/a", "<NA>", "NaN", "nan", "NULL", "null", "None")
-"""Texts that say that a cell holds nothing, in any table."""
+"""Texts of empty cells, in any table."""
 NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 NUMBERS_SHARE = 0.9
-"""Share of a column's cells that are numbers, or dates, from which on the column is one of these."""
+"""Share of numbers, or of dates, from which a column counts as numbers or dates."""
 Decimal = Literal[".", ","]
 
 
 class ColumnOptions(TypedDict, total=False):
-    """What ``[data.columns]`` holds, and the argument `columns` of `FederatedData.from_frame`.
+    """Keys of ``[data.columns]``, and of the argument `columns` of `FederatedData.from_frame`.
 
     Example:
         >>> ColumnOptions(drop=["insurer"], category=["postcode"], missing=["?", -9], decimal=",")
         {'drop': ['insurer'], 'category': ['postcode'], 'missing': ['?', -9], 'decimal': ','}
     """
 
-    drop: Sequence[str]  # columns that are no inputs
-    category: Sequence[str]  # columns of categories, however many there are
-    number: Sequence[str]  # columns of numbers; cells that are none count as missing
+    drop: Sequence[str]  # columns that are not inputs
+    category: Sequence[str]  # columns of categories, however many categories
+    number: Sequence[str]  # columns of numbers; other cells count as missing
     date: Sequence[str]  # columns of dates, likewise
     boolean: Sequence[str]  # columns of true, yes or 1 and false, no or 0, likewise
-    missing: Sequence[str | float]  # what a cell says that holds nothing, beside `EMPTY`
-    decimal: Decimal  # what stands before the decimals of numbers in texts
+    missing: Sequence[str | float]  # further texts or numbers of empty cells, in addition to `EMPTY`
+    decimal: Decimal  # decimal separator of numbers in text
 
 
 class Reading(NamedTuple):
@@ -55,11 +55,11 @@ class Reading(NamedTuple):
 
     @property
     def missing_numbers(self) -> tuple[float, ...]:
-        """The missing words that are numbers: -9 means -9.0, too."""
+        """The entries of `missing` that are numbers: -9 also means -9.0."""
         return tuple(float(word) for word in self.missing if re.match(NUMBER, word))
 
     def is_missing(self, text: str) -> bool:
-        """Return whether a text says that its cell holds nothing.
+        """Return whether this is the text of an empty cell.
 
         Example:
             >>> reading = Reading(("?", "-9"))
@@ -91,16 +91,16 @@ class ColumnRules:
 
     @classmethod
     def of(cls, options: Any, names: Sequence[str], roles: Mapping[str, str], where: str = "columns") -> Self:
-        """Check what is said of the columns of a table.
+        """Check the options for the columns of a table.
 
         Args:
             options: `ColumnOptions`, or None.
-            names: Of the table's columns.
+            names: Names of the columns of the table.
             roles: What the columns are that cannot be inputs: ``"client"``, ``"label"`` or ``"target"``.
             where: Name of `options` in messages.
 
         Raises:
-            ConfigError: If a key, a column or a value cannot be meant.
+            ConfigError: If a key or a column is unknown, or a value is invalid.
         """
         options = {} if options is None else options
         known_keys = tuple(ColumnOptions.__annotations__)
@@ -144,7 +144,7 @@ NO_RULES = ColumnRules()
 
 
 def _declared_texts(where: str, what: str, value: Any, *, numbers: bool = False) -> list[str]:
-    """Return a list of texts; a single one may be given without the list."""
+    """Return a list of texts; a single entry may come without the list."""
     entries = [value] if isinstance(value, str | Real) else value
     if not isinstance(entries, Iterable) or isinstance(entries, Mapping | bytes):
         raise ConfigError(f"{where}: must be a list of {what}; got {value!r}.")
@@ -156,11 +156,9 @@ def _declared_texts(where: str, what: str, value: Any, *, numbers: bool = False)
     return [entry.strip() if numbers and isinstance(entry, str) else str(entry) for entry in entries]
 
 
-# --- What stands in the cells of a column: numbers, words, dates, or nothing; and texts that name a client or a class
-# A cell means the same wherever it comes from: the text "50.5" of a file and the number 50.5 of a frame, "True" and
-# True,
-# "2024-01-31" and a date. What a column *is* follows later, from the rows of participants
-# (`fedreach.data.preparation`).
+# ---- Values of cells: numbers, words, dates, or nothing
+# A cell has the same value in a file and in a frame: "50.5" and 50.5, "True" and True, "2024-01-31" and a date. The
+# kind of a column follows later from the rows of participants (`fedreach.data.preparation`).
 
 INFINITE = r"(?i)^[+-]?inf(inity)?$"
 DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.,][0-9]+)?)?(Z|[+-][0-9]{2}:?[0-9]{2})?)?$"
@@ -171,30 +169,30 @@ POINT_ZERO = re.compile(r"-?[0-9]+\.0")
 BOOLEANS = ("false", "true")
 DAY_SECONDS = 86_400.0
 LARGEST = float(np.finfo(np.float32).max)
-"""Models calculate in float32: a larger number is infinite there."""
+"""Largest float32, in which models compute: larger numbers are infinite."""
 
 
 class Words(NamedTuple):
     """Texts of a column."""
 
-    levels: tuple[str, ...]  # the different ones, sorted
-    codes: Ints  # (n,) which one; -1 where there is none
+    levels: tuple[str, ...]  # the distinct texts, sorted
+    codes: Ints  # (n,) index into `levels`; -1 for an empty cell
 
 
 class Cells(NamedTuple):
-    """A column as it was read.
+    """The cells of a column.
 
-    Truth values are the words ``false`` and ``true``; dates and times words by ISO 8601, those with a time zone in UTC.
+    Booleans are the words ``false`` and ``true``. Dates and times are words in ISO 8601; with a time zone, in UTC.
     """
 
-    numbers: Floats  # (n,) nan where a cell is no number
-    words: Words | None = None  # of all cells that hold something; None where each of these is a number
+    numbers: Floats  # (n,) nan if a cell is not a number
+    words: Words | None = None  # texts of all non-empty cells; None if all are numbers
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def at(self, rows: Ints) -> Cells:
-        """Return the cells of some rows."""
+        """Return the cells of these rows."""
         words = self.words
         return Cells(self.numbers[rows], None if words is None else Words(words.levels, words.codes[rows]))
 
@@ -207,14 +205,14 @@ def cells_of(
     reading: Reading = AS_USUAL,
     places: Ints | None = None,
 ) -> Cells | None:
-    """Return a column's cells; None if they are neither numbers nor words nor dates, such as lists.
+    """Return the cells of a column; None if they are not numbers, words or dates, such as lists.
 
     Args:
-        name: For messages.
-        column: As `fedreach.data.table_source.read_table` returns it.
-        as_words: Whether numbers are wanted as texts, too: 1.0 is 1.
-        reading: Which cells hold nothing, and what stands before decimals in texts.
-        places: (n,) where rows stood as the table was read, for messages. None: where they stand.
+        name: Name of the column in messages.
+        column: Column as `fedreach.data.table_source.read_table` returns it.
+        as_words: Return numbers as texts, too: 1.0 is "1".
+        reading: Texts of empty cells, and the decimal separator.
+        places: (n,) row numbers in the table as it was read, for messages. Default: the row numbers of `column`.
 
     Raises:
         DataError: If a number is infinite, or larger than `LARGEST`.
@@ -243,8 +241,8 @@ def cells_of(
 
 def _numbers(column: pa.Array) -> Floats:
     if pa.types.is_float32(column.type) or pa.types.is_float16(column.type):
-        column = pc.cast(pc.cast(column, pa.float32()), pa.string())  # 0.1 means 0.1, as a file would have it
-    numbers: Floats = pc.cast(column, pa.float64(), safe=False).to_numpy(zero_copy_only=False) + 0.0  # one zero only
+        column = pc.cast(pc.cast(column, pa.float32()), pa.string())  # 0.1 means 0.1, as in a file
+    numbers: Floats = pc.cast(column, pa.float64(), safe=False).to_numpy(zero_copy_only=False) + 0.0  # -0.0 becomes 0.0
     return numbers
 
 
@@ -258,12 +256,12 @@ def _refuse_infinite(name: str, infinite: Bools, places: Ints | None) -> None:
 
 
 def _place(row: int, places: Ints | None) -> int:
-    """Return where a row stood as the table was read."""
+    """Return the number of a row in the table as it was read."""
     return row if places is None else int(places[row])
 
 
 def _texts(column: pa.Array) -> pa.Array | None:
-    """Return cells as texts by one rule for all sources; None if they are no single values."""
+    """Return cells as texts, by one rule for all sources; None if they are not single values."""
     kind = column.type
     if pa.types.is_boolean(kind):
         return pc.if_else(column, *reversed(BOOLEANS))
@@ -281,14 +279,14 @@ def _texts(column: pa.Array) -> pa.Array | None:
 
 
 def _as_in_files(column: pa.Array) -> pa.Array:
-    """Return numbers as files hold them: the shortest text that reads as the same number, 1.0 with its point."""
+    """Return numbers as in files: the shortest text that reads as the same number, with the point in 1.0."""
     encoded = column.dictionary_encode()
     texts = [None if value != value else str(value) for value in encoded.dictionary.to_numpy(zero_copy_only=False)]
     return pa.array(texts, pa.large_string()).take(encoded.indices)
 
 
 def _dates(column: pa.Array) -> pa.Array:
-    """Return dates and times as texts: a date alone where there is no time of day at all."""
+    """Return dates and times as texts; dates alone if all times are midnight."""
     kind = column.type
     if pa.types.is_date(kind):
         return pc.cast(pc.cast(column, pa.date32()), pa.large_string())
@@ -305,7 +303,7 @@ def _dates(column: pa.Array) -> pa.Array:
 
 
 def _of_texts(name: str, texts: pa.Array, reading: Reading, places: Ints | None, *, as_words: bool) -> Cells:
-    """Return the cells of texts, each different one looked at once."""
+    """Return the cells of texts; each distinct text is parsed once."""
     if not as_words and reading == AS_USUAL and (numbers := _all_numbers(texts)) is not None:
         return Cells(numbers)
     encoded = texts.dictionary_encode()
@@ -314,7 +312,7 @@ def _of_texts(name: str, texts: pa.Array, reading: Reading, places: Ints | None,
     empty = pc.is_in(levels, pa.array((*EMPTY, *reading.missing), levels.type)).to_numpy(zero_copy_only=False)
     infinite = pc.match_substring_regex(levels, INFINITE).to_numpy(zero_copy_only=False)
     is_number = pc.match_substring_regex(levels, NUMBER)
-    if reading.decimal == ",":  # then a point is none: 1.234 might be meant as a thousand or as one
+    if reading.decimal == ",":  # then a point is not a decimal separator: 1.234 is ambiguous
         pointed = pc.replace_substring(levels, ",", ".")
         is_number = pc.and_not(pc.match_substring_regex(pointed, NUMBER), pc.match_substring(levels, "."))
         levels = pc.if_else(is_number, pointed, levels)
@@ -323,7 +321,7 @@ def _of_texts(name: str, texts: pa.Array, reading: Reading, places: Ints | None,
     infinite = (infinite | (np.abs(parsed) > LARGEST)) & ~empty
     if not as_words and infinite.any():
         has_value, like_numbers = np.append(~empty, False)[codes], np.append(infinite | ~np.isnan(parsed), False)[codes]
-        if like_numbers.sum() >= NUMBERS_SHARE * has_value.sum():  # elsewhere it is a word, as 12e345 among codes is
+        if like_numbers.sum() >= NUMBERS_SHARE * has_value.sum():  # otherwise it is a word, such as the code 12e345
             _refuse_infinite(name, np.append(infinite, False)[codes], places)
     parsed = np.where(infinite, np.nan, parsed)
     numbers = np.append(np.where(empty, np.nan, parsed), np.nan)[codes] + 0.0
@@ -335,7 +333,7 @@ def _of_texts(name: str, texts: pa.Array, reading: Reading, places: Ints | None,
 
 
 def _days_alone(plain: list[str | None]) -> list[str | None]:
-    """Return texts, those of times without the time where it is midnight for all of them, and in no time zone."""
+    """Remove the time of day if all times are midnight without a time zone."""
     times = [text for text in plain if text is not None and re.fullmatch(TIME, text)]
     if not times or not all(text.endswith("T00:00:00") for text in times):
         return plain
@@ -343,7 +341,7 @@ def _days_alone(plain: list[str | None]) -> list[str | None]:
 
 
 def _all_numbers(texts: pa.Array) -> Floats | None:
-    """Return the numbers of a column that holds nothing else, the usual case; None where some cell is none."""
+    """Return the numbers of a column of numbers alone, the usual case; None if any cell is something else."""
     try:
         numbers = pc.cast(texts, pa.float64()).to_numpy(zero_copy_only=False) + 0.0
     except pa.ArrowInvalid:
@@ -352,7 +350,7 @@ def _all_numbers(texts: pa.Array) -> Floats | None:
 
 
 def _normal(text: str) -> str:
-    """Return a text as it is compared: truth values in lower case, dates by ISO 8601, 1.0 as 1, all else as it is."""
+    """Return the normal form of a text: Booleans in lower case, dates in ISO 8601, 1.0 as 1."""
     folded = text.casefold()
     if folded in BOOLEANS:
         return folded
@@ -364,7 +362,7 @@ def _normal(text: str) -> str:
 
 
 def _iso(text: str) -> str:
-    """Return a date or time by ISO 8601, in UTC where it has a zone."""
+    """Return a date or time in ISO 8601; in UTC if it has a time zone."""
     try:
         moment = np.datetime64(_utc(text) or text.replace(" ", "T").replace(",", "."), "us")
     except ValueError:  # February 30
@@ -393,7 +391,7 @@ def _words(texts: pa.Array, reading: Reading) -> Words:
 
 
 def _encode_words(plain: Sequence[str | None], codes: Ints) -> Words:
-    """Return words, given what each of the codes stands for."""
+    """Return words from the text of each code."""
     levels = tuple(sorted({text for text in plain if text is not None}))
     place: dict[str | None, int] = {level: number for number, level in enumerate(levels)}
     place[None] = -1
@@ -401,7 +399,7 @@ def _encode_words(plain: Sequence[str | None], codes: Ints) -> Words:
 
 
 def days_of(levels: Sequence[str]) -> Floats:
-    """Return days since 1970 of dates and times by ISO 8601, nan for what is none.
+    """Return days since 1970 for dates and times in ISO 8601; nan for other texts.
 
     Example:
         >>> days_of(["1970-01-02", "1970-01-01T12:00:00Z", "soon"])
@@ -420,7 +418,7 @@ def days_of(levels: Sequence[str]) -> Floats:
 def cells_by_name(
     table: Table, without: Sequence[str] = (), rules: ColumnRules = NO_RULES, places: Ints | None = None
 ) -> dict[str, Cells | None]:
-    """Return the cells of a table's columns, all but some and those that are dropped; `places` as in `cells_of`."""
+    """Return the cells of a table by column, except `without` and dropped columns; `places` as in `cells_of`."""
     return {
         name: cells_of(name, column, as_words=rules.kinds.get(name) == "category", reading=rules.reading, places=places)
         for name, column in table.items()
@@ -429,13 +427,13 @@ def cells_by_name(
 
 
 def row_order(owners: Ints, first: AnyArray, table: Mapping[str, Cells | None]) -> Ints:
-    """Return the rows sorted by client, `first` and content, so that a shuffled table is the same federation.
+    """Return the order of the rows by client, `first` and content, so that a shuffled table is the same federation.
 
-    Numbers come before words, so that the order inside a client is the same where a column holds a word elsewhere.
+    Numbers come before words, so that words at other clients do not change the order within a client.
 
     Args:
         owners: (n,) client of each row.
-        first: (n,) or (n, k) what they are sorted by before content, such as labels.
+        first: (n,) or (n, k) sort keys before the content, such as labels.
         table: The columns.
     """
     keys: list[AnyArray] = [owners, *first.reshape(len(first), -1).T]
@@ -444,8 +442,8 @@ def row_order(owners: Ints, first: AnyArray, table: Mapping[str, Cells | None]) 
     keys += [cells.numbers for cells in readable]
     worded = [(cells.numbers, cells.words.codes) for cells in readable if cells.words is not None]
     keys += [np.where(np.isnan(numbers), codes, -1) for numbers, codes in worded]
-    keys += [codes for _, codes in worded]  # "7" and "7.00" last: where all are numbers, they are the same
-    for used in sorted({min(fixed + 1, len(keys)), len(keys)}):  # one column is mostly enough
+    keys += [codes for _, codes in worded]  # last, as "7" and "7.00" are the same number
+    for used in sorted({min(fixed + 1, len(keys)), len(keys)}):  # one column usually suffices
         order = np.lexsort(tuple(reversed(keys[:used])))
         if not _any_tied([key[order] for key in keys[:used]]):
             break
@@ -453,7 +451,7 @@ def row_order(owners: Ints, first: AnyArray, table: Mapping[str, Cells | None]) 
 
 
 def by_text(codes: AnyArray, names: Sequence[str]) -> Ints:
-    """Return (n,) numbers that sort as the texts do, which `numbered` does only where these are no whole numbers.
+    """Return (n,) ranks of texts in alphabetical order; `numbered` orders whole numbers by size instead.
 
     Example:
         >>> by_text(np.array([0, 1, 0]), ("9", "10"))
@@ -468,12 +466,12 @@ def by_text(codes: AnyArray, names: Sequence[str]) -> Ints:
 def moments(
     name: str, column: pa.Array, reading: Reading = AS_USUAL, places: Ints | None = None, *, what: str | None = None
 ) -> Floats:
-    """Return (n,) when each row was taken: its number, or days since 1970; `places` as in `cells_of`.
+    """Return (n,) times of the rows: their numbers, or days since 1970; `places` as in `cells_of`.
 
-    Messages call it `what`; None: the column of this name.
+    Messages call the column `what`; None: they use its name.
 
     Raises:
-        DataError: If a cell is empty, or neither all are numbers nor all are dates.
+        DataError: If a cell is empty, or numbers and dates are mixed.
 
     Example:
         >>> moments("admitted", pa.array(["1970-01-03", "1970-01-01T12:00"]))
@@ -498,7 +496,7 @@ def moments(
 
 
 def _any_tied(keys: Sequence[AnyArray]) -> bool:
-    """Return whether any row equals the one before it; a missing number equals another."""
+    """Return whether any row equals the row before it; missing numbers are equal."""
     tied = np.ones(max(len(keys[0]) - 1, 0), bool)
     for key in keys:
         now, before = key[1:], key[:-1]
@@ -506,15 +504,15 @@ def _any_tied(keys: Sequence[AnyArray]) -> bool:
     return bool(tied.any())
 
 
-# ---------------------------------------------------------------------------------------------------- who and which
+# ---- Names of clients and classes, and targets
 
 
 def named_rows(what: str, column: pa.Array, reading: Reading = AS_USUAL) -> list[str | None]:
-    """Return the texts that name something, as they stand there; None where a cell holds nothing.
+    """Return the names in a column, unchanged; None for an empty cell.
 
-    Numbers are written as files write them. Where each is a whole number with ".0" (pandas makes such of whole numbers
-    once one of them was missing) it is written without. A column of Booleans alone is in small letters, whether pandas
-    wrote them (True), R (TRUE) or JSON (true).
+    Numbers are written as in files. If all are whole numbers with a decimal point and 0, the point and 0 are removed
+    (pandas adds them if one number is missing). Booleans are in lower case, from pandas (True), R (TRUE) or JSON
+    (true).
     """
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
@@ -536,12 +534,12 @@ def named_rows(what: str, column: pa.Array, reading: Reading = AS_USUAL) -> list
 
 
 def names_there(what: str, column: pa.Array, reading: Reading = AS_USUAL) -> Bools:
-    """Return (n,) whether a cell holds something, of a column that names or tells something of each row."""
+    """Return (n,) whether each cell of a column of names holds something."""
     return np.array([name is not None for name in named_rows(what, column, reading)], np.bool_)
 
 
 def numbered(what: str, names: Sequence[str | None], places: Ints | None = None) -> tuple[Ints, tuple[str, ...]]:
-    """Return (n,) numbers from 0 for names, and the names: whole numbers by size, all else by the alphabet.
+    """Return (n,) indices from 0, and the names in order: whole numbers by size, others alphabetically.
 
     Raises:
         DataError: If a name is missing.
@@ -560,16 +558,16 @@ def numbered(what: str, names: Sequence[str | None], places: Ints | None = None)
 
 
 def ordered_names(distinct: Set[str]) -> tuple[str, ...]:
-    """Return names in order: whole numbers by size, all else by the alphabet."""
+    """Return names in order: whole numbers by size, others alphabetically."""
     return tuple(sorted(distinct, key=int) if all(map(WHOLE.fullmatch, distinct)) else sorted(distinct))
 
 
 def targets(table: Table, names: Sequence[str], reading: Reading = AS_USUAL, places: Ints | None = None) -> Floats:
-    """Return the (n, t) numbers of some columns, which are to be predicted; `places` as in `cells_of`.
+    """Return the (n, t) numbers to predict, from t columns; `places` as in `cells_of`.
 
     Raises:
-        ConfigError: If a column is not there, or none is named.
-        DataError: If a column does not hold numbers, or a number is missing or infinite; its row is told.
+        ConfigError: If a column is missing or named twice, or `names` is empty.
+        DataError: If a column does not hold numbers, or a number is missing or infinite; the message names its row.
 
     Example:
         >>> targets({"days": pa.array([3, 5]), "cost": pa.array(["1.5", "2"])}, ["cost"]).tolist()
@@ -599,5 +597,5 @@ def targets(table: Table, names: Sequence[str], reading: Reading = AS_USUAL, pla
 
 
 def named(names: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Return names, or None where each is the number that it stands for."""
+    """Return names; None if each name is its own index."""
     return None if names == tuple(map(str, range(len(names)))) else names
