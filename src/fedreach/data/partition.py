@@ -24,15 +24,15 @@ from fedreach.data.assignment import without_empty as without_empty
 
 
 def iid(labels: ArrayLike, num_clients: int, rng: np.random.Generator) -> Partition:
-    """Deal shuffled samples to the clients in turn.
+    """Deal shuffled examples to the clients in turn.
 
-    When: as the easy case that the others are measured against: no client differs from another but by chance.
+    When: as the baseline without heterogeneity: clients differ only by chance.
 
-    Cover: every sample once, nothing dropped. Sizes differ by at most one: the first n mod N clients hold
-    floor(n / N) + 1 samples, the others floor(n / N).
+    Cover: every example once. Sizes differ by at most 1: the first n mod N clients hold floor(n / N) + 1 examples,
+    the others floor(n / N).
 
     Raises:
-        DataError: If there are fewer samples than clients.
+        DataError: If there are fewer examples than clients.
 
     Example:
         >>> iid([0, 1, 0, 1, 2], 2, np.random.default_rng(0)).sizes
@@ -47,17 +47,17 @@ def iid(labels: ArrayLike, num_clients: int, rng: np.random.Generator) -> Partit
 
 
 def natural(labels: ArrayLike, num_clients: int, rng: np.random.Generator, *, owners: ArrayLike) -> Partition:
-    """Leave each sample with the client that it came from. Nothing is random; `rng` is not drawn from.
+    """Keep each example with the client that it came from. Nothing is random; `rng` is not used.
 
-    When: the data say who holds what: hospitals, writers, speakers. Prefer it wherever they do.
+    When: the data name the client of each example, such as a hospital, writer or speaker. Prefer it if they do.
 
-    Cover: every sample once. A client that owns no sample is there and empty: see `handle_empty`.
+    Cover: every example once. A client without examples stays, empty: see `handle_empty`.
 
     Args:
-        owners: (n,) client of each sample, from 0 to N - 1.
+        owners: (n,) client of each example, from 0 to N - 1.
 
     Raises:
-        DataError: If there is not one owner per sample, or an owner is not below N.
+        DataError: If the number of owners is not n, or an owner is not below N.
 
     Example:
         >>> natural([0, 1, 1], 2, np.random.default_rng(0), owners=[1, 0, 1])[1]
@@ -78,19 +78,19 @@ def natural(labels: ArrayLike, num_clients: int, rng: np.random.Generator, *, ow
 def shards(labels: ArrayLike, num_clients: int, rng: np.random.Generator, *, classes_per_client: int = 2) -> Partition:
     """Cut the classes into N * p shards of one class each and deal p random shards to each client.
 
-    Each class is cut into N * p / C shards. Where that is no whole number the largest classes give one more, and a
-    class with fewer samples than shards gives one shard per sample. Shards of a class differ by at most one sample.
-    A client may be dealt two shards of one class, so that it holds *at most* p classes.
+    Each class is cut into N * p / C shards. If that is not a whole number, the largest classes give one more shard. A
+    class with fewer examples than shards gives one shard per example. Shards of a class differ by at most one example.
+    A client may get two shards of one class, so that it holds *at most* p classes.
 
-    When: each client shall know few classes and no more, the hardest label skew with equal sizes.
+    When: each client should hold few classes, the hardest label skew with equal sizes.
 
-    Cover: every sample once; no client is empty.
+    Cover: every example once; no client is empty.
 
     Args:
         classes_per_client: p, at least 1, with C <= N * p <= n.
 
     Raises:
-        DataError: If N * p shards are fewer than the classes or more than the samples.
+        DataError: If there are fewer shards than classes or more shards than examples.
         ConfigError: If `classes_per_client` is not a whole number above 0.
 
     Reference:
@@ -122,25 +122,26 @@ def shards(labels: ArrayLike, num_clients: int, rng: np.random.Generator, *, cla
     return Partition.from_owner(owner, num_clients, "shards", {"classes_per_client": per_client})
 
 
-# -------------------- Clients whose mix of classes is given, sample for sample
+# ---- Clients with given numbers of examples per class
 
 
 def class_counts(
     labels: ArrayLike, num_clients: int, rng: np.random.Generator, *, counts: Sequence[Sequence[int]]
 ) -> Partition:
-    """Give the first clients as many random samples of each class as is said; deal the rest to the others in turn.
+    """Give the first clients these numbers of random examples per class; deal the rest to the other clients in turn.
 
-    When: a paper, or a census, says what a client holds. Whoever shall not matter gets the rest and never takes part.
+    When: a paper or a census defines what a client holds. Let clients that should not matter get the rest and never
+    train.
 
-    Cover: every sample once.
+    Cover: every example once.
 
     Args:
-        counts: A list for each of the first clients: its samples of class 0, 1, ...; classes after the last are 0.
+        counts: A list per client, for the first clients: numbers of examples of class 0, 1, ...; further classes get 0.
 
     Raises:
-        DataError: If there are more lists than clients, a class has fewer samples, or the rest leaves a client empty or
-            finds nobody to hold it.
-        ConfigError: If a list holds anything but counts, at least one in all.
+        DataError: If there are more lists than clients, a class has too few examples, the rest leaves a client empty,
+            or no client remains for the rest.
+        ConfigError: If a list holds anything but counts, or only 0.
 
     Example:
         >>> labels = np.arange(30) % 3
@@ -187,7 +188,7 @@ def _check_supply(rows: list[list[int]], supply: dict[int, int]) -> None:
             )
 
 
-# -------------------- Label skew: each class is split over the clients by a Dirichlet draw
+# ---- Label skew: a Dirichlet draw splits each class over the clients
 
 
 def dirichlet_by_class(
@@ -195,23 +196,23 @@ def dirichlet_by_class(
 ) -> Partition:
     """Split each class over the clients in Dirichlet proportions; sizes follow from that.
 
-    For each class c: q_c ~ Dir(alpha * 1_N), and client k gets q_ck * n_c of its n_c samples, rounded up or down.
-    Not to be mixed up with `dirichlet_by_client`, where each client draws its mix of classes.
+    For each class c: q_c ~ Dir(alpha * 1_N), and client k gets q_ck * n_c of its n_c examples, rounded up or down.
+    In `dirichlet_by_client`, by contrast, each client draws its own label distribution.
 
     When: the usual benchmark of label skew; sizes become uneven along with the classes.
 
-    Cover: every sample once. Clients below `min_size` are then filled up with random samples of the largest clients,
-    in one pass; `parameters["moved"]` says how many samples that took. The usual remedy, drawing everything again
-    until all clients are large enough, may never end.
+    Cover: every example once. Clients below `min_size` are then filled with random examples of the largest clients, in
+    one pass; `parameters["moved"]` is the number of these examples. The usual remedy, to draw again until all clients
+    are large enough, may never end.
 
     Rounding: the cuts are floor(cumsum(q_c) * n_c + u_c) with one u_c ~ U[0, 1) per class, so that a count is within
-    one of q_ck * n_c and equals it on average. With u_c = 0, as in common code, the last client takes all the
-    rounding: with N above n_c and a large alpha it would hold a sample of every class and most others none.
+    1 of q_ck * n_c and equals it on average. With u_c = 0, as in common code, the last client gets all of the rounding:
+    for N above n_c and a large alpha, it would hold an example of every class and most other clients none.
 
     Args:
-        alpha: Concentration, from 1e-100 to 1e100. Towards 0 each class goes to a single client; towards infinity
+        alpha: Concentration, from 1e-100 to 1e100. Towards 0, each class goes to a single client; towards infinity,
             each client gets 1/N of every class.
-        min_size: Fewest samples of a client; 2 allows a held-out part, 0 allows empty clients.
+        min_size: Smallest number of examples per client; 2 allows a held-out part, 0 allows empty clients.
 
     Raises:
         DataError: If n < N * min_size.
@@ -247,7 +248,7 @@ def split_classes(class_sizes: Ints, num_clients: int, alpha: float, rng: np.ran
     return np.diff(cuts, axis=1).T
 
 
-# -------------------- Label skew and quantity skew: each client draws its mix of classes and its size
+# ---- Label skew and quantity skew: each client draws its label distribution and its size
 
 
 def dirichlet_by_client(
@@ -259,29 +260,30 @@ def dirichlet_by_client(
     sigma: float = 0.0,
     min_size: int = 2,
 ) -> Partition:
-    """Give each client a lognormal size and a Dirichlet mix of classes, as FedDyn does.
+    """Give each client a lognormal size and a Dirichlet label distribution, as FedDyn does.
 
     1. sizes: s_k = n exp(sigma z_k) / sum_j exp(sigma z_j), z ~ N(0, 1), rounded (`rounded_sizes`) and raised to
        `min_size` (`raised_sizes`: the largest sizes pay).
     2. priors: p_k ~ Dir(alpha * 1_C), one per client.
-    3. until all sizes are used: a client that is not yet full, chosen uniformly, draws a class from its prior
-       renormalised over the classes that are left, and gets one sample of it (`fill`).
+    3. until all sizes are used: a uniformly chosen client that is not yet full draws a class from its prior,
+       renormalized over the remaining classes, and gets one example of it (`fill`).
 
-    Not to be mixed up with `dirichlet_by_class`, where each class is split over the clients.
+    In `dirichlet_by_class`, by contrast, each class is split over the clients.
 
-    When: label skew with sizes under control, and to compare with FedDyn's line of papers.
+    When: label skew with controlled sizes, and to compare with papers that follow FedDyn.
 
-    Cover: every sample once. Sizes are exact, the mixes are not: whoever comes when a class has run out takes others.
+    Cover: every example once. Sizes are exact, label distributions are not: when a class has run out, clients draw
+    other classes.
 
-    Where we differ from the reference: it redraws a class that has run out until another one comes up, which has the
-    same law as step 3 but may take practically for ever; with sigma = 0 it drops the n mod N samples left over,
-    which here go one each to the first clients; and it hands the rounding of all sizes to client 0.
+    Differences from the reference: it redraws until an available class comes up, which has the same distribution as
+    step 3, but may take practically for ever. With sigma = 0, it drops the n mod N remaining examples; here each of the
+    first clients gets one. It gives the rounding of all sizes to client 0.
 
     Args:
-        alpha: Concentration, from 1e-100 to 1e100. Towards 0 a client holds one class while it lasts; towards
-            infinity every client draws all classes alike.
+        alpha: Concentration, from 1e-100 to 1e100. Towards 0, a client holds one class while it lasts; towards
+            infinity, every client draws all classes with equal probability.
         sigma: Standard deviation of the logarithm of the sizes, from 0 (equal sizes) to 100.
-        min_size: Fewest samples of a client; 2 allows a held-out part, 0 allows empty clients.
+        min_size: Smallest number of examples per client; 2 allows a held-out part, 0 allows empty clients.
 
     Raises:
         DataError: If n < N * min_size.
@@ -312,14 +314,19 @@ def dirichlet_by_client(
 
 
 def fill(sizes: Ints, supply: Ints, log_priors: Floats, rng: np.random.Generator) -> Ints:
-    """Run step 3 for all n samples at once, with exactly its law; return the (N, C) counts.
+    """Run step 3 for all n examples at once, with exactly its distribution; return the (N, C) counts.
 
-    Let every step of the sequence draw its class before any has run out. The draws are right up to the first step that
-    finds its class empty. From there on, a draw of a class that is still there stays right, because a draw from the
-    prior, given that it is one of the classes left, follows the renormalised prior; only the others draw again. Each
-    pass ends with one class fewer, so that there are at most C of them. The N clients take `sizes` (N,), the C classes
-    offer as many, `supply` (C,). Priors (N, C) come as logarithms, up to a constant per client: so even one that lies
-    wholly on classes that have run out can be renormalised.
+    All steps draw their class as if none had run out. The draws are valid up to the first step that finds its class
+    empty. After it, a draw of a remaining class stays valid: given that it is a remaining class, a draw from the prior
+    follows the renormalized prior. Only the other steps draw again. Each pass uses up a class, so that there are at
+    most C passes.
+
+    Args:
+        sizes: (N,) number of examples of each client.
+        supply: (C,) number of examples of each class, with the same sum.
+        log_priors: (N, C) logarithms of the priors, up to a constant per client. So even a prior that lies entirely on
+            classes without examples can be renormalized.
+        rng: Generator of the draws.
     """
     counts = np.zeros((sizes.size, supply.size), dtype=np.int64)
     client = visiting_order(sizes, rng)
@@ -339,10 +346,10 @@ def fill(sizes: Ints, supply: Ints, log_priors: Floats, rng: np.random.Generator
 
 
 def visiting_order(sizes: Ints, rng: np.random.Generator) -> Ints:
-    """Return the (n,) sequence in which each step visits, uniformly, one of the clients that are not yet full.
+    """Return the (n,) sequence of clients: each step visits one of the clients that are not yet full, uniformly.
 
-    Every client rings at the times of its own Poisson process of rate 1 until it is full; of those still ringing,
-    each is equally likely to be next.
+    Every client has a Poisson process of rate 1 that ends when the client is full. Each of the remaining processes is
+    equally likely to have the next event.
     """
     clock = np.cumsum(rng.standard_exponential(int(sizes.sum())))
     before = np.concatenate([[0.0], clock])[np.cumsum(sizes) - sizes]
@@ -350,10 +357,10 @@ def visiting_order(sizes: Ints, rng: np.random.Generator) -> Ints:
 
 
 def _draw(client: Ints, log_priors: Floats, available: Bools, rng: np.random.Generator) -> Ints:
-    """Return a class for each step, from the prior of its client renormalised over the classes that are left."""
-    # Late passes redo few steps, so only the clients in them are looked at.
+    """Draw a class for each step, from the prior of its client renormalized over the available classes."""
+    # Late passes redo few steps, so only their clients are used.
     who, row, steps = np.unique(client, return_inverse=True, return_counts=True)
-    # How often each class, then in which order: the same law as one draw after another.
+    # Counts per class first, then their order: the same distribution as successive draws.
     often = rng.multinomial(steps, assignment.normalised(log_priors[np.ix_(who, np.flatnonzero(available))]))
     chosen = np.empty_like(client)
     chosen[assignment.shuffled_by(row, rng)] = np.repeat(np.tile(np.flatnonzero(available), who.size), often.ravel())
@@ -372,30 +379,30 @@ def hybrid(
     alpha: float = 0.5,
     min_size: int = 2,
 ) -> Partition:
-    """Give the first ceil(share * K) clients equally many samples of every class; split the rest by Dirichlet.
+    """Give the first ceil(share * K) clients equally many examples of every class; split the rest by Dirichlet.
 
-    A balanced client holds m = floor(n / (K C)) samples of each of the C classes that occur, so that it is about as
-    large as the average client: at least enough to reach `min_size`, at least 1, and at most what the rarest class can
-    give to all of them. What remains is split over the other clients as in `dirichlet_by_class`.
+    A balanced client holds m = floor(n / (K C)) examples of each of the C classes, so that it is about as large as the
+    average client. It holds at least 1 and enough to reach `min_size`, and at most what the rarest class can give to
+    all balanced clients. The rest is split over the other clients as in `dirichlet_by_class`.
 
-    When: a few clients have everything and most have little, as where some devices are shared by many.
+    When: a few clients hold all classes and most hold few, as if many users shared some devices.
 
-    Cover: every sample once. Clients below `min_size` are filled up from the largest of the *other* clients, so the
-    balanced ones stay balanced; `parameters["moved"]` says how many samples that took.
+    Cover: every example once. Clients below `min_size` are filled from the largest of the *other* clients, so that the
+    balanced clients stay balanced; `parameters["moved"]` is the number of these examples.
 
     Args:
-        share: Part of the clients that are balanced, from 0 to 1.
-        alpha: Dirichlet concentration of the others, from 1e-100 to 1e100.
-        min_size: Fewest samples of a client; 2 allows a held-out part, 0 allows empty clients.
+        share: Share of the clients that are balanced, from 0 to 1.
+        alpha: Dirichlet concentration of the other clients, from 1e-100 to 1e100.
+        min_size: Smallest number of examples per client; 2 allows a held-out part, 0 allows empty clients.
 
     Raises:
-        DataError: If the samples do not suffice, or if samples remain and no other client is there to hold them.
+        DataError: If there are too few examples, or if examples remain and there are no other clients.
         ConfigError: If an option is outside its range.
 
     Reference:
         CSRA, "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", section on
-        evaluation: share 0.1, alpha 0.5, 80 clients. The size of the balanced clients and the kind of Dirichlet
-        split are not given there and are our choice.
+        evaluation: share 0.1, alpha 0.5, 80 clients. The paper leaves open the size of the balanced clients and the
+        kind of Dirichlet split; they are FedReach's choice.
 
     Example:
         >>> labels = np.arange(120) % 3
@@ -446,10 +453,9 @@ def hybrid(
     return Partition.from_owner(owner, num_clients, "hybrid", parameters)
 
 
-# -------------------- Partitions: which client holds which sample. A table of kinds, each called as
-# ``kind(labels, num_clients, rng, **options)`` with the (n,) class of each of n samples, the number N of clients, and
-# the
-# generator that all randomness comes from.
+# ---- Partitions by name
+# Each is called as ``kind(labels, num_clients, rng, **options)`` with the (n,) classes of the examples, the number N of
+# clients, and the generator of all random draws.
 
 PARTITIONS: Mapping[str, Any] = {
     "iid": iid,
@@ -463,11 +469,11 @@ PARTITIONS: Mapping[str, Any] = {
 
 
 def partition(kind: str, labels: ArrayLike, num_clients: int, rng: np.random.Generator, **options: Any) -> Partition:
-    """Make a partition of the kind with that name in `PARTITIONS`.
+    """Make a partition of a kind in `PARTITIONS`.
 
     Raises:
-        ConfigError: If the kind or an option is unknown (the nearest right name is given), or a needed one is missing.
-        DataError: If these samples cannot be partitioned as asked.
+        ConfigError: If the kind or an option is unknown (the message suggests the nearest), or an option is missing.
+        DataError: If the examples cannot be partitioned in this way.
 
     Example:
         >>> partition("shards", [0, 0, 1, 1], 2, np.random.default_rng(0), classes_per_client=1).sizes
