@@ -1,4 +1,4 @@
-"""Data of users: torch data sets and lists of examples."""
+"""Torch data sets and arrays of users, and the format of a model's inputs."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ from fedreach.data.splits import APART, Together
 from fedreach.data.stored import OwnData, OwnSamples
 from fedreach.data.table_source import as_arrow
 
-# --- What a sample must be like that a model is given: as those that it was trained on. It needs numpy alone
+# ---- Format of a model's inputs, which needs NumPy alone
 
 DTYPES = {"image": "uint8", "tokens": "int64", "features": "float32", "table": "float64", "several": "uint8"}
-"""What raw samples of a kind are handed to a model as."""
+"""Type of raw examples by kind, as a model gets them."""
 
 
 @dataclass(frozen=True)
 class SampleFormat:
-    """What a sample must be like that a model is given.
+    """Format of the examples that a model accepts: that of its training examples.
 
     Example:
         >>> from fedreach.data.preparation import InputColumn
@@ -63,35 +63,35 @@ class SampleFormat:
 
     name: str  # of the data set
     kind: Kind
-    shape: tuple[int, ...]  # of a sample as it was trained on
+    shape: tuple[int, ...]  # of a training example
     mean: tuple[float, ...] = ()  # (C,) of images
     std: tuple[float, ...] = ()  # (C,)
     preparation: Preparation | None = None  # of a table
     layout: np.dtype[Any] | None = None  # of records of several inputs, see `fedreach.data.several`
-    positions: tuple[int, ...] = ()  # of labels, where each position has one
+    positions: tuple[int, ...] = ()  # of labels, if each position has one
 
     @property
     def dtype(self) -> str:
-        """What raw samples are handed to a model as."""
+        """Type of raw examples, as the model gets them."""
         return DTYPES[self.kind if self.preparation is None else "table"]
 
     @property
     def raw_shape(self) -> tuple[int, ...]:
-        """Of a raw sample; that of a table has one number for each column that is used."""
+        """Shape of a raw example; for a table, one number per column in `used`."""
         if self.layout is not None:
             return (self.layout.itemsize,)
         return self.shape if self.preparation is None else (len(self.preparation.used),)
 
     @property
     def sample_shape(self) -> Any:
-        """Shape of an example as a model's maker is told; of several inputs that of each, by name or in order."""
+        """Shape of an example, as passed to the model factory; for several inputs, by name or in order."""
         return self.shape if self.layout is None else shapes(self.layout)
 
     def refuse_form(self, what: str) -> None:
-        """Refuse what handles one input and one answer an example.
+        """Raise an error for `what`, which handles one input and one label per example, if this format differs.
 
         Raises:
-            ConfigError: If there are several inputs, or answers at positions.
+            ConfigError: If there are several inputs, or labels at positions.
         """
         has = "several inputs" if self.layout is not None else "an answer at every position" if self.positions else ""
         if has:
@@ -101,15 +101,15 @@ class SampleFormat:
             )
 
     def array(self, samples: Any) -> AnyArray:
-        """Return raw samples as an array that a model is called with.
+        """Return raw examples as an array that a model can be called with.
 
         Args:
-            samples: A table where the model was trained on one; or else an array; images may come without channels
-                where they have one.
+            samples: A table if the model was trained on one, else an array. The channel axis of images with one
+                channel is optional.
 
         Raises:
-            ConfigError: If a column of the table is missing, or it is no table.
-            DataError: If the samples are not like those that the model was trained on.
+            ConfigError: If a column of the table is missing, or `samples` is not a table.
+            DataError: If the examples differ from the training examples in shape or type.
         """
         if self.preparation is not None:
             return self.preparation.raw(samples)
@@ -127,13 +127,13 @@ class SampleFormat:
         return np.require(x, np.int64 if self.kind == "tokens" else x.dtype, ["C", "W"])
 
     def of_columns(self, numbers: Floats) -> AnyArray:
-        """Return raw samples that stand in a table, a sample a row and a number of it a column.
+        """Return raw examples from a table with one example per row and one of its numbers per column.
 
         Args:
-            numbers: (m, k), k as many as a sample has, its last axis the fastest.
+            numbers: (m, k) numbers, where k is the size of an example, in C order.
 
         Raises:
-            DataError: If they are not like those that the model was trained on.
+            DataError: If the examples differ from the training examples in size or type.
 
         Example:
             >>> SampleFormat("digits", "image", (1, 2, 2)).of_columns(np.array([[0.0, 1.0, 2.0, 255.0]])).tolist()
@@ -157,7 +157,7 @@ class SampleFormat:
         return self.array(numbers.reshape(-1, *self.shape))
 
     def to_json(self) -> dict[str, Any]:
-        """Return what raw samples are like, as plain JSON values for who reads the file of a model."""
+        """Return the format of raw examples as plain JSON values, for readers of a model file."""
         record: dict[str, Any] = {"kind": self.kind, "dtype": self.dtype, "shape": list(self.raw_shape)}
         record |= {} if self.layout is None else {"inputs": layout_to_json(self.layout)}
         record |= {"positions": list(self.positions)} if self.positions else {}
@@ -173,11 +173,11 @@ class SampleFormat:
 
     @classmethod
     def of_json(cls, name: str, stored: Mapping[str, Any]) -> Self:
-        """Return what `to_json` told of the samples of a data set; further keys may stand beside it."""
+        """Return the format from what `to_json` returned; further keys are ignored."""
         if stored["kind"] != "table":
             mean, std = (tuple(stored.get(key, ())) for key in ("mean", "std"))
             return cls(name, stored["kind"], tuple(stored["shape"]), mean, std, None, *form_of(stored))
-        other_columns = stored["other_columns"]  # those of client and labels come first, as in training
+        other_columns = stored["other_columns"]  # client and labels come first, as in training
         last = [column for column in other_columns if column["kind"] in ("left out", "dropped")]
         first = [column for column in other_columns if column not in last]
         preparation = Preparation.of_json([*first, *stored["columns"], *last])
@@ -185,15 +185,15 @@ class SampleFormat:
 
 
 def form_of(stored: Mapping[str, Any]) -> tuple[np.dtype[Any] | None, tuple[int, ...]]:
-    """Return the layout of several inputs, if there are any, and the positions of labels, as a file tells them."""
+    """Return the layout of several inputs (None for one input) and the positions of labels, from a model file."""
     return layout_of_json(stored["inputs"]) if "inputs" in stored else None, tuple(stored.get("positions", ()))
 
 
-# -------------------- Samples of one's own, by client: torch Datasets and arrays
+# ---- Examples of users, by client: torch Datasets and arrays
 
 
 class SampleFacts(NamedTuple):
-    """What is known of samples beside their numbers."""
+    """Facts about examples in addition to their numbers."""
 
     num_classes: int | None
     class_names: Sequence[str] | None
@@ -211,17 +211,17 @@ def of_samples(
     name: str,
     together: Together = APART,
 ) -> OwnData:
-    """Return samples as they are, by client; only images are put on one scale, that of the participants' pixels.
+    """Return examples by client, unchanged; images will be put on the scale of the participants' pixels.
 
-    With groups, samples are sorted as the rows of a table are: their order does not matter then, and the same data from
-    a table have the same split.
+    With groups, examples are sorted like the rows of a table. So their order does not matter, and the same data in a
+    table have the same split.
     """
     classes, names_of_classes, converted = facts
     options: dict[str, Any] = {"num_classes": classes, "class_names": names_of_classes, "notes": note_of(converted)}
     plain = from_arrays(x, y, kind=kind, name=name, **options)
     if together.groups is None:
         return OwnSamples(name, owners, names, plain, together)
-    labels: AnyArray = plain.train_y.reshape(len(plain.train_y), -1)  # at positions, all of an example's
+    labels: AnyArray = plain.train_y.reshape(len(plain.train_y), -1)  # for positions, all labels of an example
     if plain.example_classes:
         labels = cells.by_text(plain.train_y, plain.class_names or tuple(map(str, range(plain.num_classes))))
     moments = [] if together.moments is None else [together.moments]
@@ -234,16 +234,16 @@ def of_samples(
 def rows_together(
     group: Any, time: Any, length: int, *, named: tuple[str | None, str | None] = ("group", "time")
 ) -> Together:
-    """Return which samples are held out together, and which are the latest.
+    """Return the groups of examples that are held out together, and the times of the examples.
 
     Args:
-        group: The group of each sample, names or numbers; None: there are no groups.
-        time: When each was taken, numbers or dates; None: nobody says.
-        length: Samples that there are.
-        named: What both are called.
+        group: Group of each example, as names or numbers. None: no groups.
+        time: Time of each example, as numbers or dates. None: unknown.
+        length: Number of examples.
+        named: Names of both.
 
     Raises:
-        DataError: If there is not one for each sample, or one is missing.
+        DataError: If the number of groups or times is not `length`, or one is missing.
 
     Example:
         >>> rows_together(["p1", "p1", "p2"], ["2024-01-31", "2024-02-01", "2024-02-01"], 3).groups
@@ -280,7 +280,7 @@ def of_torch(
     group: Any = None,
     time: Any = None,
 ) -> OwnData:
-    """Return a torch Dataset, by client; see `fedreach.data.federated.FederatedData.from_torch`."""
+    """Read a torch Dataset by client; see `fedreach.data.federated.FederatedData.from_torch`."""
     length = size(dataset, name)
     owners, names = numbered_list("clients", clients)
     if len(owners) != length:
@@ -300,7 +300,7 @@ def of_clients(
     group: Mapping[Any, Any] | None = None,
     time: Mapping[Any, Any] | None = None,
 ) -> OwnData:
-    """Return arrays or Datasets by name; see `fedreach.data.federated.FederatedData.from_clients`."""
+    """Read arrays or Datasets by client name; see `fedreach.data.federated.FederatedData.from_clients`."""
     if not isinstance(data, Mapping) or not data:
         raise ConfigError('from_clients: give {"north": (x, y), "south": dataset}; got ' + f"{type(data).__name__}.")
     numbers, names = numbered_list("from_clients: a name", list(data))
@@ -353,16 +353,16 @@ def of_clients(
 
 
 def _of_each_client(option: str, by_client: Mapping[Any, Any] | None, lengths: Mapping[Any, int]) -> pa.Array | None:
-    """Return what is said of the samples of all clients, client by client; None where nothing is.
+    """Concatenate the values of an option over all clients; return None if it is not set.
 
     Args:
-        option: For messages.
-        by_client: Values of the samples of each client, by client.
-        lengths: Samples of each client, in the order in which they are wanted.
+        option: Name of the option in messages.
+        by_client: Values for the examples of each client, by client.
+        lengths: Number of examples of each client, in the order of the result.
 
     Raises:
-        ConfigError: If it is not by client, or a client is missing or unknown.
-        DataError: If it is not as long as a client's samples.
+        ConfigError: If the option is not a dictionary by client, or a client is missing or unknown.
+        DataError: If the number of values is not the number of a client's examples.
     """
     if by_client is None:
         return None
@@ -395,17 +395,17 @@ def _of_each_client(option: str, by_client: Mapping[Any, Any] | None, lengths: M
 
 
 def sort_of(array: AnyArray) -> str:
-    """Return what sort of numbers it holds: floats of any width are one."""
+    """Return the sort of an array's numbers; all widths of floats are one sort."""
     if array.dtype.names is not None:
         return str(array.dtype.descr)
     return "f" if array.dtype.kind == "f" else array.dtype.str if array.dtype == np.uint8 else array.dtype.kind
 
 
 def size(dataset: Any, name: str) -> int:
-    """Return how many samples a Dataset has.
+    """Return the number of examples of a Dataset.
 
     Raises:
-        ConfigError: If it cannot say, or its samples have no numbers.
+        ConfigError: If the Dataset has no length or cannot be indexed.
     """
     endless = any(base.__name__ == "IterableDataset" for base in type(dataset).__mro__)
     if (
@@ -417,7 +417,7 @@ def size(dataset: Any, name: str) -> int:
         try:
             return len(dataset)
         except (TypeError, NotImplementedError):
-            pass  # a wrapper passes on that what it wraps has no length; an unfinished class says so itself
+            pass  # the length is missing in a wrapped Dataset, or in an unfinished class
     raise ConfigError(
         f"{name} must be a Dataset with a length and samples by number (`__len__` and `__getitem__`), which is read "
         f"once; got {type(dataset).__name__}. Take a finite part of it: list(itertools.islice(dataset, 10_000))."
@@ -425,7 +425,7 @@ def size(dataset: Any, name: str) -> int:
 
 
 def pairs(dataset: Any, name: str) -> Iterator[tuple[Any, Any]]:
-    """Yield the input and the label of each sample, in order."""
+    """Yield the input and the label of each example, in order."""
     for number in range(len(dataset)):
         sample = dataset[number]
         if isinstance(sample, Mapping):
@@ -439,7 +439,7 @@ def pairs(dataset: Any, name: str) -> Iterator[tuple[Any, Any]]:
 
 
 def _pair_of_dictionary(sample: Mapping[Any, Any], what: str) -> tuple[Any, Any]:
-    """Return inputs and label of a dictionary as Hugging Face's, whose label is called ``labels`` or ``label``."""
+    """Split a dictionary, as in Hugging Face data sets, into inputs and the label ``labels`` or ``label``."""
     labels = [key for key in ("labels", "label") if key in sample]
     if len(labels) != 1:
         raise DataError(f"{what} must hold its label under 'labels' or 'label', beside its inputs; got {list(sample)}.")
@@ -449,10 +449,10 @@ def _pair_of_dictionary(sample: Mapping[Any, Any], what: str) -> tuple[Any, Any]
 def samples(
     rows: Iterable[tuple[Any, Any]], length: int, name: str, kind: Kind | None = None
 ) -> tuple[AnyArray, AnyArray, Converted]:
-    """Return (n, ...) inputs and (n,) labels, read one after the other, and how many pictures were converted.
+    """Read (n, ...) inputs and (n,) labels one by one, and count converted images.
 
     Raises:
-        DataError: If there are none, an input has another shape or type than the first, or a label is none.
+        DataError: If there are no examples, inputs differ in shape or type, or a label is invalid.
     """
     labels: list[Any] = []
 
@@ -489,10 +489,10 @@ def _label(label: Any, what: str) -> Any:
 
 
 def _stack_records(first: Any, remaining: Iterator[Any], length: int, name: str) -> AnyArray:
-    """Return (n,) records of the several inputs of each example; none of them has another form than the first.
+    """Return (n,) records of the several inputs of each example.
 
     Raises:
-        DataError: If one does.
+        DataError: If an example differs from the first in its inputs.
     """
     table: AnyArray | None = None
     for number, value in enumerate(chain([first], remaining)):
@@ -508,12 +508,12 @@ def _stack_records(first: Any, remaining: Iterator[Any], length: int, name: str)
                 f"first; sample {number} has {described(record.dtype)}. Pad texts to one length."
             )
         table[number] = record[0]
-    assert table is not None  # as there is a first
+    assert table is not None  # there is a first example
     return table
 
 
 def _arrays_of(parts: Mapping[str, list[Any]] | list[list[Any]]) -> Any:
-    """Return arrays of one example each, of its inputs."""
+    """Return the inputs of an example as arrays with one example each."""
     if isinstance(parts, Mapping):
         return {key: _array_of(part) for key, (part,) in parts.items()}
     return tuple(_array_of(part) for (part,) in parts)
@@ -526,6 +526,6 @@ def _array_of(part: Any) -> Any:
 
 
 def class_names_of(dataset: Any) -> tuple[str, ...] | None:
-    """Return the names of the classes where a Dataset tells them, as those of torchvision do."""
+    """Return the class names of a Dataset that has them, such as those of torchvision; else None."""
     names = getattr(dataset, "classes", None)
     return tuple(names) if isinstance(names, list | tuple) and all(isinstance(name, str) for name in names) else None
