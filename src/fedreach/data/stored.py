@@ -1,4 +1,4 @@
-"""Data sets that are kept on disk and mapped into memory."""
+"""Data of users before participants are known, and data sets that stay on disk."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from fedreach.data.datasets import ARRAYS, Dataset, add_bytes, from_arrays
 from fedreach.data.preparation import ColumnKind, Preparation
 from fedreach.data.splits import APART, Together
 
-# -------------------- Examples and whose they are, before it is said who takes part: what one's own data are until then
+# ---- Examples and their clients, before the participants are known
 
 
 class OwnData(ABC):
-    """Examples and whose they are: a `Dataset` to be.
+    """Examples and their clients, from which a `Dataset` is made once the participants are known.
 
-    What depends on who takes part, such as the scale of the inputs, is measured when `prepared` is called with the
-    training rows of each participant: of nobody else any number is read.
+    `prepared` measures what depends on the participants, such as the scale of the inputs, on their training rows
+    alone.
     """
 
     name: str
     owners: Ints  # (n,)
-    owner_names: tuple[str, ...]  # of the N clients
-    together: Together = APART  # what is held out together
+    owner_names: tuple[str, ...]  # names of the N clients
+    together: Together = APART  # examples that are held out together
 
     @property
     @abstractmethod
@@ -46,11 +46,11 @@ class OwnData(ABC):
     @property
     @abstractmethod
     def num_classes(self) -> int:
-        """c; 0 where labels are numbers."""
+        """c; 0 if labels are numbers."""
 
     @abstractmethod
     def prepared(self, clients: Sequence[Ints]) -> Dataset:
-        """Return the data set, prepared by the training rows of each participant."""
+        """Return the data set, with scales from the training rows of each participant."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,13 +62,15 @@ class OwnTable(OwnData):
     owner_names: tuple[str, ...]
     columns: Mapping[str, Cells | None]
     labels: AnyArray  # (n,), or (n, t) numbers to predict
-    classes: tuple[str, ...]  # none where labels are numbers
-    places: Ints | None = None  # (n,) where rows stood as they were read
-    client_column: str | None = None  # None: the table was handed over without
+    classes: tuple[str, ...]  # () if labels are numbers
+    places: Ints | None = None  # (n,) row numbers in the table as it was read
+    client_column: str | None = None  # None: the table has none
     label_columns: tuple[str, ...] = ()
     rules: ColumnRules = NO_RULES
     together: Together = APART
-    left_out: Mapping[str, str] = field(default_factory=dict)  # by column: rows without it, or why it is no input
+    left_out: Mapping[str, str] = field(
+        default_factory=dict
+    )  # by column: rows without a value, or the reason why it is not an input
 
     @property
     def train_y(self) -> AnyArray:
@@ -94,7 +96,7 @@ class OwnTable(OwnData):
 
 @dataclass(frozen=True, eq=False)
 class OwnSamples(OwnData):
-    """Samples as they are; only images are put on one scale, that of the participants' pixels."""
+    """Examples without preparation; images alone are put on the scale of the participants' pixels."""
 
     name: str
     owners: Ints
@@ -118,31 +120,31 @@ class OwnSamples(OwnData):
         return replace(self.plain, mean=mean, std=std)
 
 
-# --- A data set that stays on disk: arrays in a folder, of which only the samples that are used are read
+# ---- A data set that stays on disk: arrays in a folder, from which only used examples are read
 # ```
-# mine/x.npy        samples, uint8 images (n, C, H, W), float32 features (n, ...) or tokens (n, T), uint8 or int64
+# mine/x.npy        inputs: uint8 images (n, C, H, W), float32 features (n, ...), or uint8 or int64 tokens (n, T)
 # mine/y.npy        (n,) labels
-# mine/client.npy   (n,) natural client of each, integers or strings, where there are any
-# mine/x_test.npy, mine/y_test.npy     a test set, where there is one
-# mine/dataset.json what `index_folder` found: with it, samples are not read when the data set is opened
+# mine/client.npy   (n,) natural clients, integers or strings (optional)
+# mine/x_test.npy, mine/y_test.npy     test set (optional)
+# mine/dataset.json result of `index_folder`, with which the data set opens without reading inputs
 # ```
-# Write large arrays piece by piece with ``np.lib.format.open_memmap("mine/x.npy", "w+", np.uint8, (n, 3, 32, 32))``.
-# Compressed files cannot be mapped, and so neither can ``.npz`` nor the packed form of the known image sets.
+# Write large arrays in pieces with ``np.lib.format.open_memmap("mine/x.npy", "w+", np.uint8, (n, 3, 32, 32))``.
+# Compressed files cannot be mapped: neither ``.npz`` nor the packed form of the known image sets.
 
 NOTE = "dataset.json"
-SPOTS = 64  # samples that are compared when a data set is opened; all of them would take as long as reading it
+SPOTS = 64  # number of examples that are compared when a data set is opened; comparing all would mean reading it
 KEPT = ("float32", "uint8", "int64")
 
 
 def from_folder(path: Path | str, *, kind: Kind | None = None, num_classes: int | None = None) -> Dataset:
-    """Open a folder of arrays without reading more of it than labels and clients, if it was indexed.
+    """Open a folder of arrays; if it was indexed, only labels and clients are read.
 
-    A folder that was not indexed is read once each time it is opened, to check and hash it; no copy is held either. The
-    folder's name becomes that of the data set. `kind` and `num_classes` are as in `fedreach.data.datasets.from_arrays`,
-    for a folder that was not indexed.
+    A folder that was not indexed is read each time it is opened, to check and hash it, without a copy in memory. The
+    data set gets the name of the folder. `kind` and `num_classes` are as in `fedreach.data.datasets.from_arrays`, for a
+    folder that was not indexed.
 
     Raises:
-        DataError: A file is missing, unknown, of a type that cannot be mapped, or not what was indexed.
+        DataError: If a file is missing or unknown, has a type that cannot be mapped, or differs from the index.
     """
     path = Path(path)
     arrays, note = _arrays(path), _note(path)
@@ -163,12 +165,12 @@ def from_folder(path: Path | str, *, kind: Kind | None = None, num_classes: int 
 
 
 def index_folder(path: Path | str, *, kind: Kind | None = None, num_classes: int | None = None) -> Dataset:
-    """Check and hash a folder of arrays, reading it once, and note there what was found; return the data set.
+    """Check and hash a folder of arrays, write the result to the folder, and return the data set.
 
     The arguments are as in `from_folder`.
 
     Raises:
-        DataError: As `from_folder`, or if a sample or label breaks a rule.
+        DataError: As `from_folder`, or if an input or label is invalid.
 
     Example:
         >>> import tempfile
@@ -193,7 +195,7 @@ def index_folder(path: Path | str, *, kind: Kind | None = None, num_classes: int
 
 
 def _arrays(path: Path) -> dict[str, Any]:
-    """Return the arrays of a folder by argument of `from_arrays`, mapped."""
+    """Return the mapped arrays of a folder, by argument of `from_arrays`."""
     if not path.is_dir():
         raise DataError(f"{path}: must be a folder with x.npy and y.npy; there is none.")
     files = {file.stem: file for file in sorted(path.glob("*.npy"))}
@@ -205,7 +207,7 @@ def _arrays(path: Path) -> dict[str, Any]:
 
 
 def _open_array(file: Path, *, samples: bool) -> AnyArray:
-    """Return the array of a file; of samples nothing is read."""
+    """Return the array of a file; the array of inputs is mapped, not read."""
     try:
         array = read_npy(file, "r" if samples else None)
     except (OSError, UnreadableError) as error:
@@ -238,18 +240,18 @@ def _note(path: Path) -> dict[str, Any] | None:
 
 
 def _describe_array(array: AnyArray) -> dict[str, Any]:
-    """Return type, shape, and a hash of some samples of an array, the first and last among them."""
+    """Return the type, the shape, and a hash of some entries of an array, including the first and the last."""
     sample_indices = np.unique(np.linspace(0, max(0, len(array) - 1), SPOTS).astype(np.int64))[: len(array)]
     digest = hashlib.sha256(b"".join(np.ascontiguousarray(array[i]).tobytes() for i in sample_indices.tolist()))
     return {"dtype": array.dtype.str, "shape": list(array.shape), "spots": digest.hexdigest()}
 
 
-# --- Data of one's own on disk, as they were handed over in Python, so that other processes open the same
+# ---- Data from Python on disk, so that other processes can open them
 # ```
-# NAME-DIGEST/own.json      what they are: a data set, samples or a table, with all that is no array
-# NAME-DIGEST/*.npy         the arrays; samples are mapped, so that processes that open them share the memory
+# NAME-DIGEST/own.json      type (data set, examples or table), and everything except arrays
+# NAME-DIGEST/*.npy         the arrays; inputs are mapped, so that processes share their memory
 # ```
-# The folder is named by what is in it: the same data are stored once, and others never in their place.
+# The digest of the content is in the name of the folder, so that equal data are stored once and never replaced.
 
 FILE = "own.json"
 STORED_ARRAYS = ("train_x", "train_y", "test_x", "test_y", "owners")
@@ -259,7 +261,7 @@ LISTS = ("mean", "std", "owner_names", "class_names")
 
 
 def store(data: Dataset | OwnData, folder: Path) -> Path:
-    """Write data into a folder of their own in `folder`, unless they are there; return the path of its ``own.json``.
+    """Write data to their own folder in `folder` unless it exists; return the path of its ``own.json``.
 
     Example:
         >>> from fedreach.data.datasets import from_arrays
@@ -282,16 +284,16 @@ def store(data: Dataset | OwnData, folder: Path) -> Path:
             (new / FILE).write_text(json.dumps(words, indent=1) + "\n", encoding="utf-8")
             try:
                 new.rename(target)
-            except OSError:  # another process was as fast
+            except OSError:  # another process has stored the same data
                 if not (target / FILE).exists():
                     raise
     return target / FILE
 
 
 def digest(data: Dataset | OwnData) -> str:
-    """Return the sha256 of data as they were read, before a seed says who takes part and what follows from that.
+    """Return the sha256 of data as they were read, before participants are drawn and scales are measured.
 
-    What a data set's own hash covers is not read again.
+    Arrays that the hash of a data set covers are not read again.
 
     Example:
         >>> from fedreach.data.datasets import from_arrays
@@ -305,7 +307,7 @@ def digest(data: Dataset | OwnData) -> str:
 
 
 def _digest(words: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> str:
-    """Return the sha256 of words and arrays, but for where rows stood as they were read and what is told of others."""
+    """Return the sha256 of words and arrays, except original row numbers and remarks on left-out rows."""
     hasher = hashlib.sha256(json.dumps({**words, "left_out": None}, sort_keys=True).encode())
     for name, array in arrays.items():
         if name == "places":
@@ -317,7 +319,7 @@ def _digest(words: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> str:
 
 
 def opened(path: Path) -> Dataset | OwnData:
-    """Return the data that `store` wrote.
+    """Open data that `store` wrote.
 
     Raises:
         DataError: If a file is missing or damaged.
@@ -336,12 +338,12 @@ def opened(path: Path) -> Dataset | OwnData:
 
 
 def _array(file: Path) -> AnyArray:
-    """Return the array of a file; samples are mapped."""
+    """Return the array of a file; inputs are mapped."""
     return read_npy(file, "r" if file.stem in ("train_x", "test_x") else None)
 
 
 def _split_parts(data: Dataset | OwnData) -> tuple[dict[str, Any], dict[str, AnyArray]]:
-    """Return what is stored as words and as arrays."""
+    """Split data into words, for JSON, and arrays."""
     if isinstance(data, OwnTable):
         columns: dict[str, list[str] | None] = {}
         arrays: dict[str, AnyArray] = {"owners": data.owners, "labels": data.labels}
@@ -381,7 +383,7 @@ def _split_parts(data: Dataset | OwnData) -> tuple[dict[str, Any], dict[str, Any
 
 
 def _together_arrays(data: OwnData) -> dict[str, AnyArray]:
-    """Return the arrays that say what is held out together."""
+    """Return the groups and times of examples."""
     values = {key: getattr(data.together, key) for key in TOGETHER}
     return {key: array for key, array in values.items() if array is not None}
 

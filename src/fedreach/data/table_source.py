@@ -1,7 +1,7 @@
-"""Tables as people have them, brought into one form: a column of Apache Arrow for each name.
+"""Tables from files, frames and dictionaries, as Apache Arrow columns by name.
 
-Files are read by pyarrow, frames of any library (pandas, polars, pyarrow, lazy ones too) through narwhals, dictionaries
-of lists as they stand. What comes out is the same whatever a table came from.
+pyarrow reads files. narwhals reads frames of any library (pandas, polars, pyarrow), including lazy frames. The columns
+are the same for all sources of a table.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ QUOTED = re.compile(r'"[^"]*("|$)')
 DIGITS = re.compile("[0-9]+")
 MORE_COLUMNS = 1000
 INDEX = re.compile(r"__index_level_\d+__")
-"""What pandas calls an index without a name, in parquet and in data sets of Hugging Face; so is one of a text file."""
+"""Name of an unnamed pandas index in Parquet files and Hugging Face data sets; also used for text files."""
 NOTHING = pa.list_(pa.null())
-"""Type of a column that holds neither numbers, words nor dates."""
+"""Type of a column that does not hold numbers, words or dates."""
 
 Table = dict[str, pa.Array]
-"""Columns by name, all as long."""
+"""Columns of equal length by name."""
 
 
 def read_table(source: Any) -> Table:
-    """Return the columns of a table, without an index of pandas; see `read_whole`."""
+    """Return the columns of a table without a pandas index; see `read_whole`."""
     return without_index(read_whole(source))
 
 
 def without_index(table: Table) -> Table:
-    """Return the columns that are no index of pandas."""
+    """Return the columns that are not a pandas index."""
     return {name: column for name, column in table.items() if not INDEX.fullmatch(name)}
 
 
 def read_whole(source: Any) -> Table:
-    """Return the columns of a table: a file, a frame of any library, or a dictionary of a list for each column.
+    """Return the columns of a table: a file, a frame of any library, or a dictionary of lists.
 
-    An index without a name is a column that `INDEX` matches.
+    An unnamed index becomes a column whose name `INDEX` matches.
 
     Raises:
-        ConfigError: If it is no table.
-        DataError: If a file is missing or damaged, or a column's name is there twice.
+        ConfigError: If the source is not a table.
+        DataError: If a file is missing or damaged, or two columns have the same name.
 
     Example:
         >>> found = read_whole({"age": [30, None], "ward": ["a", "b"]})
@@ -75,7 +75,7 @@ def column_of(table: Table, name: Any) -> pa.Array:
     """Return a column by its name.
 
     Raises:
-        ConfigError: If there is none.
+        ConfigError: If the column is missing.
     """
     if not isinstance(name, str) or name not in table:
         raise ConfigError(f"table: there is no column {name!r}.{nearest(str(name), table)}")
@@ -83,7 +83,7 @@ def column_of(table: Table, name: Any) -> pa.Array:
 
 
 def check_lengths(table: Table, first: str) -> None:
-    """Refuse a table whose columns are not all as long as one of them."""
+    """Raise DataError if a column of a table differs in length from the column `first`."""
     rows = len(table[first])
     for name, values in table.items():
         if len(values) != rows:
@@ -92,7 +92,7 @@ def check_lengths(table: Table, first: str) -> None:
             )
 
 
-# --------------------------------------------------------------------------------------------------------- frames
+# ---- Frames
 
 
 def _frame(frame: Any) -> Table:
@@ -102,7 +102,7 @@ def _frame(frame: Any) -> Table:
         any_frame = nw.from_native(frame, allow_series=False)
     except TypeError:
         any_frame = None
-    except ValueError as why:  # such as a column's name that is there twice
+    except ValueError as why:  # such as two columns with the same name
         raise _twice(_names(frame)) or DataError(f"table: {why}.") from why
     if any_frame is None:
         return _by_name(frame)
@@ -111,17 +111,17 @@ def _frame(frame: Any) -> Table:
     names = _names(any_frame.to_native())
     if (error := _twice(names)) is not None:
         raise error
-    if hasattr(frame, "iloc"):  # pandas: a column of mixed values is no column of Arrow
+    if hasattr(frame, "iloc"):  # pandas: Arrow rejects a column of mixed values
         return _make_table(list(map(str, names)), [as_arrow(frame.iloc[:, place]) for place in range(len(names))])
     try:
         arrow_table = any_frame.to_arrow()
-    except (pa.ArrowException, NotImplementedError):  # a type that Arrow has not, such as whole numbers of 128 bits
+    except (pa.ArrowException, NotImplementedError):  # a type that Arrow lacks, such as 128-bit integers
         return _make_table(list(map(str, names)), [as_arrow(any_frame[name].to_list()) for name in names])
     return _make_table(list(map(str, names)), [_join_chunks(arrow_table.column(i)) for i in range(len(names))])
 
 
 def _by_name(frame: Any) -> Table:
-    """Return the columns of what has names of columns and, by name, columns, though no library is known for it."""
+    """Return the columns of a frame of an unknown library that has column names and columns by name."""
     names = getattr(frame, "column_names", None)
     names = getattr(frame, "columns", None) if names is None else names
     if names is None or isinstance(names, str) or not isinstance(names, Iterable):
@@ -160,10 +160,10 @@ def _join_chunks(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def as_arrow(values: Any, what: str = "a column") -> pa.Array:
-    """Return a column: a list, an array, a tensor, or a column of a frame.
+    """Return a list, an array, a tensor, or a column of a frame as an Arrow array.
 
     Raises:
-        DataError: If it is a single value.
+        DataError: If the value is a single value.
     """
     values = untracked(values)
     if isinstance(values, pa.Array | pa.ChunkedArray):
@@ -186,7 +186,7 @@ def as_arrow(values: Any, what: str = "a column") -> pa.Array:
 
 
 def _texts_of_mixed(cells: list[Any]) -> pa.Array:
-    """Return cells of several types as texts; or as what is no column where they are no single values."""
+    """Return cells of several types as texts; if they are not single values, a column of type `NOTHING`."""
     present = [cell for cell in cells if cell is not None]
     if any(isinstance(cell, complex) or not isinstance(cell, str | Number | np.bool_) for cell in present):
         return pa.array([[]] * len(cells), NOTHING)
@@ -197,7 +197,7 @@ def _plain(cell: Any) -> Any:
     if isinstance(cell, bytes):
         return cell.decode(errors="replace")
     if isinstance(cell, np.float32 | np.float16):
-        return float(str(cell))  # 0.1 means 0.1, as a file would have it
+        return float(str(cell))  # 0.1 means 0.1, as in a file
     return cell.item() if isinstance(cell, np.generic) or type(cell).__name__ == "Tensor" else cell
 
 
@@ -206,14 +206,14 @@ def _is_missing(cell: Any) -> bool:
     return nothing or (isinstance(cell, Number) and bool(cell != cell))
 
 
-# ---------------------------------------------------------------------------------------------------------- files
+# ---- Files
 
 
 def read_file(path: Path) -> Table:
-    """Return the columns of a file: text with separators, of which all cells stay texts, or parquet.
+    """Return the columns of a Parquet file, or of a text file with separators, whose cells stay texts.
 
     Raises:
-        DataError: If the file is missing, damaged or of another kind.
+        DataError: If the file is missing, damaged or of another format.
     """
     ending = "".join(path.suffixes[-2:]).lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
     if ending in SHEETS:
@@ -228,7 +228,7 @@ def read_file(path: Path) -> Table:
         return _parquet(path) if ending == ".parquet" else _text(path)
     except FileNotFoundError as error:
         raise no_such_file(path, ENDINGS) from error
-    except OSError as error:  # a path that is none, or a damaged archive
+    except OSError as error:  # an invalid path, or a damaged archive
         raise DataError(f"{path}: must be a readable table; got: {error}.") from error
 
 
@@ -243,7 +243,7 @@ def _parquet(path: Path) -> Table:
 
 
 def _text(path: Path) -> Table:
-    """Return the columns of a text file, all of whose cells are texts, as they stand there."""
+    """Return the columns of a text file, with all cells as unchanged texts."""
     packed = path.suffix.lower() == ".gz"
     content = gzip.decompress(path.read_bytes()) if packed else path.read_bytes()
     if wide := _wide_encoding(content):
@@ -300,14 +300,14 @@ def _text(path: Path) -> Table:
 
 
 def _are_row_numbers(cells: list[str]) -> bool:
-    """Return whether cells are different whole numbers, as pandas and R write them before rows."""
+    """Return whether cells are distinct whole numbers, as pandas and R write them before rows."""
     return all(map(DIGITS.fullmatch, cells)) and len(set(cells)) == len(cells)
 
 
 def _wide_encoding(content: bytes) -> str:
-    """Return the encoding of a text whose letters have two or four bytes each; "" where they have not.
+    """Return the encoding of a text with two or four bytes per character; "" for other texts.
 
-    Without a mark at the beginning it is known by its NULs: ASCII letters have one in UTF-16, and three in UTF-32.
+    Without a byte-order mark, NUL bytes reveal it: an ASCII character has one in UTF-16 and three in UTF-32.
     """
     if content.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
         return "UTF-32"
@@ -321,7 +321,7 @@ def _wide_encoding(content: bytes) -> str:
 
 
 def _all_texts(first: str, separator: str) -> dict[str, pa.DataType]:
-    """Return the type of each column, more than there are: a name in quotes may go over several lines."""
+    """Return types for more columns than the first line has, as a quoted name may span several lines."""
     return {f"f{place}": pa.string() for place in range(first.count(separator) + MORE_COLUMNS)}
 
 
