@@ -174,7 +174,7 @@ class Folder:
         """Return the path of a file to read or write, see `plain_file`."""
         return plain_file(self.path / name)
 
-    # ------------------------------------------------------------------------------------------------- whole files
+    # ---- Whole files
 
     @contextmanager
     def whole(self, name: str, *, waits: bool = False) -> Iterator[Path]:
@@ -215,7 +215,7 @@ class Folder:
             with self.disk(name):
                 unlink(self.path / name)
 
-    # ------------------------------------------------------------------------------------------------------- lines
+    # ---- Lines
 
     def append_lines(self, name: str, lines: Iterable[str]) -> None:
         """Append lines to a file, and create it if it is missing."""

@@ -20,7 +20,7 @@ from fedreach.data.assignment import handle_empty as handle_empty
 from fedreach.data.assignment import statistics as statistics
 from fedreach.data.assignment import without_empty as without_empty
 
-# -------------------- Independent and identically distributed clients
+# ---- Independent and identically distributed clients
 
 
 def iid(labels: ArrayLike, num_clients: int, rng: np.random.Generator) -> Partition:
@@ -43,7 +43,7 @@ def iid(labels: ArrayLike, num_clients: int, rng: np.random.Generator) -> Partit
     return Partition.from_owner(rng.permutation(np.arange(checked.size) % num_clients), num_clients, "iid")
 
 
-# -------------------- The clients that the data came with: writers, speakers, devices
+# ---- Natural clients: writers, speakers, devices
 
 
 def natural(labels: ArrayLike, num_clients: int, rng: np.random.Generator, *, owners: ArrayLike) -> Partition:
@@ -72,7 +72,7 @@ def natural(labels: ArrayLike, num_clients: int, rng: np.random.Generator, *, ow
     return partition
 
 
-# -------------------- Label skew: each client gets p shards, each of a single class
+# ---- Label skew: each client gets p shards, each of a single class
 
 
 def shards(labels: ArrayLike, num_clients: int, rng: np.random.Generator, *, classes_per_client: int = 2) -> Partition:
@@ -367,7 +367,7 @@ def _draw(client: Ints, log_priors: Floats, available: Bools, rng: np.random.Gen
     return chosen
 
 
-# -------------------- A few clients with balanced classes among clients with label skew
+# ---- A few clients with balanced classes among clients with label skew
 
 
 def hybrid(
