@@ -82,15 +82,15 @@ def test_where_nobody_says_what_there_is_nothing_is_refused(machine: Callable[..
 def test_what_just_fits_is_taken(machine: Callable[..., None]) -> None:
     machine(memory=1000, processes=8)
     limits.check_memory("a thing", 1000, "")
-    limits.check_processes("threads", 8, each=125)
+    limits.check_processes("threads", 8, process_bytes=125)
     with pytest.raises(
         ConfigError, match=r"^a thing needs at least 1 kB of memory; this process may have 1 kB\. Cut it\.$"
     ):
         limits.check_memory("a thing", 1001, "Cut it.")
     with pytest.raises(ConfigError, match="threads must be at most 8, as many processes as the system allows; got 9"):
-        limits.check_processes("threads", 9, each=1)
+        limits.check_processes("threads", 9, process_bytes=1)
     with pytest.raises(ConfigError, match="threads must be at most 7, as many processes as memory holds; got 8"):
-        limits.check_processes("threads", 8, each=126)
+        limits.check_processes("threads", 8, process_bytes=126)
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,9 @@ from .hospitals import reordered, table
 
 
 def federated(own, seed=0):
-    from fedreach.data.federated import _drawn
+    from fedreach.data.federated import _federate_own
 
-    return _drawn(own, 3, 0.2, 0, seed)
+    return _federate_own(own, 3, 0.2, 0, seed)
 
 
 def test_a_table_makes_the_same_federation(tmp_path):

@@ -152,8 +152,8 @@ def test_a_disk_that_is_full_when_clients_memory_is_written_is_told_as_that(
     def full(path: Path | None, **more: object) -> IO[bytes]:
         return open("/dev/full", "r+b", buffering=0)  # noqa: PTH123 (RowFile closes it)
 
-    monkeypatch.setattr(row_store, "_opened", full)
-    monkeypatch.setattr(row_store.disk, "sync", lambda file: None)  # which a device has no use for
+    monkeypatch.setattr(row_store, "_open_file", full)
+    monkeypatch.setattr(row_store.files, "sync", lambda file: None)  # which a device has no use for
     said = refused(3, "run", "tiny.toml", "--set", "method.solver=scaffold", "--out", "x")
     assert said.startswith("x/memory.rows cannot be written: No space left on device. Free some space and repeat")
 

@@ -146,7 +146,7 @@ def test_links_are_not_followed_and_pipes_not_waited_for(
         "rounds.jsonl": lambda folder: folder.append_json("rounds.jsonl", {}),
         "timing.jsonl": lambda folder: folder.rewind({}, 1),
         "last.safetensors": lambda folder: folder.read_tensors("last.safetensors"),
-        "memory.rows": lambda folder: RowFile(folder.path / "memory.rows", 4, taken=[0]),
+        "memory.rows": lambda folder: RowFile(folder.path / "memory.rows", 4, occupied=[0]),
     }
     for name, attempt in tries.items():
         path = tmp_path / name.strip(".") / name

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-# -------------------- Names for the array types that signatures use; shapes stand as comments where the arrays are
+# ---- Array types for signatures; comments where arrays are used give their shapes
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -14,15 +14,15 @@ Float32s = NDArray[np.float32]
 AnyArray = NDArray[Any]
 
 
-# -------------------- Frozen values with some of their fields changed, several of them in a round of half a millisecond
+# ---- Copies of frozen dataclasses: a round of half a millisecond makes several
 
 T = TypeVar("T")
 
 
 def replaced(value: T, **changes: object) -> T:
-    """Return a copy of a dataclass with these fields, as `dataclasses.replace` does, in a sixth of its time.
+    """Return a copy of a dataclass with these fields changed, six times faster than `dataclasses.replace`.
 
-    What the class checks as it is made is not checked again: this is for values of our own that check nothing.
+    `__post_init__` does not run again: use it only for FedReach's own dataclasses that check nothing there.
 
     Example:
         >>> from fedreach.federation.types import Selection
@@ -30,7 +30,7 @@ def replaced(value: T, **changes: object) -> T:
         'late'
 
     Raises:
-        TypeError: If it has no such field.
+        TypeError: If the dataclass lacks one of the fields.
     """
     fields, had = type(value).__dataclass_fields__, value.__dict__  # type: ignore[attr-defined]
     if not changes.keys() <= fields.keys():
@@ -41,18 +41,17 @@ def replaced(value: T, **changes: object) -> T:
     return copy
 
 
-# -------------------- Rows of numbers in half the bytes: float16 with a power of two of its own for each row
-# A float16 alone has 11 binary digits, but loses them below 6e-5, where updates of long models lie. So a row x is
-# kept as
-# x / 2^e, with e such that its largest number lies between 2^14 and 2^15, and e itself as the first number of the row.
-# Dividing by a power of two rounds nothing. Each number that comes back is off by at most
+# ---- Rows in half the bytes: float16 with one power of two per row
+# A float16 has 11 binary digits, but loses them below 6e-5, where the updates of large models are. So a row x is
+# stored as x / 2^e, after e itself. The exponent e puts the largest number of the row between 2^14 and 2^15.
+# Dividing by a power of two rounds nothing. Each number is off by at most
 #
 #     |x'_j - x_j| <= max(2^-11 |x_j|, 2^-39 max_i |x_i|),
 #
-# so that a row is off by 2^-11 of its length (0.05 %), and a cosine of two rows by at most 2^-10.
+# so that a row is off by 2^-11 of its length (0.05%), and the cosine of two rows by at most 2^-10.
 
-DIGITS = 15  # the largest number of a row is below 2 to this; float16 ends at 65504
-LEAST = -126  # exponent: 2 to this is the smallest float32 with all its digits, and rows below it lose nothing more
+DIGITS = 15  # exponent: the largest number of a row is below 2 to this; the largest float16 is 65504
+LEAST = -126  # exponent: 2 to this is the smallest float32 with all its digits
 
 
 def packed(rows: Float32s) -> AnyArray:
@@ -72,7 +71,7 @@ def packed(rows: Float32s) -> AnyArray:
 
 
 def unpacked(rows: AnyArray) -> Float32s:
-    """Return the (k, p) float32 of what `packed` returned.
+    """Return the (k, p) float32 rows that `packed` stored.
 
     Example:
         >>> unpacked(packed(np.array([[1e-7, -1e-9], [3e4, 0.1]], np.float32)))
@@ -83,7 +82,7 @@ def unpacked(rows: AnyArray) -> Float32s:
 
 
 def scaled(numbers: AnyArray, exponents: AnyArray) -> Float32s:
-    """Return (k, c) numbers times 2^e, e being the (k, 1) first numbers of their rows."""
+    """Return (k, c) numbers times 2^e, with one of the (k, 1) exponents e per row."""
     result: Float32s = numbers.astype(np.float32)
     result *= np.exp2(exponents, dtype=np.float32)
     return result

@@ -1,4 +1,4 @@
-"""Identity of users' code: the digest of a function or class and of what it refers to."""
+"""Digest of a user's function or class, and of the code that it refers to."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-# --- The part of a file of Python that one of its names depends on: its definition, and what that refers to
-# A function or class is known by this part, so that other lines of its file can change without making another
-# experiment.
-# What is read from the syntax tree alone: nothing is imported or run.
+# ---- The statements of a Python file that one of its names depends on
+# A custom component is identified by these statements, so that a change elsewhere in its file keeps the experiment.
+# The syntax tree alone is read: nothing is imported or run.
 
 AT_RUN_TIME = frozenset({"exec", "eval", "globals", "locals", "vars", "__import__", "__builtins__"})
-"""Names of what can bind or read other names as the code runs, which its text does not tell."""
+"""Builtins that can bind or read names at run time, which the syntax tree cannot show."""
 CHANGERS = frozenset({"setattr", "delattr"})
 BUILTINS = frozenset(dir(builtins)) | {"__name__", "__annotations__", "__class__"}
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
@@ -27,11 +26,11 @@ SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 @dataclass(frozen=True)
 class Definition:
-    """What of a file counts for a name.
+    """The statements of a file that a name depends on.
 
     Args:
-        statements: Statements at the top of the file, in its order.
-        whole_because: Why all of the file counts; "" where a part of it does.
+        statements: Top-level statements, in the order of the file.
+        whole_because: Reason why the whole file counts; "" if only these statements count.
     """
 
     statements: tuple[ast.stmt, ...]
@@ -39,51 +38,59 @@ class Definition:
 
 
 def definition_of(tree: ast.Module, name: str) -> Definition:
-    """Return the statements of a module that what it calls `name` depends on.
+    """Return the statements of a module that `name` depends on.
 
-    These are the statement that binds the name, those that bind what it refers to, directly or not, and those that
-    change one of these later, such as ``SIZES.append(3)``. All statements count where the text cannot tell, as with
-    ``exec``, and where a name is bound by no statement.
+    These are the statement that binds the name and those that bind what it refers to, directly or indirectly. Later
+    changes of one of these, such as ``SIZES.append(3)``, count too. All statements count if the text cannot decide, as
+    with ``exec``, or if no statement binds a name.
 
     Example:
         >>> tree = ast.parse("WIDTH = 3\\ndef net(): return WIDTH\\ndef other(): return 4")
         >>> [ast.unparse(each) for each in definition_of(tree, "net").statements]
         ['WIDTH = 3', 'def net():\\n    return WIDTH']
     """
-    statements = [_Statement(node) for each in tree.body if not _is_main_guard(each) for node in _one_by_one(each)]
-    found = {name for each in statements for name in each.reads & AT_RUN_TIME}
-    if found:
-        return _whole(tree, f"it uses {sorted(found)[0]}")
-    needed, stars = {name}, [each for each in statements if each.is_star]
-    chosen = {each for each in statements if each in stars or each.is_future}
+    statements = [
+        _Statement(node) for statement in tree.body if not _is_main_guard(statement) for node in _one_by_one(statement)
+    ]
+    run_time_names = {name for statement in statements for name in statement.reads & AT_RUN_TIME}
+    if run_time_names:
+        return _whole_module(tree, f"it uses {sorted(run_time_names)[0]}")
+    needed, stars = {name}, [statement for statement in statements if statement.is_star]
+    chosen = {statement for statement in statements if statement in stars or statement.is_future}
     while True:
-        alike = needed | {name for each in statements for name in each.aliases(needed)}
-        more = {each for each in statements if each not in chosen and (each.binds & needed or each.changes(alike))}
+        alike = needed | {name for statement in statements for name in statement.aliases(needed)}
+        more = {
+            statement
+            for statement in statements
+            if statement not in chosen and (statement.binds & needed or statement.changes(alike))
+        }
         if not more:
             break
         chosen |= more
-        needed |= {name for each in more for name in each.reads}
-    bound = {name for each in chosen for name in each.binds}
+        needed |= {name for statement in more for name in statement.reads}
+    bound = {name for statement in chosen for name in statement.binds}
     unknown = needed - bound - BUILTINS
     if unknown and not stars:
-        return _whole(tree, f"it binds {sorted(unknown)[0]!r} nowhere at its top")
-    rebound = needed & {name for each in statements for name in each.rebinds}
+        return _whole_module(tree, f"it binds {sorted(unknown)[0]!r} nowhere at its top")
+    rebound = needed & {name for statement in statements for name in statement.rebinds}
     if rebound:
-        return _whole(tree, f"a function of it rebinds {sorted(rebound)[0]!r}")
-    return Definition(tuple(each.node for each in statements if each in chosen))
+        return _whole_module(tree, f"a function of it rebinds {sorted(rebound)[0]!r}")
+    return Definition(tuple(statement.node for statement in statements if statement in chosen))
 
 
 def imports_for_effect(tree: ast.Module) -> list[ast.stmt]:
-    """Return the imports whose names no statement of the module refers to: they may be there for what they do."""
-    statements = [_Statement(node) for each in tree.body for node in _one_by_one(each)]
-    read = {name for each in statements for name in each.reads}
+    """Return the imports whose names the module never uses: their side effects may be wanted."""
+    statements = [_Statement(node) for statement in tree.body for node in _one_by_one(statement)]
+    read = {name for statement in statements for name in statement.reads}
     return [
-        each.node for each in statements if isinstance(each.node, ast.Import | ast.ImportFrom) and not each.binds & read
+        statement.node
+        for statement in statements
+        if isinstance(statement.node, ast.Import | ast.ImportFrom) and not statement.binds & read
     ]
 
 
 def _one_by_one(node: ast.stmt) -> list[ast.stmt]:
-    """Return an import of several names as imports of one each; other statements as they are."""
+    """Split an import of several names into imports of one name; return other statements unchanged."""
     if isinstance(node, ast.Import):
         return [ast.Import([alias]) for alias in node.names]
     if isinstance(node, ast.ImportFrom):
@@ -91,32 +98,32 @@ def _one_by_one(node: ast.stmt) -> list[ast.stmt]:
     return [node]
 
 
-def _whole(tree: ast.Module, because: str) -> Definition:
+def _whole_module(tree: ast.Module, because: str) -> Definition:
     return Definition(tuple(tree.body), because)
 
 
 def _is_main_guard(node: ast.stmt) -> bool:
-    """Say whether a statement is ``if __name__ == "__main__":``, which nobody runs who imports the file."""
+    """Return whether a statement is ``if __name__ == "__main__":``, which an import does not run."""
     return isinstance(node, ast.If) and not node.orelse and ast.unparse(node.test) == "__name__ == '__main__'"
 
 
 @dataclass(frozen=True, eq=False)
 class _Statement:
-    """A statement at the top of a module, with the names of the module that it reads, binds and changes."""
+    """A top-level statement, and the names of the module that it reads, binds and changes."""
 
     node: ast.stmt
 
     @cached_property
     def _tables(self) -> list[symtable.SymbolTable]:
-        waiting, found = [symtable.symtable(ast.unparse(self.node), "statement", "exec")], []
+        waiting, tables = [symtable.symtable(ast.unparse(self.node), "statement", "exec")], []
         while waiting:
-            found.append(waiting.pop())
-            waiting += found[-1].get_children()
-        return found
+            tables.append(waiting.pop())
+            waiting += tables[-1].get_children()
+        return tables
 
     @cached_property
     def reads(self) -> frozenset[str]:
-        """The names that it looks up in the module, in whatever scope."""
+        """The names that it looks up in the module, from any scope."""
         return frozenset(
             symbol.get_name()
             for table in self._tables
@@ -126,7 +133,7 @@ class _Statement:
 
     @cached_property
     def binds(self) -> frozenset[str]:
-        """The names that it binds in the module as it is run."""
+        """The names that it binds in the module when it runs."""
         return frozenset(
             symbol.get_name()
             for symbol in self._tables[0].get_symbols()
@@ -135,7 +142,7 @@ class _Statement:
 
     @cached_property
     def rebinds(self) -> frozenset[str]:
-        """The names that functions in it bind in the module when they are called."""
+        """The names of the module that its functions bind when they are called."""
         return frozenset(
             symbol.get_name()
             for table in self._tables[1:]
@@ -152,12 +159,12 @@ class _Statement:
         return isinstance(self.node, ast.ImportFrom) and self.node.module == "__future__"
 
     def changes(self, needed: set[str]) -> bool:
-        """Say whether it may change what one of these names stands for, without binding it."""
-        return bool(self._changed & needed)
+        """Return whether it may change the value of one of these names without binding the name."""
+        return bool(self._changed_names & needed)
 
     def aliases(self, needed: set[str]) -> set[str]:
-        """Return the names that it binds to what these names stand for, or to a part of it, as ``table = TABLE``."""
-        found: set[str] = set()
+        """Return the names that it binds to the value of these names, or to a part of it, as ``table = TABLE``."""
+        alias_names: set[str] = set()
         for node in _at_top(self.node):
             if isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr):
                 value, targets = node.value, node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -166,28 +173,30 @@ class _Statement:
             else:
                 continue
             values = value.elts if isinstance(value, ast.List | ast.Tuple) else [value]
-            if any(_root(each) in needed for each in values if each is not None):
-                found |= {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
-        return found
+            if any(_root(expression) in needed for expression in values if expression is not None):
+                alias_names |= {
+                    name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)
+                }
+        return alias_names
 
     @cached_property
-    def _changed(self) -> frozenset[str]:
-        """The names whose values it may change: that it assigns parts of, or calls methods of, or hands to others."""
-        found: set[str | None] = set()
+    def _changed_names(self) -> frozenset[str]:
+        """The names whose values it may change: it assigns to a part, calls a method, or passes the value on."""
+        names: set[str | None] = set()
         for node in _at_top(self.node):
             if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
-                found.add(_root(node))
+                names.add(_root(node))
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                found.add(_root(node.func))
+                names.add(_root(node.func))
             elif isinstance(node, ast.Call) and ast.unparse(node.func) in CHANGERS and node.args:
-                found.add(_root(node.args[0]))
+                names.add(_root(node.args[0]))
             elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and not _is_builtin(node.value.func):
-                found |= {_root(argument) for argument in node.value.args}
-        return frozenset(name for name in found if name is not None)
+                names |= {_root(argument) for argument in node.value.args}
+        return frozenset(name for name in names if name is not None)
 
 
 def _at_top(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a statement that are run with it: not those in functions and classes."""
+    """Yield the nodes that run with a statement: not those inside functions and classes."""
     if isinstance(node, SCOPES):
         return
     yield node
@@ -196,7 +205,7 @@ def _at_top(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _root(node: ast.AST) -> str | None:
-    """Return the name that ``name.a[b].c`` starts with; None where it starts with something else."""
+    """Return the name that ``name.a[b].c`` starts with; None if it starts with something else."""
     while isinstance(node, ast.Attribute | ast.Subscript):
         node = node.value
     return node.id if isinstance(node, ast.Name) else None
@@ -206,26 +215,25 @@ def _is_builtin(function: ast.expr) -> bool:
     return isinstance(function, ast.Name) and function.id in BUILTINS - CHANGERS
 
 
-# --- What a file of code means: its digest changes with what the code does, not with how it is laid out or explained
+# ---- Digest of what code does: layout, comments and docstrings do not change it
 
 READS_ITSELF = re.compile(rb"__doc__|__file__|__code__|\b(inspect|linecache|tokenize|traceback|jit)\b")
-"""Whoever says so may look at its own text, or at where it stands: then every letter counts."""
+"""Code with one of these may read its own text or path: then every byte counts."""
 
 
 def digest_of_code(path: Path, name: str = "") -> str:
-    """Return the sha256 of what a file of Python means: of its syntax tree without comments, layout and docstrings.
+    """Return the sha256 of the syntax tree of a Python file, without comments, layout and docstrings.
 
-    Of other files, of text that is no Python, and of code that may read itself (see `READS_ITSELF`) all bytes count.
-    The tree is written in a way of our own, which does not depend on the version of Python.
+    All bytes count in other files, in text that is not Python, and in code that may read itself (see `READS_ITSELF`).
+    The tree is serialized in a form that does not depend on the version of Python.
 
     Args:
         path: The file.
-        name: A function or class of the file, of which its definition counts and what that refers to, see
-            `fedreach._util.code`; "": all of the file counts. Where all of it counts in spite of a name, the
-            digest is followed by the reason.
+        name: Function or class of the file; only its definition and the code that it refers to count. ``""``: the
+            whole file counts. If the whole file counts in spite of a name, the reason follows the digest.
 
     Raises:
-        OSError: If it cannot be read.
+        OSError: If the file cannot be read.
 
     Example:
         >>> import tempfile
@@ -243,22 +251,22 @@ def digest_of_code(path: Path, name: str = "") -> str:
     """
     content = path.read_bytes()
     meaning, because = _meaning_of(content, name) if path.suffix == ".py" else (None, "")
-    found = hashlib.sha256(content if meaning is None else b"python " + meaning.encode()).hexdigest()
-    return f"{found} (the whole file counts: {because})" if because and name else found
+    digest = hashlib.sha256(content if meaning is None else b"python " + meaning.encode()).hexdigest()
+    return f"{digest} (the whole file counts: {because})" if because and name else digest
 
 
-def name_in(called: str) -> str:
-    """Return the NAME of ``FILE.py:NAME`` or ``module:NAME``; "" of the path of a file.
+def name_in(reference: str) -> str:
+    """Return the NAME of ``FILE.py:NAME`` or ``module:NAME``; "" for the path of a file.
 
     Example:
         >>> name_in("my.py:Net"), name_in("lib/my.py")
         ('Net', '')
     """
-    return called.rpartition(":")[2] if ":" in called else ""
+    return reference.rpartition(":")[2] if ":" in reference else ""
 
 
 def _meaning_of(content: bytes, name: str) -> tuple[str | None, str]:
-    """Return what `digest_of_code` is the digest of, None where all bytes count; and why a name is not enough."""
+    """Return the text that `digest_of_code` hashes (None: all bytes), and why the name alone is not enough."""
     try:
         tree = ast.parse(content)
         if not name:
@@ -273,14 +281,14 @@ def _meaning_of(content: bytes, name: str) -> tuple[str | None, str]:
 
 
 def _text(tree: ast.Module | list[ast.stmt]) -> str:
-    return "".join(_written(tree))
+    return "".join(_serialize(tree))
 
 
-def _written(node: object) -> Iterator[str]:
+def _serialize(node: object) -> Iterator[str]:
     if isinstance(node, list):
         yield "["
-        for each in node:
-            yield from _written(each)
+        for child in node:
+            yield from _serialize(child)
         yield "]"
     elif isinstance(node, ast.AST):
         yield f"({type(node).__name__}"
@@ -288,9 +296,9 @@ def _written(node: object) -> Iterator[str]:
             value: Any = getattr(node, name, None)
             if name == "body" and isinstance(node, DOCUMENTED):
                 value = value[1:] if _is_docstring(value) else value
-            if value is not None and value != []:  # fields that newer versions add are empty where nobody uses them
+            if value is not None and value != []:  # fields that newer versions of Python add are empty in older code
                 yield f" {name}="
-                yield from _written(value)
+                yield from _serialize(value)
         yield ")"
     else:
         yield f"{type(node).__name__}:{node!r}"

@@ -1,4 +1,4 @@
-"""How far clients' labels are from those of all clients together."""
+"""Divergence of each client's label distribution from that of all clients."""
 
 from typing import Literal
 
@@ -12,18 +12,18 @@ Direction = Literal["global_to_local", "local_to_global"]
 def kl_divergence(p: AnyArray, q: AnyArray) -> Floats:
     """Return KL(p || q) = sum_c p_c ln(p_c / q_c) in nats of distributions (..., c), over the last axis.
 
-    With 0 ln 0 = 0, and inf where p has mass on a class on which q has none.
+    0 ln 0 is 0; the result is inf if p has mass on a class on which q has none.
 
     Example:
         >>> float(kl_divergence(np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.3, 0.5])).round(4))
         0.2749
     """
-    held = p > 0
-    reached = ~held | (q > 0)
-    # ln 1 stands in where the summand is 0, or will be replaced by inf.
-    summands = p * np.log(np.where(held & reached, p, 1) / np.where(held & reached, q, 1))
+    has_mass = p > 0
+    reached = ~has_mass | (q > 0)
+    # ln 1 replaces the logarithm if the summand is 0 or will be replaced by inf.
+    summands = p * np.log(np.where(has_mass & reached, p, 1) / np.where(has_mass & reached, q, 1))
     total = np.where(reached.all(axis=-1), summands.sum(axis=-1), np.inf)
-    return np.maximum(total, 0)  # the sum of p equal to q may round to something below 0
+    return np.maximum(total, 0)  # for p = q, rounding may leave a sum below 0
 
 
 def label_divergences(counts: AnyArray, direction: Direction = "global_to_local", smoothing: float = 0.0) -> Floats:
@@ -33,17 +33,17 @@ def label_divergences(counts: AnyArray, direction: Direction = "global_to_local"
 
         p_i = (m_ic + kappa) / (m_i + kappa z),    p = sum_i m_ic / sum_i m_i,
 
-    this is KL(p || p_i), which the bound of the paper below is about, or KL(p_i || p). The former is inf for a client
+    this is KL(p || p_i), which the bound of the paper below uses, or KL(p_i || p). The former is inf for a client
     that lacks a class, unless kappa > 0. The pooled p is not smoothed: it has mass wherever a client has.
 
-    A class that nobody holds plays no part, so that declaring more classes changes nothing (they would be
-    counted in z otherwise, and make KL(p_i || p) inf for everybody). Counts may be noised: below 0 they count as 0. A
-    client without counts is at distance inf without smoothing; with smoothing it counts as uniform.
+    A class without examples is left out, so that declaring more classes changes nothing. (Otherwise z would count
+    them, and KL(p_i || p) would be inf for all clients.) Noisy counts below 0 count as 0. A client without counts has
+    the divergence inf without smoothing; with smoothing it counts as uniform.
 
     Args:
         counts: (n, c) label counts.
         direction: ``"global_to_local"`` for KL(p || p_i), ``"local_to_global"`` for KL(p_i || p).
-        smoothing: kappa, not negative: pseudo-examples added to each class (Laplace).
+        smoothing: kappa >= 0, the pseudo-examples added to each class (Laplace).
 
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", eq. 37e and
     Theorem 1. Its eq. 10 prints D(p_k || p_k).
@@ -57,10 +57,10 @@ def label_divergences(counts: AnyArray, direction: Direction = "global_to_local"
         >>> label_divergences(counts, "local_to_global").round(4)
         array([0.279 , 0.2511, 0.6349, 0.1443])
     """
-    held = np.maximum(np.asarray(counts, np.float64), 0)
-    held = held[:, held.sum(axis=0) > 0]
-    pooled = held.sum(axis=0) / max(held.sum(), 1e-300)
-    smoothed = held + smoothing
+    label_counts = np.maximum(np.asarray(counts, np.float64), 0)
+    label_counts = label_counts[:, label_counts.sum(axis=0) > 0]
+    pooled = label_counts.sum(axis=0) / max(label_counts.sum(), 1e-300)
+    smoothed = label_counts + smoothing
     sizes = smoothed.sum(axis=1, keepdims=True)
     empty = sizes[:, 0] == 0
     local = smoothed / np.where(sizes > 0, sizes, 1)

@@ -1,7 +1,7 @@
-"""One tree of errors. Every message names the part, the rule, what arrived and what to do.
+"""The errors of FedReach. Every message names the component, the rule, the value received and what to do.
 
-`FedReachError.exit_code` is what the command line ends with: 2 for a wrong request (fix the input),
-3 for data or stored files that cannot be used, 1 for a run that failed.
+`FedReachError.exit_code` is the exit status of the command: 2 for a wrong request (fix the input), 3 for data or
+stored files that cannot be used, 1 for a run that failed.
 """
 
 import dataclasses
@@ -14,13 +14,13 @@ from numbers import Real
 from typing import Any
 
 IN_WORDS = {str: "a text", int: "a whole number", float: "a number", type(None): "None"}
-STEADIER = "Lower local.rate or set local.clip_norm"  # is said where training diverged, and nowhere else
+STEADIER = "Lower local.rate or set local.clip_norm"  # only for training that diverged
 ANOTHER_FOLDER = "another folder with --out (in Python, out)"
 RELATIVE = "A path is relative to the TOML file that it stands in, and elsewhere to the current folder."
 
 
 class FedReachError(Exception):
-    """Anything FedReach refuses or fails to do, explained in one message."""
+    """Base class of all errors of FedReach; the message explains the cause and what to do."""
 
     exit_code = 1
 
@@ -32,11 +32,11 @@ class ConfigError(FedReachError, ValueError):
 
 
 class PartError(FedReachError, ValueError):
-    """A selection policy, weighting, solver or model broke its contract."""
+    """A component or model broke its contract."""
 
 
 class InfeasibleError(FedReachError, ValueError):
-    """No set of clients fulfils what was asked of it; the message says what is nearest."""
+    """No set of clients meets the request; the message names the nearest one that can be met."""
 
     exit_code = 2
 
@@ -48,13 +48,13 @@ class DataError(FedReachError, ValueError):
 
 
 class RunFolderError(FedReachError):
-    """A run folder is unreadable, of another version, or holds another experiment."""
+    """A run folder is unreadable, has another version, or holds another experiment."""
 
     exit_code = 3
 
 
 class TrainingError(FedReachError):
-    """A client failed: its id, the round and the cause are in the message."""
+    """A client failed; the message gives its id, the round and the cause."""
 
 
 OUT_OF_MEMORY = "Out of memory. Lower --workers, or use smaller models or data."
@@ -70,27 +70,27 @@ DISK = {
     errno.EACCES: "Make it readable and writable for you",
     errno.EPERM: "Make it readable and writable for you",
 }
-"""What to do about a file that the system refuses, by the number of its error."""
+"""What to do about a file that the operating system rejects, by error number."""
 
 
 for _kind in (FedReachError, ConfigError, PartError, InfeasibleError, DataError, RunFolderError, TrainingError):
-    _kind.__module__ = "fedreach"  # as messages and tracebacks name them
+    _kind.__module__ = "fedreach"  # the name in messages and tracebacks
 
 
 def of_system(error: OSError) -> str:
-    """Return what the system refused, and what to do about it.
+    """Return what the operating system rejected, and what to do about it.
 
     Example:
         >>> of_system(OSError(errno.ENOSPC, "No space left on device", "runs/x/rounds.jsonl"))
         'runs/x/rounds.jsonl: No space left on device. Free some space; nothing is lost, the same command goes on.'
     """
-    said = f"{error.filename or 'A file'}: {error.strerror or error}."
+    message = f"{error.filename or 'A file'}: {error.strerror or error}."
     remedy = DISK.get(error.errno or 0)
-    return said if remedy is None else f"{said} {remedy}; nothing is lost, the same command goes on."
+    return message if remedy is None else f"{message} {remedy}; nothing is lost, the same command goes on."
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return ``" Did you mean 'x'?"`` for the closest known name, or the list of what there is.
+def nearest(name: str, candidates: Iterable[str]) -> str:
+    """Return ``" Did you mean 'x'?"`` for the closest candidate, or a list of all candidates.
 
     Example:
         >>> nearest("dirichlet_by_clas", ["iid", "dirichlet_by_class"])
@@ -98,21 +98,21 @@ def nearest(name: str, known: Iterable[str]) -> str:
         >>> nearest("zzz", ["iid", "shards"])
         " Known: 'iid', 'shards'."
     """
-    names = list(known)
+    names = list(candidates)
     if close := _did_you_mean(name, names):
         return close
     return " Known: " + ", ".join(repr(n) for n in names) + "." if names else " There are none."
 
 
 def require(part: Any, /, **rules: str | Sequence[str]) -> None:
-    """Raise ConfigError unless each of these options of a part keeps its rule.
+    """Raise ConfigError unless each of these options of a component follows its rule.
 
-    An option whose annotation names None may be None.
+    An option whose annotation includes None may be None.
 
     Args:
-        part: A dataclass, whose options are its fields.
-        rules: By option, an interval as in mathematics, such as ``"(0, 1]"`` or ``"[1, inf)"``, in which a nan never
-            lies, and after a colon what else there is to say; or the names that may be chosen from.
+        part: Dataclass whose fields are the options.
+        rules: By option, an interval such as ``"(0, 1]"`` or ``"[1, inf)"``, or the allowed names. A nan is never in
+            an interval. Advice for the message may follow the interval after a colon.
 
     Example:
         >>> from dataclasses import dataclass
@@ -140,17 +140,17 @@ def require(part: Any, /, **rules: str | Sequence[str]) -> None:
             continue
         if isinstance(rule, str):
             interval, _, advice = rule.partition(":")
-            kept, wanted, got = _lies_in(value, interval), _in_words(interval, value), f"{value}"
+            is_valid, requirement, got = _lies_in(value, interval), _in_words(interval, value), f"{value}"
         else:
             *names, last = map(repr, rule)
-            kept, wanted, got = value in rule, f"{', '.join(names)} or {last}" if names else last, f"{value!r}"
-            advice = "" if kept else _did_you_mean(str(value), rule)
-        if not kept:
-            raise ConfigError(f"{type(part).__name__}.{option} must be {wanted}; got {got}.{advice}")
+            is_valid, requirement, got = value in rule, f"{', '.join(names)} or {last}" if names else last, f"{value!r}"
+            advice = "" if is_valid else _did_you_mean(str(value), rule)
+        if not is_valid:
+            raise ConfigError(f"{type(part).__name__}.{option} must be {requirement}; got {got}.{advice}")
 
 
 def check(function: str, name: str, value: float, interval: str) -> None:
-    """Raise ConfigError unless an argument of a function lies in an interval as in mathematics, which a nan never does.
+    """Raise ConfigError unless an argument of a function is in an interval such as ``"(0, 1]"``; a nan never is.
 
     Example:
         >>> check("excess_risk", "delta", 0.05, "(0, 1)")
@@ -163,7 +163,7 @@ def check(function: str, name: str, value: float, interval: str) -> None:
 
 
 def check_type(function: str, name: str, value: object, *types: type) -> None:
-    """Raise ConfigError unless an argument of a function is of one of these types; a truth value is no number.
+    """Raise ConfigError unless an argument of a function has one of these types; a Boolean is not a number here.
 
     Example:
         >>> check_type("load", "name", "digits", str)
@@ -172,7 +172,7 @@ def check_type(function: str, name: str, value: object, *types: type) -> None:
         fedreach.ConfigError: load: name must be a text; got NoneType.
     """
     if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-        words = " or ".join(dict.fromkeys(IN_WORDS.get(each, each.__name__) for each in types))
+        words = " or ".join(dict.fromkeys(IN_WORDS.get(allowed, allowed.__name__) for allowed in types))
         raise ConfigError(f"{function}: {name} must be {words}; got {type(value).__name__}.")
 
 

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and the manifest that seals them."""
+"""Files that are written completely or not at all, and digests that detect changes."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ import numpy as np
 from fedreach._util.arrays import AnyArray
 from fedreach._util.errors import ANOTHER_FOLDER, DISK, RunFolderError
 
-# --- All that changes a disk under a run folder: one place, so that tests can end a process before and after each of it
-# What is written stands in the operating system's memory until it is synced, and the names of files until their folder
-# is. So after a power cut any of it may be there and any other not, unless it was synced.
+# ---- Every change of the disk in a run folder: in one place, so that tests can stop a process before and after each
+# The operating system keeps content in memory until a file is synced, and names until their folder is synced. After a
+# power cut, any change that was not synced may be missing.
 
 Content = bytes | memoryview
 
 
 def opened(path: Path, mode: str) -> IO[bytes]:
-    """Open a file without a buffer of this process: what is written is in the hands of the operating system."""
+    """Open a file without a buffer in this process, so that the operating system gets each write at once."""
     return path.open(mode, buffering=0)
 
 
 def write(file: IO[bytes], content: Content) -> None:
-    """Write all of it; a disk that fills up takes some of it before it says so."""
-    left = memoryview(content)
-    while left:
-        left = left[file.write(left) :]
+    """Write all of the content; a full disk takes a part of it before it reports an error."""
+    remaining = memoryview(content)
+    while remaining:
+        remaining = remaining[file.write(remaining) :]
 
 
 def put(path: Path, content: Content) -> None:
-    """Write a file whose content has reached the disk before it is given its name."""
+    """Write a file, and return once its content has reached the disk."""
     with opened(path, "wb") as file:
         write(file, content)
         sync(file)
@@ -54,7 +54,7 @@ def sync(file: IO[bytes]) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Wait until the names of a folder's files have reached the disk, where the system can say so."""
+    """Wait until the names of a folder's files have reached the disk, on systems that support it."""
     if not hasattr(os, "O_DIRECTORY"):  # Windows
         return
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -70,28 +70,28 @@ def truncate(path: Path, length: int) -> None:
 
 
 def replace(source: Path, target: Path) -> None:
-    """Give a file another name, which another one may have had."""
+    """Rename a file, and replace the file that has the new name."""
     source.replace(target)
 
 
 def link(source: Path, target: Path) -> None:
-    """Give a file a second name, which no other one has."""
+    """Give a file a second name, which must be free."""
     os.link(source, target)
 
 
 def unlink(path: Path) -> None:
-    """Remove a file, if it is there."""
+    """Remove a file if it exists."""
     path.unlink(missing_ok=True)
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder with all that is in it, if it is there."""
+    """Remove a folder with its content if it exists."""
     if path.exists():
         shutil.rmtree(path)
 
 
 def make_folders(path: Path) -> None:
-    """Make a folder and those that it lies in, and have their names reach the disk."""
+    """Make a folder and its parents, and wait until their names have reached the disk."""
     if path.is_dir():
         return
     new = [folder for folder in (path, *path.parents) if not folder.exists()]
@@ -100,28 +100,28 @@ def make_folders(path: Path) -> None:
         sync_folder(folder.parent)
 
 
-# --- A folder whose files are written whole or not at all, or grow line by line; and digests of what is in them
+# ---- A folder whose files are written completely or not at all, or grow line by line
 
 try:
     import fcntl
-except ImportError:  # Windows has no such lock; two processes on one folder are then not kept apart
+except ImportError:  # Windows lacks this lock: there, two processes may write to one folder
     fcntl = None  # type: ignore[assignment]
 
-UNFINISHED = ".fedreach-part"  # how the name of a file ends that is not in its place yet
-LOCK_SECONDS = 5.0  # a worker whose comparison was killed ends within a round
-KEY = "fedreach"  # the one metadata key of arrays: safetensors writes several in an order that changes from run to run
+UNFINISHED = ".fedreach-part"  # ending of the name of a file that is still being written
+LOCK_SECONDS = 5.0  # a worker whose comparison was killed stops within a round
+KEY = "fedreach"  # the only metadata key: safetensors writes several keys in an order that changes from run to run
 ANEW = "Put it back, or move the run folder away to start this run anew."
 
 
 class Seal(NamedTuple):
-    """What was written to a file that grows."""
+    """Size and digest of the content written so far to a file of lines."""
 
     size: int  # bytes
     sha256: str  # of these
 
 
 class _Disk(NamedTuple):
-    """Says what to do where a file cannot be written, see `Folder.disk`."""
+    """Turns an OSError into an error that says what to do, see `Folder.disk`."""
 
     folder: Folder
     name: str
@@ -134,32 +134,33 @@ class _Disk(NamedTuple):
 
 
 class Folder:
-    """A folder that one process writes to at a time, however that process ends."""
+    """A folder that only one process writes to at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._files: dict[str, _Lines] = {}  # kept open: opening one takes as long as writing a line
+        self._files: dict[str, _Lines] = {}  # kept open: opening a file takes as long as writing a line
         weakref.finalize(self, _close, self._files)
 
     @contextmanager
     def locked(self, seconds: float | None = None) -> Iterator[None]:
-        """Keep other processes from writing to the folder; the lock ends with the process, however that ends.
+        """Keep other processes from writing to the folder; the lock ends with the process, even if it is killed.
 
-        `seconds` are waited for another process that has it; None: `LOCK_SECONDS`.
+        Args:
+            seconds: How long to wait for a process that has the lock. Default: `LOCK_SECONDS`.
         """
         with self.disk(".lock"):
             make_folders(self.path)
             file = self.plain(".lock").open("a")
         with file:
             until = time.monotonic() + (LOCK_SECONDS if seconds is None else seconds)
-            while not _taken(file):
+            while not _try_lock(file):
                 if time.monotonic() > until:
                     raise RunFolderError(
                         f"Another process is writing to {self.path}. Wait for it, or choose {ANOTHER_FOLDER}."
                     )
                 time.sleep(0.1)
-            for left in self.path.glob(f".*{UNFINISHED}"):  # by a process that was killed
-                unlink(left)
+            for unfinished in self.path.glob(f".*{UNFINISHED}"):  # left behind by a process that was killed
+                unlink(unfinished)
             try:
                 yield
             finally:
@@ -170,16 +171,17 @@ class Folder:
         _close(self._files)
 
     def plain(self, name: str) -> Path:
-        """Return the path of a file that is to be read or written, see `plain_file`."""
+        """Return the path of a file to read or write, see `plain_file`."""
         return plain_file(self.path / name)
 
-    # ------------------------------------------------------------------------------------------------- whole files
+    # ---- Whole files
 
     @contextmanager
     def whole(self, name: str, *, waits: bool = False) -> Iterator[Path]:
-        """Hand out a temporary path and put it in place once it is written, so that it stays there.
+        """Hand out a temporary path, and move the file into place once it is written.
 
-        A file that `waits` may have its old name and content after a power cut, until `sync` was called.
+        Args:
+            waits: Leave syncing to a later call of `sync`: after a power cut, the old file may still be there.
         """
         temporary = self.path / f".{name}.{os.getpid()}{UNFINISHED}"
         with self.disk(name):
@@ -193,33 +195,33 @@ class Folder:
                 unlink(temporary)
 
     def write_once(self, name: str, text: str) -> None:
-        """Write a file whole unless there is one: of all who try, one succeeds."""
+        """Write a file unless it exists: of several processes that try, one succeeds."""
         with self.disk(name):
             make_folders(self.path)
-            own = self.path / f".{name}.{uuid.uuid4().hex}{UNFINISHED}"
+            temporary = self.path / f".{name}.{uuid.uuid4().hex}{UNFINISHED}"
             try:
-                put(own, text.encode())
+                put(temporary, text.encode())
                 with suppress(FileExistsError):
-                    link(own, self.path / name)
+                    link(temporary, self.path / name)
                 sync_folder(self.path)
             finally:
-                unlink(own)
+                unlink(temporary)
 
     def remove(self, *names: str) -> None:
-        """Remove files, where they are."""
+        """Remove the files that exist."""
         for name in names:
             if name in self._files:
                 self._files.pop(name).close()
             with self.disk(name):
                 unlink(self.path / name)
 
-    # ------------------------------------------------------------------------------------------------------- lines
+    # ---- Lines
 
     def append_lines(self, name: str, lines: Iterable[str]) -> None:
-        """Append lines to a file, which is made if it is not there."""
+        """Append lines to a file, and create it if it is missing."""
         content = "".join(f"{line}\n" for line in lines).encode()
         with self.disk(name):
-            self._grown(name).append(content)
+            self._open_lines(name).append(content)
 
     def sync(self) -> None:
         """Wait until all lines, and the names of all files, have reached the disk."""
@@ -230,13 +232,13 @@ class Folder:
             sync_folder(self.path)
 
     def seal(self, name: str) -> Seal:
-        """Return what a file of lines holds now; of one that is not there, nothing."""
+        """Return the size and digest of a file of lines; a missing file counts as empty."""
         if name not in self._files and not self.plain(name).exists():
             return Seal(0, hashlib.sha256().hexdigest())
-        return self._grown(name).seal()
+        return self._open_lines(name).seal()
 
     def cut(self, name: str, size: int) -> None:
-        """Cut a file of lines that is longer."""
+        """Cut a file of lines to this size if it is longer."""
         if name in self._files:
             self._files.pop(name).close()
         path = self.plain(name)
@@ -244,21 +246,21 @@ class Folder:
             with self.disk(name):
                 truncate(path, size)
 
-    def _grown(self, name: str) -> _Lines:
+    def _open_lines(self, name: str) -> _Lines:
         if name not in self._files:
             self._files[name] = _Lines(self.plain(name))
         return self._files[name]
 
     def lines(self, name: str) -> Iterator[str]:
-        """Yield the lines of a file; none where there is no file. A last line that was cut off is left out."""
+        """Yield the complete lines of a file, none if it is missing; an incomplete last line is left out."""
         path = self.plain(name)
         if path.exists():
-            # A byte that is no text is for who checks the lines.
+            # Invalid bytes are replaced here; the caller checks the lines.
             with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
                 yield from (line for line in file if line.endswith("\n"))
 
     def disk(self, name: str) -> _Disk:
-        """Return in which context it is said what to do where a file cannot be written."""
+        """Return the context in which an OSError becomes a RunFolderError that says what to do."""
         return _Disk(self, name)
 
     def cannot_write(self, name: str, error: OSError) -> RunFolderError:
@@ -271,10 +273,10 @@ class Folder:
 
 
 def plain_file(path: Path) -> Path:
-    """Return a path where there is a plain file, or nothing: a link may lead anywhere, and a pipe has readers wait.
+    """Return the path of a plain or missing file: a link may lead anywhere, and a pipe blocks its reader.
 
     Raises:
-        RunFolderError: If there is something else.
+        RunFolderError: If the path is a link, a pipe, a folder or a device.
     """
     try:
         mode = path.lstat().st_mode
@@ -290,13 +292,13 @@ def plain_file(path: Path) -> Path:
 
 
 class _Lines:
-    """A file that grows, and the digest of what was written to it."""
+    """A file of lines, and the digest of its content."""
 
     def __init__(self, path: Path) -> None:
         self._file = opened(path, "ab")
         self._digest, self._size, self._unsynced = hashlib.sha256(), 0, True
-        with path.open("rb") as there:
-            while content := there.read(2**20):
+        with path.open("rb") as existing:
+            while content := existing.read(2**20):
                 self._digest.update(content)
                 self._size += len(content)
 
@@ -307,7 +309,7 @@ class _Lines:
         self._size += len(content)
 
     def seal(self) -> Seal:
-        # Where writing was interrupted, the file is longer than what was counted, so that the seal is nobody else's.
+        # After an interrupted write the file is longer than counted, so that its size fits no other digest.
         return Seal(max(self._size, self._file.tell()), self._digest.hexdigest())
 
     def sync(self) -> None:
@@ -324,8 +326,8 @@ def _close(files: dict[str, _Lines]) -> None:
         files.pop(name).close()
 
 
-def _taken(file: IO[str]) -> bool:
-    """Take the lock of a file; return False where another process has it."""
+def _try_lock(file: IO[str]) -> bool:
+    """Take the lock of a file; return False if another process has it."""
     if fcntl is not None:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -334,14 +336,14 @@ def _taken(file: IO[str]) -> bool:
     return True
 
 
-# --------------------------------------------------------------------------------------------- reading, and digests
+# ---- Reading, and digests
 
 
 def text_of(path: Path) -> str | None:
-    """Return the text of a plain file; None where there is none.
+    """Return the text of a plain file; None if it is missing.
 
     Raises:
-        RunFolderError: If it cannot be read, or is no text.
+        RunFolderError: If it cannot be read, or is not text.
     """
     try:
         return plain_file(path).read_text(encoding="utf-8")
@@ -354,26 +356,26 @@ def text_of(path: Path) -> str | None:
 
 
 def cannot_read(path: Path, error: OSError) -> RunFolderError:
-    """Return the error that the system refuses to read a file, and what to do about it."""
+    """Return the error for a file that the operating system cannot read; it says what to do."""
     remedy = DISK.get(error.errno or 0, "Copy it again, or see to its disk")
     return RunFolderError(f"{path} cannot be read: {error.strerror or error}. {remedy}.")
 
 
 def missing(path: Path) -> RunFolderError:
-    """Return the error that a folder lacks a file."""
+    """Return the error for a missing file."""
     return RunFolderError(f"{path} is missing. Copy the run folder whole, or move it away to start this run anew.")
 
 
 def altered(path: Path) -> RunFolderError:
-    """Return the error that a file does not hold what was written to it."""
+    """Return the error for a file that was changed after it was written."""
     return RunFolderError(f"{path} was altered after it was written. {ANEW}")
 
 
 def sealed_text(path: Path, seal: Seal) -> str:
-    """Return what was written to a file that grows, without what came after it.
+    """Return the text of a file of lines up to its recorded size.
 
     Raises:
-        RunFolderError: If the file is shorter than that, or holds something else.
+        RunFolderError: If the file is shorter, or was changed.
     """
     try:
         with plain_file(path).open("rb") as file:
@@ -395,12 +397,12 @@ def sealed_text(path: Path, seal: Seal) -> str:
 
 
 def with_digest(name: str, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the record of a file of this name with a digest of both."""
+    """Return a record with the digest of itself and of the name of its file."""
     return {**record, "seal": _digest(name, record)}
 
 
 def check_digest(path: Path, record: Mapping[str, Any]) -> None:
-    """Refuse a record that was not written to a file of this name with its digest, by a RunFolderError."""
+    """Raise RunFolderError if the digest of a record does not fit the record and the name of its file."""
     if record.get("seal") != _digest(path.name, {key: value for key, value in record.items() if key != "seal"}):
         raise altered(path)
 
@@ -410,10 +412,10 @@ def _digest(name: str, record: Mapping[str, Any]) -> str:
 
 
 def record_of_tensors(path: Path) -> dict[str, Any]:
-    """Return the record in the head of a file of arrays, which are not read.
+    """Return the record in the header of a file of arrays, without reading the arrays.
 
     Raises:
-        RunFolderError: If it cannot be read or was altered.
+        RunFolderError: If the file cannot be read or was changed.
     """
     try:
         with plain_file(path).open("rb") as file:
@@ -433,7 +435,7 @@ def record_of_tensors(path: Path) -> dict[str, Any]:
 
 
 def refuse_lost_rounds(checkpoint: Path, rounds: Path) -> None:
-    """Refuse rounds without their checkpoint, by a RunFolderError; with one row a run stopped before the first."""
+    """Raise RunFolderError if rounds lack their checkpoint; a run with one row stopped before the first checkpoint."""
     if plain_file(rounds).exists() and rounds.read_bytes().count(b"\n") > 1:
         raise RunFolderError(
             f"{checkpoint.parent} holds rounds, but {checkpoint.name} is missing. Put it back, or move the run folder "
@@ -442,13 +444,13 @@ def refuse_lost_rounds(checkpoint: Path, rounds: Path) -> None:
 
 
 def check_same_run(path: Path, run: Any, whose: str) -> None:
-    """Refuse a file of another run than the folder's, by a RunFolderError."""
+    """Raise RunFolderError if a file belongs to another run than its folder."""
     if run != whose:
         raise RunFolderError(f"{path} is of another run than run.json beside it. {ANEW}")
 
 
 def digest_of(arrays: Mapping[str, AnyArray], record: Mapping[str, Any]) -> str:
-    """Return a digest of arrays, with their names, types and shapes, and of a record beside them."""
+    """Return a digest of arrays, their names, types and shapes, and of a record."""
     digest = hashlib.sha256(json.dumps(record, sort_keys=True).encode())
     for key in sorted(arrays):
         array = np.asarray(arrays[key], order="C")
@@ -457,24 +459,24 @@ def digest_of(arrays: Mapping[str, AnyArray], record: Mapping[str, Any]) -> str:
     return digest.hexdigest()
 
 
-# -------------------- Where a user's cache lies: of data sets that were downloaded and of what was compiled
+# ---- The user's cache folder: downloaded data sets and compiled code
 
 
 def cache_folder() -> Path:
-    """Return FedReach's folder in the user's cache, which need not exist.
+    """Return FedReach's folder in the user's cache; it may not exist yet.
 
-    That is ``$XDG_CACHE_HOME/fedreach`` where the variable holds an absolute path, ``~/Library/Caches/fedreach`` on a
-    Mac, ``%LOCALAPPDATA%/fedreach/Cache`` on Windows, and ``~/.cache/fedreach`` elsewhere.
+    That is ``$XDG_CACHE_HOME/fedreach`` if the variable holds an absolute path, ``~/Library/Caches/fedreach`` on
+    macOS, ``%LOCALAPPDATA%/fedreach/Cache`` on Windows, and ``~/.cache/fedreach`` elsewhere.
 
     Raises:
-        RuntimeError: If the user has no home, as in some containers.
+        RuntimeError: If the user has no home folder, as in some containers.
 
     References:
         XDG Base Directory Specification, version 0.8: a relative path in the variable is to be ignored.
     """
     if sys.platform == "win32" and (local := os.environ.get("LOCALAPPDATA")):
         return Path(local) / "fedreach" / "Cache"
-    given = Path(os.environ.get("XDG_CACHE_HOME") or "")
-    if given.is_absolute():
-        return given / "fedreach"
+    cache_home = Path(os.environ.get("XDG_CACHE_HOME") or "")
+    if cache_home.is_absolute():
+        return cache_home / "fedreach"
     return Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "fedreach"

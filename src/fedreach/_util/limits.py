@@ -1,7 +1,6 @@
-"""What this machine has, and the refusal of what would take more memory or processes, before they are taken.
+"""Limits of memory and processes, checked before either is taken.
 
-Estimates are of the largest arrays alone, so that nothing is refused that would fit; what little they pass over is left
-to the system.
+Estimates count the largest arrays alone, so that nothing that fits is rejected.
 """
 
 import math
@@ -12,33 +11,33 @@ from pathlib import Path
 
 from fedreach._util.errors import ConfigError, FedReachError
 
-PROCESS_BYTES = 2**22  # what a forked process takes at least: its tables of pages, and pages that it writes to
-NEGLIGIBLE_BYTES = 2**26  # which any process of ours takes: asking for the limits takes milliseconds
+PROCESS_BYTES = 2**22  # least memory of a forked process: its page tables, and the pages that it writes to
+NEGLIGIBLE_BYTES = 2**26  # any process takes this much, and reading the limits takes milliseconds
 UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
 
 
 def memory_bytes() -> int | None:
-    """Return how many bytes of memory this process may have at most; None where nobody says.
+    """Return how many bytes of memory this process may have; None if unknown.
 
-    The least of what the machine has, with the space it swaps to, what the control groups of this process are given,
-    and what is left of ``ulimit -v``.
+    This is the smallest of three limits: memory and swap of the machine, the control groups of this process, and the
+    rest of ``ulimit -v``.
     """
     return min(_memory_limits(), default=None)
 
 
 def most_processes() -> int | None:
-    """Return how many processes there may be, by ``ulimit -u``, the control groups and the system; None: unknown."""
+    """Return how many processes ``ulimit -u``, the control groups and the system allow; None if unknown."""
     return min(_process_limits(), default=None)
 
 
 def check_memory(what: str, needed: int, advice: str, error: type[FedReachError] = ConfigError) -> None:
-    """Refuse what needs more memory than there is, before it is asked for.
+    """Raise an error if something needs more memory than this process may have.
 
     Args:
-        what: The sentence's subject, with the sizes that it comes from.
-        needed: Bytes, at least.
-        advice: What to do.
-        error: Kind of the refusal: DataError where data ask for it.
+        what: Subject of the message, with the sizes that determine the need.
+        needed: Lower bound of the need in bytes.
+        advice: What to do, for the message.
+        error: Type of the error: DataError if the data cause the need. Default: ConfigError.
 
     Example:
         >>> check_memory("a table of 3 clients x 2 classes", 48, "Lower the number of clients.")
@@ -55,21 +54,26 @@ def check_memory(what: str, needed: int, advice: str, error: type[FedReachError]
         )
 
 
-def check_processes(name: str, count: int, each: int = PROCESS_BYTES) -> None:
-    """Refuse more processes than there may be, or than memory holds at `each` bytes a process, before one is started.
+def check_processes(name: str, count: int, process_bytes: int = PROCESS_BYTES) -> None:
+    """Raise an error for more processes than the system allows or memory holds, before one starts.
+
+    Args:
+        name: Option that sets the number, for the message.
+        count: Number of processes.
+        process_bytes: Memory per process in bytes. Default: `PROCESS_BYTES`.
 
     Raises:
         ConfigError: With the number and the limit.
     """
     memory = memory_bytes()
-    limits = [(most_processes(), "the system allows"), (memory and max(1, memory // each), "memory holds")]
-    limit, who = min(((most, who) for most, who in limits if most is not None), default=(count, ""))
+    limits = [(most_processes(), "the system allows"), (memory and max(1, memory // process_bytes), "memory holds")]
+    limit, who = min(((maximum, who) for maximum, who in limits if maximum is not None), default=(count, ""))
     if count > limit:
         raise ConfigError(f"{name} must be at most {limit}, as many processes as {who}; got {count}. Lower it.")
 
 
 def in_words(size: int) -> str:
-    """Return a number of bytes for people.
+    """Return a number of bytes with its unit.
 
     Example:
         >>> in_words(25_500_000_000), in_words(999), in_words(10**30)
@@ -91,7 +95,7 @@ def _memory_limits() -> Iterator[int]:
 
 
 def _addressed_bytes() -> int:
-    """Return how many bytes of addresses this process has; 0 where nobody says."""
+    """Return the size of this process's address space in bytes; 0 if unknown."""
     pages = _text("/proc/self/statm").split()
     return int(pages[0]) * os.sysconf("SC_PAGE_SIZE") if pages else 0
 
@@ -104,7 +108,7 @@ def _process_limits() -> Iterator[int]:
 
 
 def _memory_of_the_machine() -> Iterator[int]:
-    """Yield what the machine has where there is no /proc, as on macOS."""
+    """Yield the memory of a machine without /proc, such as macOS."""
     try:
         yield os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
@@ -112,12 +116,12 @@ def _memory_of_the_machine() -> Iterator[int]:
 
 
 def _group_limits(unified: str, before: str, controller: str) -> Iterator[int]:
-    """Yield what the control groups of this process, and those that they lie in, may have.
+    """Yield the limits of this process's control groups and of their parents.
 
     Args:
-        unified: File of a group of version 2.
-        before: The same of version 1, where
-        controller: Names the hierarchy.
+        unified: File with the limit in version 2.
+        before: File with the limit in version 1.
+        controller: Hierarchy of version 1.
     """
     for line in _text("/proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -127,8 +131,8 @@ def _group_limits(unified: str, before: str, controller: str) -> Iterator[int]:
             root, file = Path("/sys/fs/cgroup") / controller, before
         else:
             continue
-        own = root / path.lstrip("/")
-        for folder in (own, *own.parents):  # in a container, groups above its own are not to be seen
+        group = root / path.lstrip("/")
+        for folder in (group, *group.parents):  # in a container, parents of its own group are hidden
             if folder == root or root in folder.parents:
                 yield from _numbers(str(folder / file))
 
@@ -144,7 +148,7 @@ def _user_limit(name: str) -> Iterator[int]:
 
 
 def _numbers(path: str) -> Iterator[int]:
-    """Yield the number in a file, if there is one; "max" is none."""
+    """Yield the number in a file, if it holds one; "max" is not a number."""
     text = _text(path).strip()
     if text.isdecimal():
         yield int(text)

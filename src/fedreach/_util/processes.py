@@ -15,23 +15,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, TypeVar
 
-# -------------------- One thread for products of matrices, in every process that decides rounds
-# A library divides a product among threads and so adds in another order for each number of them: the last bits of a
-# Gram
-# matrix, and with them now and then a choice, would depend on the machine. Runs share the cores already, and two that
-# each divide a product among all cores wait for each other longer than the product takes.
+# ---- One thread for matrix products, in every process that decides rounds
+# The order of additions in a product depends on the number of threads: the last bits of a Gram matrix, and
+# occasionally a selection, would depend on the machine. Runs share the cores already; two runs that each use all cores
+# for a product wait for each other longer than the product takes.
 
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
 )
-"""Environment in which numeric libraries, as they are loaded, take one thread each."""
+"""Environment in which numeric libraries start with one thread."""
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let numeric libraries use one thread for a while: those that are loaded, and those that will be meanwhile.
+    """Limit numeric libraries to one thread: those that are loaded, and those that are loaded meanwhile.
 
-    torch's own number, which engines set as they train, is left alone.
+    torch keeps its own number of threads, which the engines set.
 
     Example:
         >>> import numpy
@@ -55,50 +54,50 @@ def one_thread() -> Iterator[None]:
                 os.environ[name] = value
 
 
-# -------------------- Pieces of work that know nothing of each other, done by several processes at once
+# ---- Independent work shared by several processes
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-MOST = 4  # processes: each holds a piece of work in memory
-WIDTH = 4  # bytes of a number in the queue
+MOST = 4  # processes: each holds one item of work in memory
+WIDTH = 4  # bytes per number in the queue
 
 
 def cores() -> int:
-    """Return the number of processors that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def can_fork() -> bool:
-    """Return whether this process may have children that go on with what it has in memory."""
+    """Return whether this process can fork children that share its memory."""
     return sys.platform == "linux" and not multiprocessing.current_process().daemon
 
 
 def fork() -> int:
-    """Fork without Python's warning of other threads: what the child then does must need nothing that they hold."""
+    """Fork without Python's warning about threads: the child must not need any lock that another thread holds."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
-        return os.fork()  # not multiprocessing's: in the child that closes an input that a thread may wait for
+        return os.fork()  # multiprocessing would close an input in the child that a thread may wait for
 
 
 def free_processes() -> int:
-    """Return how many processes may share a piece of work: one a core, at most `MOST`.
+    """Return how many processes may share the work: one per core, at most `MOST`.
 
-    Only this one where other threads run: one may hold a lock that a child would wait for.
+    It is 1 if other threads run: one of them may hold a lock that a child would wait for.
     """
     return min(cores(), MOST) if can_fork() and threading.active_count() == 1 else 1
 
 
 def map_forked(function: Callable[[T], R], items: Sequence[T], processes: int | None = None) -> list[R]:
-    """Return `function` of each item, in their order; whichever process is free takes the next one.
+    """Return `function(item)` for each item, in order; a free process takes the next item.
 
-    Children see all that this process has; their results come back pickled. What a child leaves undone, as an item
-    raises or the child is killed, is done here: so what is raised is what one process would raise.
+    Children share this process's memory; their results come back pickled. This process redoes an item that raised in
+    a child or whose child was killed, so that the same exception is raised as with one process.
 
     Args:
-        function: Leaves nothing in memory that anybody needs.
-        items: What it is called with, one by one.
-        processes: At work, this one included; changes no result. None: `free_processes`.
+        function: Function of one item, without side effects.
+        items: The arguments.
+        processes: Number of processes, including this one; it changes no result. Default: `free_processes`.
 
     Example:
         >>> map_forked(len, ["a", "bcd", ""], processes=2)
@@ -108,7 +107,7 @@ def map_forked(function: Callable[[T], R], items: Sequence[T], processes: int | 
     if processes <= 1:
         return [function(item) for item in items]
     with contextlib.ExitStack() as stack:
-        # Forked processes share a file's position, so that each number is read by one of them.
+        # Forked processes share the position in a file, so that each number is read once.
         queue = stack.enter_context(tempfile.TemporaryFile(buffering=0))
         queue.write(b"".join(number.to_bytes(WIDTH, "little") for number in range(len(items))))
         queue.seek(0)
@@ -120,7 +119,7 @@ def map_forked(function: Callable[[T], R], items: Sequence[T], processes: int | 
                 if pid == 0:
                     _work(function, items, queue, file)
                 children[pid] = file
-            done = dict(_taken(function, items, queue))
+            done = dict(_run_queued(function, items, queue))
             for pid, file in list(children.items()):
                 well = _ended_well(pid)
                 del children[pid]
@@ -134,22 +133,22 @@ def map_forked(function: Callable[[T], R], items: Sequence[T], processes: int | 
     return [done[number] if number in done else function(item) for number, item in enumerate(items)]
 
 
-def _taken(function: Callable[[T], R], items: Sequence[T], queue: IO[bytes]) -> Iterator[tuple[int, R]]:
-    """Do what nobody has taken yet, up to an item that raises."""
+def _run_queued(function: Callable[[T], R], items: Sequence[T], queue: IO[bytes]) -> Iterator[tuple[int, R]]:
+    """Run the items that no process has taken yet, until one raises."""
     while number := queue.read(WIDTH):
         place = int.from_bytes(number, "little")
         try:
             result = function(items[place])
-        except Exception:  # it is raised again when it is this item's turn
+        except Exception:  # the first process runs this item again and raises
             return
         yield place, result
 
 
 def _work(function: Callable[[T], R], items: Sequence[T], queue: IO[bytes], file: IO[bytes]) -> None:
-    """Be a child: nothing of the first process is cleaned up here."""
+    """Run as a child process, and exit without the cleanup of the first process."""
     code = 1
     try:
-        pickle.dump(dict(_taken(function, items, queue)), file, protocol=pickle.HIGHEST_PROTOCOL)
+        pickle.dump(dict(_run_queued(function, items, queue)), file, protocol=pickle.HIGHEST_PROTOCOL)
         file.flush()
         code = 0
     finally:
@@ -159,5 +158,5 @@ def _work(function: Callable[[T], R], items: Sequence[T], queue: IO[bytes], file
 def _ended_well(pid: int) -> bool:
     try:
         return os.waitpid(pid, 0)[1] == 0
-    except ChildProcessError:  # somebody else's handler was told
+    except ChildProcessError:  # another signal handler has collected it
         return False

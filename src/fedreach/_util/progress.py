@@ -1,6 +1,6 @@
-"""Progress bars at the bottom of a terminal, and what is printed above them.
+"""Progress bars at the bottom of a terminal, with other output above them.
 
-It imports tqdm, so whoever may draw a bar imports it only then.
+Import this module only to draw a bar: it imports tqdm.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ else:
     Base = tqdm
 
 FORMAT = "{desc} {bar} {n_fmt}/{total_fmt} {elapsed}{postfix}"
-SECONDS = 1.0  # after which the clock is drawn again
-UNKNOWN = 80  # letters of a line, on a terminal that does not tell
+SECONDS = 1.0  # between two updates of the clock
+UNKNOWN = 80  # characters per line, on a terminal of unknown width
 
 
-LOCK = RLock()  # whoever has it draws; tqdm's own takes a semaphore of the system
+LOCK = RLock()  # held while drawing; tqdm's own lock takes a system semaphore
 
 
 class Bar(Base):
-    """A bar of tqdm's."""
+    """A tqdm bar without its own thread."""
 
-    monitor_interval = 0  # no thread of tqdm's, see `bars`
+    monitor_interval = 0  # no monitor thread, see `bars`
 
     def show(self, done: int, total: int | None, after: str) -> None:
-        """Say how far it is and what stands behind that; drawn at once, or where that was just done, a little later."""
+        """Set the progress and the text after it; a bar that was just drawn is redrawn a little later."""
         self.total = total
         self.set_postfix_str(after, refresh=False)
         self.update(done - self.n)
 
     def refresh(self, nolock: bool = False, lock_args: Any = None) -> Any:
-        """As tqdm's, which would leave the lock closed where Ctrl-C comes in between."""
+        """Draw as tqdm does, but release the lock even if Ctrl-C interrupts."""
         with LOCK:
             return super().refresh(nolock=True)
 
@@ -48,14 +48,14 @@ Bar.set_lock(LOCK)
 
 
 class _Above:
-    """A stream on the terminal whose lines are written above the bars."""
+    """A stream on the terminal that writes its lines above the bars."""
 
     def __init__(self, stream: TextIO, terminal: TextIO) -> None:
         self.stream, self.terminal, self.process = stream, terminal, os.getpid()
         self.begun = ""  # a line that has not ended
 
     def write(self, text: str) -> int:
-        if os.getpid() != self.process:  # a fork of it, where nobody opens a lock that was closed
+        if os.getpid() != self.process:  # in a fork, the lock may stay closed for ever
             return self.stream.write(text)
         *lines, self.begun = (self.begun + text).split("\n")
         if lines:
@@ -65,7 +65,7 @@ class _Above:
         return len(text)
 
     def end(self) -> None:
-        """Write what is left."""
+        """Write the unfinished line."""
         if self.begun:
             self.write("\n")
 
@@ -74,32 +74,32 @@ class _Above:
 
 
 Add = Callable[..., Bar]
-"""Adds a bar below the others, which is told the text before it and what else tqdm takes."""
+"""Adds a bar below the others; takes its text and further options of tqdm."""
 
 
 @contextmanager
 def bars() -> Iterator[Add]:
-    """Hand out what adds a bar to the terminal that standard error is; those with ``leave=False`` vanish in the end.
+    """Hand out the function that adds a bar to the terminal of stderr; bars with ``leave=False`` vanish at the end.
 
-    What anybody prints meanwhile stands above.
+    Other output meanwhile appears above the bars.
     """
     out, terminal = (stream.stream if isinstance(stream, _Above) else stream for stream in (sys.stdout, sys.stderr))
-    made: list[Bar] = []
+    open_bars: list[Bar] = []
     over = Event()
 
     def add(text: str, **options: Any) -> Bar:
         wide = _fixed_width(terminal)
         look = {"bar_format": FORMAT, "miniters": 0, "ncols": wide, "dynamic_ncols": wide is None, **options}
-        made.append(Bar(desc=text, file=terminal, **look))
-        return made[-1]
+        open_bars.append(Bar(desc=text, file=terminal, **look))
+        return open_bars[-1]
 
     def tick() -> None:
         while not over.wait(SECONDS):
-            for bar in tuple(made):
+            for bar in tuple(open_bars):
                 bar.refresh()
 
     def end() -> None:
-        for bar in reversed(made):
+        for bar in reversed(open_bars):
             bar.close()
 
     with ExitStack() as stack:
@@ -118,10 +118,10 @@ def bars() -> Iterator[Add]:
 
 
 def _fixed_width(terminal: TextIO) -> int | None:
-    """Return how wide bars are, None where the terminal tells, and goes on telling as it changes."""
-    asked = os.environ.get("COLUMNS", "")
-    if asked.isdigit() and int(asked):
-        return int(asked)
+    """Return the width of the bars; None if the terminal reports its width and its changes."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdigit() and int(columns):
+        return int(columns)
     with suppress(OSError):
         if os.get_terminal_size(terminal.fileno()).columns:
             return None

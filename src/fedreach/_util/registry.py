@@ -1,7 +1,8 @@
-"""The kinds of named things, a row each, and what names stand for: built-in things, or a user's ``FILE.py:NAME``.
+"""The component types and what their names refer to: built-in components, or custom ones as ``FILE.py:NAME``.
 
-What Python handed over without a name, such as a function of a notebook, is a user's thing, too: ``DIGEST.pkl:NAME``, a
-file that `fedreach.experiment.naming` wrote. As a ``.py`` file, such a file is code: read those only that you trust.
+Custom components without an importable name, such as a function of a notebook, are called ``DIGEST.pkl:NAME``:
+`fedreach.experiment.naming` writes these files. Like a ``.py`` file, a ``.pkl`` file runs code: load only files that
+you trust.
 """
 
 from __future__ import annotations
@@ -25,25 +26,25 @@ from fedreach._util.errors import RELATIVE, ConfigError, nearest
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of named thing: all that is said about it, but for what its things do.
+    """One component type.
 
-    Things are named ``"module:NAME"`` and imported when they are looked into, and not before.
+    Objects are named as ``"module:NAME"`` and imported on first use.
     """
 
-    table: str  # of the built-in ones, by name
-    meaning: str = ""  # a sentence for people
-    protocol: str = ""  # that each follows; "" where they are no parts of a federation
-    also: Mapping[str, str] = field(default_factory=dict)  # method -> the protocol that a part with it follows, too
-    known_by: tuple[str, ...] = ()  # methods by which a part is seen to be of this kind
-    function: str = ""  # what makes a part of a plain function; "" where functions are no parts
-    handed: tuple[str, ...] = ()  # what functions are handed by position, whatever they call it
-    given: tuple[str, ...] = ()  # what is handed in by name
-    path: tuple[str, ...] | None = None  # tables of an experiment above its key; None: it has none
-    default: str | None = None  # of a part of [method]
-    checks: str = ""  # module of the checks that its parts must pass; "" if it has none
-    users_own: bool = True  # may be "FILE.py:NAME"
-    together: str = ""  # what refuses several that do not go together; "" where nothing does
-    unknown: str = ""  # said where nothing is called so, nor nearly so
+    table: str  # the built-in components by name
+    meaning: str = ""  # a sentence for users
+    protocol: str = ""  # protocol of every component; "" if none applies
+    also: Mapping[str, str] = field(default_factory=dict)  # method -> further protocol of components that have it
+    known_by: tuple[str, ...] = ()  # methods that identify a component of this type
+    function: str = ""  # wrapper that makes a component of a function; "" if functions are rejected
+    handed: tuple[str, ...] = ()  # positional arguments of functions, under any name
+    given: tuple[str, ...] = ()  # keyword arguments that FedReach passes
+    path: tuple[str, ...] | None = None  # tables above its key in an experiment file; None: not in the file
+    default: str | None = None  # default of a component of [method]
+    checks: str = ""  # module of the checks that components must pass; "" if there are none
+    users_own: bool = True  # whether a custom component "FILE.py:NAME" is allowed
+    together: str = ""  # function that rejects invalid combinations; "" if any combination is valid
+    unknown: str = ""  # hint in the message about an unknown name
 
 
 PROTOCOLS, CHECKS, METHOD = "fedreach.federation.base", "fedreach.testing.checks", ("method",)
@@ -232,21 +233,21 @@ KINDS: Mapping[str, Kind] = {
     ),
     "engine": Kind("fedreach.engines:ENGINES", "What computes the training; decisions do not depend on it."),
 }
-"""All kinds, in the order in which they are listed."""
+"""All component types, in the order in which they are listed."""
 
 VERIFIED = tuple(kind for kind, row in KINDS.items() if row.checks)
-"""Kinds that have checks."""
+"""Component types that have checks."""
 
 
 class NameTable(Mapping[str, Any]):
-    """Names of built-in things; each is imported when it is looked up.
+    """Built-in components by name; each is imported when it is looked up.
 
     Args:
-        package: Where they are.
+        package: Package of the modules.
         rows: Name -> ``"module:NAME"``, the module within the package.
 
     Example:
-        >>> NameTable("fedreach.federation.selection", uniform="uniform:Uniform")["uniform"]
+        >>> NameTable("fedreach.federation.selection", uniform="random:Uniform")["uniform"]
         <class 'fedreach.federation.selection.random.Uniform'>
     """
 
@@ -265,99 +266,101 @@ class NameTable(Mapping[str, Any]):
 
 @cache
 def imported(where: str) -> Any:
-    """Return what ``"module:NAME"`` stands for."""
+    """Import and return the object ``"module:NAME"``."""
     module, _, name = where.partition(":")
     return vars(importlib.import_module(module))[name]
 
 
 def table(kind: str) -> Mapping[str, Any]:
-    """Return the built-in things of a kind by name."""
-    found: Mapping[str, Any] = imported(KINDS[kind].table)
-    return found
+    """Return the built-in components of a type by name."""
+    built_in: Mapping[str, Any] = imported(KINDS[kind].table)
+    return built_in
 
 
 def paragraph(thing: Any, heading: str) -> str:
-    """Return the paragraph of a thing's docstring that begins with this word, on one line; "" where there is none.
+    """Return the paragraph of a docstring that begins with a heading, as one line; "" if there is none.
 
     Args:
-        thing: Whatever has a docstring.
-        heading: A regular expression, without the colon.
+        thing: Object with a docstring.
+        heading: Regular expression of the heading, without the colon.
     """
     text = inspect.getdoc(thing) or ""
-    found = re.search(rf"^{heading}:\s*(.*?)(?:\n\n|\Z)", text, re.DOTALL | re.MULTILINE)
-    return " ".join(found[1].split()) if found else ""
+    match = re.search(rf"^{heading}:\s*(.*?)(?:\n\n|\Z)", text, re.DOTALL | re.MULTILINE)
+    return " ".join(match[1].split()) if match else ""
 
 
 def find(kind: str, name: str, base: Path) -> Callable[..., Any]:
-    """Return what a name stands for.
+    """Return the component with this name.
 
     Args:
-        kind: A key of `KINDS`.
+        kind: Component type, a key of `KINDS`.
         name: A built-in name, ``FILE.py:NAME`` with a path relative to `base`, or ``module:NAME``.
         base: Folder of the experiment file.
 
     Raises:
-        ConfigError: If there is no such thing.
+        ConfigError: If the name is unknown, or the object cannot be called.
     """
     row = KINDS[kind]
     if ":" in name and row.users_own:
-        found = load_users(name, base)
-        if not callable(found):
-            raise ConfigError(f"{name!r} must be a class or a function; got {type(found).__name__}.")
-        result: Callable[..., Any] = found
+        loaded = load_users(name, base)
+        if not callable(loaded):
+            raise ConfigError(f"{name!r} must be a class or a function; got {type(loaded).__name__}.")
+        result: Callable[..., Any] = loaded
         return result
-    known = table(kind)
-    if name not in known:
-        hint = nearest(name, known)
+    built_in = table(kind)
+    if name not in built_in:
+        hint = nearest(name, built_in)
         hint += row.unknown if hint.startswith(" Known") else ""
         hint += " Your own: 'FILE.py:NAME'." if row.users_own else ""
         raise ConfigError(f"there is no {kind} {name!r}.{hint}")
-    thing: Callable[..., Any] = known[name]
+    thing: Callable[..., Any] = built_in[name]
     return thing
 
 
 def wrapper(kind: str, target: Callable[..., Any]) -> Callable[..., Any] | None:
-    """Return what makes a part of this plain function; None where it is none, or needs nothing of the sort."""
+    """Return the wrapper that makes a component of this function; None if it needs none."""
     row = KINDS[kind]
     is_part = inspect.isclass(target) or isinstance(target, Instance)
     return imported(row.function) if row.function and not is_part else None
 
 
 def given(kind: str, name: str, target: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the arguments of a callable that FedReach hands in itself, so that they are no options.
+    """Return the arguments of a callable that FedReach passes itself, and that are therefore not options.
 
     Raises:
-        ConfigError: If it takes fewer arguments than it is called with, or does not tell them.
+        ConfigError: If the callable takes fewer arguments than it gets, or hides its signature.
     """
     row = KINDS[kind]
     handed = row.handed if not (inspect.isclass(target) or isinstance(target, Instance)) else ()
     try:
         parameters = inspect.signature(target).parameters.values()
-    except ValueError as error:  # of some that are written in C
+    except ValueError as error:  # some callables written in C
         raise ConfigError(
             f"{name!r} does not tell its arguments: {error}. Wrap it in a function of your own."
         ) from error
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return row.given
-    taken = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    if len(taken) < len(handed):
-        raise ConfigError(f"{name!r} must take the arguments ({', '.join(handed)}); it takes ({', '.join(taken)}).")
-    return (*taken[: len(handed)], *row.given)
+    positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if len(positional) < len(handed):
+        raise ConfigError(
+            f"{name!r} must take the arguments ({', '.join(handed)}); it takes ({', '.join(positional)})."
+        )
+    return (*positional[: len(handed)], *row.given)
 
 
-FILES = (".py", ".pkl")  # with things of users
-SHORT = 12  # hex digits of a digest in the name of what Python handed over
+FILES = (".py", ".pkl")  # endings of files with custom components
+SHORT = 12  # hex digits of the digest in the names of ``.pkl`` files and data folders
 BY_CONTENT = re.compile(rf"[^/]*-[0-9a-f]{{{SHORT}}}(/own\.json|\.pkl:.*)$")
-"""Such names, of data and of things: the same content in another folder is the same."""
+"""Names of data and components that are identified by content: their folder does not matter."""
 KEPT: dict[Path, Any] = {}
-"""Things of ``.pkl`` files that this process wrote or is about to write: they are not read again."""
+"""Objects by ``.pkl`` file that this process wrote or is about to write: they are not read again."""
 KNOWN_BY_FILE: dict[str, str] = {}
-"""Of ``.pkl`` files that this process named, why the whole file of the code counts, where it does."""
+"""By ``.pkl`` file that this process named: the reason why the whole file of the code counts, if it does."""
 
 
 @dataclass(frozen=True)
 class Instance:
-    """Stands for a part that was made already, where its class would stand otherwise."""
+    """Wraps a component that is already made, for use in place of its class."""
 
     part: Any
 
@@ -367,16 +370,16 @@ class Instance:
 
 @cache
 def is_installed(place: str) -> bool:
-    """Say whether a file or folder belongs to Python or to an installed package, and so is nobody's own code."""
+    """Return whether a file or folder belongs to Python or to an installed package."""
     paths = sysconfig.get_paths()
     roots = {Path(paths[key]).resolve() for key in ("stdlib", "platstdlib", "purelib", "platlib")}
     path = Path(place).resolve()
-    by_others = {".zip", "site-packages", "dist-packages"} & {path.suffix, *path.parts}  # a user's, or a system's
+    by_others = {".zip", "site-packages", "dist-packages"} & {path.suffix, *path.parts}  # packages of users and systems
     return bool(by_others) or any(path.is_relative_to(root) for root in roots)
 
 
 def code_file(name: str, base: Path) -> Path | None:
-    """Return the file behind ``FILE.py:NAME`` or ``module:NAME``; None for other names and where there is none."""
+    """Return the file of ``FILE.py:NAME`` or ``module:NAME``; None for other names or without a file."""
     where = name.rpartition(":")[0]
     if where.endswith(FILES):
         return (base / where).resolve()
@@ -388,7 +391,7 @@ def code_file(name: str, base: Path) -> Path | None:
 
 
 def base_of(name: str, *folders: Path) -> Path:
-    """Return the first of some folders that holds the file behind a name; the first one where none does.
+    """Return the first folder that holds the file of a name; the first of all if none does.
 
     Example:
         >>> base_of("uniform", Path("here"), Path("there"))
@@ -400,7 +403,7 @@ def base_of(name: str, *folders: Path) -> Path:
 
 
 def load_users(name: str, base: Path) -> Any:
-    """Return what ``FILE.py:NAME`` or ``module:NAME`` stands for, or say what is wrong with it."""
+    """Import and return the object ``FILE.py:NAME`` or ``module:NAME``, or raise ConfigError with the reason."""
     where, _, attribute = name.rpartition(":")
     if not where or not attribute:
         raise ConfigError(f"{name!r} must be 'FILE.py:NAME' or 'module:NAME'.")
@@ -428,5 +431,5 @@ def _from_file(path: Path, content: bytes) -> Any:
     assert spec is not None  # a .py file always has a loader
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
-    exec(compile(content, path, "exec"), vars(module))  # not by its loader, which may take what stood there before
+    exec(compile(content, path, "exec"), vars(module))  # not with its loader, which may use an older cached version
     return module

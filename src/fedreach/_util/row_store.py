@@ -1,4 +1,4 @@
-"""Rows of clients on disk or in memory."""
+"""One row of numbers per client, on disk or in memory."""
 
 from __future__ import annotations
 
@@ -17,52 +17,52 @@ from fedreach._util.arrays import AnyArray, Float32s, Ints, packed, scaled, unpa
 from fedreach._util.errors import RunFolderError
 from fedreach._util.files import ANEW, altered, plain_file
 
-# -------------------- Where vectors lie: in main memory, or as records of a file that are written once and read often
+# ---- Records in a file, written once and read often
 
 Dtype = Literal["float32", "float16"]
 ALL = slice(None)
-DIGEST = 16  # bytes of a sha256 that are kept of a record
-NO_DIGEST = bytes(DIGEST)  # of zeros, which stand nowhere
+DIGEST = 16  # bytes of the sha256 that are stored per record
+NO_DIGEST = bytes(DIGEST)  # of rows of zeros, which are not stored
 
 
 class RowFile:
-    """Records of equal length in a file; a record nobody refers to any more is used again.
+    """Records of equal length in a file; the place of a record without references is used again.
 
     Args:
-        path: Of the file; made anew unless it holds something. None: a file without a name, gone when it is closed.
-        width: Numbers in a record.
-        dtype: Of a number.
-        taken: Records that hold something already.
+        path: Path of the file; created again unless some records are occupied. None: an unnamed temporary file.
+        width: Numbers per record.
+        dtype: Type of the numbers.
+        occupied: Records that already hold something.
     """
 
-    def __init__(self, path: Path | None, width: int, dtype: Any = np.float32, taken: Iterable[int] = ()) -> None:
+    def __init__(self, path: Path | None, width: int, dtype: Any = np.float32, occupied: Iterable[int] = ()) -> None:
         self.path, self.width, self.dtype = path, width, np.dtype(dtype)
-        used = set(taken)
-        self._file = _nameless() if path is None else _opened(path, anew=not used)
+        used = set(occupied)
+        self._file = _nameless() if path is None else _open_file(path, anew=not used)
         weakref.finalize(self, self._file.close)
         self._end = max(used, default=-1) + 1
         self._free = [row for row in range(self._end) if row not in used]
 
     @property
     def bytes_each(self) -> int:
-        """Bytes of a record."""
+        """Size of a record in bytes."""
         return self.width * int(self.dtype.itemsize)
 
     def write(self, values: AnyArray) -> StoredRow:
-        """Write a record where nothing that is still referred to stands."""
+        """Write a record to a free place."""
         number = self._free.pop() if self._free else self._end
         self._end = max(self._end, number + 1)
-        row = StoredRow(self, number)  # before anything is written: if that fails, the place is free again
+        row = StoredRow(self, number)  # before writing: if that fails, the place becomes free again
         content = np.ascontiguousarray(values, self.dtype).reshape(-1).view(np.uint8).data
         self._file.seek(number * self.bytes_each)
         files.write(self._file, content)
-        if self.path is not None:  # else nobody comes back to it
+        if self.path is not None:  # an unnamed file is never opened again
             row.digest = digest(content)
         return row
 
-    def read(self, number: int, some: slice = ALL) -> AnyArray:
-        """Return a record, or these numbers of it."""
-        begin, end, _ = some.indices(self.width)
+    def read(self, number: int, columns: slice = ALL) -> AnyArray:
+        """Return a record, or some of its numbers."""
+        begin, end, _ = columns.indices(self.width)
         size = max(0, end - begin) * self.dtype.itemsize
         self._file.seek(number * self.bytes_each + begin * self.dtype.itemsize)
         content = self._file.read(size)
@@ -71,11 +71,11 @@ class RowFile:
         return np.frombuffer(content, self.dtype)
 
     def sync(self) -> None:
-        """Wait until everything written has reached the disk."""
+        """Wait until all records have reached the disk."""
         files.sync(self._file)
 
     def release(self, number: int) -> None:
-        """Let a record be written over."""
+        """Mark the place of a record as free."""
         self._free.append(number)
 
 
@@ -84,9 +84,9 @@ def digest(content: files.Content) -> bytes:
     return hashlib.sha256(content).digest()[:DIGEST]
 
 
-def _opened(path: Path, *, anew: bool) -> IO[bytes]:
+def _open_file(path: Path, *, anew: bool) -> IO[bytes]:
     if anew:
-        files.unlink(path)  # another memory that was begun there keeps its own
+        files.unlink(path)  # another table that uses the old file keeps it
     return files.opened(plain_file(path), "w+b" if anew else "r+b")
 
 
@@ -95,22 +95,22 @@ def _nameless() -> IO[bytes]:
 
 
 class StoredRow:
-    """A record of a file; when the last reference to it is gone, its place is free."""
+    """A record of a file; its place becomes free when the last reference to it is gone."""
 
     def __init__(self, file: RowFile, number: int, digest: bytes = NO_DIGEST) -> None:
         self.file, self.number, self.digest = file, number, digest
         weakref.finalize(self, file.release, number)
 
     def check(self) -> None:
-        """Refuse a record that was altered, by a RunFolderError."""
-        assert self.file.path is not None  # nobody comes back to a file without a name
+        """Raise RunFolderError if the record was changed."""
+        assert self.file.path is not None  # an unnamed file is never opened again
         if digest(self.file.read(self.number).view(np.uint8).data) != self.digest:
             raise altered(self.file.path)
 
 
 @dataclass(frozen=True)
 class RowLayout:
-    """How vectors are kept: (n, width) numbers, `each` clients together, so that they are copied and stored as one."""
+    """Layout of a table: (n, width) numbers, copied and stored in blocks of `each` clients."""
 
     n: int
     width: int
@@ -119,16 +119,16 @@ class RowLayout:
 
     @property
     def stored_width(self) -> int:
-        """Numbers stored for a client; as float16, see `fedreach._util.arrays`, one more."""
+        """Numbers stored per client: one more for float16, see `fedreach._util.arrays`."""
         return self.width + (self.dtype == "float16")
 
-    def file(self, path: Path | None, taken: Ints | None = None) -> RowFile:
-        """Return a file for them, a nameless one without a path."""
-        return RowFile(path, self.each * self.stored_width, self.dtype, () if taken is None else taken.tolist())
+    def file(self, path: Path | None, occupied: Ints | None = None) -> RowFile:
+        """Return a file for the blocks; an unnamed one without a path."""
+        return RowFile(path, self.each * self.stored_width, self.dtype, () if occupied is None else occupied.tolist())
 
 
 class Block:
-    """Vectors that are kept together: in main memory, in a file, or in both."""
+    """Vectors that are stored together: in main memory, in a file, or in both."""
 
     __slots__ = ("stored", "values")
 
@@ -136,31 +136,31 @@ class Block:
         self.values, self.stored = values, stored
 
     def read(self, width: int, columns: slice = ALL) -> AnyArray:
-        """Return these numbers of each of the vectors, `width` numbers each."""
+        """Return these columns of the vectors of `width` numbers."""
         if self.values is not None:
             return self.values[:, columns]
-        assert self.stored is not None  # or it would be nowhere
+        assert self.stored is not None  # a block is in memory or in a file
         file, number = self.stored.file, self.stored.number
-        if file.width == width:  # one long vector: only what is asked for is read
+        if file.width == width:  # one long vector: only these columns are read
             return file.read(number, columns).reshape(1, -1)
         return file.read(number).reshape(-1, width)[:, columns]
 
 
 class Backing:
-    """The file of a memory and of all that came from it; where there is none yet, the first checkpoint brings one."""
+    """The file that a table shares with the tables made from it; the first checkpoint adds one if there is none."""
 
     def __init__(self, file: RowFile | None, *, on_disk: bool) -> None:
         self.file, self.on_disk = file, on_disk
 
     def block(self, values: AnyArray) -> Block:
-        """Return new vectors, stored where they belong."""
+        """Return a block with new vectors, in the file or in memory."""
         if self.file is None or not self.on_disk:
             return Block(values)
         return Block(None, self.file.write(values))
 
     def store(self, block: Block, width: int) -> int:
-        """Return the place of vectors in the file, where they are written unless they stand there."""
-        assert self.file is not None  # brought by `RowTable.places`
+        """Return the place of a block in the file; write it if it is not there."""
+        assert self.file is not None  # set by `RowTable.places`
         if block.stored is None or block.stored.file is not self.file:
             block.stored = self.file.write(block.read(width))
             if self.on_disk:
@@ -168,14 +168,14 @@ class Backing:
         return block.stored.number
 
 
-# -------------------- A vector for each client: what clients keep between rounds, and large tables of what they sent
+# ---- A vector per client: client state between rounds, and large tables of updates
 
 
 class RowTable:
-    """One (p,) vector for each of n clients, 0 at first; vectors that are still 0 take no room.
+    """One (p,) vector for each of n clients, 0 at first; vectors that are still 0 take no space.
 
-    Writing returns a new memory that shares all other vectors with the old one, which stays valid as long as somebody
-    refers to it: so the state of an earlier round can be gone back to. It is read like an (n, p) array of float32.
+    Writing returns a new table that shares all other vectors with the old one. The old table stays valid while it is
+    referenced, so that the state of an earlier round can be restored. A table reads like an (n, p) float32 array.
 
     Example:
         >>> memory = RowTable.zeros(3, width=2)
@@ -200,16 +200,16 @@ class RowTable:
         each: int = 1,
         on_disk: bool | None = None,
     ) -> RowTable:
-        """Return the memory before anything was written.
+        """Return a table of zeros.
 
         Args:
-            n: Clients.
-            width: p.
-            path: File in which vectors are kept; None: main memory, unless `on_disk` says otherwise.
-            dtype: ``"float16"`` takes half the bytes, see `fedreach._util.arrays` for what is lost.
-            each: Vectors that are kept together: each is copied when one of them is written.
-            on_disk: Whether vectors leave main memory; default: if there is a path. Without one, into a nameless file
-                in the folder for temporary files.
+            n: Number of clients.
+            width: p, the length of a vector.
+            path: File of the vectors. None: main memory, or an unnamed temporary file if `on_disk` is true.
+            dtype: Type of the stored numbers. ``"float16"`` takes half the bytes; see `fedreach._util.arrays` for the
+                error.
+            each: Vectors per block; writing one vector copies its block. Default: 1.
+            on_disk: Keep the vectors out of main memory. Default: true if there is a path.
         """
         layout, leaves = RowLayout(n, width, dtype, each), path is not None if on_disk is None else on_disk
         file = layout.file(path) if path is not None or leaves else None
@@ -228,13 +228,13 @@ class RowTable:
         each: int = 1,
         on_disk: bool = True,
     ) -> RowTable:
-        """Return the memory whose vectors stand at these `places` of a file, -1 for zeros; see `zeros`.
+        """Return the table of the blocks at these `places` of a file; -1 means zeros. See `zeros`.
 
         Raises:
-            RunFolderError: If the file is shorter than that, or a vector has another digest.
+            RunFolderError: If the file is too short, or a block has another digest.
         """
         layout = RowLayout(len(places) if n is None else n, width, dtype, each)
-        taken = places[places >= 0]
+        occupied = places[places >= 0]
         needed = (int(places.max(initial=-1)) + 1) * layout.each * layout.stored_width * np.dtype(dtype).itemsize
         present = path.stat().st_size if path.exists() else 0
         if present < needed:
@@ -242,10 +242,10 @@ class RowTable:
                 f"{path} must hold {needed} bytes of what clients keep between rounds; it holds {present}. "
                 "Put it back, or move the run folder away to start this run anew."
             )
-        file = layout.file(path, taken)
+        file = layout.file(path, occupied)
         rows = [
-            None if place < 0 else StoredRow(file, int(place), own.tobytes())
-            for place, own in zip(places, digests, strict=True)
+            None if place < 0 else StoredRow(file, int(place), row_digest.tobytes())
+            for place, row_digest in zip(places, digests, strict=True)
         ]
         for row in rows:
             if row is not None:
@@ -257,60 +257,60 @@ class RowTable:
         return cls(layout, tuple(blocks), Backing(file, on_disk=on_disk))
 
     def places(self, path: Path | None = None) -> Ints:
-        """Return where in its file all vectors stand, -1 for zeros, once they have reached the disk.
+        """Return the place of each block in the file, -1 for zeros, once all blocks have reached the disk.
 
-        They move to the file at `path` if they are not there yet; only what is not stored there is written.
+        With a `path`, the blocks move to that file; blocks that are already there are not written again.
         """
         backing = self.backing
         if path is not None and (backing.file is None or backing.file.path != path):
             backing.file = self.layout.file(path)
-        assert backing.file is not None  # or there are no places
+        assert backing.file is not None  # a table in memory needs a path
         width = self.layout.stored_width
-        found = np.array(
+        places = np.array(
             [-1 if block is None else backing.store(block, width) for block in self.blocks], dtype=np.int64
         )
         backing.file.sync()
-        return found
+        return places
 
     def digests(self) -> AnyArray:
-        """Return the digest of each block that `places` stored, zeros where there is none."""
+        """Return the digest of each block that `places` stored; zeros for blocks of zeros."""
         rows = [None if block is None else block.stored for block in self.blocks]
         joined = b"".join(NO_DIGEST if row is None else row.digest for row in rows)
         return np.frombuffer(joined, np.uint8).reshape(-1, DIGEST)
 
-    # ---------------------------------------------------------------------------------------- reading and writing
+    # ---- Reading and writing
 
     def read(self, positions: Ints, columns: slice = ALL) -> Float32s:
-        """Return the (k, p) vectors of these clients, or these columns of them."""
+        """Return the (k, p) vectors of these clients, or some of their columns."""
         begin, end, _ = columns.indices(self.layout.width)
         result = np.zeros((len(positions), max(0, end - begin)), np.float32)
-        for number, mine, inside in self._by_block(positions):
+        for number, members, inside in self._by_block(positions):
             block = self.blocks[number]
             if block is not None:
-                result[mine] = self._numbers(block, begin, end)[inside]
+                result[members] = self._numbers(block, begin, end)[inside]
         return result
 
     def written(self, positions: Ints, values: Float32s) -> RowTable:
-        """Return the memory with (k, p) new vectors."""
-        width, each = self.layout.stored_width, self.layout.each
+        """Return a table with (k, p) new vectors for these clients."""
+        width, block_size = self.layout.stored_width, self.layout.each
         rows = packed(values) if self.layout.dtype == "float16" else values
         blocks = list(self.blocks)
-        for number, mine, inside in self._by_block(positions):
-            if each == 1:
-                new = np.array(rows[mine[-1:]], self.layout.dtype)
+        for number, members, inside in self._by_block(positions):
+            if block_size == 1:
+                new = np.array(rows[members[-1:]], self.layout.dtype)
             else:
                 old = blocks[number]
-                new = np.zeros((each, width), self.layout.dtype) if old is None else old.read(width).copy()
-                new[inside] = rows[mine]
+                new = np.zeros((block_size, width), self.layout.dtype) if old is None else old.read(width).copy()
+                new[inside] = rows[members]
             blocks[number] = self.backing.block(new)
         return RowTable(self.layout, tuple(blocks), self.backing)
 
     def kept(self, values: Float32s) -> Float32s:
-        """Return (k, p) vectors as they come back once they are written."""
+        """Return (k, p) vectors with the rounding that writing and reading cause."""
         return unpacked(packed(values)) if self.layout.dtype == "float16" else values
 
     def only(self, positions: Ints) -> RowTable:
-        """Return a memory of these clients alone, which shares their vectors where they are kept one by one."""
+        """Return a table of these clients alone; it shares their vectors if blocks hold one client."""
         layout = replace(self.layout, n=len(positions))
         if layout.each == 1:
             return RowTable(layout, tuple(self.blocks[i] for i in positions.tolist()), self.backing)
@@ -318,7 +318,7 @@ class RowTable:
         return alone.written(np.arange(layout.n), self.read(positions))
 
     def forget(self, positions: Ints) -> RowTable:
-        """Return the memory in which these vectors are 0 again."""
+        """Return a table in which these vectors are 0 again."""
         if self.layout.each > 1:
             return self.written(positions, np.zeros((len(positions), self.layout.width), np.float32))
         gone = set(positions.tolist())
@@ -326,13 +326,13 @@ class RowTable:
         return RowTable(self.layout, blocks, self.backing)
 
     def _by_block(self, positions: Ints) -> Iterator[tuple[int, Ints, Ints]]:
-        """Yield each block that holds some of them, which they are, and where in the block they stand."""
+        """Yield each block with some of the clients, their indices in `positions`, and their rows in the block."""
         if len(positions) == 0:
             return
         block, inside = np.divmod(positions, self.layout.each)
         order = np.argsort(block, kind="stable")
-        for mine in np.split(order, np.flatnonzero(np.diff(block[order])) + 1):
-            yield int(block[mine[0]]), mine, inside[mine]
+        for members in np.split(order, np.flatnonzero(np.diff(block[order])) + 1):
+            yield int(block[members[0]]), members, inside[members]
 
     def _numbers(self, block: Block, begin: int, end: int) -> AnyArray:
         width = self.layout.stored_width
@@ -340,7 +340,7 @@ class RowTable:
             return block.read(width, slice(begin, end))
         return scaled(block.read(width, slice(begin + 1, end + 1)), block.read(width, slice(0, 1)))
 
-    # ------------------------------------------------------------------------------------------------ like an array
+    # ---- Like an array
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -349,7 +349,7 @@ class RowTable:
 
     @property
     def dtype(self) -> Any:
-        """Of what is read, however it is kept."""
+        """Type of the numbers that are read, whatever type is stored."""
         return np.dtype(np.float32)
 
     def __len__(self) -> int:
@@ -366,13 +366,13 @@ class RowTable:
         return self.read(np.arange(self.layout.n)[rows], columns)
 
     def _span(self, first: int, last: int, columns: slice) -> Float32s:
-        """Return what `read` does for clients that follow each other, without looking for each."""
+        """Return the vectors of consecutive clients as `read` does, without searching for each."""
         begin, end, _ = columns.indices(self.layout.width)
-        each, result = self.layout.each, np.zeros((max(0, last - first), max(0, end - begin)), np.float32)
-        for at in range(first - first % each, last, each):
-            block, here, to = self.blocks[at // each], max(at, first), min(at + each, last)
+        block_size, result = self.layout.each, np.zeros((max(0, last - first), max(0, end - begin)), np.float32)
+        for at in range(first - first % block_size, last, block_size):
+            block, start, to = self.blocks[at // block_size], max(at, first), min(at + block_size, last)
             if block is not None:
-                result[here - first : to - first] = self._numbers(block, begin, end)[here - at : to - at]
+                result[start - first : to - first] = self._numbers(block, begin, end)[start - at : to - at]
         return result
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> AnyArray:

@@ -1,8 +1,8 @@
 """Random streams keyed by (seed, purpose, round, client).
 
-Generators are made here and nowhere else. A stream depends only on its key, so a round never depends on
-how it was executed: resume is exact, any number of workers gives the same numbers, and all methods of a
-comparison share partition, initial model and batch order.
+All generators are made here. A stream depends only on its key, so that a round never depends on how it runs. Resuming
+is exact, any number of workers gives the same numbers, and all methods of a comparison share partition, initial model
+and batch order.
 """
 
 import hashlib
@@ -18,13 +18,13 @@ GAMMA = np.uint64(0x9E3779B97F4A7C15)  # of SplitMix64: 2^64 over the golden rat
 
 
 def generator(seed: int, purpose: str, round_: int = 0, client: int = 0) -> np.random.Generator:
-    """Return the numpy generator of one purpose, round and client.
+    """Return the NumPy generator for one purpose, round and client.
 
     Args:
-        seed: Seed of the run, not negative.
-        purpose: What the numbers are for, such as ``"partition"`` or ``"batches"``.
+        seed: Seed of the run, at least 0.
+        purpose: Purpose of the numbers, such as ``"partition"`` or ``"batches"``.
         round_: Round number; 0 outside rounds.
-        client: Client id; 0 where no single client is meant.
+        client: Client id; 0 for numbers of no particular client.
 
     Example:
         >>> a = generator(0, "select", round_=3)
@@ -36,15 +36,15 @@ def generator(seed: int, purpose: str, round_: int = 0, client: int = 0) -> np.r
     key = (zlib.crc32(purpose.encode()), round_, client)
     if (seed | round_ | client) >> 32:
         sequence = np.random.SeedSequence(seed, spawn_key=key)
-    else:  # the words that numpy would make of these, in half the time: a round needs a generator for each client
+    else:  # the words that NumPy would make of these, in half the time: each round needs a generator per client
         sequence = np.random.SeedSequence(np.array((seed, 0, 0, 0, *key), np.uint32))
     return np.random.Generator(np.random.Philox(sequence))
 
 
 def number_of(name: str) -> int:
-    """Return the number by which a client's name keys its streams.
+    """Return the number that keys the streams of a client with this name.
 
-    A whole number stands for itself, so that a client without a name has the stream of the client that is called so.
+    The name of a whole number maps to that number. So the unnamed client 7 and a client named "7" share a stream.
 
     Example:
         >>> number_of("7"), number_of("007") > 2**63, number_of("north") == number_of("north")
@@ -56,10 +56,10 @@ def number_of(name: str) -> int:
 
 
 def uniforms(seed: int, purpose: str, clients: Sequence[int], sizes: Ints) -> Floats:
-    """Return so many numbers in [0, 1) for each client, one client's after the other's.
+    """Return `sizes` random numbers in [0, 1) per client, concatenated in the order of the clients.
 
-    A client's numbers follow from seed, purpose and its own number, and more of them begin with fewer of them. They are
-    outputs of SplitMix64 (Steele et al., 2014), each client's from a state of its own: a generator for each of a
+    A client's numbers depend on the seed, the purpose and its own number; a larger size extends the same sequence.
+    They are outputs of SplitMix64 (Steele et al., 2014), with one state per client: making a generator for each of a
     million clients would take a minute.
 
     Example:
@@ -69,14 +69,14 @@ def uniforms(seed: int, purpose: str, clients: Sequence[int], sizes: Ints) -> Fl
         np.float64(0.707)
     """
     start = generator(seed, purpose).integers(2**64, dtype=np.uint64)
-    states = np.repeat(_mixed(start ^ _mixed(np.array(clients, np.uint64))), sizes)
+    states = np.repeat(_mix(start ^ _mix(np.array(clients, np.uint64))), sizes)
     rank = np.arange(len(states)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    numbers: AnyArray = _mixed(states + GAMMA * (rank + 1).astype(np.uint64))
+    numbers: AnyArray = _mix(states + GAMMA * (rank + 1).astype(np.uint64))
     return np.asarray((numbers >> np.uint64(11)) * 2.0**-53, np.float64)
 
 
-def _mixed(words: AnyArray) -> AnyArray:
-    """Return the output function of SplitMix64, a one-to-one map of 64-bit words that looks random."""
+def _mix(words: AnyArray) -> AnyArray:
+    """Apply the output function of SplitMix64, a one-to-one map of 64-bit words that looks random."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed: AnyArray = words ^ (words >> np.uint64(31))
@@ -84,16 +84,16 @@ def _mixed(words: AnyArray) -> AnyArray:
 
 
 def check_seed(seed: object) -> None:
-    """Raise ConfigError unless it is a whole number, not negative."""
+    """Raise ConfigError unless the seed is a whole number of at least 0."""
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise ConfigError(f"seed must be a non-negative whole number; got {seed!r:.100}.")
 
 
 def torch_seed(seed: int, purpose: str, round_: int = 0, client: int = 0) -> int:
-    """Return a 63-bit seed for torch, from the same keys."""
+    """Return a 63-bit seed for torch from the same keys."""
     return int(generator(seed, purpose, round_, client).integers(2**63 - 1))
 
 
 def fresh() -> np.random.Generator:
-    """Return a generator that nobody can repeat, for noise that hides something on a real client."""
+    """Return a generator with an unpredictable seed, for noise that protects data on a real client."""
     return np.random.Generator(np.random.Philox(np.random.SeedSequence()))

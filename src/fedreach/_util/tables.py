@@ -9,17 +9,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
-# -------------------- Rows of cells as text: for programs (CSV) and for pages (Markdown)
+# ---- CSV and Markdown
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    r"""Return rows with the same keys as CSV, empty where a value is None; there must be one.
+    r"""Return at least one row as CSV; rows have the same keys, and None becomes an empty cell.
 
     Example:
         >>> csv_text([{"client": "a", "joules": 0.5}, {"client": "b", "joules": None}])
         'client,joules\na,0.5\nb,\n'
 
-    What a spreadsheet would take for a formula has an apostrophe before it, which spreadsheets do not show:
+    An apostrophe, which spreadsheets hide, precedes text that a spreadsheet would read as a formula:
 
         >>> csv_text([{"client": "=1+1"}, {"client": "-3.5"}, {"client": "@x"}])
         "client\n'=1+1\n-3.5\n'@x\n"
@@ -42,7 +42,7 @@ def _harmless(cell: Any) -> Any:
 
 
 def visible(text: str) -> str:
-    r"""Return a text in which no character moves a terminal's cursor, changes its colours or turns its direction.
+    r"""Escape characters that move a terminal's cursor, change its colors or reverse its writing direction.
 
     Example:
         >>> visible("ward\x1b[2J 7\u202e")
@@ -52,7 +52,7 @@ def visible(text: str) -> str:
 
 
 def visible_lines(text: str) -> str:
-    r"""Return a text of several lines likewise.
+    r"""Escape the lines of a text, see `visible`.
 
     Example:
         >>> visible_lines("one\ntwo\a")
@@ -67,7 +67,7 @@ def _commands(character: str) -> bool:
 
 
 def markdown_lines(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: bool = False) -> list[str]:
-    """Return the lines of a table in GitHub's Markdown, whose cells are escaped already; numbers may stand `right`.
+    """Return the lines of a table in GitHub's Markdown; cells must be escaped already. `right` aligns numbers right.
 
     Example:
         >>> markdown_lines(["method", "joules"], [["csra", "3"]], right=True)
@@ -77,9 +77,9 @@ def markdown_lines(header: Sequence[str], rows: Iterable[Sequence[str]], *, righ
     return [f"| {' | '.join(cells)} |" for cells in (header, rule, *rows)]
 
 
-# -------------------- Rows of cells, and sentences, as text for the terminal
+# ---- Tables and sentences for the terminal
 
-LEAST = 8  # letters of a line to which a column of text may shrink
+LEAST = 8  # smallest width of a column of text, in characters
 GAP = "  "
 
 
@@ -92,17 +92,17 @@ def text_table(
     title: str = "",
     note: str = "",
 ) -> str:
-    r"""Return a table as text: the first `left` columns are text and stand left, the others numbers and stand right.
+    r"""Return a table as text, with columns of text aligned left and columns of numbers aligned right.
 
-    Where it would be too wide, texts and headers are folded, of the widest column first; numbers never are.
+    If the table is too wide, text and headers are wrapped, in the widest column first; numbers never are.
 
     Args:
-        header: May have several lines.
+        header: Column titles, which may have several lines.
         rows: Cells of one line each.
-        width: Of the terminal, where letters of some languages are two wide; None folds nothing.
-        left: How many columns are text.
-        title: Stands above.
-        note: Stands below.
+        width: Width of the terminal in characters, where some scripts count twice. None: wrap nothing.
+        left: Number of columns of text, which come first.
+        title: Text above the table.
+        note: Text below the table.
 
     Example:
         >>> print(text_table(["client", "time\ns"], [["in the north", "4"], ["south", "12.5"]], 14))
@@ -134,26 +134,26 @@ def text_table(
     return "\n\n".join(filter(None, map("\n".join, parts)))
 
 
-def _widths(heads: Sequence[str], cells: Sequence[Sequence[str]], width: int | None, left: int) -> list[int]:
-    """Return how wide columns are: as they need, or where that is too much, the widest give way."""
+def _widths(heads: Sequence[str], cells: Sequence[Sequence[str]], width: int | None, text_columns: int) -> list[int]:
+    """Return the widths of the columns; if they need too much together, the widest shrink."""
     numbers = [max(map(_wide, column)) for column in zip(*cells, strict=True)] or [1] * len(heads)
     widths = [max(_wide(head), number) for head, number in zip(heads, numbers, strict=True)]
-    least = [min(widths[j], LEAST if j < left else numbers[j] or 1) for j in range(len(heads))]
+    min_widths = [min(widths[j], LEAST if j < text_columns else numbers[j] or 1) for j in range(len(heads))]
     room = sum(widths) if width is None else width - len(GAP) * (len(heads) - 1)
-    while sum(widths) > room and widths != least:
-        widths[max(range(len(heads)), key=lambda j: (widths[j] > least[j], widths[j]))] -= 1
+    while sum(widths) > room and widths != min_widths:
+        widths[max(range(len(heads)), key=lambda j: (widths[j] > min_widths[j], widths[j]))] -= 1
     return widths
 
 
 def _wide(text: str) -> int:
-    """Return the letters of the longest line, those twice that take two places."""
+    """Return the width of the longest line in characters; wide characters count twice."""
     from wcwidth import wcswidth
 
     return max(map(wcswidth, text.split("\n")))
 
 
 def folded(text: str, width: int | None) -> list[str]:
-    """Return the lines of a text, none wider, broken between words where that is possible; each keeps its indent.
+    """Wrap a text to a width, between words if possible; each line keeps its indent.
 
     Example:
         >>> folded("  - what is said of it", 14)

@@ -1,1 +1,1 @@
-"""Data sets, partitions over clients, label noise, who takes part, and shifts of those who do not."""
+"""Data sets, partitions over clients, label noise, participation, and shifts of unseen clients."""

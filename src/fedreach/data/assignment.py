@@ -22,12 +22,12 @@ from fedreach._util.limits import check_memory
 from fedreach._util.streams import generator
 from fedreach.data.checks import read_npz
 
-# -------------------- What partitioners share: checks of their arguments, exact arithmetic, and random steps
+# ---- Shared by the partitions: checks of arguments, exact arithmetic, and random steps
 
 
 def ordered_by(groups: Ints) -> Ints:
     """Return the stable order that sorts `groups`."""
-    # numpy sorts keys of up to 16 bits by radix, several times faster than wider ones.
+    # NumPy sorts keys of up to 16 bits by radix, several times faster than wider keys.
     return np.argsort(groups.astype(np.min_scalar_type(int(groups.max(initial=0)))), kind="stable")
 
 
@@ -38,12 +38,12 @@ def shuffled_by(groups: Ints, rng: np.random.Generator) -> Ints:
 
 
 def rank_in_run(sizes: Ints) -> Ints:
-    """Return 0, 1, ..., size - 1 for each run of the given sizes, one run after the other."""
+    """Return 0, 1, ..., size - 1 for each run of these sizes, concatenated."""
     return np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
 
 
 def drawn_from_each(groups: Ints, take: Ints, rng: np.random.Generator) -> Ints:
-    """Draw take[g] members of each group g at random, without replacement; return their indices.
+    """Draw take[g] members of each group g at random without replacement, and return their indices.
 
     Example:
         >>> groups = np.array([0, 0, 1, 1, 1])
@@ -56,9 +56,9 @@ def drawn_from_each(groups: Ints, take: Ints, rng: np.random.Generator) -> Ints:
 
 
 def classes_of(labels: Ints) -> tuple[Ints, Ints]:
-    """Return (n,) indices of the classes that occur, counted from 0, and their (C,) sizes, all positive.
+    """Return (n,) indices, from 0, of the classes that occur, and their (C,) positive sizes.
 
-    A class without samples needs no share: a symmetric Dirichlet vector renormalised over some of its entries is
+    A class without examples needs no share: a symmetric Dirichlet vector, renormalized over some of its entries, is
     again symmetric Dirichlet with the same alpha.
     """
     _, classes, sizes = np.unique(labels, return_inverse=True, return_counts=True)
@@ -66,11 +66,11 @@ def classes_of(labels: Ints) -> tuple[Ints, Ints]:
 
 
 def log_dirichlet(alpha: float, shape: tuple[int, int], rng: np.random.Generator) -> Floats:
-    """Draw rows ~ Dir(alpha * 1), as logarithms up to a constant per row.
+    """Draw rows ~ Dir(alpha * 1) as logarithms, up to a constant per row.
 
-    Dir(alpha) is a row of independent Gamma(alpha) draws over their sum, and Gamma(alpha) has the law of
-    Gamma(alpha + 1) * U**(1 / alpha) (Marsaglia and Tsang 2000). In logarithms,
-    log G(alpha + 1) - E / alpha with E ~ Exp(1), it is finite for every alpha, where Gamma(1e-6) underflows to 0.
+    Dir(alpha) is a row of independent Gamma(alpha) draws over their sum, and Gamma(alpha) is distributed as
+    Gamma(alpha + 1) * U**(1 / alpha) (Marsaglia and Tsang 2000). Its logarithm, log G(alpha + 1) - E / alpha with
+    E ~ Exp(1), is finite for every alpha, whereas a draw of Gamma(1e-6) underflows to 0.
     """
     return np.asarray(np.log(rng.standard_gamma(alpha + 1, shape)) - rng.standard_exponential(shape) / alpha)
 
@@ -82,7 +82,7 @@ def normalised(logs: Floats) -> Floats:
 
 
 def deal(classes: Ints, counts: Ints, rng: np.random.Generator) -> Ints:
-    """Hand client k counts[k, c] random samples of class c, (N, C) in all; return the (n,) owner of each sample."""
+    """Deal counts[k, c] random examples of class c to client k, for (N, C) counts; return the (n,) owners."""
     num_clients, num_classes = counts.shape
     owner = np.empty(classes.size, dtype=np.int64)
     owner[shuffled_by(classes, rng)] = np.repeat(np.tile(np.arange(num_clients), num_classes), counts.T.ravel())
@@ -90,10 +90,10 @@ def deal(classes: Ints, counts: Ints, rng: np.random.Generator) -> Ints:
 
 
 def topped_up(owner: Ints, num_clients: int, min_size: int, rng: np.random.Generator) -> tuple[Ints, int]:
-    """Move samples from the largest clients to those below `min_size`; return the owners and how many moved.
+    """Move examples from the largest clients to those below `min_size`; return the owners and the number moved.
 
-    One pass, always enough (`raised_sizes`): the largest clients give random samples until they stand at one common
-    level, and the samples given are dealt at random to the clients in need. Other clients keep exactly what they have.
+    One pass is always enough (`raised_sizes`). The largest clients give random examples until they reach a common
+    size, and these examples are dealt at random to the clients below `min_size`. Other clients keep their examples.
     """
     sizes = np.bincount(owner, minlength=num_clients)
     gain = raised_sizes(sizes, min_size) - sizes
@@ -108,10 +108,9 @@ def topped_up(owner: Ints, num_clients: int, min_size: int, rng: np.random.Gener
 def rounded_sizes(raw: Floats, total: int) -> Ints:
     """Round the (N,) shares raw_k / sum(raw) * total, raw_k >= 0, to whole numbers that add up to `total`.
 
-    Largest remainders: every share is rounded down and the samples left over go, one each, to the largest
-    fractional parts (ties: lowest index first). Each size is therefore within one of its share. FedDyn's code
-    hands all that is left over, about N/2 samples, to client 0: with 10,000 clients of 100 samples that client
-    would hold 50 times what the others hold.
+    Uses largest remainders: every share is rounded down, and the largest fractional parts get one of the remaining
+    examples each (ties: lowest index first). So each size is within 1 of its share. FedDyn's code gives the remaining
+    examples, about N/2, to client 0: with 10,000 clients of 100 examples, client 0 would hold 50 times as many.
 
     Example:
         >>> rounded_sizes(np.array([1.0, 1.0, 1.0]), 11)
@@ -124,29 +123,29 @@ def rounded_sizes(raw: Floats, total: int) -> Ints:
 
 
 def filled_evenly(capacities: Ints, total: int) -> Ints:
-    """Pour `total` units into (N,) vessels, which hold as many or more, as evenly as their capacities allow.
+    """Distribute `total` units over (N,) capacities as evenly as these allow; they must hold at least `total`.
 
-    x_k = min(capacity_k, L) with the largest whole level L that `total` reaches; the units that are left raise the
-    largest vessels by one (ties: lowest index first).
+    x_k = min(capacity_k, L) with the largest whole level L that `total` reaches; each remaining unit raises one of the
+    largest entries by 1 (ties: lowest index first).
 
     Example:
         >>> filled_evenly(np.array([2, 9, 5, 7]), 16)
         array([2, 5, 4, 5])
     """
     ascending = np.sort(capacities)
-    below = np.cumsum(ascending) - ascending  # what the smaller vessels hold once they are full
-    rest = np.arange(capacities.size, 0, -1)  # vessels at least as large
-    full = int(np.count_nonzero(below + ascending * rest <= total))
+    below = np.cumsum(ascending) - ascending  # sum of the smaller capacities
+    num_larger = np.arange(capacities.size, 0, -1)  # number of capacities at least as large
+    full = int(np.count_nonzero(below + ascending * num_larger <= total))
     if full == capacities.size:
         return capacities.copy()
-    level, left = divmod(int(total - below[full]), int(rest[full]))
+    level, surplus = divmod(int(total - below[full]), int(num_larger[full]))
     filled = np.minimum(capacities, level)
-    filled[np.argsort(-capacities, kind="stable")[:left]] += 1
+    filled[np.argsort(-capacities, kind="stable")[:surplus]] += 1
     return filled
 
 
 def raised_sizes(sizes: Ints, min_size: int) -> Ints:
-    """Lift every size to `min_size` and cut the largest sizes down to one common level to pay for it.
+    """Raise every size to `min_size`, and lower the largest sizes to one common level in exchange.
 
     The (N,) sizes must sum to N * min_size or more.
 
@@ -155,18 +154,18 @@ def raised_sizes(sizes: Ints, min_size: int) -> Ints:
         array([2, 7, 3, 7, 2])
     """
     owed = np.maximum(min_size - sizes, 0).sum()
-    # The level cannot fall below min_size: cutting all the way down to it frees sum - (N min_size - owed) >= owed.
+    # The level never falls below min_size: lowering all sizes to it frees sum - (N min_size - owed) >= owed.
     return np.maximum(filled_evenly(sizes, int(sizes.sum() - owed)), min_size)
 
 
-ALPHA_RANGE = (1e-100, 1e100)  # outside it exp() and log() of the Dirichlet draws leave the floating-point range
+ALPHA_RANGE = (1e-100, 1e100)  # outside, exp() and log() of the Dirichlet draws leave the floating-point range
 
 
-DRAWN = 3  # tables that `log_dirichlet` holds at once: the logarithms, and the two that are subtracted from them
+DRAWN = 3  # tables that `log_dirichlet` holds at once: the logarithms, and the two that it subtracts
 
 
 def check_table(num_clients: int, num_classes: int, at_once: int = 1) -> None:
-    """Refuse tables of N clients x C classes that memory does not hold: 8 N C bytes each, so many at once."""
+    """Raise DataError if memory cannot hold `at_once` tables of N clients x C classes, 8 N C bytes each."""
     check_memory(
         f"A table of {num_clients} clients x {num_classes} classes",
         8 * num_clients * num_classes * at_once,
@@ -177,7 +176,7 @@ def check_table(num_clients: int, num_classes: int, at_once: int = 1) -> None:
 
 
 def checked_labels(labels: ArrayLike) -> Ints:
-    """Return the class labels as an (n,) int64 array: at least one, whole numbers, none negative."""
+    """Return class labels as an (n,) int64 array; there must be at least one, and none may be negative."""
     array = np.asarray(labels)
     if array.dtype.kind == "f" and array.size:
         raise DataError(
@@ -222,7 +221,7 @@ def checked_number(name: str, value: Any, low: float, high: float) -> float:
 
 
 def check_generator(rng: Any) -> None:
-    """Refuse seeds and global modules: the caller owns the stream."""
+    """Raise ConfigError for a seed or a global module: the caller owns the random stream."""
     if not isinstance(rng, np.random.Generator):
         raise ConfigError(
             f"rng must be a numpy Generator; got {type(rng).__name__}. "
@@ -231,9 +230,9 @@ def check_generator(rng: Any) -> None:
 
 
 def checked_arguments(labels: ArrayLike, num_clients: Any, rng: Any, *, any_targets: bool = False) -> tuple[Ints, int]:
-    """Return what every partitioner is handed: (n,) labels and the number of clients, and look at the generator.
+    """Check the arguments of a partition, and return the (n,) labels and the number of clients.
 
-    With `any_targets` labels may be numbers, or stand at every position: then only how many there are is told.
+    With `any_targets`, labels may be numbers or have one entry per position: then the result is n zeros.
     """
     check_generator(rng)
     targets = np.asarray(labels)
@@ -241,12 +240,12 @@ def checked_arguments(labels: ArrayLike, num_clients: Any, rng: Any, *, any_targ
     uncounted = any_targets and len(targets) and (numbers or (targets.dtype.kind in "iu" and targets[:1].size > 1))
     classes = np.zeros(len(targets), np.int64) if uncounted else checked_labels(labels)
     clients = checked_count("num_clients", num_clients, 1)
-    check_table(clients, 1)  # where each of them begins
+    check_table(clients, 1)  # the offsets of the clients
     return classes, clients
 
 
 def check_enough(num_samples: int, num_clients: int, min_size: int) -> None:
-    """Refuse a partition in which not every client can hold `min_size` samples."""
+    """Raise DataError if the clients cannot all hold `min_size` examples."""
     if num_samples < num_clients * min_size:
         raise DataError(
             f"{num_clients} clients with at least min_size = {min_size} samples need {num_clients * min_size} samples; "
@@ -254,21 +253,21 @@ def check_enough(num_samples: int, num_clients: int, min_size: int) -> None:
         )
 
 
-# -------------------- A partition: which client holds which sample
+# ---- A partition: which client holds which example
 
 FORMAT = "fedreach-partition/1"  # of the file: an .npz with a JSON header
 
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Each of n samples belongs to exactly one of N clients.
+    """An assignment of each of n examples to exactly one of N clients.
 
-    Client k holds the samples order[offsets[k] : offsets[k + 1]]. Within a client the indices are kept in increasing
-    order, whatever order they came in, so that one assignment has one representation and one digest. Where the data
-    set is sorted by class, so is a client: shuffle before cutting off a held-out part.
+    Client k holds the examples order[offsets[k] : offsets[k + 1]]. Within a client, the indices are sorted, so that
+    equal assignments have equal digests. If the data set is sorted by class, so is each client: shuffle before you
+    cut off a held-out part.
 
     Raises:
-        DataError: If the samples are not covered exactly once, or the parameters are not JSON.
+        DataError: If an example is missing or assigned twice, or the parameters are not JSON.
 
     Example:
         >>> p = Partition.from_owner([1, 0, 1, 1], num_clients=3, kind="natural")
@@ -278,13 +277,13 @@ class Partition:
         array([0, 1, 0, 0, 0, 2])
     """
 
-    order: Ints  # (n,) sample indices grouped by client, each of 0 .. n-1 once; copied, then read-only
-    offsets: Ints  # (N + 1,) where each client begins; from 0 to n, never falling; copied, then read-only
+    order: Ints  # (n,) example indices grouped by client, each of 0 .. n-1 once; copied, then read-only
+    offsets: Ints  # (N + 1,) start of each client, from 0 to n, never falling; copied, then read-only
     kind: str  # name of the partitioner, as in `PARTITIONS`
-    parameters: Mapping[str, Any] = field(default_factory=dict)  # what it was called with and reports, as JSON
+    parameters: Mapping[str, Any] = field(default_factory=dict)  # its arguments and what it reports, as JSON
 
     def __post_init__(self) -> None:
-        order, offsets = _whole("order", self.order), _whole("offsets", self.offsets)
+        order, offsets = _whole_numbers("order", self.order), _whole_numbers("offsets", self.offsets)
         n = order.size
         if offsets.size < 2 or offsets[0] != 0 or offsets[-1] != n or (np.diff(offsets) < 0).any():
             raise DataError(
@@ -314,8 +313,8 @@ class Partition:
     def from_owner(
         cls, owner: ArrayLike, num_clients: int, kind: str, parameters: Mapping[str, Any] | None = None
     ) -> Self:
-        """Build a partition from the (n,) client of each sample, each from 0 to num_clients - 1."""
-        clients = _whole("owner", owner)
+        """Build a partition from the (n,) client of each example, from 0 to num_clients - 1."""
+        clients = _whole_numbers("owner", owner)
         check_table(max(1, num_clients), 1)
         if num_clients < 1 or clients.min(initial=0) < 0 or clients.max(initial=0) >= num_clients:
             raise DataError(
@@ -328,7 +327,7 @@ class Partition:
 
     @property
     def num_clients(self) -> int:
-        """N, clients without samples included."""
+        """N, including clients without examples."""
         return self.offsets.size - 1
 
     @property
@@ -338,26 +337,26 @@ class Partition:
 
     @property
     def sizes(self) -> Ints:
-        """(N,) number of samples of each client."""
+        """(N,) number of examples of each client."""
         return np.diff(self.offsets)
 
     def __getitem__(self, client: int) -> Ints:
-        """Return the sample indices of one client, increasing; a read-only view."""
+        """Return the sorted example indices of one client, as a read-only view."""
         if not 0 <= client < self.num_clients:
             raise IndexError(f"client must be from 0 to {self.num_clients - 1} in this partition; got {client}.")
         return self.order[self.offsets[client] : self.offsets[client + 1]]
 
     def owner(self) -> Ints:
-        """Return the (n,) client of each sample."""
+        """Return the (n,) client of each example."""
         owner = np.empty_like(self.order)
         owner[self.order] = np.repeat(np.arange(self.num_clients), self.sizes)
         return owner
 
     def label_counts(self, labels: ArrayLike, num_classes: int) -> Ints:
-        """Return the (N, C) table of how many samples of each class each client holds; without classes C is 0.
+        """Return the (N, C) number of examples by client and class; C is 0 if there are no classes.
 
         Raises:
-            DataError: If there is not one label per sample, or a label is not below `num_classes`.
+            DataError: If the number of labels is not n, or a label is not below `num_classes`.
         """
         if num_classes == 0:  # targets are numbers
             return np.zeros((self.num_clients, 0), np.int64)
@@ -372,9 +371,9 @@ class Partition:
         return cells.reshape(self.num_clients, num_classes)
 
     def digest(self) -> str:
-        """Return the sha256 of who holds what, in hex.
+        """Return the sha256 of the assignment, in hex.
 
-        Equal exactly when the same clients hold the same samples; `kind` and `parameters` do not enter.
+        Two digests are equal if the same clients hold the same examples; `kind` and `parameters` do not count.
         """
         content = hashlib.sha256(b"fedreach partition")
         for array in (self.offsets, self.order):
@@ -382,20 +381,20 @@ class Partition:
         return content.hexdigest()
 
     def save(self, path: Path | str) -> None:
-        """Write the partition to one compressed .npz file; the same partition gives the same bytes.
+        """Write the partition to a compressed .npz file; equal partitions give equal bytes.
 
         Raises:
-            DataError: If the file cannot be written. What stood there before is then unchanged.
+            DataError: If the file cannot be written; an existing file is then unchanged.
         """
         header = {"kind": self.kind, "parameters": self.parameters, "digest": self.digest()}
         _write(Path(path), header, {"order": self.order, "offsets": self.offsets})
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
-        """Read what `save` wrote, and check that it is whole.
+        """Read a partition that `save` wrote, and check that it is complete.
 
         Raises:
-            DataError: If the file is missing, damaged, altered, of another version, or not a partition.
+            DataError: If the file is missing, damaged, changed, of another version, or not a partition.
         """
         header, arrays = _read(Path(path), ("order", "offsets"))
         partition = cls(arrays["order"], arrays["offsets"], str(header.get("kind")), header.get("parameters") or {})
@@ -404,7 +403,7 @@ class Partition:
         return partition
 
 
-def _whole(name: str, values: ArrayLike) -> Ints:
+def _whole_numbers(name: str, values: ArrayLike) -> Ints:
     array = np.asarray(values)
     if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu":
         raise DataError(
@@ -415,7 +414,7 @@ def _whole(name: str, values: ArrayLike) -> Ints:
 
 
 def _write(path: Path, header: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
-    """Write beside `path` first and then rename, so that a half-written file is never taken for a whole one."""
+    """Write to a temporary file first and then rename it, so that a half-written file is never read."""
     text = json.dumps({"format": FORMAT, **header}, sort_keys=True).encode()
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -429,46 +428,48 @@ def _write(path: Path, header: Mapping[str, Any], arrays: Mapping[str, Any]) -> 
 
 
 def _read(path: Path, names: Sequence[str]) -> tuple[dict[str, Any], dict[str, AnyArray]]:
-    """Return the header and the named arrays, or a DataError that says what is wrong with the file."""
+    """Return the header and the named arrays, or raise a DataError that says what is wrong with the file."""
     try:
         with path.open("rb") as file:
             stored = read_npz(file)
             header = json.loads(stored["header"].tobytes())
-            found = header["format"]
-            arrays = {name: stored[name] for name in names} if found == FORMAT else {}
+            file_format = header["format"]
+            arrays = {name: stored[name] for name in names} if file_format == FORMAT else {}
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{path}: not a readable partition ({error}). Make or copy it again.") from error
-    if found != FORMAT:
-        raise DataError(f"{path}: written as {found!r}, and this version reads {FORMAT!r}. Make the partition again.")
+    if file_format != FORMAT:
+        raise DataError(
+            f"{path}: written as {file_format!r}, and this version reads {FORMAT!r}. Make the partition again."
+        )
     return header, arrays
 
 
-# -------------------- Clients that hold no data, or too little: refuse, drop or merge, before round 1
+# ---- Clients with no or too few examples: raise an error, drop them or merge them
 
 POLICIES = ("error", "drop", "merge")
 
 
 @dataclass(frozen=True, eq=False)
 class Renumbered:
-    """A partition without short clients, and where the former clients are in it."""
+    """A partition without short clients, and the new ids of the former clients."""
 
     partition: Partition
-    new_id: Ints  # (N,) id that each former client now has; -1 where it was dropped
+    new_id: Ints  # (N,) new id of each former client; -1 if it was dropped
 
 
 def handle_empty(partition: Partition, policy: str, *, min_size: int = 1) -> Renumbered:
-    """Deal with the clients that hold fewer than `min_size` samples; by default, the empty ones.
+    """Handle the clients with fewer than `min_size` examples; by default, the empty clients.
 
-    - "error": refuse, with the ids in the message.
-    - "drop": leave them out. Only empty clients can be dropped, as every sample keeps a client.
-    - "merge": join the smallest client with the next smallest (ties: lowest id) until none is short. A merged client
-      stands where the lowest of its former ids stood.
+    - "error": raise an error with their ids.
+    - "drop": leave them out. Only empty clients can be dropped, as every example keeps a client.
+    - "merge": join the smallest client with the next smallest (ties: lowest id) until no client is short. A merged
+      client takes the place of the lowest of its former ids.
 
-    The clients that remain keep their order and are numbered from 0 without gaps.
+    The remaining clients keep their order and are numbered from 0 without gaps.
 
     Raises:
-        DataError: With "error" if a client is short; with "drop" if a short client holds samples; with "merge" if all
-            samples together are fewer than `min_size`.
+        DataError: With "error" if a client is short; with "drop" if a short client holds examples; with "merge" if all
+            examples together are fewer than `min_size`.
         ConfigError: If the policy is unknown.
 
     Example:
@@ -488,27 +489,27 @@ def handle_empty(partition: Partition, policy: str, *, min_size: int = 1) -> Ren
     if policy == "error":
         raise DataError(
             f"{short.size} of {partition.num_clients} clients hold fewer than {min_size} samples: "
-            f"clients {_listed(short)}. Choose the policy 'drop' or 'merge', or partition into fewer clients."
+            f"clients {_list_ids(short)}. Choose the policy 'drop' or 'merge', or partition into fewer clients."
         )
     if policy == "drop":
         holding = short[sizes[short] > 0]
         if holding.size:
             raise DataError(
-                f"only empty clients can be dropped; clients {_listed(holding)} hold {sizes[holding].sum()} samples, "
+                f"only empty clients can be dropped; clients {_list_ids(holding)} hold {sizes[holding].sum()} samples, "
                 f"fewer than min_size = {min_size} each. Use the policy 'merge', or leave those samples out."
             )
         heads = np.where(sizes > 0, np.arange(partition.num_clients), -1)
     else:
-        heads = _merged(sizes, min_size)
-    kept = np.unique(heads[heads >= 0])
-    new_id = np.where(heads >= 0, np.searchsorted(kept, heads), -1)
+        heads = _merge_heads(sizes, min_size)
+    remaining_heads = np.unique(heads[heads >= 0])
+    new_id = np.where(heads >= 0, np.searchsorted(remaining_heads, heads), -1)
     parameters = {**partition.parameters, "empty": policy, "empty_min_size": min_size}
     owner = new_id[partition.owner()]
-    return Renumbered(Partition.from_owner(owner, int(kept.size), partition.kind, parameters), new_id)
+    return Renumbered(Partition.from_owner(owner, int(remaining_heads.size), partition.kind, parameters), new_id)
 
 
-def _merged(sizes: Ints, min_size: int) -> Ints:
-    """Return the (N,) lowest id of the group in which each client ends."""
+def _merge_heads(sizes: Ints, min_size: int) -> Ints:
+    """Merge short clients, and return the (N,) lowest id in the group of each client."""
     if sizes.sum() < min_size:
         raise DataError(f"merge: all {sizes.sum()} samples together are below min_size = {min_size}. Lower min_size.")
     heads = np.arange(sizes.size)
@@ -519,26 +520,26 @@ def _merged(sizes: Ints, min_size: int) -> Ints:
         head = min(first, second)
         heads[max(first, second)] = head
         heapq.heappush(groups, (a + b, head))
-    # A head always points to a lower id, so one pass upwards resolves every chain.
+    # A head always points to a lower id, so one pass in increasing order resolves every chain.
     for client in range(heads.size):
         heads[client] = heads[heads[client]]
     return heads
 
 
-def _listed(clients: Ints, max_shown: int = 10) -> str:
-    shown = ", ".join(str(client) for client in clients[:max_shown])
-    return shown if clients.size <= max_shown else f"{shown} and {clients.size - max_shown} more"
+def _list_ids(clients: Ints, max_shown: int = 10) -> str:
+    listed_ids = ", ".join(str(client) for client in clients[:max_shown])
+    return listed_ids if clients.size <= max_shown else f"{listed_ids} and {clients.size - max_shown} more"
 
 
-# --- From a data set to who holds what: the partition that a seed draws, without clients that are short of samples
+# ---- The partition that a seed draws, without short clients
 
 
 class Divisible(Protocol):
-    """What is asked of a data set that is divided."""
+    """Protocol of a data set that can be partitioned."""
 
     @property
     def name(self) -> str:
-        """In messages."""
+        """Name in messages."""
 
     @property
     def train_y(self) -> AnyArray:
@@ -546,11 +547,11 @@ class Divisible(Protocol):
 
     @property
     def owners(self) -> Ints | None:
-        """Natural client of each sample, (n,)."""
+        """Natural client of each example, (n,)."""
 
 
 class Labelled(NamedTuple):
-    """A data set by the labels that it is divided by, which need not be the true ones."""
+    """A data set with the labels that it is partitioned by, which may be noisy."""
 
     name: str
     train_y: AnyArray
@@ -559,7 +560,7 @@ class Labelled(NamedTuple):
 
 def divided(
     dataset: Divisible,
-    called: str,
+    partition_name: str,
     make: Callable[..., object],
     clients: int,
     seed: int,
@@ -571,81 +572,81 @@ def divided(
     """Return the partition that a seed draws.
 
     Args:
-        dataset: What is divided.
-        called: What `make` is called in a message.
-        make: As those of `fedreach.data.partition.PARTITIONS`.
-        clients: How many there are to be.
-        seed: Of the partition.
-        options: Of the kind.
-        empty: See `handle_empty`.
-        natural: Whether `make` is handed the owners, who say how many clients there are.
+        dataset: Data set to partition.
+        partition_name: Name of `make` in messages.
+        make: Function like those of `fedreach.data.partition.PARTITIONS`.
+        clients: Number of clients.
+        seed: Seed of the partition.
+        options: Options of `make`.
+        empty: Policy for empty clients, see `handle_empty`.
+        natural: Pass the owners to `make`; they determine the number of clients.
 
     Raises:
-        ConfigError: If the data set has no natural clients, and they are asked for.
-        DataError: If a client is empty, and that is not wanted.
-        PartError: If what `make` returns is no partition.
+        ConfigError: If natural clients are requested, and the data set has none.
+        DataError: If a client is empty, and `empty` is ``"error"``.
+        PartError: If `make` does not return a partition.
     """
-    given = dict(options)
+    arguments = dict(options)
     if natural:
         if dataset.owners is None:
             raise ConfigError(f"partition.name is 'natural', but {dataset.name} has no natural clients.")
-        given["owners"], clients = dataset.owners, int(dataset.owners.max()) + 1
-    made = make(dataset.train_y, clients, generator(seed, "partition"), **given)
-    if not isinstance(made, Partition):
+        arguments["owners"], clients = dataset.owners, int(dataset.owners.max()) + 1
+    partition = make(dataset.train_y, clients, generator(seed, "partition"), **arguments)
+    if not isinstance(partition, Partition):
         raise PartError(
-            f"partition {called!r} must return a fedreach.data.assignment.Partition; got {type(made).__name__}. "
-            "Partition.from_owner makes one of the client of each sample."
+            f"partition {partition_name!r} must return a fedreach.data.assignment.Partition; "
+            f"got {type(partition).__name__}. Partition.from_owner makes one of the client of each sample."
         )
-    return without_empty(made, empty)
+    return without_empty(partition, empty)
 
 
 def without_empty(partition: Partition, empty: str) -> Partition:
-    """Return the partition after `handle_empty`, which is told by the key of an experiment file where it refuses."""
+    """Return the partition after `handle_empty`; an error names the key of the experiment file."""
     try:
         return handle_empty(partition, empty).partition
     except DataError as error:
         raise DataError(f"partition.empty = {empty!r}: {error}") from error
 
 
-# -------------------- How skewed a partition is: sizes, label entropy, divergence from the whole, effective classes
+# ---- Skew of a partition: sizes, label entropy, divergence from the whole, effective classes
 
 
 @dataclass(frozen=True, eq=False)
 class PartitionStatistics:
-    """One number per client; nan where a client holds no samples and so has no class mix.
+    """Statistics with one number per client; nan for a client without examples.
 
-    With p_k the class mix of client k and p that of all samples together:
+    With p_k the label distribution of client k and p that of all examples together:
     entropy H(p_k) = -sum_c p_kc ln p_kc, divergence KL(p_k || p) = sum_c p_kc ln(p_kc / p_c), effective classes
     exp(H(p_k)): the number of equally frequent classes with the same entropy.
     """
 
     sizes: Ints  # (N,)
     entropy_nats: Floats  # (N,) from 0 to ln C
-    divergence_nats: Floats  # (N,) 0 where the mix is that of the whole; always finite
+    divergence_nats: Floats  # (N,) 0 for the label distribution of the whole; always finite
     effective_classes: Floats  # (N,) from 1 to C
 
     def summary(self) -> dict[str, Any]:
-        """Return counts, and min, median, mean and max of each number, as plain JSON values.
+        """Return counts, and the min, median, mean and max of each statistic, as plain JSON values.
 
-        The sizes are those of all clients, the other numbers those of the clients that hold samples.
+        Sizes include all clients; the other statistics leave out clients without examples.
         """
-        held = self.sizes > 0
+        has_samples = self.sizes > 0
         return {
             "num_clients": int(self.sizes.size),
             "num_samples": int(self.sizes.sum()),
-            "num_empty": int((~held).sum()),
+            "num_empty": int((~has_samples).sum()),
             "size": _spread(self.sizes),
-            "entropy_nats": _spread(self.entropy_nats[held]),
-            "divergence_nats": _spread(self.divergence_nats[held]),
-            "effective_classes": _spread(self.effective_classes[held]),
+            "entropy_nats": _spread(self.entropy_nats[has_samples]),
+            "divergence_nats": _spread(self.divergence_nats[has_samples]),
+            "effective_classes": _spread(self.effective_classes[has_samples]),
         }
 
 
 def statistics(partition: Partition, labels: ArrayLike, num_classes: int) -> PartitionStatistics:
-    """Return the skew of each of N clients, given the (n,) classes of the samples, which are below `num_classes`.
+    """Return the skew of each of N clients, from the (n,) classes of the examples, below `num_classes`.
 
     Raises:
-        DataError: If labels and partition do not belong together.
+        DataError: If the labels do not fit the partition.
 
     Example:
         >>> p = Partition.from_owner([0, 0, 1, 1], num_clients=2, kind="natural")
@@ -655,20 +656,20 @@ def statistics(partition: Partition, labels: ArrayLike, num_classes: int) -> Par
     """
     counts = partition.label_counts(labels, num_classes)
     entropy = label_entropy(counts)
-    sizes, whole = counts.sum(axis=1), counts.sum(axis=0) / counts.sum()
+    sizes, pooled = counts.sum(axis=1), counts.sum(axis=0) / counts.sum()
     mix = counts / np.maximum(sizes, 1)[:, None]
-    # Where p_kc = 0 the summand is 0 (p ln p -> 0), so ln 1 stands in for ln 0.
+    # For p_kc = 0 the summand is 0 (p ln p -> 0), so ln 1 replaces ln 0.
     log_mix = np.log(np.where(mix > 0, mix, 1))
-    log_whole = np.log(np.where(whole > 0, whole, 1))
-    held = sizes > 0
-    divergence = np.where(held, np.maximum((mix * (log_mix - log_whole)).sum(axis=1), 0), np.nan)
+    log_whole = np.log(np.where(pooled > 0, pooled, 1))
+    has_samples = sizes > 0
+    divergence = np.where(has_samples, np.maximum((mix * (log_mix - log_whole)).sum(axis=1), 0), np.nan)
     return PartitionStatistics(sizes, entropy, divergence, np.exp(entropy))
 
 
 def label_entropy(counts: Ints | Floats) -> Floats:
     """Return H_i = -sum_c p_ic ln p_ic in nats for (N, C) label counts, with 0 ln 0 = 0; nan for empty clients.
 
-    Distributions, whose rows sum to 1, may stand for the counts.
+    Rows may also be distributions, which sum to 1.
 
     Example:
         >>> label_entropy(np.array([[10, 0, 0, 0], [5, 5, 0, 0], [1, 2, 3, 4], [25, 25, 25, 25]])).round(4)

@@ -1,4 +1,4 @@
-"""Columns of a table and the cells in them."""
+"""Options for the columns of a table, and the values of their cells."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from fedreach._util.arrays import AnyArray, Bools, Floats, Ints
 from fedreach._util.errors import ConfigError, DataError, nearest
 from fedreach.data.table_source import NOTHING, Table, column_of
 
-# --- What may be said of a table's columns: which are no inputs, of what kind they are, and what their cells mean
+# ---- Options for the columns of a table
 
 InputKind = Literal["number", "boolean", "date", "category"]
 KINDS: tuple[InputKind, ...] = get_args(InputKind)
 EMPTY = ("", "NA", "N/A", "n/a", "<NA>", "NaN", "nan", "NULL", "null", "None")
-"""Texts that say that a cell holds nothing, in any table."""
+"""Texts of empty cells, in any table."""
 NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 NUMBERS_SHARE = 0.9
-"""Share of a column's cells that are numbers, or dates, from which on the column is one of these."""
+"""Share of numbers, or of dates, from which a column counts as numbers or dates."""
 Decimal = Literal[".", ","]
 
 
 class ColumnOptions(TypedDict, total=False):
-    """What ``[data.columns]`` holds, and the argument `columns` of `FederatedData.from_frame`.
+    """Keys of ``[data.columns]``, and of the argument `columns` of `FederatedData.from_frame`.
 
     Example:
         >>> ColumnOptions(drop=["insurer"], category=["postcode"], missing=["?", -9], decimal=",")
         {'drop': ['insurer'], 'category': ['postcode'], 'missing': ['?', -9], 'decimal': ','}
     """
 
-    drop: Sequence[str]  # columns that are no inputs
-    category: Sequence[str]  # columns of categories, however many there are
-    number: Sequence[str]  # columns of numbers; cells that are none count as missing
+    drop: Sequence[str]  # columns that are not inputs
+    category: Sequence[str]  # columns of categories, however many categories
+    number: Sequence[str]  # columns of numbers; other cells count as missing
     date: Sequence[str]  # columns of dates, likewise
     boolean: Sequence[str]  # columns of true, yes or 1 and false, no or 0, likewise
-    missing: Sequence[str | float]  # what a cell says that holds nothing, beside `EMPTY`
-    decimal: Decimal  # what stands before the decimals of numbers in texts
+    missing: Sequence[str | float]  # further texts or numbers of empty cells, in addition to `EMPTY`
+    decimal: Decimal  # decimal separator of numbers in text
 
 
 class Reading(NamedTuple):
@@ -55,11 +55,11 @@ class Reading(NamedTuple):
 
     @property
     def missing_numbers(self) -> tuple[float, ...]:
-        """The missing words that are numbers: -9 means -9.0, too."""
+        """The entries of `missing` that are numbers: -9 also means -9.0."""
         return tuple(float(word) for word in self.missing if re.match(NUMBER, word))
 
     def is_missing(self, text: str) -> bool:
-        """Return whether a text says that its cell holds nothing.
+        """Return whether this is the text of an empty cell.
 
         Example:
             >>> reading = Reading(("?", "-9"))
@@ -90,41 +90,43 @@ class ColumnRules:
     reading: Reading = AS_USUAL
 
     @classmethod
-    def of(cls, given: Any, names: Sequence[str], taken: Mapping[str, str], where: str = "columns") -> Self:
-        """Check what is said of the columns of a table.
+    def of(cls, options: Any, names: Sequence[str], roles: Mapping[str, str], where: str = "columns") -> Self:
+        """Check the options for the columns of a table.
 
         Args:
-            given: `ColumnOptions`, or None.
-            names: Of the table's columns.
-            taken: Columns that are no inputs anyway, and what they are: ``"client"``, ``"label"``, ``"target"``.
-            where: What `given` is called, for messages.
+            options: `ColumnOptions`, or None.
+            names: Names of the columns of the table.
+            roles: What the columns are that cannot be inputs: ``"client"``, ``"label"`` or ``"target"``.
+            where: Name of `options` in messages.
 
         Raises:
-            ConfigError: If a key, a column or a value cannot be meant.
+            ConfigError: If a key or a column is unknown, or a value is invalid.
         """
-        given = {} if given is None else given
-        known = tuple(ColumnOptions.__annotations__)
-        if not isinstance(given, Mapping):
-            raise ConfigError(f"{where}: must be a table with the keys {', '.join(known)}; got {given!r}.")
-        for key in given:
-            if key not in known:
-                raise ConfigError(f"{where}.{key}: unknown key.{nearest(str(key), known)}")
-        seen: dict[str, str] = {}
+        options = {} if options is None else options
+        known_keys = tuple(ColumnOptions.__annotations__)
+        if not isinstance(options, Mapping):
+            raise ConfigError(f"{where}: must be a table with the keys {', '.join(known_keys)}; got {options!r}.")
+        for key in options:
+            if key not in known_keys:
+                raise ConfigError(f"{where}.{key}: unknown key.{nearest(str(key), known_keys)}")
+        declared_in: dict[str, str] = {}
         for key in ("drop", *KINDS):
-            for name in _declared_texts(f"{where}.{key}", "columns", given.get(key, ())):
+            for name in _declared_texts(f"{where}.{key}", "columns", options.get(key, ())):
                 if name not in names:
                     raise ConfigError(f"{where}.{key}: there is no column {name!r}.{nearest(name, names)}")
-                if name in taken:
-                    raise ConfigError(f"{where}.{key}: {name!r} is the {taken[name]}, and no input anyway. Remove it.")
-                if name in seen:
-                    raise ConfigError(f"{where}.{key}: {name!r} is in {where}.{seen[name]} already. Name it once.")
-                seen[name] = key
-        decimal = given.get("decimal", ".")
+                if name in roles:
+                    raise ConfigError(f"{where}.{key}: {name!r} is the {roles[name]}, and no input anyway. Remove it.")
+                if name in declared_in:
+                    raise ConfigError(
+                        f"{where}.{key}: {name!r} is in {where}.{declared_in[name]} already. Name it once."
+                    )
+                declared_in[name] = key
+        decimal = options.get("decimal", ".")
         if decimal not in get_args(Decimal):
             raise ConfigError(f'{where}.decimal: must be "." or ","; got {decimal!r}.')
-        kinds: dict[str, InputKind] = {name: key for name, key in seen.items() if key in KINDS}
-        missing = _declared_texts(f"{where}.missing", "words or numbers", given.get("missing", ()), numbers=True)
-        drop = tuple(name for name in names if seen.get(name) == "drop")
+        kinds: dict[str, InputKind] = {name: key for name, key in declared_in.items() if key in KINDS}
+        missing = _declared_texts(f"{where}.missing", "words or numbers", options.get("missing", ()), numbers=True)
+        drop = tuple(name for name in names if declared_in.get(name) == "drop")
         return cls(drop, kinds, Reading(tuple(missing), decimal))
 
     def to_json(self) -> dict[str, Any]:
@@ -141,24 +143,22 @@ class ColumnRules:
 NO_RULES = ColumnRules()
 
 
-def _declared_texts(where: str, what: str, given: Any, *, numbers: bool = False) -> list[str]:
-    """Return a list of texts; a single one may be given without the list."""
-    found = [given] if isinstance(given, str | Real) else given
-    if not isinstance(found, Iterable) or isinstance(found, Mapping | bytes):
-        raise ConfigError(f"{where}: must be a list of {what}; got {given!r}.")
-    found = list(found)
-    for each in found:
-        is_number = numbers and not isinstance(each, bool) and isinstance(each, Real) and math.isfinite(each)
-        if not (isinstance(each, str) or is_number):
-            raise ConfigError(f"{where}: must be a list of {what}; got {each!r} in it.")
-    return [each.strip() if numbers and isinstance(each, str) else str(each) for each in found]
+def _declared_texts(where: str, what: str, value: Any, *, numbers: bool = False) -> list[str]:
+    """Return a list of texts; a single entry may come without the list."""
+    entries = [value] if isinstance(value, str | Real) else value
+    if not isinstance(entries, Iterable) or isinstance(entries, Mapping | bytes):
+        raise ConfigError(f"{where}: must be a list of {what}; got {value!r}.")
+    entries = list(entries)
+    for entry in entries:
+        is_number = numbers and not isinstance(entry, bool) and isinstance(entry, Real) and math.isfinite(entry)
+        if not (isinstance(entry, str) or is_number):
+            raise ConfigError(f"{where}: must be a list of {what}; got {entry!r} in it.")
+    return [entry.strip() if numbers and isinstance(entry, str) else str(entry) for entry in entries]
 
 
-# --- What stands in the cells of a column: numbers, words, dates, or nothing; and texts that name a client or a class
-# A cell means the same wherever it comes from: the text "50.5" of a file and the number 50.5 of a frame, "True" and
-# True,
-# "2024-01-31" and a date. What a column *is* follows later, from the rows of participants
-# (`fedreach.data.preparation`).
+# ---- Values of cells: numbers, words, dates, or nothing
+# A cell has the same value in a file and in a frame: "50.5" and 50.5, "True" and True, "2024-01-31" and a date. The
+# kind of a column follows later from the rows of participants (`fedreach.data.preparation`).
 
 INFINITE = r"(?i)^[+-]?inf(inity)?$"
 DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.,][0-9]+)?)?(Z|[+-][0-9]{2}:?[0-9]{2})?)?$"
@@ -169,30 +169,30 @@ POINT_ZERO = re.compile(r"-?[0-9]+\.0")
 BOOLEANS = ("false", "true")
 DAY_SECONDS = 86_400.0
 LARGEST = float(np.finfo(np.float32).max)
-"""Models calculate in float32: a larger number is infinite there."""
+"""Largest float32, in which models compute: larger numbers are infinite."""
 
 
 class Words(NamedTuple):
     """Texts of a column."""
 
-    levels: tuple[str, ...]  # the different ones, sorted
-    codes: Ints  # (n,) which one; -1 where there is none
+    levels: tuple[str, ...]  # the distinct texts, sorted
+    codes: Ints  # (n,) index into `levels`; -1 for an empty cell
 
 
 class Cells(NamedTuple):
-    """A column as it was read.
+    """The cells of a column.
 
-    Truth values are the words ``false`` and ``true``; dates and times words by ISO 8601, those with a time zone in UTC.
+    Booleans are the words ``false`` and ``true``. Dates and times are words in ISO 8601; with a time zone, in UTC.
     """
 
-    numbers: Floats  # (n,) nan where a cell is no number
-    words: Words | None = None  # of all cells that hold something; None where each of these is a number
+    numbers: Floats  # (n,) nan if a cell is not a number
+    words: Words | None = None  # texts of all non-empty cells; None if all are numbers
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def at(self, rows: Ints) -> Cells:
-        """Return the cells of some rows."""
+        """Return the cells of these rows."""
         words = self.words
         return Cells(self.numbers[rows], None if words is None else Words(words.levels, words.codes[rows]))
 
@@ -205,14 +205,14 @@ def cells_of(
     reading: Reading = AS_USUAL,
     places: Ints | None = None,
 ) -> Cells | None:
-    """Return a column's cells; None if they are neither numbers nor words nor dates, such as lists.
+    """Return the cells of a column; None if they are not numbers, words or dates, such as lists.
 
     Args:
-        name: For messages.
-        column: As `fedreach.data.table_source.read_table` returns it.
-        as_words: Whether numbers are wanted as texts, too: 1.0 is 1.
-        reading: Which cells hold nothing, and what stands before decimals in texts.
-        places: (n,) where rows stood as the table was read, for messages. None: where they stand.
+        name: Name of the column in messages.
+        column: Column as `fedreach.data.table_source.read_table` returns it.
+        as_words: Return numbers as texts, too: 1.0 is "1".
+        reading: Texts of empty cells, and the decimal separator.
+        places: (n,) row numbers in the table as it was read, for messages. Default: the row numbers of `column`.
 
     Raises:
         DataError: If a number is infinite, or larger than `LARGEST`.
@@ -241,9 +241,9 @@ def cells_of(
 
 def _numbers(column: pa.Array) -> Floats:
     if pa.types.is_float32(column.type) or pa.types.is_float16(column.type):
-        column = pc.cast(pc.cast(column, pa.float32()), pa.string())  # 0.1 means 0.1, as a file would have it
-    found: Floats = pc.cast(column, pa.float64(), safe=False).to_numpy(zero_copy_only=False) + 0.0  # one zero only
-    return found
+        column = pc.cast(pc.cast(column, pa.float32()), pa.string())  # 0.1 means 0.1, as in a file
+    numbers: Floats = pc.cast(column, pa.float64(), safe=False).to_numpy(zero_copy_only=False) + 0.0  # -0.0 becomes 0.0
+    return numbers
 
 
 def _refuse_infinite(name: str, infinite: Bools, places: Ints | None) -> None:
@@ -256,12 +256,12 @@ def _refuse_infinite(name: str, infinite: Bools, places: Ints | None) -> None:
 
 
 def _place(row: int, places: Ints | None) -> int:
-    """Return where a row stood as the table was read."""
+    """Return the number of a row in the table as it was read."""
     return row if places is None else int(places[row])
 
 
 def _texts(column: pa.Array) -> pa.Array | None:
-    """Return cells as texts by one rule for all sources; None if they are no single values."""
+    """Return cells as texts, by one rule for all sources; None if they are not single values."""
     kind = column.type
     if pa.types.is_boolean(kind):
         return pc.if_else(column, *reversed(BOOLEANS))
@@ -279,21 +279,23 @@ def _texts(column: pa.Array) -> pa.Array | None:
 
 
 def _as_in_files(column: pa.Array) -> pa.Array:
-    """Return numbers as files hold them: the shortest text that reads as the same number, 1.0 with its point."""
+    """Return numbers as in files: the shortest text that reads as the same number, with the point in 1.0."""
     encoded = column.dictionary_encode()
     texts = [None if value != value else str(value) for value in encoded.dictionary.to_numpy(zero_copy_only=False)]
     return pa.array(texts, pa.large_string()).take(encoded.indices)
 
 
 def _dates(column: pa.Array) -> pa.Array:
-    """Return dates and times as texts: a date alone where there is no time of day at all."""
+    """Return dates and times as texts; dates alone if all times are midnight."""
     kind = column.type
     if pa.types.is_date(kind):
         return pc.cast(pc.cast(column, pa.date32()), pa.large_string())
     zoned = kind.tz is not None
     plain = pc.cast(pc.cast(column, pa.timestamp("us", kind.tz), safe=False), pa.timestamp("us"), safe=False)
-    there = pc.drop_null(plain)
-    if not zoned and len(there) == int(pc.sum(pc.equal(pc.floor_temporal(there, unit="day"), there)).as_py() or 0):
+    present = pc.drop_null(plain)
+    if not zoned and len(present) == int(
+        pc.sum(pc.equal(pc.floor_temporal(present, unit="day"), present)).as_py() or 0
+    ):
         return pc.cast(pc.cast(plain, pa.date32()), pa.large_string())
     seconds = pc.cast(pc.strftime(plain, format="%Y-%m-%dT%H:%M:%S"), pa.large_string())
     end, nothing = (pa.scalar(text, pa.large_string()) for text in ("Z" if zoned else "", ""))
@@ -301,7 +303,7 @@ def _dates(column: pa.Array) -> pa.Array:
 
 
 def _of_texts(name: str, texts: pa.Array, reading: Reading, places: Ints | None, *, as_words: bool) -> Cells:
-    """Return the cells of texts, each different one looked at once."""
+    """Return the cells of texts; each distinct text is parsed once."""
     if not as_words and reading == AS_USUAL and (numbers := _all_numbers(texts)) is not None:
         return Cells(numbers)
     encoded = texts.dictionary_encode()
@@ -310,7 +312,7 @@ def _of_texts(name: str, texts: pa.Array, reading: Reading, places: Ints | None,
     empty = pc.is_in(levels, pa.array((*EMPTY, *reading.missing), levels.type)).to_numpy(zero_copy_only=False)
     infinite = pc.match_substring_regex(levels, INFINITE).to_numpy(zero_copy_only=False)
     is_number = pc.match_substring_regex(levels, NUMBER)
-    if reading.decimal == ",":  # then a point is none: 1.234 might be meant as a thousand or as one
+    if reading.decimal == ",":  # then a point is not a decimal separator: 1.234 is ambiguous
         pointed = pc.replace_substring(levels, ",", ".")
         is_number = pc.and_not(pc.match_substring_regex(pointed, NUMBER), pc.match_substring(levels, "."))
         levels = pc.if_else(is_number, pointed, levels)
@@ -318,8 +320,8 @@ def _of_texts(name: str, texts: pa.Array, reading: Reading, places: Ints | None,
     empty = empty | np.isin(parsed, reading.missing_numbers)
     infinite = (infinite | (np.abs(parsed) > LARGEST)) & ~empty
     if not as_words and infinite.any():
-        held, like_numbers = np.append(~empty, False)[codes], np.append(infinite | ~np.isnan(parsed), False)[codes]
-        if like_numbers.sum() >= NUMBERS_SHARE * held.sum():  # elsewhere it is a word, as 12e345 among codes is
+        has_value, like_numbers = np.append(~empty, False)[codes], np.append(infinite | ~np.isnan(parsed), False)[codes]
+        if like_numbers.sum() >= NUMBERS_SHARE * has_value.sum():  # otherwise it is a word, such as the code 12e345
             _refuse_infinite(name, np.append(infinite, False)[codes], places)
     parsed = np.where(infinite, np.nan, parsed)
     numbers = np.append(np.where(empty, np.nan, parsed), np.nan)[codes] + 0.0
@@ -327,11 +329,11 @@ def _of_texts(name: str, texts: pa.Array, reading: Reading, places: Ints | None,
         return Cells(numbers)
     plain = [None if gone else _normal(text) for text, gone in zip(levels.to_pylist(), empty.tolist(), strict=True)]
     missing = {_normal(word) + time for word in reading.missing for time in ("", "T00:00:00", "T00:00:00Z")}
-    return Cells(numbers, _coded([None if text in missing else text for text in _days_alone(plain)], codes))
+    return Cells(numbers, _encode_words([None if text in missing else text for text in _days_alone(plain)], codes))
 
 
 def _days_alone(plain: list[str | None]) -> list[str | None]:
-    """Return texts, those of times without the time where it is midnight for all of them, and in no time zone."""
+    """Remove the time of day if all times are midnight without a time zone."""
     times = [text for text in plain if text is not None and re.fullmatch(TIME, text)]
     if not times or not all(text.endswith("T00:00:00") for text in times):
         return plain
@@ -339,16 +341,16 @@ def _days_alone(plain: list[str | None]) -> list[str | None]:
 
 
 def _all_numbers(texts: pa.Array) -> Floats | None:
-    """Return the numbers of a column that holds nothing else, the usual case; None where some cell is none."""
+    """Return the numbers of a column of numbers alone, the usual case; None if any cell is something else."""
     try:
-        found = pc.cast(texts, pa.float64()).to_numpy(zero_copy_only=False) + 0.0
+        numbers = pc.cast(texts, pa.float64()).to_numpy(zero_copy_only=False) + 0.0
     except pa.ArrowInvalid:
         return None
-    return found if (np.abs(found) <= LARGEST).all() else None
+    return numbers if (np.abs(numbers) <= LARGEST).all() else None
 
 
 def _normal(text: str) -> str:
-    """Return a text as it is compared: truth values in lower case, dates by ISO 8601, 1.0 as 1, all else as it is."""
+    """Return the normal form of a text: Booleans in lower case, dates in ISO 8601, 1.0 as 1."""
     folded = text.casefold()
     if folded in BOOLEANS:
         return folded
@@ -360,7 +362,7 @@ def _normal(text: str) -> str:
 
 
 def _iso(text: str) -> str:
-    """Return a date or time by ISO 8601, in UTC where it has a zone."""
+    """Return a date or time in ISO 8601; in UTC if it has a time zone."""
     try:
         moment = np.datetime64(_utc(text) or text.replace(" ", "T").replace(",", "."), "us")
     except ValueError:  # February 30
@@ -385,11 +387,11 @@ def _words(texts: pa.Array, reading: Reading) -> Words:
     levels = [
         None if text is None or reading.is_missing(text) else _normal(text) for text in encoded.dictionary.to_pylist()
     ]
-    return _coded(levels, codes)
+    return _encode_words(levels, codes)
 
 
-def _coded(plain: Sequence[str | None], codes: Ints) -> Words:
-    """Return words, given what each of the codes stands for."""
+def _encode_words(plain: Sequence[str | None], codes: Ints) -> Words:
+    """Return words from the text of each code."""
     levels = tuple(sorted({text for text in plain if text is not None}))
     place: dict[str | None, int] = {level: number for number, level in enumerate(levels)}
     place[None] = -1
@@ -397,26 +399,26 @@ def _coded(plain: Sequence[str | None], codes: Ints) -> Words:
 
 
 def days_of(levels: Sequence[str]) -> Floats:
-    """Return days since 1970 of dates and times by ISO 8601, nan for what is none.
+    """Return days since 1970 for dates and times in ISO 8601; nan for other texts.
 
     Example:
         >>> days_of(["1970-01-02", "1970-01-01T12:00:00Z", "soon"])
         array([1. , 0.5, nan])
     """
-    found = np.full(len(levels), np.nan)
+    days = np.full(len(levels), np.nan)
     for place, text in enumerate(levels):
         if re.fullmatch(DATE, text):
             try:
-                found[place] = np.datetime64(text.rstrip("Z"), "us").astype(np.int64) / 1e6 / DAY_SECONDS
+                days[place] = np.datetime64(text.rstrip("Z"), "us").astype(np.int64) / 1e6 / DAY_SECONDS
             except ValueError:
                 continue
-    return found
+    return days
 
 
 def cells_by_name(
     table: Table, without: Sequence[str] = (), rules: ColumnRules = NO_RULES, places: Ints | None = None
 ) -> dict[str, Cells | None]:
-    """Return the cells of a table's columns, all but some and those that are dropped; `places` as in `cells_of`."""
+    """Return the cells of a table by column, except `without` and dropped columns; `places` as in `cells_of`."""
     return {
         name: cells_of(name, column, as_words=rules.kinds.get(name) == "category", reading=rules.reading, places=places)
         for name, column in table.items()
@@ -425,23 +427,23 @@ def cells_by_name(
 
 
 def row_order(owners: Ints, first: AnyArray, table: Mapping[str, Cells | None]) -> Ints:
-    """Return the rows sorted by client, `first` and content, so that a shuffled table is the same federation.
+    """Return the order of the rows by client, `first` and content, so that a shuffled table is the same federation.
 
-    Numbers come before words, so that the order inside a client is the same where a column holds a word elsewhere.
+    Numbers come before words, so that words at other clients do not change the order within a client.
 
     Args:
         owners: (n,) client of each row.
-        first: (n,) or (n, k) what they are sorted by before content, such as labels.
+        first: (n,) or (n, k) sort keys before the content, such as labels.
         table: The columns.
     """
     keys: list[AnyArray] = [owners, *first.reshape(len(first), -1).T]
     fixed = len(keys)
-    there = [cells for cells in table.values() if cells is not None]
-    keys += [cells.numbers for cells in there]
-    worded = [(cells.numbers, cells.words.codes) for cells in there if cells.words is not None]
+    readable = [cells for cells in table.values() if cells is not None]
+    keys += [cells.numbers for cells in readable]
+    worded = [(cells.numbers, cells.words.codes) for cells in readable if cells.words is not None]
     keys += [np.where(np.isnan(numbers), codes, -1) for numbers, codes in worded]
-    keys += [codes for _, codes in worded]  # "7" and "7.00" last: where all are numbers, they are the same
-    for used in sorted({min(fixed + 1, len(keys)), len(keys)}):  # one column is mostly enough
+    keys += [codes for _, codes in worded]  # last, as "7" and "7.00" are the same number
+    for used in sorted({min(fixed + 1, len(keys)), len(keys)}):  # one column usually suffices
         order = np.lexsort(tuple(reversed(keys[:used])))
         if not _any_tied([key[order] for key in keys[:used]]):
             break
@@ -449,7 +451,7 @@ def row_order(owners: Ints, first: AnyArray, table: Mapping[str, Cells | None]) 
 
 
 def by_text(codes: AnyArray, names: Sequence[str]) -> Ints:
-    """Return (n,) numbers that sort as the texts do, which `numbered` does only where these are no whole numbers.
+    """Return (n,) ranks of texts in alphabetical order; `numbered` orders whole numbers by size instead.
 
     Example:
         >>> by_text(np.array([0, 1, 0]), ("9", "10"))
@@ -457,19 +459,19 @@ def by_text(codes: AnyArray, names: Sequence[str]) -> Ints:
     """
     place = np.empty(len(names), np.int64)
     place[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
-    found: Ints = place[codes]
-    return found
+    ranks: Ints = place[codes]
+    return ranks
 
 
 def moments(
     name: str, column: pa.Array, reading: Reading = AS_USUAL, places: Ints | None = None, *, what: str | None = None
 ) -> Floats:
-    """Return (n,) when each row was taken: its number, or days since 1970; `places` as in `cells_of`.
+    """Return (n,) times of the rows: their numbers, or days since 1970; `places` as in `cells_of`.
 
-    Messages call it `what`; None: the column of this name.
+    Messages call the column `what`; None: they use its name.
 
     Raises:
-        DataError: If a cell is empty, or neither all are numbers nor all are dates.
+        DataError: If a cell is empty, or numbers and dates are mixed.
 
     Example:
         >>> moments("admitted", pa.array(["1970-01-03", "1970-01-01T12:00"]))
@@ -481,8 +483,8 @@ def moments(
         raise DataError(f"{what} must hold numbers or dates; got {column.type}.")
     words = cells.words
     days = np.full(len(cells), np.nan) if words is None else np.append(days_of(words.levels), np.nan)[words.codes]
-    found = max(cells.numbers, days, key=lambda values: np.isfinite(values).sum())
-    rows = np.flatnonzero(np.isnan(found))
+    times = max(cells.numbers, days, key=lambda values: np.isfinite(values).sum())
+    rows = np.flatnonzero(np.isnan(times))
     if len(rows):
         code = -1 if words is None else int(words.codes[rows[0]])
         got = "an empty cell" if words is None or code < 0 else repr(words.levels[code])
@@ -490,11 +492,11 @@ def moments(
             f"{what} must hold a number in each row, or a date such as 2024-01-31 in each; {len(rows)} "
             f"rows hold none: row {_place(rows[0], places)} holds {got}. Fill those cells, or leave the rows out."
         )
-    return found
+    return times
 
 
 def _any_tied(keys: Sequence[AnyArray]) -> bool:
-    """Return whether any row equals the one before it; a missing number equals another."""
+    """Return whether any row equals the row before it; missing numbers are equal."""
     tied = np.ones(max(len(keys[0]) - 1, 0), bool)
     for key in keys:
         now, before = key[1:], key[:-1]
@@ -502,15 +504,15 @@ def _any_tied(keys: Sequence[AnyArray]) -> bool:
     return bool(tied.any())
 
 
-# ---------------------------------------------------------------------------------------------------- who and which
+# ---- Names of clients and classes, and targets
 
 
 def named_rows(what: str, column: pa.Array, reading: Reading = AS_USUAL) -> list[str | None]:
-    """Return the texts that name something, as they stand there; None where a cell holds nothing.
+    """Return the names in a column, unchanged; None for an empty cell.
 
-    Numbers are written as files write them. Where each is a whole number with ".0" (pandas makes such of whole numbers
-    once one of them was missing) it is written without. A column of Booleans alone is in small letters, whether pandas
-    wrote them (True), R (TRUE) or JSON (true).
+    Numbers are written as in files. If all are whole numbers with a decimal point and 0, the point and 0 are removed
+    (pandas adds them if one number is missing). Booleans are in lower case, from pandas (True), R (TRUE) or JSON
+    (true).
     """
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
@@ -521,23 +523,23 @@ def named_rows(what: str, column: pa.Array, reading: Reading = AS_USUAL) -> list
         raise DataError(f"{what} must hold names or numbers; got {'lists' if column.type == NOTHING else column.type}.")
     encoded = texts.dictionary_encode()
     plain = [None if reading.is_missing(text) else text for text in encoded.dictionary.to_pylist()]
-    there = {text for text in plain if text is not None}
-    if there and all(map(POINT_ZERO.fullmatch, there)):
+    distinct = {text for text in plain if text is not None}
+    if distinct and all(map(POINT_ZERO.fullmatch, distinct)):
         plain = [None if text is None else text[:-2] for text in plain]
-    folded = {text.casefold() for text in there}
-    if there and folded <= set(BOOLEANS) and len(folded) == len(there):
+    folded = {text.casefold() for text in distinct}
+    if distinct and folded <= set(BOOLEANS) and len(folded) == len(distinct):
         plain = [None if text is None else text.casefold() for text in plain]
     codes = encoded.indices.fill_null(-1).to_pylist()
     return [None if code < 0 else plain[code] for code in codes]
 
 
 def names_there(what: str, column: pa.Array, reading: Reading = AS_USUAL) -> Bools:
-    """Return (n,) whether a cell holds something, of a column that names or tells something of each row."""
+    """Return (n,) whether each cell of a column of names holds something."""
     return np.array([name is not None for name in named_rows(what, column, reading)], np.bool_)
 
 
 def numbered(what: str, names: Sequence[str | None], places: Ints | None = None) -> tuple[Ints, tuple[str, ...]]:
-    """Return (n,) numbers from 0 for names, and the names: whole numbers by size, all else by the alphabet.
+    """Return (n,) indices from 0, and the names in order: whole numbers by size, others alphabetically.
 
     Raises:
         DataError: If a name is missing.
@@ -556,16 +558,16 @@ def numbered(what: str, names: Sequence[str | None], places: Ints | None = None)
 
 
 def ordered_names(distinct: Set[str]) -> tuple[str, ...]:
-    """Return names in order: whole numbers by size, all else by the alphabet."""
+    """Return names in order: whole numbers by size, others alphabetically."""
     return tuple(sorted(distinct, key=int) if all(map(WHOLE.fullmatch, distinct)) else sorted(distinct))
 
 
 def targets(table: Table, names: Sequence[str], reading: Reading = AS_USUAL, places: Ints | None = None) -> Floats:
-    """Return the (n, t) numbers of some columns, which are to be predicted; `places` as in `cells_of`.
+    """Return the (n, t) numbers to predict, from t columns; `places` as in `cells_of`.
 
     Raises:
-        ConfigError: If a column is not there, or none is named.
-        DataError: If a column does not hold numbers, or a number is missing or infinite; its row is told.
+        ConfigError: If a column is missing or named twice, or `names` is empty.
+        DataError: If a column does not hold numbers, or a number is missing or infinite; the message names its row.
 
     Example:
         >>> targets({"days": pa.array([3, 5]), "cost": pa.array(["1.5", "2"])}, ["cost"]).tolist()
@@ -573,7 +575,7 @@ def targets(table: Table, names: Sequence[str], reading: Reading = AS_USUAL, pla
     """
     if not names or len(set(map(str, names))) < len(names):
         raise ConfigError(f"table: target must name one column or more, each once; got {list(names)}.")
-    found = []
+    target_columns = []
     for name in names:
         cells = cells_of(name, column_of(table, name), reading=reading, places=places)
         if cells is None or (cells.words is not None and np.isnan(cells.numbers[cells.words.codes >= 0]).all()):
@@ -586,12 +588,14 @@ def targets(table: Table, names: Sequence[str], reading: Reading = AS_USUAL, pla
                 f"table: column {name!r} is {what} in {len(gone)} rows, the first is row {_place(gone[0], places)}. "
                 "Leave those rows out."
             )
-        found.append(cells.numbers)
-    if len({len(numbers) for numbers in found}) > 1:
-        raise DataError(f"table: all columns must be as long; those of target are {[len(each) for each in found]}.")
-    return np.stack(found, axis=1)
+        target_columns.append(cells.numbers)
+    if len({len(numbers) for numbers in target_columns}) > 1:
+        raise DataError(
+            f"table: all columns must be as long; those of target are {[len(column) for column in target_columns]}."
+        )
+    return np.stack(target_columns, axis=1)
 
 
 def named(names: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Return names, or None where each is the number that it stands for."""
+    """Return names; None if each name is its own index."""
     return None if names == tuple(map(str, range(len(names)))) else names

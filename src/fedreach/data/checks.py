@@ -1,4 +1,4 @@
-"""Arrays at the door: files of arrays, and checks."""
+"""Files of arrays, and checks of the arrays that users pass."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ from fedreach._util.limits import check_memory
 from fedreach.data.images import as_array, as_labels
 from fedreach.data.several import IGNORED, has_names, is_labeled, position_counts, records
 
-# --- Arrays in ``.npy`` and ``.npz`` files: their headers are held against what is there before memory is asked for
+# ---- ``.npy`` and ``.npz`` files: headers are compared with file sizes before memory is allocated
 
 ADVICE = "Store it as smaller arrays, or of a smaller type."
 READERS: Mapping[tuple[int, int], Any] = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
 class UnreadableError(ValueError):
-    """A file is no whole file of arrays; the caller says which file, and what to do."""
+    """A file is not a complete file of arrays; the caller names the file and says what to do."""
 
 
 def read_npy(path: Path, mmap_mode: Literal["r"] | None = None) -> AnyArray:
-    """Return the array of a file, mapped with ``mmap_mode="r"``.
+    """Return the array of a file; ``mmap_mode="r"`` maps it.
 
     Raises:
         OSError: If the file cannot be opened.
-        UnreadableError: If it is damaged, holds python objects, or does not hold what its header says.
-        DataError: If it needs more memory than there is.
+        UnreadableError: If the file is damaged, holds Python objects, or does not fit its header.
+        DataError: If the array needs more memory than this process may have.
     """
     with path.open("rb") as stream:
         try:
             size = path.stat().st_size
             _check(stream, size, path.name, mapped=mmap_mode is not None)
             if mmap_mode is None or not size:
-                return _whole(stream)
+                return _read_array(stream)
             mapped: AnyArray = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
             return mapped
         except (FedReachError, UnreadableError):
             raise
         except Exception as error:
-            raise UnreadableError(_said(error)) from error
+            raise UnreadableError(_describe_error(error)) from error
 
 
 def read_npz(stream: IO[bytes]) -> dict[str, AnyArray]:
-    """Return the arrays of an opened file, by name; raises as `read_npy`.
+    """Return the arrays of an open file by name; raises the errors of `read_npy`.
 
     Example:
         >>> import io
@@ -66,7 +66,7 @@ def read_npz(stream: IO[bytes]) -> dict[str, AnyArray]:
         begin = stream.read(len(npy.MAGIC_PREFIX))
         if begin == npy.MAGIC_PREFIX:
             raise UnreadableError("one bare array, not an .npz file")
-        if not begin.startswith(b"PK"):  # zipfile would look for an archive behind what stands there
+        if not begin.startswith(b"PK"):  # zipfile would search for an archive after other content
             raise UnreadableError("it does not begin as an .npz file")
         with zipfile.ZipFile(stream) as archive:
             members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
@@ -78,18 +78,18 @@ def read_npz(stream: IO[bytes]) -> dict[str, AnyArray]:
             arrays = {}
             for info in members:
                 with archive.open(info) as member:
-                    arrays[info.filename.removesuffix(".npy")] = _whole(member)
+                    arrays[info.filename.removesuffix(".npy")] = _read_array(member)
                     if member.read(1):
                         raise UnreadableError(f"{info.filename} holds more than its header says")
             return arrays
     except (FedReachError, UnreadableError):
         raise
-    except Exception as error:  # a damaged zip or header makes zipfile and numpy raise a dozen kinds
-        raise UnreadableError(_said(error)) from error
+    except Exception as error:  # zipfile and NumPy raise a dozen types for a damaged archive or header
+        raise UnreadableError(_describe_error(error)) from error
 
 
 def _check(stream: Any, size: int, name: str, *, mapped: bool = False) -> None:
-    """Refuse a header that does not describe the `size` bytes of its file; the stream is put back if it can be."""
+    """Raise UnreadableError if a header does not fit the `size` bytes of its file; rewind the stream."""
     version = npy.read_magic(stream)
     if version not in READERS:
         raise UnreadableError(f"{name} is of version {version} of the format, and those read are 1.0 and 2.0")
@@ -98,12 +98,14 @@ def _check(stream: Any, size: int, name: str, *, mapped: bool = False) -> None:
         raise UnreadableError(f"{name} holds python objects, that is a pickle")
     if any(length < 0 for length in shape):
         raise UnreadableError(f"{name} says that its shape is {shape}")
-    told = math.prod(shape) * dtype.itemsize
-    there = size - stream.tell()
-    if told != there:
-        raise UnreadableError(f"the header of {name} says {shape} {dtype}, that is {told} bytes; {there} are there")
+    declared_bytes = math.prod(shape) * dtype.itemsize
+    actual_bytes = size - stream.tell()
+    if declared_bytes != actual_bytes:
+        raise UnreadableError(
+            f"the header of {name} says {shape} {dtype}, that is {declared_bytes} bytes; {actual_bytes} are there"
+        )
     if not mapped:
-        _fits(f"the array {shape} {dtype} of {name}", told)
+        _fits(f"the array {shape} {dtype} of {name}", declared_bytes)
     stream.seek(0)
 
 
@@ -111,43 +113,43 @@ def _fits(what: str, size: int) -> None:
     check_memory(what, size, ADVICE, DataError)
 
 
-def _whole(stream: Any) -> AnyArray:
+def _read_array(stream: Any) -> AnyArray:
     array: AnyArray = npy.read_array(stream, allow_pickle=False)
     return array
 
 
-def _said(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-# -------------------- The rules that arrays of a data set must meet, and the type in which they are kept
+# ---- Rules for the arrays of a data set, and the types that store them
 
 Kind = Literal["image", "features", "tokens", "several"]
-BLOCK = 2**24  # numbers that are looked at together
+BLOCK = 2**24  # numbers that are checked together
 SEVERAL = (
     "Several inputs are a dictionary of arrays by the names of the forward's arguments, or a tuple of arrays in their "
     "order"
 )
-MANY = 20  # files of which an error does not name all
+MANY = 20  # largest number of files that an error lists
 
 
 def no_such_file(path: Path, endings: Sequence[str]) -> DataError:
-    """Return the error that names the nearest of the files with these endings that stand where this one does not."""
+    """Return the error for a missing file; it suggests the most similar file with one of these endings."""
     try:
-        beside = sorted(other.name for other in path.parent.iterdir() if other.suffix.lower() in endings)
-    except OSError:  # the folder is missing, too, or closed
-        beside = []
-    if len(beside) > MANY:
-        beside = difflib.get_close_matches(path.name, beside, n=1)
-    return DataError(f"There is no file {path}.{nearest(path.name, beside) if beside else ''} {RELATIVE}")
+        siblings = sorted(sibling.name for sibling in path.parent.iterdir() if sibling.suffix.lower() in endings)
+    except OSError:  # the folder is missing or unreadable
+        siblings = []
+    if len(siblings) > MANY:
+        siblings = difflib.get_close_matches(path.name, siblings, n=1)
+    return DataError(f"There is no file {path}.{nearest(path.name, siblings) if siblings else ''} {RELATIVE}")
 
 
 @dataclass(frozen=True)
 class Check:
-    """The rules of `from_arrays`; errors name the data set and the argument."""
+    """Checks by the rules of `from_arrays`; errors name the data set and the argument."""
 
     name: str
-    of: str = "data set"  # what has this name
+    of: str = "data set"  # what the name refers to
 
     def error(self, what: str) -> DataError:
         """Return the error that names this data set."""
@@ -156,7 +158,7 @@ class Check:
     def array(self, argument: str, value: Any) -> AnyArray:
         """Return the value as one array of numbers or strings."""
         value, _ = as_array(value, f"{self.of} {self.name!r}")
-        if hasattr(value, "__getitem__") and not _is_array(value):  # numpy would ask some of these for ever
+        if hasattr(value, "__getitem__") and not _is_array(value):  # NumPy would read some of these for ever
             raise self.error(
                 f"{argument} must be an array; got {type(value).__name__}. "
                 "Read a torch Dataset by FederatedData.from_torch, and a Dataset of datasets by from_huggingface"
@@ -165,8 +167,8 @@ class Check:
         try:
             array = value if isinstance(value, np.memmap) else np.asarray(value)
         except ValueError as error:  # lists of unequal length
-            said = str(error).rstrip(".")
-            raise self.error(f"{argument} must be one rectangular array; {said}. {SEVERAL}") from error
+            reason = str(error).rstrip(".")
+            raise self.error(f"{argument} must be one rectangular array; {reason}. {SEVERAL}") from error
         if array.dtype.kind not in "uifbUS":
             raise self.error(f"{argument} must hold numbers, not python objects; got dtype {array.dtype}")
         return array
@@ -178,10 +180,12 @@ class Check:
             raise self.error(f"{argument} must have an entry for each example; got a single value")
         return array
 
-    def samples(self, argument: str, value: Any, kind: Kind | None, *, known: bool = False) -> tuple[AnyArray, Kind]:
-        """Return samples in the type in which they are kept, and their kind; of known ones no number is looked at."""
+    def samples(
+        self, argument: str, value: Any, kind: Kind | None, *, is_checked: bool = False
+    ) -> tuple[AnyArray, Kind]:
+        """Return inputs in the type that stores them, and their kind; numbers that `is_checked` are not read."""
         if kind == "several" or _are_records(value) or (kind is None and isinstance(value, Mapping)):
-            return self._several(argument, value, kind, known=known), "several"
+            return self._several(argument, value, kind, is_checked=is_checked), "several"
         x = self.array(argument, value)
         if x.ndim < 2 or 0 in x.shape[1:] or x.dtype.kind in "US":
             raise self.error(f"{argument} must be numbers of shape (n, ...); got shape {x.shape}, dtype {x.dtype}")
@@ -190,7 +194,7 @@ class Check:
         if kind == "image":
             return self._images(argument, x), kind
         if kind == "tokens":
-            lowest = 0 if known else x.min(initial=0)
+            lowest = 0 if is_checked else x.min(initial=0)
             if x.ndim != 2 or x.dtype.kind not in "ui" or lowest < 0:
                 raise self.error(
                     f"{argument} must be (n, T) integers >= 0 for tokens; got shape {x.shape}, dtype {x.dtype}, "
@@ -201,19 +205,19 @@ class Check:
             raise self.error(f"kind must be 'image', 'features' or 'tokens'; got {kind!r}")
         with np.errstate(over="ignore"):  # what overflows float32 is refused below
             features = own(x, np.float32)
-        bad = np.empty(0, np.int64) if known else _not_finite(features)
+        bad = np.empty(0, np.int64) if is_checked else _not_finite(features)
         if len(bad):
             raise self.error(
                 f"{argument} must be finite as float32; {len(bad)} samples are not, the first at index {bad[0]}"
             )
         return features, kind
 
-    def _several(self, argument: str, value: Any, kind: Kind | None, *, known: bool) -> AnyArray:
+    def _several(self, argument: str, value: Any, kind: Kind | None, *, is_checked: bool) -> AnyArray:
         """Return several inputs as records, see `fedreach.data.several`."""
         if kind not in (None, "several"):
             raise self.error(f"kind must be left out where there are several inputs; got {kind!r}")
         if _are_records(value):
-            if known:
+            if is_checked:
                 return own(value, value.dtype)
             names = value.dtype.names
             value = {key: value[key] for key in names} if has_names(value.dtype) else [value[key] for key in names]
@@ -243,9 +247,9 @@ class Check:
         return own(x, np.uint8)
 
     def labels(self, argument: str, value: Any, n: int, num_classes: int | None) -> AnyArray:
-        """Return (n,) labels from 0 to `num_classes` - 1; or (n, t) numbers, where it is 0 or the labels are floats.
+        """Return (n,) labels from 0 to `num_classes` - 1, or (n, t) numbers if it is 0 or the labels are floats.
 
-        Whole numbers of shape (n, positions...) are a label at each position, see `fedreach.data.several`.
+        Integers of shape (n, positions...) are one label per position, see `fedreach.data.several`.
         """
         y = self.array(argument, as_labels(value, f"{self.of} {self.name!r}: a label"))
         if num_classes == 0 or (num_classes is None and y.dtype.kind == "f"):
@@ -268,7 +272,7 @@ class Check:
         return y
 
     def _at_positions(self, argument: str, y: AnyArray, num_classes: int | None) -> AnyArray:
-        """Return (n, positions...) labels of which each is a class or masked, and in each example one is a class."""
+        """Return (n, positions...) labels: each is a class or masked, and each example has at least one class."""
         labeled = y[is_labeled(y)]
         wrong = (labeled < 0) | (labeled >= (np.inf if num_classes is None else num_classes))
         if wrong.any():
@@ -300,10 +304,10 @@ class Check:
         return numbers
 
     def words(self, train_y: Any, test_y: Any, names: Sequence[str] | None) -> tuple[Any, Any, tuple[str, ...] | None]:
-        """Return labels as numbers where they are words, and what the classes are called; None where nobody says."""
-        given = {"train_y": train_y, "test_y": test_y}
+        """Return labels with words replaced by numbers, and the names of the classes; None if they have none."""
+        labels_by_name = {"train_y": train_y, "test_y": test_y}
         what = f"{self.of} {self.name!r}: a label"
-        arrays = {name: self.array(name, as_labels(y, what)) for name, y in given.items() if y is not None}
+        arrays = {name: self.array(name, as_labels(y, what)) for name, y in labels_by_name.items() if y is not None}
         if all(labels.dtype.kind not in "US" for labels in arrays.values()):
             return train_y, test_y, None if names is None else tuple(map(str, names))
         texts = {name: labels.astype(str) for name, labels in arrays.items()}
@@ -318,7 +322,7 @@ class Check:
         return texts["train_y"], texts.get("test_y"), tuple(classes.tolist())
 
     def owners(self, value: Any, names: Sequence[str] | None, n: int) -> tuple[Ints | None, tuple[str, ...]]:
-        """Return (n,) indices into the names of the clients, and the names."""
+        """Return (n,) indices into the client names, and the client names."""
         if value is None:
             return None, ()
         owners = self.array("owners", value)
@@ -342,15 +346,15 @@ def _are_records(value: Any) -> bool:
 
 
 def own(array: AnyArray, dtype: Any) -> AnyArray:
-    """Return it contiguous and writable in this type: torch shares such memory; copied only where needed.
+    """Return an array of this type that torch can share: contiguous and writable, copied only if necessary.
 
-    What is mapped from a file stays so and read-only: mapped writable, it might take no more than main memory has.
+    An array that is mapped from a file stays mapped and read-only: a writable one could not exceed main memory.
     """
     return np.require(array, dtype, ["C"] if isinstance(array, np.memmap) else ["C", "W"])
 
 
 def _is_array(value: Any) -> bool:
-    """Whether numpy makes an array of it at once, instead of asking for one sample after the other."""
+    """Return whether NumPy converts the value at once, instead of reading one example after the other."""
     if isinstance(value, list | tuple | range | str | bytes) or hasattr(value, "__array__"):
         return True
     try:
@@ -361,7 +365,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _not_finite(samples: AnyArray) -> Ints:
-    """Return the positions of samples that are not finite; blocks bound the memory."""
+    """Return the indices of examples that are not finite; reading in blocks bounds the memory."""
     axes, step = tuple(range(1, samples.ndim)), max(1, BLOCK // max(1, samples[:1].size))
     blocks = [~np.isfinite(samples[i : i + step]).all(axis=axes) for i in range(0, len(samples), step)]
     return np.flatnonzero(np.concatenate([np.empty(0, np.bool_), *blocks]))
@@ -370,7 +374,7 @@ def _not_finite(samples: AnyArray) -> Ints:
 def normalisation(
     check: Check, x: AnyArray, kind: Kind, mean: Sequence[float] | None, std: Sequence[float] | None
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the mean and deviation of each channel, measured where not given; () and () unless images."""
+    """Return the mean and standard deviation per channel, measured if None; () and () if not images."""
     if kind != "image":
         if mean or std:
             raise check.error(f"mean and std are for images; this is of kind {kind!r}. Normalise the array itself")
@@ -386,7 +390,7 @@ def normalisation(
 
 
 def _mean_and_std(pixels: AnyArray) -> tuple[float, float]:
-    """Mean and deviation of uint8 pixels in [0, 1], exactly, from their histogram; blocks bound the memory."""
+    """Return the exact mean and standard deviation of uint8 pixels / 255, from histograms of blocks."""
     blocks = np.array_split(pixels, len(pixels) // 4096 + 1)
     counts = np.sum([np.bincount(block.ravel(), minlength=256) for block in blocks], axis=0)
     level = np.arange(256) / 255

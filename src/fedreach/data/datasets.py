@@ -23,70 +23,70 @@ if TYPE_CHECKING:
     from fedreach.data.assignment import Partition
 
 
-# --- What a data set is: arrays in their compact type, how to normalise them, where they come from, and their hash
+# ---- A data set: arrays, normalization, source and hash
 
-HASHED = 2**26  # bytes that are hashed at a time
+HASHED = 2**26  # bytes per block of hashing
 ARRAYS = {"x": "train_x", "y": "train_y", "client": "owners", "x_test": "test_x", "y_test": "test_y"}
-"""Names of arrays in users' own files, and the arguments of `from_arrays` that they are."""
+"""Names of arrays in users' files -> arguments of `from_arrays`."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """A training set and a standard test set; build one with `load`, `from_arrays` or `from_npz`, which check it.
+    """A training set and a standard test set; `load`, `from_arrays` and `from_npz` make and check one.
 
-    With n training samples, s test samples, C channels, T tokens. Images are normalised on the fly, channel by
-    channel: ``(x / 255 - mean) / std``. `sha256` depends on the values, types and shapes of the arrays only,
-    not on the file format they were read from.
+    Shapes: n training examples, s test examples, C channels, T tokens. Images are normalized per channel when they
+    are used: ``(x / 255 - mean) / std``. `sha256` depends on the values, types and shapes of the arrays alone, not on
+    the format of their file.
     """
 
     name: str
     train_x: AnyArray  # (n, C, H, W) uint8 images, (n, ...) float32 features, (n, T) tokens, or (n,) records of several
     train_y: AnyArray  # (n,) or (n, positions...) int64 classes; or (n, t) float32 numbers to predict
-    test_x: AnyArray  # (s, ...) of the same type and shape; s = 0 where there is no test set
+    test_x: AnyArray  # (s, ...) of the same type and shape; s = 0 without a test set
     test_y: AnyArray  # (s,), (s, positions...) or (s, t)
-    num_classes: int  # 0 where targets are numbers
+    num_classes: int  # 0 if targets are numbers
     mean: tuple[float, ...]  # (C,) after scaling to [0, 1]; () for features and tokens
     std: tuple[float, ...]  # (C,)
     kind: Kind
-    owners: Ints | None  # (n,) natural client of each training sample
+    owners: Ints | None  # (n,) natural client of each training example
     owner_names: tuple[str, ...]
     source: str
     licence: str
     sha256: str
-    notes: str = ""  # what a reader of results must know, such as "a subset"
-    class_names: tuple[str, ...] | None = None  # where labels are words
-    preparation: Preparation | None = None  # where the samples are rows of a table
-    target_scale: TargetScale | None = None  # in which models learn targets that are numbers; None: as they are
-    loaded: Loaded | None = None  # where an experiment would load it, too
+    notes: str = ""  # facts that a reader of results must know, such as "a subset"
+    class_names: tuple[str, ...] | None = None  # if labels are words
+    preparation: Preparation | None = None  # if the examples are rows of a table
+    target_scale: TargetScale | None = None  # scale on which models learn numeric targets; None: unscaled
+    loaded: Loaded | None = None  # if an experiment file can load it, too
 
     @property
     def outputs(self) -> int:
-        """How many numbers a model must return for a sample, or for each position: one a class, or one a target."""
+        """Numbers that a model returns per example, or per position: one per class, or one per target."""
         return self.num_classes or int(self.train_y.shape[1])
 
     @property
     def positions(self) -> tuple[int, ...]:
-        """Shape of an example's labels where each position has one, see `fedreach.data.several`; else ()."""
+        """Shape of the labels of an example with one label per position, see `fedreach.data.several`; else ()."""
         return self.train_y.shape[1:] if self.num_classes else ()
 
     @property
     def example_classes(self) -> int:
-        """c where each example has one class; 0 where each position has one, or targets are numbers."""
+        """c if each example has one class; 0 if each position has one, or targets are numbers."""
         return example_classes(self.train_y, self.num_classes)
 
     @property
     def sample_shape(self) -> Any:
-        """Shape of an example; of several inputs that of each, by name or in order."""
+        """Shape of an example; for several inputs, the shape of each, by name or in order."""
         return sample_shape(self.train_x)
 
     @property
     def target_names(self) -> tuple[str, ...]:
-        """The columns that hold the numbers to predict; none where the samples are no rows of a table."""
+        """Columns of the numbers to predict; () if the examples are not rows of a table."""
         return () if self.preparation is None else tuple(column.name for column in self.preparation.labels)
 
     @property
     def section(self) -> Mapping[str, Any] | None:
-        """The ``[data]`` of an experiment that loads the very same; None where none does, or it was changed since."""
+        """The ``[data]`` table of an experiment that loads this data set; None if none does, or it was changed."""
         loaded = self.loaded
         return loaded.section if loaded is not None and same_fields(self, loaded.dataset, "loaded") else None
 
@@ -102,35 +102,35 @@ class Dataset:
         empty: Literal["error", "drop", "merge"] = "error",
         **options: Any,
     ) -> Recipe:
-        """Return how the samples are divided among clients of whom some take part; each seed draws it anew.
+        """Return the specification of a partition among clients of which some participate; each seed draws its own.
 
         Args:
-            kind: A name of `fedreach.data.partition.PARTITIONS`, ``FILE.py:NAME`` with one's own, or a function
+            kind: A name of `fedreach.data.partition.PARTITIONS`, a custom ``FILE.py:NAME``, or a function
                 ``f(labels, clients, rng, **options)`` that returns a `fedreach.data.assignment.Partition`.
-            clients: How many there are; the owners of the samples say it for ``"natural"``.
-            participants: How many take part, which share of those not excluded, or the ids of those that do;
-                ``"all"`` or None: all.
-            held_out: Share of each client's samples that is held out.
+            clients: Number of clients; ``"natural"`` uses the owners of the examples instead.
+            participants: Number of participants, share of the clients that are not excluded, or ids. ``"all"`` or
+                None: all clients that are not excluded.
+            held_out: Share of each client's examples that is held out.
             exclude_clients: Ids of clients that never train.
-            exclude_labels: Clients with a sample of one of these classes never train.
-            empty: What is done about clients without samples, see `fedreach.data.assignment.handle_empty`.
-            **options: Of the kind, such as ``alpha``; what a kind does not know is refused where it is drawn.
+            exclude_labels: Classes; clients with an example of one of them never train.
+            empty: Policy for clients without examples, see `fedreach.data.assignment.handle_empty`.
+            **options: Options of the kind, such as ``alpha``; unknown options raise an error when it is drawn.
 
         Example:
             >>> toy = from_arrays(np.eye(8), [0, 1] * 4, name="toy")
             >>> toy.partition("dirichlet_by_class", clients=4, alpha=0.5, participants=2)
             Recipe(toy: dirichlet_by_class, 4 clients, alpha=0.5, participants=2)
         """
-        asked = None if participants == "all" else participants
-        if isinstance(asked, str):
-            raise ConfigError(f"participants must be a number, a share, ids or 'all'; got {asked!r}.")
-        who = asked if asked is None or isinstance(asked, int | float) else tuple(asked)
+        requested = None if participants == "all" else participants
+        if isinstance(requested, str):
+            raise ConfigError(f"participants must be a number, a share, ids or 'all'; got {requested!r}.")
+        who = requested if requested is None or isinstance(requested, int | float) else tuple(requested)
         excluded = tuple(exclude_clients), tuple(exclude_labels)
         return Recipe(self, kind, clients, options, who, held_out, *excluded, empty)
 
     @property
     def targets(self) -> str:
-        """What is predicted, in words."""
+        """Description of the targets."""
         numbers = "1 number" if self.outputs == 1 else f"{self.outputs} numbers"
         where = f" at {'x'.join(map(str, self.positions))} positions" if self.positions else ""
         return f"{self.num_classes} classes{where}" if self.num_classes else f"{numbers} to predict"
@@ -147,29 +147,34 @@ class Dataset:
 
 
 def form_to_json(dataset: Dataset) -> dict[str, Any]:
-    """Return what several inputs look like and where labels stand, as JSON; nothing of one input and one label."""
+    """Return the layout of several inputs and the positions of labels as JSON; {} for one input and one label."""
     layout = dataset.train_x.dtype
     form: dict[str, Any] = {} if layout.names is None else {"inputs": layout_to_json(layout)}
     return form | ({"positions": list(dataset.positions)} if dataset.positions else {})
 
 
 class Loaded(NamedTuple):
-    """How an experiment says what was loaded."""
+    """The table of an experiment file that loads a data set."""
 
     section: Mapping[str, Any]  # [data]
-    dataset: Dataset  # as it was then
+    dataset: Dataset  # the data set as it was loaded
 
 
-def same_fields(one: Any, other: Any, *but: str) -> bool:
-    """Say whether two of a dataclass hold the very same objects, so that one is a copy without a change."""
-    return all(getattr(one, each.name) is getattr(other, each.name) for each in fields(one) if each.name not in but)
+def same_fields(first: Any, second: Any, *but: str) -> bool:
+    """Return whether two dataclass instances hold identical objects, except in the fields `but`."""
+    return all(
+        getattr(first, attribute.name) is getattr(second, attribute.name)
+        for attribute in fields(first)
+        if attribute.name not in but
+    )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Recipe:
-    """How a data set is divided among clients, see `Dataset.partition`; a seed makes federated data of it.
+    """Specification of how a data set is divided among clients, see `Dataset.partition`.
 
-    `fedreach.compare` has every seed draw its own; `FederatedData.from_recipe` draws one to look at.
+    In `fedreach.compare`, every seed draws its own federated data; `FederatedData.from_recipe` draws them for one
+    seed.
     """
 
     dataset: Dataset
@@ -184,11 +189,11 @@ class Recipe:
 
     @property
     def called(self) -> str:
-        """What the kind is called."""
+        """Name of the kind."""
         return self.kind if isinstance(self.kind, str) else getattr(self.kind, "__name__", repr(self.kind))
 
     def tables(self) -> dict[str, dict[str, Any]]:
-        """Return what an experiment file says of it."""
+        """Return the tables of an experiment file that specify it."""
         clients = {} if self.kind == "natural" else {"clients": self.clients}
         population = {
             "participants": "all" if self.participants is None else self.participants,
@@ -200,13 +205,13 @@ class Recipe:
         return {"partition": partition, "population": population}
 
     def __repr__(self) -> str:
-        said = "".join(f", {key}={value!r}" for key, value in self.options.items())
+        options_text = "".join(f", {key}={value!r}" for key, value in self.options.items())
         clients = "" if self.kind == "natural" else f", {self.clients} clients"
-        return f"Recipe({self.dataset.name}: {self.called}{clients}{said}, participants={self.participants!r})"
+        return f"Recipe({self.dataset.name}: {self.called}{clients}{options_text}, participants={self.participants!r})"
 
 
 def content_hash(*arrays: AnyArray) -> str:
-    """Return the sha256, in hex, over type, shape and bytes of each array; byte order and layout do not matter.
+    """Return the sha256, in hex, of the type, shape and values of arrays; byte order and layout do not matter.
 
     Example:
         >>> a = np.arange(6, dtype=np.int64).reshape(2, 3)
@@ -224,8 +229,8 @@ def content_hash(*arrays: AnyArray) -> str:
 
 
 def add_bytes(digest: Any, array: AnyArray) -> None:
-    """Add the bytes of a contiguous array to a hash, block by block: Ctrl-C is heard between two."""
-    array = array if array.dtype.names is None else array.view(np.uint8)  # records are no numbers
+    """Add the bytes of a contiguous array to a hash, in blocks, so that Ctrl-C can interrupt."""
+    array = array if array.dtype.names is None else array.view(np.uint8)  # records of several inputs
     content = array.data.cast("B") if array.size else memoryview(b"")
     for begin in range(0, len(content), HASHED):
         digest.update(content[begin : begin + HASHED])
@@ -250,44 +255,44 @@ def from_arrays(
     notes: str = "",
     sha256: str | None = None,
 ) -> Dataset:
-    """Make a data set from your own arrays. Everything is checked here, once; the arrays are never written to.
+    """Make a data set from your own arrays. All checks run here, once; the arrays are never written to.
 
     Args:
-        train_x: (n, C, H, W) or (n, H, W) uint8 images, or a list of pictures of Pillow; (n, ...) floats, kept as
-            float32; or (n, T) integers, for which `kind` must be given, because they could be tokens or features; or
-            several inputs, a dictionary of (n, ...) arrays by the names of the forward's arguments or a tuple of arrays
-            in their order.
-        train_y: (n,) integer labels, 0 to `num_classes` - 1; or words, which are numbered by the alphabet; or
-            (n, positions...) integer labels at every position, -100 where one is masked; or (n,) or (n, t) floats to
-            predict, kept as (n, t) float32.
-        test_x: Standard test set, each sample like a training sample; or None.
-        test_y: Its labels, together with `test_x`.
-        owners: (n,) client of each training sample, integers or strings; or None.
+        train_x: (n, C, H, W) or (n, H, W) uint8 images, or a list of Pillow images; (n, ...) floats, stored as
+            float32; or (n, T) integers, which need `kind`, because they could be tokens or features. Several inputs
+            are a dictionary of (n, ...) arrays by the names of the forward's arguments, or a tuple of arrays in their
+            order.
+        train_y: (n,) integer labels from 0 to `num_classes` - 1; or words, numbered alphabetically; or
+            (n, positions...) integer labels per position, with -100 for a masked position; or (n,) or (n, t) floats
+            to predict, stored as (n, t) float32.
+        test_x: Inputs of the standard test set, like those of the training set; or None.
+        test_y: Labels of the standard test set; given together with `test_x`.
+        owners: (n,) client of each training example, integers or strings; or None.
         owner_names: Names of the clients; `owners` are then indices into it. Default: the sorted distinct owners.
-        num_classes: Default: one for each class name, or else largest label + 1. 0: labels are numbers to predict, also
-            whole ones.
-        class_names: What the classes are called, from 0 on. Default: the words, where labels are words.
+        num_classes: Number of classes; 0: labels are numbers to predict, even if they are whole. Default: the number
+            of class names, or else the largest label + 1.
+        class_names: Names of the classes, from class 0 on. Default: the words, if labels are words.
         kind: ``"image"``, ``"features"`` or ``"tokens"``. Default: from type and shape.
-        mean: (C,) mean of each channel after scaling to [0, 1]; default: of the training images. Images only.
+        mean: (C,) mean of each channel after scaling to [0, 1]; images only. Default: of the training images.
         std: (C,) standard deviation likewise; a constant channel gets 1.
         name: Name in tables and messages.
-        source: Where the data come from.
-        licence: Their licence.
-        notes: What a reader of results must know.
-        sha256: Of samples that were checked when it was computed: no number of them is looked at again.
+        source: Source of the data.
+        licence: License of the data.
+        notes: Facts that a reader of results must know.
+        sha256: Hash of examples that were checked when it was computed; their numbers are not checked again.
 
     Raises:
-        DataError: A shape, type or value breaks the rules above, or a float is not finite.
+        DataError: If a shape, type or value breaks the rules above, or a float is not finite.
 
     Example:
         >>> x = np.zeros((6, 4), np.float32)
         >>> from_arrays(x, [0, 1, 0, 1, 0, 1], owners=["ann", "ann", "bob", "bob", "eve", "eve"], name="toy")
         Dataset(toy: 6 training and 0 test samples, features 4 float32, 2 classes, 3 natural clients, sha256 ...)
     """
-    for argument, given in {"name": name, "kind": kind}.items():
-        check_type("from_arrays", argument, given, str, *([type(None)] if argument == "kind" else []))
+    for argument, value in {"name": name, "kind": kind}.items():
+        check_type("from_arrays", argument, value, str, *([type(None)] if argument == "kind" else []))
     check_type("from_arrays", "num_classes", num_classes, int, np.integer, type(None))
-    check, known = Check(name), sha256 is not None
+    check, is_checked = Check(name), sha256 is not None
     if (test_x is None) != (test_y is None):
         raise check.error("test_x and test_y go together; got only one of them. Give both or neither")
     converted: Converted = Counter()
@@ -298,7 +303,7 @@ def from_arrays(
     else:
         train_x, converted = as_array(train_x, f"data set {name!r}", kind)
     notes = "; ".join(filter(None, [notes, note_of(converted)]))
-    x, kind = check.samples("train_x", train_x, kind, known=known)
+    x, kind = check.samples("train_x", train_x, kind, is_checked=is_checked)
     train_y, test_y, words = check.words(train_y, test_y, class_names)
     if words is not None and num_classes is None:
         num_classes = len(words)
@@ -310,7 +315,7 @@ def from_arrays(
     if test_x is None:
         x_test, y_test = np.empty((0, *x.shape[1:]), x.dtype), np.empty((0, *y.shape[1:]), y.dtype)
     else:
-        x_test, _ = check.samples("test_x", test_x, kind, known=known)
+        x_test, _ = check.samples("test_x", test_x, kind, is_checked=is_checked)
         y_test = check.labels("test_y", test_y, len(x_test), num_classes)
         if y_test.shape[1:] != y.shape[1:]:
             what = "labels" if num_classes else "numbers"
@@ -342,14 +347,14 @@ def from_arrays(
 
 
 def from_npz(path: Path | str, *, kind: Kind | None = None, num_classes: int | None = None) -> Dataset:
-    """Read your own ``.npz`` file: ``x``, ``y``, and where you have them ``client``, ``x_test``, ``y_test``.
+    """Read your own ``.npz`` file with ``x`` and ``y``, and optionally ``client``, ``x_test`` and ``y_test``.
 
-    The arrays follow the rules of `from_arrays`; ``client`` holds the natural client of each training sample, integers
-    or strings. Write one with ``np.savez_compressed("mine.npz", x=x, y=y, client=client)``. The stem of the file
+    The arrays follow the rules of `from_arrays`; ``client`` holds the natural client of each training example, integers
+    or strings. Write a file with ``np.savez_compressed("mine.npz", x=x, y=y, client=client)``. The stem of the file
     becomes the name of the data set; `kind` and `num_classes` are as in `from_arrays`.
 
     Raises:
-        DataError: The file is missing, damaged, holds other keys or python objects, or its arrays break a rule.
+        DataError: If the file is missing or damaged, holds other keys or Python objects, or its arrays break a rule.
     """
     path = Path(path)
     try:
@@ -357,39 +362,39 @@ def from_npz(path: Path | str, *, kind: Kind | None = None, num_classes: int | N
             file = read_npz(stream)
     except FileNotFoundError as error:
         raise no_such_file(path, (".npz",)) from error
-    except (OSError, ValueError) as error:  # no whole file, or a path that is none
+    except (OSError, ValueError) as error:  # an incomplete file, or an invalid path
         raise DataError(
             f"{path}: must be a readable .npz file without python objects; got: {error}. "
             "Write it with np.savez_compressed(path, x=x, y=y)."
         ) from error
     unknown, missing = [key for key in file if key not in ARRAYS], [key for key in ("x", "y") if key not in file]
     if unknown or missing:
-        said = f"unknown array {unknown[0]!r}" if unknown else f"no array {missing[0]!r}"
-        raise DataError(f"{path}: {said}.{nearest(unknown[0] if unknown else '', ARRAYS)}")
+        problem = f"unknown array {unknown[0]!r}" if unknown else f"no array {missing[0]!r}"
+        raise DataError(f"{path}: {problem}.{nearest(unknown[0] if unknown else '', ARRAYS)}")
     arrays: dict[str, Any] = {ARRAYS[key]: array for key, array in file.items()}
     return from_arrays(**arrays, kind=kind, num_classes=num_classes, name=path.stem, source=str(path.name))
 
 
-# -------------------- Data that the server holds itself: drawn from the clients' training data, or given
+# ---- Data of the server: drawn from the clients' training data, or provided by the user
 
 
 @dataclass(frozen=True, eq=False)
 class ServerData:
-    """What the server holds itself. Its labels are right: label noise is the clients' matter."""
+    """Examples that the server holds. Their labels are true: label noise affects clients only."""
 
-    x: AnyArray  # (s, ...) samples of the type and shape of the data set's
+    x: AnyArray  # (s, ...) inputs of the type and shape of the data set
     y: AnyArray  # (s,) classes, or (s, t) numbers
 
 
 def drawn_for_server(owner: Ints, examples: int, rng: np.random.Generator) -> Bools:
-    """Draw the server's examples at random from everybody's training data, but never a client's last one.
+    """Draw the server's examples at random from all clients' training data, but never a client's last example.
 
-    The examples are shuffled, and the first ones that are not the last of their client are taken. So every example is
-    equally likely, but for clients about to run dry. `owner` (samples,) is the client of each training example; the
-    answer flags those that the server takes.
+    The server takes the first examples in random order that are not the last of their client. So all examples are
+    equally likely, except at clients with few examples. `owner` (samples,) is the client of each training example.
+    The result flags the examples of the server.
 
     Raises:
-        ConfigError: If `examples` is no such number, or fewer can be taken.
+        ConfigError: If `examples` is not a whole number above 0, or more than can be taken.
 
     Example:
         >>> taken = drawn_for_server(np.array([0, 0, 0, 1, 2, 2]), 3, np.random.Generator(np.random.Philox(0)))
@@ -398,23 +403,23 @@ def drawn_for_server(owner: Ints, examples: int, rng: np.random.Generator) -> Bo
     """
     examples = checked_count("server_data.examples", examples, 1)
     shuffled = rng.permutation(len(owner))
-    kept, at = np.unique(owner[shuffled][::-1], return_index=True)  # at: where each client comes last, from the end
+    clients, at = np.unique(owner[shuffled][::-1], return_index=True)  # at: last example of each client, from the end
     spare = np.delete(shuffled, len(owner) - 1 - at)
     if examples > len(spare):
         raise ConfigError(
-            f"server_data.examples must be at most {len(spare)}, as each of the {len(kept)} clients keeps one of their "
-            f"{len(owner)} training examples; got {examples}."
+            f"server_data.examples must be at most {len(spare)}, as each of the {len(clients)} clients keeps one of "
+            f"their {len(owner)} training examples; got {examples}."
         )
-    taken = np.zeros(len(owner), np.bool_)
-    taken[spare[:examples]] = True
-    return taken
+    for_server = np.zeros(len(owner), np.bool_)
+    for_server[spare[:examples]] = True
+    return for_server
 
 
 def given_to_server(dataset: Dataset, data: tuple[Any, Any] | Path | str) -> ServerData:
-    """Return your own data for the server, checked like a data set.
+    """Check your own data for the server as a data set is checked, and return them.
 
-    It is (s, ...) samples and (s,) labels, or the path of an ``.npz`` file with ``x`` and ``y``: samples of the kind,
-    type and shape that the clients hold, labels of their classes.
+    They are (s, ...) inputs and (s,) labels, or the path of an ``.npz`` file with ``x`` and ``y``. Kind, type, shape
+    and classes must be those of the clients' data.
 
     Raises:
         DataError: If they are not.

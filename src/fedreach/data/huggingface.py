@@ -1,4 +1,4 @@
-"""Data sets of Hugging Face and Flower, by client: tables, or samples where inputs are arrays or pictures."""
+"""Data sets of Hugging Face and Flower, by client: tables, or examples with arrays or images as inputs."""
 
 from __future__ import annotations
 
@@ -30,9 +30,11 @@ def of_huggingface(
     group: str | None = None,
     time: str | None = None,
 ) -> OwnData:
-    """Return a Dataset of Hugging Face, by client; see `fedreach.data.federated.FederatedData.from_huggingface`."""
+    """Read a Hugging Face Dataset by client; see `fedreach.data.federated.FederatedData.from_huggingface`."""
     several = [] if isinstance(inputs, str | None) else list(inputs)
-    if not isinstance(inputs, str | None) and not (several and all(isinstance(each, str) for each in several)):
+    if not isinstance(inputs, str | None) and not (
+        several and all(isinstance(column_name, str) for column_name in several)
+    ):
         raise ConfigError(f"from_huggingface: inputs must name a column, or several in a list; got {inputs!r}.")
     parts, of_part = _parts(ds, client, split)
     for part in parts:
@@ -46,7 +48,7 @@ def of_huggingface(
     else:
         numbers, names = numbered_list("clients", of_part.names)
         owners = np.repeat(numbers, [len(part) for part in parts])
-        if of_part.is_natural:  # what names the client is none of its inputs
+        if of_part.is_natural:  # the column that names the client is not an input
             naming = [c for c in columns if _names_parts(parts, c, of_part.names)]
             columns, of_client = [c for c in columns if c not in naming], naming[0] if naming else of_client
     if not len(owners):
@@ -62,11 +64,11 @@ def of_huggingface(
     if rules is not None:
         raise ConfigError("from_huggingface: columns is about tables, and the inputs here are arrays. Leave it out.")
     named: list[str] = several or ([inputs] if isinstance(inputs, str) else [])
-    taken: dict[str | None, str] = {client: "client", label: "label", **dict.fromkeys(named, "column of inputs")}
-    taken[None] = ""
+    roles: dict[str | None, str] = {client: "client", label: "label", **dict.fromkeys(named, "column of inputs")}
+    roles[None] = ""
     for option, column in {"group": group, "time": time}.items():
-        if taken.get(column):
-            raise ConfigError(f"{option}: {column!r} is the {taken[column]}. Name another column, or leave it out.")
+        if roles.get(column):
+            raise ConfigError(f"{option}: {column!r} is the {roles[column]}. Name another column, or leave it out.")
     groups, times = (None if column is None else _column(parts, column) for column in (group, time))
     together = rows_together(groups, times, len(owners), named=(group, time))
     columns = [column for column in columns if column not in (group, time)]
@@ -86,50 +88,58 @@ def of_huggingface(
     else:
         rows = ((row[chosen[0]], row[label]) for row in every)
     x, y, converted = samples(rows, len(owners), name, kind)
-    told = SampleFacts(None, _words(parts[0], label), converted)
-    return of_samples(x, y, owners, names, kind=kind, told=told, name=name, together=together)
+    facts = SampleFacts(None, _words(parts[0], label), converted)
+    return of_samples(x, y, owners, names, kind=kind, facts=facts, name=name, together=together)
 
 
 def _column(parts: Sequence[Any], name: str) -> pa.Array:
-    """Return a column of all parts; of one of classes their names, nothing where a number stands for none (-1)."""
+    """Return a column of all parts; for a column of classes, their names, and None for unknown numbers (-1)."""
     if name not in parts[0].column_names:
         raise ConfigError(f"table: there is no column {name!r}.{nearest(name, parts[0].column_names)}")
-    held = [
+    columns = [
         part.with_format("arrow", columns=[name])[:][name] if hasattr(part, "with_format") else part[name]
         for part in parts
     ]
-    found = pa.concat_arrays([as_arrow(each) for each in held]) if len(held) > 1 else as_arrow(held[0])
+    column = (
+        pa.concat_arrays([as_arrow(part_column) for part_column in columns])
+        if len(columns) > 1
+        else as_arrow(columns[0])
+    )
     words = _words(parts[0], name)
     if words is None:
-        return found
-    known = [words[number] if number is not None and 0 <= number < len(words) else None for number in found.to_pylist()]
-    return pa.array(known, pa.string())
+        return column
+    class_texts = [
+        words[number] if number is not None and 0 <= number < len(words) else None for number in column.to_pylist()
+    ]
+    return pa.array(class_texts, pa.string())
 
 
 def _names_parts(parts: Sequence[Any], column: str, names: Sequence[str]) -> bool:
-    """Return whether a column holds the name of its part in every row."""
-    held = [as_arrow(part[column]) for part in parts]
-    if any(pa.types.is_nested(each.type) for each in held):
+    """Return whether every row of a column holds the name of its part."""
+    columns = [as_arrow(part[column]) for part in parts]
+    if any(pa.types.is_nested(values.type) for values in columns):
         return False
-    return all(set(map(str, each.unique().to_pylist())) <= {name} for each, name in zip(held, names, strict=True))
+    return all(
+        set(map(str, values.unique().to_pylist())) <= {name} for values, name in zip(columns, names, strict=True)
+    )
 
 
 class _Parts(NamedTuple):
-    """Whose the partitions of a FederatedDataset are."""
+    """The clients of the partitions of a FederatedDataset."""
 
     names: list[str]
-    is_natural: bool  # as a column says
+    is_natural: bool  # whether a column names the clients
 
 
 def _parts(ds: Any, client: str | None, split: str) -> tuple[list[Any], _Parts | None]:
-    """Return the data, and of a FederatedDataset whose each part is."""
+    """Return the parts of the data, and the clients of the parts of a FederatedDataset."""
     if not hasattr(ds, "load_partition"):
         if client is None:
             raise ConfigError("from_huggingface: say which column names the client, such as client='writer_id'.")
         return [ds], None
     if client is not None:
         raise ConfigError("from_huggingface: a FederatedDataset is partitioned already; leave `client` out.")
-    first = ds.load_partition(0, split)  # before that its number of partitions is not known
+    first = ds.load_partition(0, split)  # the number of partitions is known only after this call
     partitioner = ds.partitioners[split]
     natural = getattr(partitioner, "partition_id_to_natural_id", None) or {}
     count = int(partitioner.num_partitions)
@@ -138,12 +148,12 @@ def _parts(ds: Any, client: str | None, split: str) -> tuple[list[Any], _Parts |
 
 
 def _words(ds: Any, column: str) -> list[str] | None:
-    """Return the words that the numbers of a column stand for, as a column of classes knows them."""
+    """Return the class names of a column of classes; None for other columns."""
     return getattr((getattr(ds, "features", None) or {}).get(column), "names", None)
 
 
 def _with_pictures(part: Any) -> Any:
-    """Return data whose pictures are pictures: as arrays, those with a palette would be numbers of colors."""
+    """Return data with images as Pillow images: as arrays, palette images would be color indices."""
     return part if part.format["type"] in (None, "custom") else part.with_format(None)
 
 
@@ -153,6 +163,6 @@ def _plain(value: Any) -> Any:
 
 
 def _is_scalar(value: Any) -> bool:
-    if is_picture(value) or (isinstance(value, Mapping) and "bytes" in value):  # one that is not decoded
+    if is_picture(value) or (isinstance(value, Mapping) and "bytes" in value):  # an image that is not decoded
         return False
     return value is None or isinstance(value, str) or (np.isscalar(value) or np.ndim(untracked(value)) == 0)

@@ -1,6 +1,6 @@
-"""Pictures of Pillow and tensors of torch, as arrays: by one rule wherever samples are handed over.
+"""Pillow images and torch tensors as arrays, by the same rules for all sources of data.
 
-A picture is what it looks like, gray (mode L) or in color (RGB). Nothing here needs Pillow or torch.
+Images become gray (mode L) or RGB. Nothing here imports Pillow or torch.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ GRAY = ("1", "L", "LA", "La")
 COLOR = ("RGB", "RGBA", "RGBa", "P", "PA", "CMYK", "YCbCr", "HSV")
 ALPHA = ("LA", "La", "RGBA", "RGBa", "PA")
 Converted = Counter[tuple[str, str]]
-"""How many pictures were converted, by the mode that they had and the one that they have."""
+"""Number of converted images by old and new mode."""
 
 
 def untracked(value: Any) -> Any:
-    """Return a tensor as an array, without its gradient; floats that numpy has not, such as bfloat16, as float32."""
+    """Return a tensor as an array, without its gradient; floats that NumPy lacks, such as bfloat16, as float32."""
     if not hasattr(value, "detach"):
         return value
     plain = value.detach().cpu()
@@ -34,18 +34,17 @@ def untracked(value: Any) -> Any:
 
 
 def is_picture(value: Any) -> bool:
-    """Return whether a value is a picture of Pillow."""
+    """Return whether a value is a Pillow image."""
     return hasattr(value, "getbands") and hasattr(value, "convert")
 
 
 def as_shown(picture: Any, what: str) -> Any:
-    """Return a picture as it looks, of mode L or RGB.
+    """Convert a Pillow image to mode L or RGB.
 
-    Palettes and other colors become RGB, black and white becomes gray, and an alpha channel that is opaque everywhere
-    is left out.
+    Palettes and other color modes become RGB, black and white becomes gray, and an opaque alpha channel is removed.
 
     Raises:
-        DataError: If it is transparent in places, or its mode does not say how its numbers look.
+        DataError: If the image is partly transparent, or its mode has no defined colors.
     """
     mode = picture.mode
     if mode not in (*GRAY, *COLOR):
@@ -68,33 +67,33 @@ def as_shown(picture: Any, what: str) -> Any:
 
 @dataclass
 class Stack:
-    """Inputs of one shape and type, one after the other in one array."""
+    """Collects inputs of one shape and type in one array."""
 
-    name: str  # of the data set, for messages
+    name: str  # of the data set, in messages
     length: int
-    kind: str | None = None  # "features": numbers of pictures are taken as they are where their mode does not say more
+    kind: str | None = None  # "features": images of other modes keep their numbers
     array: AnyArray | None = None
-    first: Any = None  # the first picture
+    first: Any = None  # the first image
     converted: Converted = field(default_factory=Counter)
 
     def add(self, number: int, value: Any) -> None:
-        """Put an input into its place.
+        """Store an input.
 
         Raises:
-            DataError: If it has another shape or type than the first, or is a picture that `as_shown` refuses.
+            DataError: If its shape or type differs from the first input, or `as_shown` rejects the image.
         """
         if isinstance(value, Mapping):
             advice = " Decode pictures: ds.cast_column(COLUMN, datasets.Image())." if "bytes" in value else ""
             raise DataError(f"{self.name}: sample {number} must be an array or a picture; got a dictionary.{advice}")
-        found = self._picture(number, value) if is_picture(value) else self._array(number, value)
+        array = self._picture(number, value) if is_picture(value) else self._array(number, value)
         if self.array is None:
-            self.array = np.empty((self.length, *found.shape), found.dtype)
-        if (found.shape, found.dtype) != (self.array.shape[1:], self.array.dtype):
+            self.array = np.empty((self.length, *array.shape), array.dtype)
+        if (array.shape, array.dtype) != (self.array.shape[1:], self.array.dtype):
             raise DataError(
                 f"{self.name}: all inputs must have one shape and type, {self.array.shape[1:]} {self.array.dtype} as "
-                f"the first; sample {number} has {found.shape} {found.dtype}."
+                f"the first; sample {number} has {array.shape} {array.dtype}."
             )
-        self.array[number] = found
+        self.array[number] = array
 
     def _array(self, number: int, value: Any) -> AnyArray:
         try:
@@ -107,32 +106,32 @@ class Stack:
             ) from error
 
     def _picture(self, number: int, picture: Any) -> AnyArray:
-        """Return a picture as an array with channels first."""
+        """Return an image as an array with channels first."""
         if self.kind == "features" and picture.mode not in (*GRAY, *COLOR):
             return np.asarray(picture)
-        shown = as_shown(picture, f"{self.name}: sample {number}")
-        if shown.mode != picture.mode:
-            self.converted[picture.mode, shown.mode] += 1
-        self.first = self.first or shown
-        if shown.mode != self.first.mode:
+        plain_picture = as_shown(picture, f"{self.name}: sample {number}")
+        if plain_picture.mode != picture.mode:
+            self.converted[picture.mode, plain_picture.mode] += 1
+        self.first = self.first or plain_picture
+        if plain_picture.mode != self.first.mode:
             raise DataError(
                 f"{self.name}: pictures must be gray or in color, all of them; the first has mode {self.first.mode}, "
-                f"and sample {number} has {shown.mode}. Convert them: picture.convert('RGB')."
+                f"and sample {number} has {plain_picture.mode}. Convert them: picture.convert('RGB')."
             )
-        if shown.size != self.first.size:
+        if plain_picture.size != self.first.size:
             raise DataError(
                 f"{self.name}: pictures must have one size; the first has {self.first.size}, and sample {number} has "
-                f"{shown.size}. Resize them: picture.resize({self.first.size})."
+                f"{plain_picture.size}. Resize them: picture.resize({self.first.size})."
             )
-        found = np.asarray(shown)
-        return np.moveaxis(found, -1, 0) if found.ndim == 3 else found
+        pixels = np.asarray(plain_picture)
+        return np.moveaxis(pixels, -1, 0) if pixels.ndim == 3 else pixels
 
 
 def stacked(values: Iterable[Any], length: int, name: str, kind: str | None = None) -> tuple[AnyArray, Converted]:
-    """Return (n, ...) inputs that are read one after the other, and how many pictures were converted.
+    """Stack inputs to an (n, ...) array, and count converted images.
 
     Raises:
-        DataError: If there are none, or one of them is refused, see `Stack.add`.
+        DataError: If there are no inputs, or one is invalid, see `Stack.add`.
     """
     stack = Stack(name, length, kind)
     for number, value in enumerate(values):
@@ -143,7 +142,7 @@ def stacked(values: Iterable[Any], length: int, name: str, kind: str | None = No
 
 
 def as_array(values: Any, name: str, kind: str | None = None) -> tuple[Any, Converted]:
-    """Return a tensor or a list of pictures as an array, a list of tensors as one of arrays; all else as it is.
+    """Return a tensor or a list of images as an array, a list of tensors as a list of arrays; others unchanged.
 
     Example:
         >>> import torch
@@ -158,10 +157,10 @@ def as_array(values: Any, name: str, kind: str | None = None) -> tuple[Any, Conv
 
 
 def as_labels(values: Any, what: str) -> Any:
-    """Return a list of pictures whose pixels are classes as a list of arrays; all else as it is.
+    """Return a list of images whose pixels are classes as a list of arrays; other values unchanged.
 
     Raises:
-        DataError: If the pixels of one are colors.
+        DataError: If the pixels of an image are colors.
     """
     if isinstance(values, list | tuple) and values and is_picture(values[0]):
         return [classes_of_pixels(value, what) for value in values]
@@ -169,10 +168,10 @@ def as_labels(values: Any, what: str) -> Any:
 
 
 def classes_of_pixels(picture: Any, what: str) -> AnyArray:
-    """Return the (H, W) classes of a picture: its gray levels, or places in its palette.
+    """Return the (H, W) classes of an image: its gray levels or palette indices.
 
     Raises:
-        DataError: If its pixels are colors.
+        DataError: If the pixels are colors.
     """
     if picture.mode not in ("L", "P", "1", "I"):
         raise DataError(
@@ -183,7 +182,7 @@ def classes_of_pixels(picture: Any, what: str) -> AnyArray:
 
 
 def note_of(converted: Converted) -> str:
-    """Return what is to be told of pictures that were converted.
+    """Return a note about converted images.
 
     Example:
         >>> note_of(Counter({("P", "RGB"): 12, ("1", "L"): 1}))

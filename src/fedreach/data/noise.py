@@ -1,7 +1,8 @@
-"""Label noise: a known part of the training labels is made wrong, and what was done is recorded.
+"""Label noise: a known share of the training labels is corrupted, and the changes are recorded.
 
-Apply it to training labels; held-out and test labels stay as they are. It comes after partitioning, or before: then
-who holds what is drawn by the wrong labels, and whoever is rich in the class that noise leads to has most of it.
+Apply noise to training labels; held-out and test labels stay true. Noise comes after partitioning or before it. Noise
+before partitioning concentrates on clients that hold many examples of the class that it leads to, because the
+partition is drawn by the noisy labels.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,11 +23,11 @@ Scope = Literal["pooled", "per_client", "before_split"]
 
 @dataclass(frozen=True, eq=False)
 class LabelNoise:
-    """Corrupted labels and what was done to them; the arrays are read-only."""
+    """Corrupted labels and a record of the changes; the arrays are read-only."""
 
     labels: Ints  # (n,) the labels to train on
-    selected: Ints  # (m,) increasing indices of the samples chosen for corruption
-    changed: Bools  # (n,) where the label is no longer what it was
+    selected: Ints  # (m,) sorted indices of the examples chosen for corruption
+    changed: Bools  # (n,) whether the label differs from the original
     record: dict[str, Any]  # plain JSON values: kind, rate, scope, num_selected, num_changed, and target or mapping
 
 
@@ -43,35 +44,35 @@ def corrupt(
     target: int = 0,
     mapping: Sequence[int] | None = None,
 ) -> LabelNoise:
-    """Choose exactly round(rate * n) samples uniformly and corrupt their labels.
+    """Choose exactly round(rate * n) examples uniformly, and corrupt their labels.
 
-    - "to_one_class": the label becomes `target`. About 1/C of the chosen samples had it already: those count as
-      selected and not as changed. (This is the noise of Xu et al., arXiv 2311.05936: some labels are set to 0.)
+    - "to_one_class": the label becomes `target`. About 1/C of the chosen examples have it already: they count as
+      selected, but not as changed. (This is the noise of Xu et al., arXiv 2311.05936: some labels are set to 0.)
     - "symmetric": uniform over the C - 1 other classes.
     - "asymmetric": class c becomes mapping[c].
 
-    The samples are the first in a random order of all, so that with an equal generator a higher rate corrupts the
-    same samples and more.
+    The chosen examples are the first in a random order of all. So with an equal generator, a higher rate corrupts the
+    same examples and more.
 
-    When: annotators slip at random (`symmetric`), confuse particular classes (`asymmetric`) or fall back on one answer
-    (`to_one_class`), and a method shall be tried against it.
+    When: to test a method against annotators that err at random (`symmetric`), confuse particular classes
+    (`asymmetric`) or fall back on one answer (`to_one_class`).
 
     Args:
-        labels: (n,) class of each sample, below C. Not written to.
-        rng: Draws samples, and classes where the kind is symmetric.
-        kind: One of the three above.
-        rate: Part of the samples to corrupt, from 0 to 1. Halves round to even, as in Python.
+        labels: (n,) class of each example, below C. Not written to.
+        rng: Generator that draws examples, and classes for "symmetric".
+        kind: One of the three kinds above.
+        rate: Share of the examples to corrupt, from 0 to 1. Halves round to even, as in Python.
         num_classes: C; at least 2 unless the kind is "to_one_class".
-        partition: Who holds which sample; needed for the scope "per_client", and where not all `clients` are noisy.
-        scope: "pooled": round(rate * n) among all samples. "per_client": round(rate * n_k) of each client k.
-            "before_split": as "pooled", of all samples before they are shared out by the labels that this leaves.
-        clients: Share of the clients, drawn, that are noisy; the samples of the others are not chosen.
-        target: The label of "to_one_class", below C.
-        mapping: (C,) for "asymmetric" only. By default c becomes (c + 1) mod C.
+        partition: Partition of the examples; required for the scope "per_client", and if `clients` is below 1.
+        scope: "pooled": round(rate * n) of all examples. "per_client": round(rate * n_k) of each client k.
+            "before_split": as "pooled", but before the partition is drawn by the resulting labels.
+        clients: Share of the clients that are noisy; they are drawn, and examples of other clients are not chosen.
+        target: Label of "to_one_class", below C.
+        mapping: (C,) new class of each class; "asymmetric" only. Default: c becomes (c + 1) mod C.
 
     Raises:
         ConfigError: If an option is unknown, outside its range, or does not belong to the kind.
-        DataError: If a label is not below C, or the partition is of other samples.
+        DataError: If a label is not below C, or the partition has another number of examples.
 
     Example:
         >>> noise = corrupt([0, 1, 2, 0], np.random.default_rng(0), kind="to_one_class", rate=1.0, num_classes=3)
@@ -98,15 +99,17 @@ def corrupt(
     changed = noisy != clean
     for array in (noisy, selected, changed):
         array.setflags(write=False)
-    some = {} if clients == 1 else {"clients": clients}
+    client_share = {} if clients == 1 else {"clients": clients}
     counts = {"num_selected": int(selected.size), "num_changed": int(changed.sum())}
-    return LabelNoise(noisy, selected, changed, {"kind": kind, "rate": rate, "scope": scope, **some, **about, **counts})
+    return LabelNoise(
+        noisy, selected, changed, {"kind": kind, "rate": rate, "scope": scope, **client_share, **about, **counts}
+    )
 
 
 def _rule(
     kind: str, num_classes: int, target: int, mapping: Sequence[int] | None, rng: np.random.Generator
 ) -> tuple[Callable[[Ints], Ints], dict[str, Any]]:
-    """Return how old labels become new ones, and what of it belongs in the record."""
+    """Return the function from old to new labels, and its parameters for the record."""
     kinds = ("to_one_class", "symmetric", "asymmetric")
     if kind not in kinds:
         raise ConfigError(f"kind of label noise is unknown: {kind!r}.{nearest(str(kind), kinds)}")
@@ -131,7 +134,7 @@ def _rule(
 
 
 def _groups(scope: str, num_samples: int, partition: Partition | None) -> Ints:
-    """Return the (n,) group within which each sample is chosen: one for all, or its client."""
+    """Return the (n,) groups within which examples are chosen: one for all, or one per client."""
     if scope not in get_args(Scope):
         raise ConfigError(f"scope of label noise is unknown: {scope!r}.{nearest(str(scope), get_args(Scope))}")
     if partition is not None and partition.num_samples != num_samples:
@@ -144,7 +147,7 @@ def _groups(scope: str, num_samples: int, partition: Partition | None) -> Ints:
 
 
 def _of_some(share: float, scope: str, partition: Partition | None, rng: np.random.Generator) -> Ints:
-    """Return the samples, increasing, of a share of the clients that is drawn."""
+    """Draw a share of the clients, and return the sorted indices of their examples."""
     if partition is None or scope == "before_split":
         raise ConfigError(
             f"clients = {share:g} of label noise is about clients, which scope {scope!r} without a partition does not "
@@ -155,4 +158,4 @@ def _of_some(share: float, scope: str, partition: Partition | None, rng: np.rand
 
 
 NOISES: Mapping[str, Callable[..., LabelNoise]] = dict.fromkeys(get_args(Kind), corrupt)
-"""Kind -> the function that makes it, as experiment files name them."""
+"""Kind, as in experiment files -> function that adds the noise."""

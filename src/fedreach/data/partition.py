@@ -20,19 +20,19 @@ from fedreach.data.assignment import handle_empty as handle_empty
 from fedreach.data.assignment import statistics as statistics
 from fedreach.data.assignment import without_empty as without_empty
 
-# -------------------- Independent and identically distributed clients
+# ---- Independent and identically distributed clients
 
 
 def iid(labels: ArrayLike, num_clients: int, rng: np.random.Generator) -> Partition:
-    """Deal shuffled samples to the clients in turn.
+    """Deal shuffled examples to the clients in turn.
 
-    When: as the easy case that the others are measured against: no client differs from another but by chance.
+    When: as the baseline without heterogeneity: clients differ only by chance.
 
-    Cover: every sample once, nothing dropped. Sizes differ by at most one: the first n mod N clients hold
-    floor(n / N) + 1 samples, the others floor(n / N).
+    Cover: every example once. Sizes differ by at most 1: the first n mod N clients hold floor(n / N) + 1 examples,
+    the others floor(n / N).
 
     Raises:
-        DataError: If there are fewer samples than clients.
+        DataError: If there are fewer examples than clients.
 
     Example:
         >>> iid([0, 1, 0, 1, 2], 2, np.random.default_rng(0)).sizes
@@ -43,21 +43,21 @@ def iid(labels: ArrayLike, num_clients: int, rng: np.random.Generator) -> Partit
     return Partition.from_owner(rng.permutation(np.arange(checked.size) % num_clients), num_clients, "iid")
 
 
-# -------------------- The clients that the data came with: writers, speakers, devices
+# ---- Natural clients: writers, speakers, devices
 
 
 def natural(labels: ArrayLike, num_clients: int, rng: np.random.Generator, *, owners: ArrayLike) -> Partition:
-    """Leave each sample with the client that it came from. Nothing is random; `rng` is not drawn from.
+    """Keep each example with the client that it came from. Nothing is random; `rng` is not used.
 
-    When: the data say who holds what: hospitals, writers, speakers. Prefer it wherever they do.
+    When: the data name the client of each example, such as a hospital, writer or speaker. Prefer it if they do.
 
-    Cover: every sample once. A client that owns no sample is there and empty: see `handle_empty`.
+    Cover: every example once. A client without examples stays, empty: see `handle_empty`.
 
     Args:
-        owners: (n,) client of each sample, from 0 to N - 1.
+        owners: (n,) client of each example, from 0 to N - 1.
 
     Raises:
-        DataError: If there is not one owner per sample, or an owner is not below N.
+        DataError: If the number of owners is not n, or an owner is not below N.
 
     Example:
         >>> natural([0, 1, 1], 2, np.random.default_rng(0), owners=[1, 0, 1])[1]
@@ -72,25 +72,25 @@ def natural(labels: ArrayLike, num_clients: int, rng: np.random.Generator, *, ow
     return partition
 
 
-# -------------------- Label skew: each client gets p shards, each of a single class
+# ---- Label skew: each client gets p shards, each of a single class
 
 
 def shards(labels: ArrayLike, num_clients: int, rng: np.random.Generator, *, classes_per_client: int = 2) -> Partition:
     """Cut the classes into N * p shards of one class each and deal p random shards to each client.
 
-    Each class is cut into N * p / C shards. Where that is no whole number the largest classes give one more, and a
-    class with fewer samples than shards gives one shard per sample. Shards of a class differ by at most one sample.
-    A client may be dealt two shards of one class, so that it holds *at most* p classes.
+    Each class is cut into N * p / C shards. If that is not a whole number, the largest classes give one more shard. A
+    class with fewer examples than shards gives one shard per example. Shards of a class differ by at most one example.
+    A client may get two shards of one class, so that it holds *at most* p classes.
 
-    When: each client shall know few classes and no more, the hardest label skew with equal sizes.
+    When: each client should hold few classes, the hardest label skew with equal sizes.
 
-    Cover: every sample once; no client is empty.
+    Cover: every example once; no client is empty.
 
     Args:
         classes_per_client: p, at least 1, with C <= N * p <= n.
 
     Raises:
-        DataError: If N * p shards are fewer than the classes or more than the samples.
+        DataError: If there are fewer shards than classes or more shards than examples.
         ConfigError: If `classes_per_client` is not a whole number above 0.
 
     Reference:
@@ -122,25 +122,26 @@ def shards(labels: ArrayLike, num_clients: int, rng: np.random.Generator, *, cla
     return Partition.from_owner(owner, num_clients, "shards", {"classes_per_client": per_client})
 
 
-# -------------------- Clients whose mix of classes is given, sample for sample
+# ---- Clients with given numbers of examples per class
 
 
 def class_counts(
     labels: ArrayLike, num_clients: int, rng: np.random.Generator, *, counts: Sequence[Sequence[int]]
 ) -> Partition:
-    """Give the first clients as many random samples of each class as is said; deal the rest to the others in turn.
+    """Give the first clients these numbers of random examples per class; deal the rest to the other clients in turn.
 
-    When: a paper, or a census, says what a client holds. Whoever shall not matter gets the rest and never takes part.
+    When: a paper or a census defines what a client holds. Let clients that should not matter get the rest and never
+    train.
 
-    Cover: every sample once.
+    Cover: every example once.
 
     Args:
-        counts: A list for each of the first clients: its samples of class 0, 1, ...; classes after the last are 0.
+        counts: A list per client, for the first clients: numbers of examples of class 0, 1, ...; further classes get 0.
 
     Raises:
-        DataError: If there are more lists than clients, a class has fewer samples, or the rest leaves a client empty or
-            finds nobody to hold it.
-        ConfigError: If a list holds anything but counts, at least one in all.
+        DataError: If there are more lists than clients, a class has too few examples, the rest leaves a client empty,
+            or no client remains for the rest.
+        ConfigError: If a list holds anything but counts, or only 0.
 
     Example:
         >>> labels = np.arange(30) % 3
@@ -155,37 +156,39 @@ def class_counts(
         )
     if len(counts) > num_clients:
         raise DataError(f"class_counts: counts are for {len(counts)} clients; there are {num_clients}.")
-    rows = [_checked(row) for row in counts]
+    rows = [_check_counts(row) for row in counts]
     present, (classes, supply) = np.unique(checked), assignment.classes_of(checked)
-    wanted = np.array([[dict(enumerate(row)).get(label, 0) for label in present.tolist()] for row in rows], np.int64)
-    wanted = wanted.reshape(len(rows), present.size)
-    _check_there(rows, dict(zip(present.tolist(), supply.tolist(), strict=True)))
-    owner = assignment.deal(classes, np.vstack([wanted, supply - wanted.sum(axis=0)]), rng)
-    rest, others = np.flatnonzero(owner == len(rows)), num_clients - len(rows)
-    if not others and rest.size:
-        raise DataError(f"class_counts: {rest.size} samples are left, and no client to hold them. Add one.")
-    assignment.check_enough(rest.size, others, 1)
-    owner[rng.permutation(rest)] = len(rows) + np.arange(rest.size) % max(others, 1)
+    requested = np.array([[dict(enumerate(row)).get(label, 0) for label in present.tolist()] for row in rows], np.int64)
+    requested = requested.reshape(len(rows), present.size)
+    _check_supply(rows, dict(zip(present.tolist(), supply.tolist(), strict=True)))
+    owner = assignment.deal(classes, np.vstack([requested, supply - requested.sum(axis=0)]), rng)
+    remaining, num_others = np.flatnonzero(owner == len(rows)), num_clients - len(rows)
+    if not num_others and remaining.size:
+        raise DataError(f"class_counts: {remaining.size} samples are left, and no client to hold them. Add one.")
+    assignment.check_enough(remaining.size, num_others, 1)
+    owner[rng.permutation(remaining)] = len(rows) + np.arange(remaining.size) % max(num_others, 1)
     return Partition.from_owner(owner, num_clients, "class_counts", {"counts": rows})
 
 
-def _checked(row: Sequence[int]) -> list[int]:
+def _check_counts(row: Sequence[int]) -> list[int]:
     if not isinstance(row, list | tuple) or not row:
         raise ConfigError(f"counts of class_counts: each client's must be a list of numbers; got {row!r}.")
-    found = [assignment.checked_count("counts of class_counts", count, 0) for count in row]
-    if not sum(found):
+    checked_counts = [assignment.checked_count("counts of class_counts", count, 0) for count in row]
+    if not sum(checked_counts):
         raise ConfigError("counts of class_counts: each of these clients must hold a sample; got a list of 0 only.")
-    return found
+    return checked_counts
 
 
-def _check_there(rows: list[list[int]], supply: dict[int, int]) -> None:
+def _check_supply(rows: list[list[int]], supply: dict[int, int]) -> None:
     for label in range(max(map(len, rows), default=0)):
-        asked, there = sum(row[label] for row in rows if label < len(row)), supply.get(label, 0)
-        if asked > there:
-            raise DataError(f"class_counts: {asked} samples of class {label} are asked for, and {there} are there.")
+        requested, available = sum(row[label] for row in rows if label < len(row)), supply.get(label, 0)
+        if requested > available:
+            raise DataError(
+                f"class_counts: {requested} samples of class {label} are asked for, and {available} are there."
+            )
 
 
-# -------------------- Label skew: each class is split over the clients by a Dirichlet draw
+# ---- Label skew: a Dirichlet draw splits each class over the clients
 
 
 def dirichlet_by_class(
@@ -193,23 +196,23 @@ def dirichlet_by_class(
 ) -> Partition:
     """Split each class over the clients in Dirichlet proportions; sizes follow from that.
 
-    For each class c: q_c ~ Dir(alpha * 1_N), and client k gets q_ck * n_c of its n_c samples, rounded up or down.
-    Not to be mixed up with `dirichlet_by_client`, where each client draws its mix of classes.
+    For each class c: q_c ~ Dir(alpha * 1_N), and client k gets q_ck * n_c of its n_c examples, rounded up or down.
+    In `dirichlet_by_client`, by contrast, each client draws its own label distribution.
 
     When: the usual benchmark of label skew; sizes become uneven along with the classes.
 
-    Cover: every sample once. Clients below `min_size` are then filled up with random samples of the largest clients,
-    in one pass; `parameters["moved"]` says how many samples that took. The usual remedy, drawing everything again
-    until all clients are large enough, may never end.
+    Cover: every example once. Clients below `min_size` are then filled with random examples of the largest clients, in
+    one pass; `parameters["moved"]` is the number of these examples. The usual remedy, to draw again until all clients
+    are large enough, may never end.
 
     Rounding: the cuts are floor(cumsum(q_c) * n_c + u_c) with one u_c ~ U[0, 1) per class, so that a count is within
-    one of q_ck * n_c and equals it on average. With u_c = 0, as in common code, the last client takes all the
-    rounding: with N above n_c and a large alpha it would hold a sample of every class and most others none.
+    1 of q_ck * n_c and equals it on average. With u_c = 0, as in common code, the last client gets all of the rounding:
+    for N above n_c and a large alpha, it would hold an example of every class and most other clients none.
 
     Args:
-        alpha: Concentration, from 1e-100 to 1e100. Towards 0 each class goes to a single client; towards infinity
+        alpha: Concentration, from 1e-100 to 1e100. Towards 0, each class goes to a single client; towards infinity,
             each client gets 1/N of every class.
-        min_size: Fewest samples of a client; 2 allows a held-out part, 0 allows empty clients.
+        min_size: Smallest number of examples per client; 2 allows a held-out part, 0 allows empty clients.
 
     Raises:
         DataError: If n < N * min_size.
@@ -245,7 +248,7 @@ def split_classes(class_sizes: Ints, num_clients: int, alpha: float, rng: np.ran
     return np.diff(cuts, axis=1).T
 
 
-# -------------------- Label skew and quantity skew: each client draws its mix of classes and its size
+# ---- Label skew and quantity skew: each client draws its label distribution and its size
 
 
 def dirichlet_by_client(
@@ -257,29 +260,30 @@ def dirichlet_by_client(
     sigma: float = 0.0,
     min_size: int = 2,
 ) -> Partition:
-    """Give each client a lognormal size and a Dirichlet mix of classes, as FedDyn does.
+    """Give each client a lognormal size and a Dirichlet label distribution, as FedDyn does.
 
     1. sizes: s_k = n exp(sigma z_k) / sum_j exp(sigma z_j), z ~ N(0, 1), rounded (`rounded_sizes`) and raised to
        `min_size` (`raised_sizes`: the largest sizes pay).
     2. priors: p_k ~ Dir(alpha * 1_C), one per client.
-    3. until all sizes are used: a client that is not yet full, chosen uniformly, draws a class from its prior
-       renormalised over the classes that are left, and gets one sample of it (`fill`).
+    3. until all sizes are used: a uniformly chosen client that is not yet full draws a class from its prior,
+       renormalized over the remaining classes, and gets one example of it (`fill`).
 
-    Not to be mixed up with `dirichlet_by_class`, where each class is split over the clients.
+    In `dirichlet_by_class`, by contrast, each class is split over the clients.
 
-    When: label skew with sizes under control, and to compare with FedDyn's line of papers.
+    When: label skew with controlled sizes, and to compare with papers that follow FedDyn.
 
-    Cover: every sample once. Sizes are exact, the mixes are not: whoever comes when a class has run out takes others.
+    Cover: every example once. Sizes are exact, label distributions are not: when a class has run out, clients draw
+    other classes.
 
-    Where we differ from the reference: it redraws a class that has run out until another one comes up, which has the
-    same law as step 3 but may take practically for ever; with sigma = 0 it drops the n mod N samples left over,
-    which here go one each to the first clients; and it hands the rounding of all sizes to client 0.
+    Differences from the reference: it redraws until an available class comes up, which has the same distribution as
+    step 3, but may take practically for ever. With sigma = 0, it drops the n mod N remaining examples; here each of the
+    first clients gets one. It gives the rounding of all sizes to client 0.
 
     Args:
-        alpha: Concentration, from 1e-100 to 1e100. Towards 0 a client holds one class while it lasts; towards
-            infinity every client draws all classes alike.
+        alpha: Concentration, from 1e-100 to 1e100. Towards 0, a client holds one class while it lasts; towards
+            infinity, every client draws all classes with equal probability.
         sigma: Standard deviation of the logarithm of the sizes, from 0 (equal sizes) to 100.
-        min_size: Fewest samples of a client; 2 allows a held-out part, 0 allows empty clients.
+        min_size: Smallest number of examples per client; 2 allows a held-out part, 0 allows empty clients.
 
     Raises:
         DataError: If n < N * min_size.
@@ -310,55 +314,60 @@ def dirichlet_by_client(
 
 
 def fill(sizes: Ints, supply: Ints, log_priors: Floats, rng: np.random.Generator) -> Ints:
-    """Run step 3 for all n samples at once, with exactly its law; return the (N, C) counts.
+    """Run step 3 for all n examples at once, with exactly its distribution; return the (N, C) counts.
 
-    Let every step of the sequence draw its class before any has run out. The draws are right up to the first step that
-    finds its class empty. From there on, a draw of a class that is still there stays right, because a draw from the
-    prior, given that it is one of the classes left, follows the renormalised prior; only the others draw again. Each
-    pass ends with one class fewer, so that there are at most C of them. The N clients take `sizes` (N,), the C classes
-    offer as many, `supply` (C,). Priors (N, C) come as logarithms, up to a constant per client: so even one that lies
-    wholly on classes that have run out can be renormalised.
+    All steps draw their class as if none had run out. The draws are valid up to the first step that finds its class
+    empty. After it, a draw of a remaining class stays valid: given that it is a remaining class, a draw from the prior
+    follows the renormalized prior. Only the other steps draw again. Each pass uses up a class, so that there are at
+    most C passes.
+
+    Args:
+        sizes: (N,) number of examples of each client.
+        supply: (C,) number of examples of each class, with the same sum.
+        log_priors: (N, C) logarithms of the priors, up to a constant per client. So even a prior that lies entirely on
+            classes without examples can be renormalized.
+        rng: Generator of the draws.
     """
     counts = np.zeros((sizes.size, supply.size), dtype=np.int64)
     client = visiting_order(sizes, rng)
     chosen = _draw(client, log_priors, supply > 0, rng)
     while True:
-        by_class, asked = assignment.ordered_by(chosen), np.bincount(chosen, minlength=supply.size)
-        over = np.flatnonzero(asked > supply)
-        first_of = np.cumsum(asked) - asked
+        by_class, demand = assignment.ordered_by(chosen), np.bincount(chosen, minlength=supply.size)
+        over = np.flatnonzero(demand > supply)
+        first_of = np.cumsum(demand) - demand
         good = int(by_class[first_of[over] + supply[over]].min()) if over.size else client.size
         np.add.at(counts, (client[:good], chosen[:good]), 1)
         if good == client.size:
             return counts
         supply = supply - np.bincount(chosen[:good], minlength=supply.size)
         client, chosen = client[good:], chosen[good:]
-        again = np.flatnonzero(supply[chosen] == 0)
-        chosen[again] = _draw(client[again], log_priors, supply > 0, rng)
+        to_redraw = np.flatnonzero(supply[chosen] == 0)
+        chosen[to_redraw] = _draw(client[to_redraw], log_priors, supply > 0, rng)
 
 
 def visiting_order(sizes: Ints, rng: np.random.Generator) -> Ints:
-    """Return the (n,) sequence in which each step visits, uniformly, one of the clients that are not yet full.
+    """Return the (n,) sequence of clients: each step visits one of the clients that are not yet full, uniformly.
 
-    Every client rings at the times of its own Poisson process of rate 1 until it is full; of those still ringing,
-    each is equally likely to be next.
+    Every client has a Poisson process of rate 1 that ends when the client is full. Each of the remaining processes is
+    equally likely to have the next event.
     """
     clock = np.cumsum(rng.standard_exponential(int(sizes.sum())))
     before = np.concatenate([[0.0], clock])[np.cumsum(sizes) - sizes]
     return np.repeat(np.arange(sizes.size), sizes)[np.argsort(clock - np.repeat(before, sizes), kind="stable")]
 
 
-def _draw(client: Ints, log_priors: Floats, left: Bools, rng: np.random.Generator) -> Ints:
-    """Return a class for each step, from the prior of its client renormalised over the classes that are left."""
-    # Late passes redo few steps, so only the clients in them are looked at.
+def _draw(client: Ints, log_priors: Floats, available: Bools, rng: np.random.Generator) -> Ints:
+    """Draw a class for each step, from the prior of its client renormalized over the available classes."""
+    # Late passes redo few steps, so only their clients are used.
     who, row, steps = np.unique(client, return_inverse=True, return_counts=True)
-    # How often each class, then in which order: the same law as one draw after another.
-    often = rng.multinomial(steps, assignment.normalised(log_priors[np.ix_(who, np.flatnonzero(left))]))
+    # Counts per class first, then their order: the same distribution as successive draws.
+    often = rng.multinomial(steps, assignment.normalised(log_priors[np.ix_(who, np.flatnonzero(available))]))
     chosen = np.empty_like(client)
-    chosen[assignment.shuffled_by(row, rng)] = np.repeat(np.tile(np.flatnonzero(left), who.size), often.ravel())
+    chosen[assignment.shuffled_by(row, rng)] = np.repeat(np.tile(np.flatnonzero(available), who.size), often.ravel())
     return chosen
 
 
-# -------------------- A few clients with balanced classes among clients with label skew
+# ---- A few clients with balanced classes among clients with label skew
 
 
 def hybrid(
@@ -370,30 +379,30 @@ def hybrid(
     alpha: float = 0.5,
     min_size: int = 2,
 ) -> Partition:
-    """Give the first ceil(share * K) clients equally many samples of every class; split the rest by Dirichlet.
+    """Give the first ceil(share * K) clients equally many examples of every class; split the rest by Dirichlet.
 
-    A balanced client holds m = floor(n / (K C)) samples of each of the C classes that occur, so that it is about as
-    large as the average client: at least enough to reach `min_size`, at least 1, and at most what the rarest class can
-    give to all of them. What remains is split over the other clients as in `dirichlet_by_class`.
+    A balanced client holds m = floor(n / (K C)) examples of each of the C classes, so that it is about as large as the
+    average client. It holds at least 1 and enough to reach `min_size`, and at most what the rarest class can give to
+    all balanced clients. The rest is split over the other clients as in `dirichlet_by_class`.
 
-    When: a few clients have everything and most have little, as where some devices are shared by many.
+    When: a few clients hold all classes and most hold few, as if many users shared some devices.
 
-    Cover: every sample once. Clients below `min_size` are filled up from the largest of the *other* clients, so the
-    balanced ones stay balanced; `parameters["moved"]` says how many samples that took.
+    Cover: every example once. Clients below `min_size` are filled from the largest of the *other* clients, so that the
+    balanced clients stay balanced; `parameters["moved"]` is the number of these examples.
 
     Args:
-        share: Part of the clients that are balanced, from 0 to 1.
-        alpha: Dirichlet concentration of the others, from 1e-100 to 1e100.
-        min_size: Fewest samples of a client; 2 allows a held-out part, 0 allows empty clients.
+        share: Share of the clients that are balanced, from 0 to 1.
+        alpha: Dirichlet concentration of the other clients, from 1e-100 to 1e100.
+        min_size: Smallest number of examples per client; 2 allows a held-out part, 0 allows empty clients.
 
     Raises:
-        DataError: If the samples do not suffice, or if samples remain and no other client is there to hold them.
+        DataError: If there are too few examples, or if examples remain and there are no other clients.
         ConfigError: If an option is outside its range.
 
     Reference:
         CSRA, "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", section on
-        evaluation: share 0.1, alpha 0.5, 80 clients. The size of the balanced clients and the kind of Dirichlet
-        split are not given there and are our choice.
+        evaluation: share 0.1, alpha 0.5, 80 clients. The paper leaves open the size of the balanced clients and the
+        kind of Dirichlet split; they are FedReach's choice.
 
     Example:
         >>> labels = np.arange(120) % 3
@@ -409,43 +418,44 @@ def hybrid(
     classes, class_sizes = assignment.classes_of(checked)
     num_classes = class_sizes.size
     balanced = math.ceil(share * num_clients - 1e-9)  # 0.28 * 25 is 7.000000000000001
-    others = num_clients - balanced
+    num_others = num_clients - balanced
 
-    each = 0
+    per_class = 0
     if balanced:
         fair = max(checked.size // (num_clients * num_classes), -(-min_size // num_classes), 1)
-        each = min(fair, int(class_sizes.min()) // balanced)
-        if each * num_classes < max(min_size, 1):
+        per_class = min(fair, int(class_sizes.min()) // balanced)
+        if per_class * num_classes < max(min_size, 1):
             raise DataError(
                 f"hybrid: {balanced} balanced clients need equally many samples of each of the {num_classes} "
                 f"classes and at least min_size = {min_size} in all; the rarest class has "
                 f"{class_sizes.min()}. Lower share or min_size."
             )
-    remaining = class_sizes - balanced * each
-    if others == 0 and remaining.any():
+    remaining = class_sizes - balanced * per_class
+    if num_others == 0 and remaining.any():
         raise DataError(
             f"hybrid: share = {share:g} balances all {num_clients} clients and leaves {remaining.sum()} samples "
             "without a client. Lower share, or use 'iid'."
         )
-    assignment.check_enough(int(remaining.sum()), others, min_size)
+    assignment.check_enough(int(remaining.sum()), num_others, min_size)
 
-    counts = np.full((num_clients, num_classes), each, dtype=np.int64)
-    if others:
-        counts[balanced:] = split_classes(remaining, others, alpha, rng)
+    counts = np.full((num_clients, num_classes), per_class, dtype=np.int64)
+    if num_others:
+        counts[balanced:] = split_classes(remaining, num_others, alpha, rng)
     owner = assignment.deal(classes, counts, rng)
-    rest = owner >= balanced
+    is_other = owner >= balanced
     refilled, moved = (
-        assignment.topped_up(owner[rest] - balanced, others, min_size, rng) if others else (owner[rest], 0)
+        assignment.topped_up(owner[is_other] - balanced, num_others, min_size, rng)
+        if num_others
+        else (owner[is_other], 0)
     )
-    owner[rest] = refilled + balanced
+    owner[is_other] = refilled + balanced
     parameters = {"share": share, "alpha": alpha, "min_size": min_size, "balanced_clients": balanced, "moved": moved}
     return Partition.from_owner(owner, num_clients, "hybrid", parameters)
 
 
-# -------------------- Partitions: which client holds which sample. A table of kinds, each called as
-# ``kind(labels, num_clients, rng, **options)`` with the (n,) class of each of n samples, the number N of clients, and
-# the
-# generator that all randomness comes from.
+# ---- Partitions by name
+# Each is called as ``kind(labels, num_clients, rng, **options)`` with the (n,) classes of the examples, the number N of
+# clients, and the generator of all random draws.
 
 PARTITIONS: Mapping[str, Any] = {
     "iid": iid,
@@ -459,11 +469,11 @@ PARTITIONS: Mapping[str, Any] = {
 
 
 def partition(kind: str, labels: ArrayLike, num_clients: int, rng: np.random.Generator, **options: Any) -> Partition:
-    """Make a partition of the kind with that name in `PARTITIONS`.
+    """Make a partition of a kind in `PARTITIONS`.
 
     Raises:
-        ConfigError: If the kind or an option is unknown (the nearest right name is given), or a needed one is missing.
-        DataError: If these samples cannot be partitioned as asked.
+        ConfigError: If the kind or an option is unknown (the message suggests the nearest), or an option is missing.
+        DataError: If the examples cannot be partitioned in this way.
 
     Example:
         >>> partition("shards", [0, 0, 1, 1], 2, np.random.default_rng(0), classes_per_client=1).sizes
@@ -471,17 +481,17 @@ def partition(kind: str, labels: ArrayLike, num_clients: int, rng: np.random.Gen
     """
     if kind not in PARTITIONS:
         raise ConfigError(f"kind of partition is unknown: {kind!r}.{nearest(str(kind), PARTITIONS)}")
-    known = {
+    known_options = {
         name: option
         for name, option in inspect.signature(PARTITIONS[kind]).parameters.items()
         if option.kind is inspect.Parameter.KEYWORD_ONLY
     }
     for name in options:
-        if name not in known:
-            hint = nearest(name, known) if known else " It has no options."
+        if name not in known_options:
+            hint = nearest(name, known_options) if known_options else " It has no options."
             raise ConfigError(f"partition {kind!r} has no option {name!r}.{hint}")
-    for name, option in known.items():
+    for name, option in known_options.items():
         if option.default is inspect.Parameter.empty and name not in options:
             raise ConfigError(f"partition {kind!r} needs the option {name!r}.")
-    made: Partition = PARTITIONS[kind](labels, num_clients, rng, **options)
-    return made
+    result: Partition = PARTITIONS[kind](labels, num_clients, rng, **options)
+    return result

@@ -1,4 +1,4 @@
-"""Preparation of a table: from columns to inputs, and the scale of a target."""
+"""Preparation of a table: from columns to inputs, and the scale of targets."""
 
 from __future__ import annotations
 
@@ -29,62 +29,62 @@ from fedreach.data.cells import (
 )
 from fedreach.data.table_source import column_of, read_table
 
-# -------------------- A column of a table and how it becomes inputs, cell by cell
+# ---- A column of a table and its inputs
 
 ColumnKind = Literal["client", "label", "target", "group", InputKind, "left out", "dropped"]
 NAMED: dict[ColumnKind, str] = {"number": "numbers", "boolean": "true and false", "date": "dates", "category": "words"}
-"""Kinds that become inputs, and what their cells hold."""
+"""Kinds that become inputs, and the content of their cells."""
 TRUTH = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
-FEW = 6  # categories that are named where there may be many
+FEW = 6  # largest number of categories that a description lists
 
 
 @dataclass(frozen=True)
 class InputColumn:
-    """How a column of a table becomes inputs; or what it is else, such as the client of each row.
+    """How a column of a table becomes inputs, or its other role, such as the client of each row.
 
-    A number x becomes (x - mean) / sd, and 0 where it is missing; so do true and false, as 1 and 0, and dates, as days
-    since 1970. A word becomes one input for each category, 1 for its own and 0 for the others, and 0 everywhere if no
-    participant has it.
+    A number x becomes (x - mean) / sd, and 0 if it is missing. The same holds for Booleans, as 1 and 0, and for dates,
+    as days since 1970. A word becomes one input per category: 1 for its own category and 0 for the others. A word that
+    no participant has becomes 0 everywhere.
     """
 
     name: str
     kind: ColumnKind
-    missing: int = 0  # rows of participants; where there are any, being missing is an input, too
+    missing: int = 0  # number of participants' rows; if positive, being missing is a further input
     mean: float = 0.0
     sd: float = 1.0
     categories: tuple[str, ...] = ()
-    why: str = ""  # it is no input
-    odd: str = ""  # cells of participants that are none of its kind, and count as missing
-    empty: tuple[str, ...] = ()  # what cells say that hold nothing, beside what they always may
+    why: str = ""  # reason if it is not an input
+    odd: str = ""  # remark on participants' cells of another kind, which count as missing
+    empty: tuple[str, ...] = ()  # texts of empty cells, in addition to `EMPTY`
     decimal: Decimal = "."
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Name of each input that it becomes."""
+        """Name of each of its inputs."""
         if self.kind not in NAMED:
             return ()
         names = [f"{self.name} = {category}" for category in self.categories] or [self.name]
         return (*names, f"{self.name} is missing") if self.missing else tuple(names)
 
     def raw(self, cells: Cells | None) -> Floats:
-        """Return (n,) one number a row: the number itself, or the place of a word among the categories.
+        """Return (n,) one number per row: the number itself, or the index of the category of a word.
 
-        What is missing, or of another kind, is nan, and a word that no participant has is -1.
+        A cell that is empty or of another kind is nan; a word that no participant has is -1.
 
         Raises:
-            DataError: If no cell that holds something is of the column's kind.
+            DataError: If all non-empty cells are of another kind.
         """
         if cells is not None:
-            found = values_of(self.kind, cells, self.categories)
-            if not (np.isnan(found).all() and held(cells).any()):
-                return found
+            values = values_of(self.kind, cells, self.categories)
+            if not (np.isnan(values).all() and held(cells).any()):
+                return values
         raise DataError(f"table: column {self.name!r} must hold {NAMED[self.kind]}, as it did for those who trained.")
 
     def write(self, raw: Floats, inputs: Float32s) -> None:
-        """Write the (n, f) inputs that the (n,) numbers of `raw` become.
+        """Write the (n, f) inputs of the (n,) numbers in `raw`.
 
         Raises:
-            DataError: If a number is so far from the mean that float32 has none for it.
+            DataError: If a number is too far from the mean for float32.
         """
         gone = np.isnan(raw)
         if self.kind == "category":
@@ -104,55 +104,57 @@ class InputColumn:
 
     @property
     def reading(self) -> Reading:
-        """How its cells are read."""
+        """Texts of its empty cells, and its decimal separator."""
         return Reading(self.empty, self.decimal)
 
     @property
     def about(self) -> str:
-        """What it is like, in words."""
-        said = self.why
+        """Description of its values."""
+        text = self.why
         if self.kind == "number":
-            said = f"{self.mean:.4g} ± {self.sd:.4g}"
+            text = f"{self.mean:.4g} ± {self.sd:.4g}"
         if self.kind == "date":
-            said = f"{self.shown(self.mean)} ± {self.sd:.4g} days"
+            text = f"{self.shown(self.mean)} ± {self.sd:.4g} days"
         if self.kind == "boolean":
-            said = f"{100 * self.mean:.3g}% true"
+            text = f"{100 * self.mean:.3g}% true"
         if self.categories:
-            said = ", ".join(self.categories[:FEW])
-            said += f" and {len(self.categories) - FEW} more" * (len(self.categories) > FEW)
+            text = ", ".join(self.categories[:FEW])
+            text += f" and {len(self.categories) - FEW} more" * (len(self.categories) > FEW)
         missing = f", {self.missing} missing" * bool(self.missing)
-        return visible(said) + missing + visible(f" ({self.odd})" if self.odd else "")
+        return visible(text) + missing + visible(f" ({self.odd})" if self.odd else "")
 
     def shown(self, value: float) -> str:
-        """Return one of its numbers as people write it."""
+        """Format one of its numbers, or dates, as text."""
         return f"{np.array([value]).astype('datetime64[D]')[0]}" if self.kind == "date" else f"{value:.4g}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain JSON values; what is as always is left out."""
+        """Return it as plain JSON values, without default values."""
         scale = {} if self.kind not in NAMED or self.kind == "category" else {"mean": self.mean, "sd": self.sd}
         words = {"categories": list(self.categories), "why": self.why, "odd": self.odd, "empty": list(self.empty)}
-        said = {"name": self.name, "kind": self.kind} | ({"missing": self.missing} if self.kind in NAMED else {})
-        rest = {key: value for key, value in words.items() if value}
-        return said | scale | rest | ({} if self.decimal == "." else {"decimal": self.decimal})
+        record = {"name": self.name, "kind": self.kind} | ({"missing": self.missing} if self.kind in NAMED else {})
+        texts = {key: value for key, value in words.items() if value}
+        return record | scale | texts | ({} if self.decimal == "." else {"decimal": self.decimal})
 
     @classmethod
     def of_json(cls, stored: Mapping[str, Any]) -> Self:
         """Return what `to_json` returned."""
-        said: dict[str, Any] = {key: tuple(each) if isinstance(each, list) else each for key, each in stored.items()}
-        return cls(**said)
+        fields: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()
+        }
+        return cls(**fields)
 
     def __str__(self) -> str:
         return f"{visible(self.name)}: {self.kind}" + f", {self.about}" * bool(self.about)
 
 
 def held(cells: Cells) -> Bools:
-    """Return (n,) whether a cell holds something."""
+    """Return (n,) whether each cell holds something."""
     numbers: Bools = ~np.isnan(cells.numbers)
     return numbers if cells.words is None else numbers | (cells.words.codes >= 0)
 
 
 def values_of(kind: ColumnKind, cells: Cells, categories: Sequence[str] = ()) -> Floats:
-    """Return (n,) one number a row, nan for cells of another kind."""
+    """Return (n,) one number per row; nan for cells of another kind."""
     words = cells.words or Words((), np.full(len(cells), -1))
     if kind == "number":
         return cells.numbers
@@ -163,69 +165,69 @@ def values_of(kind: ColumnKind, cells: Cells, categories: Sequence[str] = ()) ->
         levels = [TRUTH.get(level.casefold(), np.nan) for level in words.levels]
     else:
         levels = days_of(words.levels).tolist()
-    found: Floats = np.array([*levels, np.nan])[words.codes]
+    values: Floats = np.array([*levels, np.nan])[words.codes]
     if kind == "boolean":
-        found = np.where((cells.numbers == 0) | (cells.numbers == 1), cells.numbers, found)
-    return found
+        values = np.where((cells.numbers == 0) | (cells.numbers == 1), cells.numbers, values)
+    return values
 
 
-# --- What participants tell of a column so that all agree on what it is: counts and sums, and what follows from these
+# ---- Kinds of columns from participants' counts and sums
 
-MOST_CATEGORIES = 100  # what has more of them names a row rather than says something about it
-FEW_CATEGORIES = 20  # which a column may have whatever the number of rows
-CONSTANT = 1e-12  # of the mean: a smaller deviation is rounding
+MOST_CATEGORIES = 100  # a column with more of them identifies rows
+FEW_CATEGORIES = 20  # categories allowed in a table with few rows
+CONSTANT = 1e-12  # relative to the mean: a smaller standard deviation is rounding error
 SAME = "it is the same for all who take part"
-FEWEST_NUMBERED = 20  # rows, of which a column may be taken for their numbers
+FEWEST_NUMBERED = 20  # rows from which a column can be recognized as row numbers
 NUMBERS_ROWS = "it numbers the rows"
 NAMES_ROWS = re.compile(
     r"(?i:(^|.*[^a-z])(id|ids|pid|uid|row|rows|rowid|rownames?|index|idx|no|nr|num|number|order|key|seq|serial|record|obs))"
     r"|.*[a-z](Id|ID|Nr|No)|Unnamed: [0-9]+"
 )
-"""What columns are called that number rows, persons or cases; an index without a name is "Unnamed: 0" in pandas."""
+"""Names of columns that number rows, persons or cases; pandas calls an unnamed index "Unnamed: 0"."""
 ROUNDING = 1e-9
 FOREIGN = r"[+-]?[0-9]{1,3}([.,][0-9]{3})*([.,][0-9]+)?|[+-]?[0-9]+,[0-9]+"
-"""Numbers with points or commas, of which it must be said what these are."""
+"""Numbers whose points or commas are ambiguous."""
 
 
 class Counts(NamedTuple):
-    """How many cells of participants' training rows are what; those of several participants add up."""
+    """Numbers of cells by kind in participants' training rows; counts of several participants add up."""
 
     rows: int = 0
-    unreadable: int = 0  # rows of a column that holds neither numbers nor words nor dates, such as lists
-    held: int = 0  # that hold something
+    unreadable: int = 0  # rows of a column that holds no numbers, words or dates, such as lists
+    held: int = 0  # non-empty cells
     booleans: int = 0
     numbers: int = 0
     dates: int = 0
-    foreign: int = 0  # no numbers as they stand, which they would be with other points and commas
-    unique: int = 0  # rows of participants at whom all cells are different whole numbers
-    dense: int = 0  # of these, at whom they fill at least half of their range
+    foreign: int = 0  # numbers with another decimal separator or with thousands separators
+    unique: int = 0  # rows of participants whose cells are distinct whole numbers
+    dense: int = 0  # such rows whose numbers also fill at least half of their range
 
     @classmethod
     def of(cls, cells: Cells | None, clients: Sequence[Ints]) -> Counts:
-        """Return the counts of clients together; each different text is looked at once, however many clients there are.
+        """Count the cells of all clients together; each distinct text is parsed once.
 
         Args:
-            cells: Of a column; None: of one that cannot be read.
-            clients: The rows of each client.
+            cells: Cells of a column; None if it cannot be read.
+            clients: Rows of each client.
         """
         rows = sum(map(len, clients))
         if cells is None:
             return cls(rows, unreadable=rows)
-        parts = [_numbering(cells.numbers[own]) for own in clients]
+        parts = [_numbering(cells.numbers[client_rows]) for client_rows in clients]
         unique, dense = (sum(column) for column in zip(*parts, strict=True)) if parts else (0, 0)
         cells = cells.at(np.concatenate(clients) if clients else np.zeros(0, np.int64))
-        there, numbers, booleans, foreign = held(cells), ~np.isnan(cells.numbers), 0, 0
+        has_values, numbers, booleans, foreign = held(cells), ~np.isnan(cells.numbers), 0, 0
         if cells.words is not None:
             levels = [*cells.words.levels, None]
             is_foreign = np.array([level is not None and bool(re.fullmatch(FOREIGN, level)) for level in levels])
             booleans = int(np.array([level in BOOLEANS for level in levels])[cells.words.codes].sum())
             foreign = int((is_foreign[cells.words.codes] & ~numbers).sum())
         dates = int((~np.isnan(values_of("date", cells))).sum())
-        return cls(rows, 0, int(there.sum()), booleans, int(numbers.sum()), dates, foreign, unique, dense)
+        return cls(rows, 0, int(has_values.sum()), booleans, int(numbers.sum()), dates, foreign, unique, dense)
 
     @property
     def kind(self) -> InputKind:
-        """What the column is, where some cell holds something."""
+        """Kind of the column, which must have a non-empty cell."""
         if self.booleans == self.held:
             return "boolean"
         if self.numbers >= NUMBERS_SHARE * self.held - ROUNDING:
@@ -234,15 +236,16 @@ class Counts(NamedTuple):
 
     @property
     def is_foreign(self) -> bool:
-        """Whether nine in ten cells are numbers, and some with other points and commas than ours."""
+        """Whether 90% of the cells are numbers, some of them with other separators."""
         return self.foreign > 0 and self.foreign + self.numbers >= NUMBERS_SHARE * self.held - ROUNDING
 
     def numbers_rows(self, sd: float) -> bool:
-        """Whether a column of numbers with this deviation rather numbers the rows, as an index or an id does.
+        """Return whether a column of numbers with this standard deviation numbers the rows, like an index or an id.
 
-        All are different whole numbers at each participant, and fill at least half of their range there or a fifth of
-        it at all of them together; and they are no more than the whole numbers of that range, which a column of years
-        has again at every participant. The range is that of evenly spread numbers, sqrt(12) sd.
+        Such numbers are whole and distinct at each participant. They fill at least half of their range at each
+        participant, or a fifth of the range of all participants. In addition, there are at most as many rows as whole
+        numbers in that range, unlike in a column of years, which repeat at every participant. The range is that of
+        evenly spread numbers, sqrt(12) sd.
         """
         if self.rows < FEWEST_NUMBERED or self.unique < self.rows:
             return False
@@ -252,14 +255,14 @@ class Counts(NamedTuple):
 
     @property
     def left_out(self) -> str:
-        """Why the column is no input whatever its kind; "" where it may be one."""
+        """Reason why the column is not an input, whatever its kind; "" if it may be an input."""
         if self.unreadable:
             return "it holds neither numbers nor words nor dates"
         return "" if self.held else "no participant has a value"
 
 
 def _numbering(numbers: Floats) -> tuple[int, int]:
-    """Return how many rows have whole numbers that are all different, and that are dense, too: all or none."""
+    """Return the number of rows if all are distinct whole numbers, else 0; and the same if they are also dense."""
     rows = len(numbers)
     if not rows or np.isnan(numbers).any() or (numbers != np.floor(numbers)).any():
         return 0, 0
@@ -269,35 +272,35 @@ def _numbering(numbers: Floats) -> tuple[int, int]:
 
 
 def met(cells: Cells) -> tuple[str, ...]:
-    """Return the different texts that stand in some cells, sorted."""
-    assert cells.words is not None  # or all cells are numbers
+    """Return the sorted distinct texts of cells."""
+    assert cells.words is not None  # the column has words
     codes = np.unique(cells.words.codes[cells.words.codes >= 0])
     return tuple(cells.words.levels[code] for code in codes.tolist())
 
 
 def number_column(
-    name: str, kind: InputKind, counts: Counts, there: int, mean: float, squares: float, *, is_asked: bool
+    name: str, kind: InputKind, counts: Counts, num_values: int, mean: float, squares: float, *, is_asked: bool
 ) -> InputColumn:
-    """Return a column of numbers, dates or truth values.
+    """Return a column of numbers, dates or Booleans.
 
     Args:
-        name: Of the column.
-        kind: What it is.
-        counts: Of all participants.
-        there: Cells that hold such a value.
-        mean: Of these.
-        squares: Sum of their squared differences from it.
-        is_asked: Whether it is said to be of this kind.
+        name: Name of the column.
+        kind: Kind of the column.
+        counts: Counts of all participants.
+        num_values: Number of cells that hold a value of this kind.
+        mean: Mean of these values.
+        squares: Sum of their squared differences from the mean.
+        is_asked: Whether the options set this kind.
     """
-    sd = (squares / there) ** 0.5
+    sd = (squares / num_values) ** 0.5
     if sd <= CONSTANT * abs(mean):
         return InputColumn(name, "left out", why=SAME)
-    told = ""
+    remark = ""
     if kind == "number" and not is_asked and counts.numbers_rows(sd):
         if NAMES_ROWS.fullmatch(name):
             return InputColumn(name, "left out", why=f"{NUMBERS_ROWS}; name it in columns.number to use it")
-        told = f"{NUMBERS_ROWS}; drop it if it is no more than that"
-    return InputColumn(name, kind, counts.rows - there, mean, sd, odd=told)
+        remark = f"{NUMBERS_ROWS}; drop it if it is no more than that"
+    return InputColumn(name, kind, counts.rows - num_values, mean, sd, odd=remark)
 
 
 def category_column(
@@ -306,11 +309,12 @@ def category_column(
     """Return a column of categories.
 
     Args:
-        name: Of the column.
-        counts: Of all participants.
-        categories: The different texts, sorted; None: more than a column may have that is not said to be of categories.
-        is_asked: Whether it is said to be.
-        example: Of a number with other points and commas.
+        name: Name of the column.
+        counts: Counts of all participants.
+        categories: Sorted distinct texts; None: more than a column may have unless the options make it one of
+            categories.
+        is_asked: Whether the options make it a column of categories.
+        example: A number with other separators.
     """
     if not is_asked and counts.is_foreign:
         how = f"as {example!r}" if example else "with other points and commas"
@@ -319,13 +323,13 @@ def category_column(
     missing = counts.rows - counts.held
     if categories is not None and len(categories) + bool(missing) < 2:
         return InputColumn(name, "left out", why=SAME)
-    most = min(MOST_CATEGORIES, max(FEW_CATEGORIES, counts.rows / 2))
-    if categories is None or (not is_asked and len(categories) > most):
-        many = f"more than {MOST_CATEGORIES}" if categories is None else str(len(categories))
+    max_categories = min(MOST_CATEGORIES, max(FEW_CATEGORIES, counts.rows / 2))
+    if categories is None or (not is_asked and len(categories) > max_categories):
+        how_many = f"more than {MOST_CATEGORIES}" if categories is None else str(len(categories))
         share = 100 * counts.numbers / max(counts.held, 1)
         numbers = f", {share:.0f}% of them numbers," if counts.numbers else ""
         return InputColumn(
-            name, "left out", why=f"{many} different texts{numbers} in {counts.rows} rows are rather names"
+            name, "left out", why=f"{how_many} different texts{numbers} in {counts.rows} rows are rather names"
         )
     return InputColumn(name, "category", missing, categories=tuple(categories))
 
@@ -335,16 +339,16 @@ def squares(values: Floats, mean: float) -> float:
     return float(((values - mean) ** 2).sum())
 
 
-# --- How a table becomes inputs: the kind of each column, categories, missing values, and numbers on one scale
+# ---- From tables to inputs
 
 
 @dataclass(frozen=True)
 class Preparation:
-    """How tables become inputs. All of its numbers are of the participants' training rows; nobody else's are read.
+    """How tables become inputs. All of its numbers come from the participants' training rows alone.
 
-    With x_i the values of participant i that are not missing, mean = sum_i sum(x_i) / sum_i |x_i| and
-    sd^2 = sum_i sum((x_i - mean)^2) / sum_i |x_i|: a participant adds two sums and a count, so that a server that sees
-    sums only can find them.
+    With x_i the non-missing values of participant i, mean = sum_i sum(x_i) / sum_i |x_i| and
+    sd^2 = sum_i sum((x_i - mean)^2) / sum_i |x_i|. A participant contributes two sums and a count, so that a server
+    that sees sums alone can compute both.
 
     Example:
         >>> from fedreach.data.cells import cells_by_name
@@ -373,50 +377,52 @@ class Preparation:
         places: Ints | None = None,
         kinds: Mapping[str, InputKind] | None = None,
     ) -> Self:
-        """Return how a table is prepared.
+        """Return the preparation of a table.
 
-        What a column is follows from the participants' rows, too, unless it is said: true and false, numbers or dates
-        where nine in ten of its cells are, else words.
+        The kind of a column follows from the participants' rows unless `kinds` sets it: Booleans; numbers or dates if
+        90% of its cells are; otherwise words.
 
         Args:
-            table: As `fedreach.data.cells.cells_by_name` returns it.
-            clients: The training rows of each participant.
-            places: (n,) where rows stood as the table was read, for messages. None: where they stand.
-            kinds: What columns are whatever they look like, by name.
+            table: Cells by column, as `fedreach.data.cells.cells_by_name` returns them.
+            clients: Training rows of each participant.
+            places: (n,) row numbers in the table as it was read, for messages. Default: the row numbers of `table`.
+            kinds: Kinds of columns by name, whatever their cells look like.
 
         Raises:
-            DataError: If no column is left, or no cell of one is of the kind that is said.
+            DataError: If no column can be an input, or no cell is of the kind that `kinds` sets.
         """
-        said = kinds or {}
-        made = cls(tuple(_column(name, values, clients, places, said.get(name)) for name, values in table.items()))
-        if not made.feature_names:
-            raise DataError(f"No column of the table can be an input:\n{made}")
-        return made
+        kind_by_name = kinds or {}
+        preparation = cls(
+            tuple(_column(name, values, clients, places, kind_by_name.get(name)) for name, values in table.items())
+        )
+        if not preparation.feature_names:
+            raise DataError(f"No column of the table can be an input:\n{preparation}")
+        return preparation
 
     def described(
         self,
         named: Mapping[str, ColumnKind],
         classes: Sequence[str],
         rules: ColumnRules,
-        told: Mapping[str, str] = MappingProxyType({}),
+        remarks: Mapping[str, str] = MappingProxyType({}),
     ) -> Self:
-        """Return the whole schema: with the columns that are no inputs, and how cells are read.
+        """Return the full schema: with the columns that are not inputs, and how cells are read.
 
         Args:
-            named: Columns that are no inputs, and what they are: client, label, target or group.
-            classes: Of the label.
-            rules: What was said of the columns.
-            told: What is to be told of some of these, by name, and why other columns are no inputs.
+            named: Roles of columns that are not inputs: client, label, target or group.
+            classes: Classes of the label.
+            rules: Options for the columns.
+            remarks: By column, a remark on one of these, or the reason why another column is not an input.
         """
         of_label, of_group = {"label": tuple(classes)}, {"group": "rows of one are held out together"}
         columns = [
             InputColumn(
-                name, kind, categories=of_label.get(kind, ()), why=of_group.get(kind, ""), odd=told.get(name, "")
+                name, kind, categories=of_label.get(kind, ()), why=of_group.get(kind, ""), odd=remarks.get(name, "")
             )
             for name, kind in named.items()
         ]
         columns += [*self.columns, *(InputColumn(name, "dropped", why="as asked") for name in rules.drop)]
-        columns += [InputColumn(name, "left out", why=why) for name, why in told.items() if name not in named]
+        columns += [InputColumn(name, "left out", why=why) for name, why in remarks.items() if name not in named]
         missing, decimal = rules.reading
         return type(self)(tuple(replace(column, empty=missing, decimal=decimal) for column in columns))
 
@@ -432,30 +438,30 @@ class Preparation:
 
     @property
     def reading(self) -> Reading:
-        """How cells of all columns are read."""
+        """Texts of empty cells, and the decimal separator, of all columns."""
         return self.columns[0].reading
 
     @property
     def client(self) -> InputColumn | None:
-        """The column that names the client of each row; None where the table was not told."""
+        """Column that names the client of each row; None if the table has none."""
         return next((column for column in self.columns if column.kind == "client"), None)
 
     @property
     def labels(self) -> tuple[InputColumn, ...]:
-        """The column of classes, or those of the numbers to predict."""
+        """The column of classes, or the columns of the numbers to predict."""
         return tuple(column for column in self.columns if column.kind in ("label", "target"))
 
     def inputs(self, table: Any) -> Float32s:
-        """Return the (n, d) inputs for the rows of a table with the same columns; others may stand beside them.
+        """Return the (n, d) inputs for a table with the same columns; further columns are ignored.
 
         Raises:
             ConfigError: If a column is missing.
-            DataError: If one holds words where there were numbers, or the other way round, or is shorter than another.
+            DataError: If a column holds words instead of numbers or numbers instead of words, or lengths differ.
         """
         return self._inputs(self.numbers(self.cells(table)))
 
     def raw(self, table: Any) -> Floats:
-        """Return (n, k) one number for each column that is used, see `InputColumn.raw`; raises as `inputs`.
+        """Return the (n, k) raw numbers of the k columns in `used`, see `InputColumn.raw`; raises as `inputs`.
 
         Example:
             >>> ward = InputColumn("ward", "category", categories=("heart", "surgery"))
@@ -466,115 +472,119 @@ class Preparation:
         return np.column_stack(self.numbers(self.cells(table)))
 
     def written(self, table: Mapping[str, Cells | None]) -> Float32s:
-        """Return the (n, d) inputs for a table as `fedreach.data.cells.cells_by_name` returns it."""
+        """Return the (n, d) inputs for cells that `fedreach.data.cells.cells_by_name` returned."""
         return self._inputs(self.numbers(table))
 
     def cells(self, table: Any) -> dict[str, Cells | None]:
-        """Return the cells of the columns that are used; raises as `inputs`."""
+        """Return the cells of the columns in `used`; raises as `inputs`."""
         columns = read_table(table)
         return {
-            each.name: cells_of(
-                each.name, column_of(columns, each.name), as_words=each.kind == "category", reading=each.reading
+            column.name: cells_of(
+                column.name, column_of(columns, column.name), as_words=column.kind == "category", reading=column.reading
             )
-            for each in self.used
+            for column in self.used
         }
 
     def numbers(self, table: Mapping[str, Cells | None]) -> list[Floats]:
-        """Return (n,) one number a row for each column that is used, see `InputColumn.raw`."""
-        columns = [each.raw(table[each.name]) for each in self.used]
-        for each, values in zip(self.used, columns, strict=True):
+        """Return the (n,) raw numbers of each column in `used`, see `InputColumn.raw`."""
+        columns = [column.raw(table[column.name]) for column in self.used]
+        for column, values in zip(self.used, columns, strict=True):
             if len(values) != len(columns[0]):
                 raise DataError(
                     f"table: all columns must be as long; {self.used[0].name!r} has {len(columns[0])} rows and "
-                    f"{each.name!r} has {len(values)}. Leave cells empty where a value is missing."
+                    f"{column.name!r} has {len(values)}. Leave cells empty where a value is missing."
                 )
         return columns
 
     def _inputs(self, raw: Sequence[Floats]) -> Float32s:
         inputs, end = np.zeros((len(raw[0]), len(self.feature_names)), np.float32), 0
-        for each, values in zip(self.used, raw, strict=True):
-            begin, end = end, end + len(each.feature_names)
-            each.write(values, inputs[:, begin:end])
+        for column, values in zip(self.used, raw, strict=True):
+            begin, end = end, end + len(column.feature_names)
+            column.write(values, inputs[:, begin:end])
         return inputs
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return it as plain JSON values."""
-        return [each.to_json() for each in self.columns]
+        return [column.to_json() for column in self.columns]
 
     @classmethod
     def of_json(cls, stored: Sequence[Mapping[str, Any]]) -> Self:
         """Return what `to_json` returned."""
         return cls(tuple(map(InputColumn.of_json, stored)))
 
-    def lines(self, most: int | None = None) -> list[str]:
-        """Return a line for each column: its name, its kind and what it is like.
+    def lines(self, max_lines: int | None = None) -> list[str]:
+        """Return a line per column: its name, kind and description.
 
         Args:
-            most: How many lines there may be; columns of which there is something to tell come first then, and the
-                last line counts the others.
+            max_lines: Largest number of lines. With a limit, columns with a remark come first, and the last line
+                counts the others. Default: no limit.
         """
-        first = sorted(self.columns, key=lambda each: each.kind in NAMED and not each.odd)  # stable
-        chosen = first if most is None or len(first) <= most else first[: most - 1]
-        rows = [(visible(each.name), each.kind, each.about) for each in self.columns if each in chosen]
+        first = sorted(self.columns, key=lambda column: column.kind in NAMED and not column.odd)  # stable
+        chosen = first if max_lines is None or len(first) <= max_lines else first[: max_lines - 1]
+        rows = [(visible(column.name), column.kind, column.about) for column in self.columns if column in chosen]
         widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)] if rows else []
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-        others = [each.kind for each in self.columns if each not in chosen]
-        counts = ", ".join(f"{others.count(kind)} {kind}" for kind in dict.fromkeys(others))
-        return [*lines, f"and {len(others)} more columns: {counts}"] if others else lines
+        omitted_kinds = [column.kind for column in self.columns if column not in chosen]
+        counts = ", ".join(f"{omitted_kinds.count(kind)} {kind}" for kind in dict.fromkeys(omitted_kinds))
+        return [*lines, f"and {len(omitted_kinds)} more columns: {counts}"] if omitted_kinds else lines
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
 
 def _column(
-    name: str, cells: Cells | None, clients: Sequence[Ints], places: Ints | None, asked: InputKind | None
+    name: str, cells: Cells | None, clients: Sequence[Ints], places: Ints | None, asked_kind: InputKind | None
 ) -> InputColumn:
     rows = np.concatenate(clients) if clients else np.zeros(0, np.int64)
-    own = None if cells is None else cells.at(rows)
+    participant_cells = None if cells is None else cells.at(rows)
     counts = Counts.of(cells, clients)
-    if own is None or cells is None or counts.left_out:
+    if participant_cells is None or cells is None or counts.left_out:
         return InputColumn(name, "left out", why=counts.left_out)
-    kind = asked or counts.kind
+    kind = asked_kind or counts.kind
     if kind == "category":
-        example = _foreign_number(own) if counts.is_foreign else ""
-        return category_column(name, counts, met(own), is_asked=asked is not None, example=example)
-    odd = held(own) & np.isnan(values_of(kind, own))
+        example = _foreign_number(participant_cells) if counts.is_foreign else ""
+        return category_column(name, counts, met(participant_cells), is_asked=asked_kind is not None, example=example)
+    odd = held(participant_cells) & np.isnan(values_of(kind, participant_cells))
     stood = rows if places is None else places[rows]
     if odd.sum() == counts.held:
         raise DataError(
             f"table: column {name!r} is said to hold {NAMED[kind]}, and no cell of those who take part does: the first "
-            f"is {_first(own, odd, stood)}. Say another kind, or none."
+            f"is {_first(participant_cells, odd, stood)}. Say another kind, or none."
         )
     hold = "holds" if odd.sum() == 1 else "hold"
-    said = f"{odd.sum()} of these {hold} no {kind}: the first is {_first(own, odd, stood)}" if odd.any() else ""
+    remark = (
+        f"{odd.sum()} of these {hold} no {kind}: the first is {_first(participant_cells, odd, stood)}"
+        if odd.any()
+        else ""
+    )
     values = values_of(kind, cells)
-    there = [each[~np.isnan(each)] for each in (values[each] for each in clients)]
-    count = sum(map(len, there))
-    mean = sum(float(each.sum()) for each in there) / count
-    squared = sum(squares(each, mean) for each in there)
-    made = number_column(name, kind, counts, count, mean, squared, is_asked=asked is not None)
-    return replace(made, odd=said or made.odd)
+    present_values = [column[~np.isnan(column)] for column in (values[rows] for rows in clients)]
+    count = sum(map(len, present_values))
+    mean = sum(float(client_values.sum()) for client_values in present_values) / count
+    squared = sum(squares(client_values, mean) for client_values in present_values)
+    column = number_column(name, kind, counts, count, mean, squared, is_asked=asked_kind is not None)
+    return replace(column, odd=remark or column.odd)
 
 
 def _first(cells: Cells, odd: Bools, places: Ints) -> str:
-    """Return the first cell of another kind, and its row."""
+    """Describe the first cell of another kind, and its row."""
     first = int(np.flatnonzero(odd)[places[odd].argmin()])
     code = -1 if cells.words is None else int(cells.words.codes[first])
     text = f"{cells.numbers[first]:g}" if cells.words is None or code < 0 else cells.words.levels[code]
     return f"{text!r}, row {int(places[first])}"
 
 
-def _foreign_number(own: Cells) -> str:
-    """Return a number with other points and commas than ours: one that was not read as a number."""
-    unread = own.at(np.flatnonzero(np.isnan(own.numbers)))
+def _foreign_number(cells: Cells) -> str:
+    """Return a number with other separators, which was not read as a number."""
+    unread = cells.at(np.flatnonzero(np.isnan(cells.numbers)))
     return next(level for level in met(unread) if re.fullmatch(FOREIGN, level))
 
 
-# -------------------- The scale of targets that are numbers: what participants' training rows say of it, as sums
+# ---- The scale of numeric targets, from sums over participants' training rows
 
 
 class TargetSums(NamedTuple):
-    """What participants add up, in two exchanges: the second sum needs the mean that follows from the first."""
+    """Sums over participants, from two exchanges: the second needs the mean from the first."""
 
     rows: int
     total: Floats  # (t,) sum of the targets
@@ -583,9 +593,9 @@ class TargetSums(NamedTuple):
 
 @dataclass(frozen=True)
 class TargetScale:
-    """The mean and the standard deviation of each of t targets, in the units of their columns.
+    """Mean and standard deviation of each of t targets, in the units of their columns.
 
-    With t_i the targets of participant i's training rows, mean = sum_i sum(t_i) / sum_i |t_i| and
+    With t_i the targets in the training rows of participant i, mean = sum_i sum(t_i) / sum_i |t_i| and
     sd^2 = sum_i sum((t_i - mean)^2) / sum_i |t_i|. A model is trained on (target - mean) / sd.
 
     Example:
@@ -601,11 +611,11 @@ class TargetScale:
 
     @classmethod
     def of(cls, sums: TargetSums, names: Sequence[str] = ()) -> Self:
-        """Return the scale that follows from the participants' sums.
+        """Return the scale from the participants' sums.
 
         Args:
-            sums: Over all participants.
-            names: Of the targets, for messages.
+            sums: Sums over all participants.
+            names: Names of the targets in messages.
 
         Raises:
             DataError: If a target is the same in all rows.
@@ -621,21 +631,21 @@ class TargetScale:
 
     @classmethod
     def of_clients(cls, targets: Sequence[AnyArray], names: Sequence[str] = ()) -> Self:
-        """Return the scale of participants' (m, t) targets, whatever the order of clients and rows; as `of`."""
+        """Return the scale of participants' (m, t) targets; the order of clients and rows does not matter."""
         count = sum(map(len, targets))
-        total = added([added(own) for own in targets])
-        squares = added([squared_differences(own, total / count) for own in targets])
+        total = added([added(client_targets) for client_targets in targets])
+        squares = added([squared_differences(client_targets, total / count) for client_targets in targets])
         return cls.of(TargetSums(count, total, squares), names)
 
     def scaled(self, targets: AnyArray) -> Float32s:
-        """Return (..., t) targets as they are trained on."""
-        found: Float32s = ((targets.astype(np.float64) - self.mean) / self.sd).astype(np.float32)
-        return found
+        """Return (..., t) targets on the scale of training."""
+        standardized: Float32s = ((targets.astype(np.float64) - self.mean) / self.sd).astype(np.float32)
+        return standardized
 
     def in_units(self, outputs: AnyArray) -> Floats:
-        """Return (..., t) outputs of a model in the units of the columns."""
-        found: Floats = outputs.astype(np.float64) * self.sd + self.mean
-        return found
+        """Return (..., t) model outputs in the units of the columns."""
+        values: Floats = outputs.astype(np.float64) * self.sd + self.mean
+        return values
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
@@ -647,21 +657,21 @@ class TargetScale:
         return cls(tuple(stored["mean"]), tuple(stored["sd"]))
 
     def lines(self, names: Sequence[str] = ()) -> list[str]:
-        """Return a line for each target, for people.
+        """Return a line of text per target.
 
         Example:
             >>> TargetScale((180921.2,), (79442.5,)).lines(["price"])
             ['price: mean 180,921 ± 79,442; mse and huber train in these units']
         """
-        called = names if len(names) == len(self.mean) else [f"target {place}" for place in range(len(self.mean))]
+        target_names = names if len(names) == len(self.mean) else [f"target {place}" for place in range(len(self.mean))]
         return [
-            f"{visible(name)}: mean {_shown(mean)} ± {_shown(sd)}; mse and huber train in these units"
-            for name, mean, sd in zip(called, self.mean, self.sd, strict=True)
+            f"{visible(name)}: mean {_format_number(mean)} ± {_format_number(sd)}; mse and huber train in these units"
+            for name, mean, sd in zip(target_names, self.mean, self.sd, strict=True)
         ]
 
 
 def added(arrays: AnyArray | Sequence[AnyArray]) -> Floats:
-    """Return the (...) sum of (m, ...) arrays, rounded once, so that their order does not matter.
+    """Return the (...) exact sum of (m, ...) arrays, rounded once, so that their order does not matter.
 
     Example:
         >>> added(np.array([[1e16], [1.0], [-1e16]]))
@@ -680,5 +690,5 @@ def squared_differences(targets: AnyArray, mean: Floats) -> Floats:
     return added((targets.astype(np.float64) - mean) ** 2)
 
 
-def _shown(value: float) -> str:
+def _format_number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

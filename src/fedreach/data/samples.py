@@ -1,4 +1,4 @@
-"""Data of users: torch data sets and lists of examples."""
+"""Torch data sets and arrays of users, and the format of a model's inputs."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ from fedreach.data.splits import APART, Together
 from fedreach.data.stored import OwnData, OwnSamples
 from fedreach.data.table_source import as_arrow
 
-# --- What a sample must be like that a model is given: as those that it was trained on. It needs numpy alone
+# ---- Format of a model's inputs, which needs NumPy alone
 
 DTYPES = {"image": "uint8", "tokens": "int64", "features": "float32", "table": "float64", "several": "uint8"}
-"""What raw samples of a kind are handed to a model as."""
+"""Type of raw examples by kind, as a model gets them."""
 
 
 @dataclass(frozen=True)
 class SampleFormat:
-    """What a sample must be like that a model is given.
+    """Format of the examples that a model accepts: that of its training examples.
 
     Example:
         >>> from fedreach.data.preparation import InputColumn
@@ -63,35 +63,35 @@ class SampleFormat:
 
     name: str  # of the data set
     kind: Kind
-    shape: tuple[int, ...]  # of a sample as it was trained on
+    shape: tuple[int, ...]  # of a training example
     mean: tuple[float, ...] = ()  # (C,) of images
     std: tuple[float, ...] = ()  # (C,)
     preparation: Preparation | None = None  # of a table
     layout: np.dtype[Any] | None = None  # of records of several inputs, see `fedreach.data.several`
-    positions: tuple[int, ...] = ()  # of labels, where each position has one
+    positions: tuple[int, ...] = ()  # of labels, if each position has one
 
     @property
     def dtype(self) -> str:
-        """What raw samples are handed to a model as."""
+        """Type of raw examples, as the model gets them."""
         return DTYPES[self.kind if self.preparation is None else "table"]
 
     @property
     def raw_shape(self) -> tuple[int, ...]:
-        """Of a raw sample; that of a table has one number for each column that is used."""
+        """Shape of a raw example; for a table, one number per column in `used`."""
         if self.layout is not None:
             return (self.layout.itemsize,)
         return self.shape if self.preparation is None else (len(self.preparation.used),)
 
     @property
     def sample_shape(self) -> Any:
-        """Shape of an example as a model's maker is told; of several inputs that of each, by name or in order."""
+        """Shape of an example, as passed to the model factory; for several inputs, by name or in order."""
         return self.shape if self.layout is None else shapes(self.layout)
 
     def refuse_form(self, what: str) -> None:
-        """Refuse what handles one input and one answer an example.
+        """Raise an error for `what`, which handles one input and one label per example, if this format differs.
 
         Raises:
-            ConfigError: If there are several inputs, or answers at positions.
+            ConfigError: If there are several inputs, or labels at positions.
         """
         has = "several inputs" if self.layout is not None else "an answer at every position" if self.positions else ""
         if has:
@@ -101,15 +101,15 @@ class SampleFormat:
             )
 
     def array(self, samples: Any) -> AnyArray:
-        """Return raw samples as an array that a model is called with.
+        """Return raw examples as an array that a model can be called with.
 
         Args:
-            samples: A table where the model was trained on one; or else an array; images may come without channels
-                where they have one.
+            samples: A table if the model was trained on one, else an array. The channel axis of images with one
+                channel is optional.
 
         Raises:
-            ConfigError: If a column of the table is missing, or it is no table.
-            DataError: If the samples are not like those that the model was trained on.
+            ConfigError: If a column of the table is missing, or `samples` is not a table.
+            DataError: If the examples differ from the training examples in shape or type.
         """
         if self.preparation is not None:
             return self.preparation.raw(samples)
@@ -122,18 +122,18 @@ class SampleFormat:
                 )
             return x.view(np.uint8).reshape(len(x), -1)
         if x.shape[1:] != self.shape:
-            one = ". A single one is x[None]" if np.shape(samples) == self.shape else ""
-            raise check.error(f"x must hold samples of shape {self.shape} as in training; got {x.shape}{one}")
+            hint = ". A single one is x[None]" if np.shape(samples) == self.shape else ""
+            raise check.error(f"x must hold samples of shape {self.shape} as in training; got {x.shape}{hint}")
         return np.require(x, np.int64 if self.kind == "tokens" else x.dtype, ["C", "W"])
 
     def of_columns(self, numbers: Floats) -> AnyArray:
-        """Return raw samples that stand in a table, a sample a row and a number of it a column.
+        """Return raw examples from a table with one example per row and one of its numbers per column.
 
         Args:
-            numbers: (m, k), k as many as a sample has, its last axis the fastest.
+            numbers: (m, k) numbers, where k is the size of an example, in C order.
 
         Raises:
-            DataError: If they are not like those that the model was trained on.
+            DataError: If the examples differ from the training examples in size or type.
 
         Example:
             >>> SampleFormat("digits", "image", (1, 2, 2)).of_columns(np.array([[0.0, 1.0, 2.0, 255.0]])).tolist()
@@ -157,43 +157,43 @@ class SampleFormat:
         return self.array(numbers.reshape(-1, *self.shape))
 
     def to_json(self) -> dict[str, Any]:
-        """Return what raw samples are like, as plain JSON values for who reads the file of a model."""
-        said: dict[str, Any] = {"kind": self.kind, "dtype": self.dtype, "shape": list(self.raw_shape)}
-        said |= {} if self.layout is None else {"inputs": layout_to_json(self.layout)}
-        said |= {"positions": list(self.positions)} if self.positions else {}
+        """Return the format of raw examples as plain JSON values, for readers of a model file."""
+        record: dict[str, Any] = {"kind": self.kind, "dtype": self.dtype, "shape": list(self.raw_shape)}
+        record |= {} if self.layout is None else {"inputs": layout_to_json(self.layout)}
+        record |= {"positions": list(self.positions)} if self.positions else {}
         if self.preparation is None:
-            return said | ({"mean": list(self.mean), "std": list(self.std)} if self.kind == "image" else {})
+            return record | ({"mean": list(self.mean), "std": list(self.std)} if self.kind == "image" else {})
         used, columns = self.preparation.used, self.preparation.columns
-        return said | {
+        return record | {
             "kind": "table",
-            "columns": [each.to_json() for each in used],
-            "other_columns": [each.to_json() for each in columns if each not in used],
+            "columns": [column.to_json() for column in used],
+            "other_columns": [column.to_json() for column in columns if column not in used],
             "features": list(self.preparation.feature_names),
         }
 
     @classmethod
-    def of_json(cls, name: str, said: Mapping[str, Any]) -> Self:
-        """Return what `to_json` told of the samples of a data set; further keys may stand beside it."""
-        if said["kind"] != "table":
-            mean, std = (tuple(said.get(key, ())) for key in ("mean", "std"))
-            return cls(name, said["kind"], tuple(said["shape"]), mean, std, None, *form_of(said))
-        others = said["other_columns"]  # those of client and labels come first, as in training
-        last = [each for each in others if each["kind"] in ("left out", "dropped")]
-        first = [each for each in others if each not in last]
-        preparation = Preparation.of_json([*first, *said["columns"], *last])
-        return cls(name, "features", (len(said["features"]),), preparation=preparation)
+    def of_json(cls, name: str, stored: Mapping[str, Any]) -> Self:
+        """Return the format from what `to_json` returned; further keys are ignored."""
+        if stored["kind"] != "table":
+            mean, std = (tuple(stored.get(key, ())) for key in ("mean", "std"))
+            return cls(name, stored["kind"], tuple(stored["shape"]), mean, std, None, *form_of(stored))
+        other_columns = stored["other_columns"]  # client and labels come first, as in training
+        last = [column for column in other_columns if column["kind"] in ("left out", "dropped")]
+        first = [column for column in other_columns if column not in last]
+        preparation = Preparation.of_json([*first, *stored["columns"], *last])
+        return cls(name, "features", (len(stored["features"]),), preparation=preparation)
 
 
-def form_of(said: Mapping[str, Any]) -> tuple[np.dtype[Any] | None, tuple[int, ...]]:
-    """Return the layout of several inputs, if there are any, and the positions of labels, as a file tells them."""
-    return layout_of_json(said["inputs"]) if "inputs" in said else None, tuple(said.get("positions", ()))
+def form_of(stored: Mapping[str, Any]) -> tuple[np.dtype[Any] | None, tuple[int, ...]]:
+    """Return the layout of several inputs (None for one input) and the positions of labels, from a model file."""
+    return layout_of_json(stored["inputs"]) if "inputs" in stored else None, tuple(stored.get("positions", ()))
 
 
-# -------------------- Samples of one's own, by client: torch Datasets and arrays
+# ---- Examples of users, by client: torch Datasets and arrays
 
 
 class SampleFacts(NamedTuple):
-    """What is known of samples beside their numbers."""
+    """Facts about examples in addition to their numbers."""
 
     num_classes: int | None
     class_names: Sequence[str] | None
@@ -207,21 +207,21 @@ def of_samples(
     names: tuple[str, ...],
     *,
     kind: Kind | None,
-    told: SampleFacts,
+    facts: SampleFacts,
     name: str,
     together: Together = APART,
 ) -> OwnData:
-    """Return samples as they are, by client; only images are put on one scale, that of the participants' pixels.
+    """Return examples by client, unchanged; images will be put on the scale of the participants' pixels.
 
-    With groups, samples are sorted as the rows of a table are: their order does not matter then, and the same data from
-    a table have the same split.
+    With groups, examples are sorted like the rows of a table. So their order does not matter, and the same data in a
+    table have the same split.
     """
-    classes, names_of_classes, converted = told
-    said: dict[str, Any] = {"num_classes": classes, "class_names": names_of_classes, "notes": note_of(converted)}
-    plain = from_arrays(x, y, kind=kind, name=name, **said)
+    classes, names_of_classes, converted = facts
+    options: dict[str, Any] = {"num_classes": classes, "class_names": names_of_classes, "notes": note_of(converted)}
+    plain = from_arrays(x, y, kind=kind, name=name, **options)
     if together.groups is None:
         return OwnSamples(name, owners, names, plain, together)
-    labels: AnyArray = plain.train_y.reshape(len(plain.train_y), -1)  # at positions, all of an example's
+    labels: AnyArray = plain.train_y.reshape(len(plain.train_y), -1)  # for positions, all labels of an example
     if plain.example_classes:
         labels = cells.by_text(plain.train_y, plain.class_names or tuple(map(str, range(plain.num_classes))))
     moments = [] if together.moments is None else [together.moments]
@@ -234,16 +234,16 @@ def of_samples(
 def rows_together(
     group: Any, time: Any, length: int, *, named: tuple[str | None, str | None] = ("group", "time")
 ) -> Together:
-    """Return which samples are held out together, and which are the latest.
+    """Return the groups of examples that are held out together, and the times of the examples.
 
     Args:
-        group: The group of each sample, names or numbers; None: there are no groups.
-        time: When each was taken, numbers or dates; None: nobody says.
-        length: Samples that there are.
-        named: What both are called.
+        group: Group of each example, as names or numbers. None: no groups.
+        time: Time of each example, as numbers or dates. None: unknown.
+        length: Number of examples.
+        named: Names of both.
 
     Raises:
-        DataError: If there is not one for each sample, or one is missing.
+        DataError: If the number of groups or times is not `length`, or one is missing.
 
     Example:
         >>> rows_together(["p1", "p1", "p2"], ["2024-01-31", "2024-02-01", "2024-02-01"], 3).groups
@@ -253,7 +253,9 @@ def rows_together(
         fedreach.DataError: group must say one for each of the 3 examples; got 2.
     """
     columns = {
-        option: as_arrow(said, option) for option, said in {"group": group, "time": time}.items() if said is not None
+        option: as_arrow(values, option)
+        for option, values in {"group": group, "time": time}.items()
+        if values is not None
     }
     for option, column in columns.items():
         if len(column) != length:
@@ -278,15 +280,15 @@ def of_torch(
     group: Any = None,
     time: Any = None,
 ) -> OwnData:
-    """Return a torch Dataset, by client; see `fedreach.data.federated.FederatedData.from_torch`."""
+    """Read a torch Dataset by client; see `fedreach.data.federated.FederatedData.from_torch`."""
     length = size(dataset, name)
     owners, names = numbered_list("clients", clients)
     if len(owners) != length:
         raise DataError(f"clients must say one client for each of the {length} examples; got {len(owners)}.")
     together = rows_together(group, time, length)
     x, y, converted = samples(pairs(dataset, name), length, name, kind)
-    told = SampleFacts(num_classes, class_names_of(dataset), converted)
-    return of_samples(x, y, owners, names, kind=kind, told=told, name=name, together=together)
+    facts = SampleFacts(num_classes, class_names_of(dataset), converted)
+    return of_samples(x, y, owners, names, kind=kind, facts=facts, name=name, together=together)
 
 
 def of_clients(
@@ -298,32 +300,32 @@ def of_clients(
     group: Mapping[Any, Any] | None = None,
     time: Mapping[Any, Any] | None = None,
 ) -> OwnData:
-    """Return arrays or Datasets by name; see `fedreach.data.federated.FederatedData.from_clients`."""
+    """Read arrays or Datasets by client name; see `fedreach.data.federated.FederatedData.from_clients`."""
     if not isinstance(data, Mapping) or not data:
         raise ConfigError('from_clients: give {"north": (x, y), "south": dataset}; got ' + f"{type(data).__name__}.")
     numbers, names = numbered_list("from_clients: a name", list(data))
     if len(names) < len(data):
         raise ConfigError(f"from_clients: two clients have the same name; got {list(data)}.")
-    held: dict[int, tuple[AnyArray, AnyArray]] = {}
+    arrays: dict[int, tuple[AnyArray, AnyArray]] = {}
     converted: Converted = Counter()
-    for number, (client, own) in zip(numbers.tolist(), data.items(), strict=True):
+    for number, (client, source) in zip(numbers.tolist(), data.items(), strict=True):
         check = Check(f"data of {client}")
-        if isinstance(own, tuple) and len(own) == 2:
-            labels = check.rows("y", as_labels(own[1], f"{check.of} {check.name!r}: a label"))
-            if is_inputs_of_examples(own[0], len(labels)):
-                inputs, changed = records(own[0], check.name), Counter[tuple[str, str]]()
+        if isinstance(source, tuple) and len(source) == 2:
+            labels = check.rows("y", as_labels(source[1], f"{check.of} {check.name!r}: a label"))
+            if is_inputs_of_examples(source[0], len(labels)):
+                inputs, changed = records(source[0], check.name), Counter[tuple[str, str]]()
             else:
-                inputs, changed = as_array(own[0], check.name, kind)
+                inputs, changed = as_array(source[0], check.name, kind)
                 inputs = check.rows("x", inputs)
-            held[number] = inputs, labels
-            if len(held[number][0]) != len(held[number][1]):
-                raise check.error(f"x and y must be as long; got {len(held[number][0])} and {len(labels)}")
+            arrays[number] = inputs, labels
+            if len(arrays[number][0]) != len(arrays[number][1]):
+                raise check.error(f"x and y must be as long; got {len(arrays[number][0])} and {len(labels)}")
         else:
-            length = size(own, check.name)
-            *held_by_it, changed = samples(pairs(own, check.name), length, check.name, kind)
-            held[number] = held_by_it[0], held_by_it[1]
+            length = size(source, check.name)
+            *held_by_it, changed = samples(pairs(source, check.name), length, check.name, kind)
+            arrays[number] = held_by_it[0], held_by_it[1]
         converted += changed
-    parts = [held[number] for number in range(len(names))]
+    parts = [arrays[number] for number in range(len(names))]
     empty = [name for name, (x, _) in zip(names, parts, strict=True) if not len(x)]
     if empty:
         raise DataError(
@@ -331,79 +333,81 @@ def of_clients(
         )
     shapes = {x.shape[1:] for x, _ in parts}
     if len(shapes) > 1 or len({sort_of(x) for x, _ in parts}) > 1:
-        said = "; ".join(f"{names[n]}: {x.shape[1:]} {x.dtype}" for n, (x, _) in enumerate(parts[:5]))
-        raise DataError(f"from_clients: samples of all clients must have one shape and type; got {said}.")
+        listed_shapes = "; ".join(f"{names[n]}: {x.shape[1:]} {x.dtype}" for n, (x, _) in enumerate(parts[:5]))
+        raise DataError(f"from_clients: samples of all clients must have one shape and type; got {listed_shapes}.")
     if len({y.shape[1:] for _, y in parts}) > 1:
-        said = "; ".join(f"{names[n]}: {y.shape[1:]}" for n, (_, y) in enumerate(parts[:5]))
-        raise DataError(f"from_clients: labels of all clients must have one shape a sample; got {said}.")
+        listed_shapes = "; ".join(f"{names[n]}: {y.shape[1:]}" for n, (_, y) in enumerate(parts[:5]))
+        raise DataError(f"from_clients: labels of all clients must have one shape a sample; got {listed_shapes}.")
     x, y = np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
     owners = np.repeat(np.arange(len(parts)), [len(y) for _, y in parts])
-    known = [found for own in data.values() if (found := class_names_of(own)) is not None]
-    classes = known[0] if known and all(each == known[0] for each in known) else None
+    class_lists = [class_names for source in data.values() if (class_names := class_names_of(source)) is not None]
+    classes = (
+        class_lists[0] if class_lists and all(class_list == class_lists[0] for class_list in class_lists) else None
+    )
     clients = [client for _, client in sorted(zip(numbers.tolist(), data, strict=True), key=lambda pair: pair[0])]
     lengths = dict(zip(clients, [len(y) for _, y in parts], strict=True))
     columns = _of_each_client("group", group, lengths), _of_each_client("time", time, lengths)
     together = rows_together(*columns, len(y))
-    told = SampleFacts(num_classes, classes, converted)
-    return of_samples(x, y, owners, names, kind=kind, told=told, name=name, together=together)
+    facts = SampleFacts(num_classes, classes, converted)
+    return of_samples(x, y, owners, names, kind=kind, facts=facts, name=name, together=together)
 
 
-def _of_each_client(option: str, said: Mapping[Any, Any] | None, lengths: Mapping[Any, int]) -> pa.Array | None:
-    """Return what is said of the samples of all clients, client by client; None where nothing is.
+def _of_each_client(option: str, by_client: Mapping[Any, Any] | None, lengths: Mapping[Any, int]) -> pa.Array | None:
+    """Concatenate the values of an option over all clients; return None if it is not set.
 
     Args:
-        option: For messages.
-        said: Of the samples of each client, by client.
-        lengths: Samples of each client, in the order in which they are wanted.
+        option: Name of the option in messages.
+        by_client: Values for the examples of each client, by client.
+        lengths: Number of examples of each client, in the order of the result.
 
     Raises:
-        ConfigError: If it is not by client, or a client is missing or unknown.
-        DataError: If it is not as long as a client's samples.
+        ConfigError: If the option is not a dictionary by client, or a client is missing or unknown.
+        DataError: If the number of values is not the number of a client's examples.
     """
-    if said is None:
+    if by_client is None:
         return None
-    if not isinstance(said, Mapping):
+    if not isinstance(by_client, Mapping):
         raise ConfigError(
             f"from_clients: {option} must say it by client, as the data do: "
-            f'{{"north": [...], "south": [...]}}; got {type(said).__name__}.'
+            f'{{"north": [...], "south": [...]}}; got {type(by_client).__name__}.'
         )
-    for client in said:
+    for client in by_client:
         if client not in lengths:
             raise ConfigError(
                 f"from_clients: {option} has a client {client!r}.{nearest(str(client), map(str, lengths))}"
             )
-    held = []
+    columns = []
     for client, length in lengths.items():
-        if client not in said:
+        if client not in by_client:
             raise ConfigError(
                 f"from_clients: {option} says nothing of {client!r}. Give one for each of its {length} examples."
             )
         what = f"{option} of {client}"
-        column = as_arrow(said[client], what)
+        column = as_arrow(by_client[client], what)
         if len(column) != length:
             raise DataError(f"{what} must say one for each of its {length} examples; got {len(column)}.")
         if gone := np.flatnonzero(~cells.names_there(what, column)).tolist():
             raise DataError(f"{what} is missing in {len(gone)} examples, the first is {gone[0]}. Leave those out.")
-        held.append(column)
-    if len({column.type for column in held}) == 1:
-        return pa.concat_arrays(held)
-    return as_arrow([cell for column in held for cell in column.to_pylist()], option)
+        columns.append(column)
+    if len({column.type for column in columns}) == 1:
+        return pa.concat_arrays(columns)
+    return as_arrow([cell for column in columns for cell in column.to_pylist()], option)
 
 
 def sort_of(array: AnyArray) -> str:
-    """Return what sort of numbers it holds: floats of any width are one."""
+    """Return the sort of an array's numbers; all widths of floats are one sort."""
     if array.dtype.names is not None:
         return str(array.dtype.descr)
     return "f" if array.dtype.kind == "f" else array.dtype.str if array.dtype == np.uint8 else array.dtype.kind
 
 
 def size(dataset: Any, name: str) -> int:
-    """Return how many samples a Dataset has.
+    """Return the number of examples of a Dataset.
 
     Raises:
-        ConfigError: If it cannot say, or its samples have no numbers.
+        ConfigError: If the Dataset has no length or cannot be indexed.
     """
-    endless = any(each.__name__ == "IterableDataset" for each in type(dataset).__mro__)
+    endless = any(base.__name__ == "IterableDataset" for base in type(dataset).__mro__)
     if (
         not endless
         and not isinstance(dataset, Mapping)
@@ -413,7 +417,7 @@ def size(dataset: Any, name: str) -> int:
         try:
             return len(dataset)
         except (TypeError, NotImplementedError):
-            pass  # a wrapper passes on that what it wraps has no length; an unfinished class says so itself
+            pass  # the length is missing in a wrapped Dataset, or in an unfinished class
     raise ConfigError(
         f"{name} must be a Dataset with a length and samples by number (`__len__` and `__getitem__`), which is read "
         f"once; got {type(dataset).__name__}. Take a finite part of it: list(itertools.islice(dataset, 10_000))."
@@ -421,7 +425,7 @@ def size(dataset: Any, name: str) -> int:
 
 
 def pairs(dataset: Any, name: str) -> Iterator[tuple[Any, Any]]:
-    """Yield the input and the label of each sample, in order."""
+    """Yield the input and the label of each example, in order."""
     for number in range(len(dataset)):
         sample = dataset[number]
         if isinstance(sample, Mapping):
@@ -435,7 +439,7 @@ def pairs(dataset: Any, name: str) -> Iterator[tuple[Any, Any]]:
 
 
 def _pair_of_dictionary(sample: Mapping[Any, Any], what: str) -> tuple[Any, Any]:
-    """Return inputs and label of a dictionary as Hugging Face's, whose label is called ``labels`` or ``label``."""
+    """Split a dictionary, as in Hugging Face data sets, into inputs and the label ``labels`` or ``label``."""
     labels = [key for key in ("labels", "label") if key in sample]
     if len(labels) != 1:
         raise DataError(f"{what} must hold its label under 'labels' or 'label', beside its inputs; got {list(sample)}.")
@@ -445,10 +449,10 @@ def _pair_of_dictionary(sample: Mapping[Any, Any], what: str) -> tuple[Any, Any]
 def samples(
     rows: Iterable[tuple[Any, Any]], length: int, name: str, kind: Kind | None = None
 ) -> tuple[AnyArray, AnyArray, Converted]:
-    """Return (n, ...) inputs and (n,) labels, read one after the other, and how many pictures were converted.
+    """Read (n, ...) inputs and (n,) labels one by one, and count converted images.
 
     Raises:
-        DataError: If there are none, an input has another shape or type than the first, or a label is none.
+        DataError: If there are no examples, inputs differ in shape or type, or a label is invalid.
     """
     labels: list[Any] = []
 
@@ -460,7 +464,7 @@ def samples(
     values = inputs()
     first = next(values, None)
     if is_inputs_of_example(first):
-        x, converted = _stacked_records(first, values, length, name), Counter[tuple[str, str]]()
+        x, converted = _stack_records(first, values, length, name), Counter[tuple[str, str]]()
     else:
         x, converted = stacked(chain([] if first is None else [first], values), length, name, kind)
     try:
@@ -484,14 +488,14 @@ def _label(label: Any, what: str) -> Any:
     return array if array.ndim > 1 else array.tolist()
 
 
-def _stacked_records(first: Any, further: Iterator[Any], length: int, name: str) -> AnyArray:
-    """Return (n,) records of the several inputs of each example; none of them has another form than the first.
+def _stack_records(first: Any, remaining: Iterator[Any], length: int, name: str) -> AnyArray:
+    """Return (n,) records of the several inputs of each example.
 
     Raises:
-        DataError: If one does.
+        DataError: If an example differs from the first in its inputs.
     """
     table: AnyArray | None = None
-    for number, value in enumerate(chain([first], further)):
+    for number, value in enumerate(chain([first], remaining)):
         if not is_inputs_of_example(value):
             raise DataError(f"{name}: sample {number} must have several inputs, as the first; got one.")
         parts = {key: [part] for key, part in value.items()} if isinstance(value, Mapping) else [[p] for p in value]
@@ -504,12 +508,12 @@ def _stacked_records(first: Any, further: Iterator[Any], length: int, name: str)
                 f"first; sample {number} has {described(record.dtype)}. Pad texts to one length."
             )
         table[number] = record[0]
-    assert table is not None  # as there is a first
+    assert table is not None  # there is a first example
     return table
 
 
 def _arrays_of(parts: Mapping[str, list[Any]] | list[list[Any]]) -> Any:
-    """Return arrays of one example each, of its inputs."""
+    """Return the inputs of an example as arrays with one example each."""
     if isinstance(parts, Mapping):
         return {key: _array_of(part) for key, (part,) in parts.items()}
     return tuple(_array_of(part) for (part,) in parts)
@@ -522,6 +526,6 @@ def _array_of(part: Any) -> Any:
 
 
 def class_names_of(dataset: Any) -> tuple[str, ...] | None:
-    """Return the names of the classes where a Dataset tells them, as those of torchvision do."""
+    """Return the class names of a Dataset that has them, such as those of torchvision; else None."""
     names = getattr(dataset, "classes", None)
     return tuple(names) if isinstance(names, list | tuple) and all(isinstance(name, str) for name in names) else None

@@ -1,4 +1,4 @@
-"""Examples with several inputs or with a label at every position."""
+"""Examples with several inputs, or with one label per position."""
 
 from __future__ import annotations
 
@@ -11,27 +11,26 @@ from numpy.typing import ArrayLike
 from fedreach._util.arrays import AnyArray, Bools, Ints
 from fedreach._util.errors import DataError
 
-# -------------------- A label at every position of an example, such as the next token or the class of each pixel
+# ---- One label per position of an example, such as the next token or the class of each pixel
 # Labels have shape (n, positions...), such as (n, T) or (n, H, W). Positions with the label `IGNORED` are masked: they
 # count in neither loss nor metrics. Each example has at least one labeled position.
 #
-# **Weights.** A batch's loss is the mean over its labeled positions, as of `torch.nn.functional.cross_entropy`; a
-# client's loss and score are means over its labeled positions. A client counts in the average of models by its number
-# of
-# *examples*, as always, or by whatever the weighting of the method is.
+# The loss of a batch is the mean over its labeled positions, as in `torch.nn.functional.cross_entropy`. A client's loss
+# and score are means over its labeled positions. In the average of models, a client counts by its number of *examples*,
+# or by the weighting of the method.
 
 IGNORED = -100
-"""The label of masked positions; that of torch's `ignore_index` and of Hugging Face."""
+"""Label of masked positions, as in torch (`ignore_index`) and Hugging Face."""
 
 
 def is_labeled(labels: AnyArray) -> Bools:
-    """Return which positions are labeled, of the shape of the labels."""
+    """Return whether each position is labeled, in the shape of the labels."""
     labeled: Bools = labels != IGNORED
     return labeled
 
 
 def position_counts(labels: AnyArray) -> Ints:
-    """Return the (m,) labeled positions of each example.
+    """Return the (m,) number of labeled positions of each example.
 
     Example:
         >>> position_counts(np.array([[1, 0, -100], [2, -100, -100]]))
@@ -42,7 +41,7 @@ def position_counts(labels: AnyArray) -> Ints:
 
 
 def example_classes(labels: AnyArray, num_classes: int) -> int:
-    """Return how many classes there are where each example has one of them; 0 where positions have, or numbers.
+    """Return the number of classes if each example has one class; 0 for labels at positions or numbers.
 
     Example:
         >>> example_classes(np.array([0, 1]), 2), example_classes(np.array([[0, 1], [1, 1]]), 2)
@@ -54,15 +53,14 @@ def example_classes(labels: AnyArray, num_classes: int) -> int:
 def next_token_labels(tokens: ArrayLike, attention_mask: ArrayLike | None = None) -> Ints:
     """Return the labels of a model that predicts the next token at each position.
 
-    The label at a position is the token that follows it. The last position has none, and neither has one whose next
-    token is padding.
+    The label at a position is the next token. The last position is masked, and so is a position before padding.
 
     Args:
-        tokens: (n, T) ids.
-        attention_mask: (n, T), 0 where a token is padding; None: nowhere.
+        tokens: (n, T) token ids.
+        attention_mask: (n, T) numbers, 0 for padding. Default: no padding.
 
     Raises:
-        DataError: If the shapes are not these.
+        DataError: If an argument has another shape or type.
 
     Example:
         >>> next_token_labels([[5, 6, 7, 0]], [[1, 1, 1, 0]])
@@ -80,10 +78,10 @@ def next_token_labels(tokens: ArrayLike, attention_mask: ArrayLike | None = None
     return labels
 
 
-# -------------------- Several inputs an example: arrays by name or by position, kept as one array of records
-# A record holds the inputs of one example, each with its own shape and type, so that whole numbers stay exact. All that
-# divides, orders, hashes or stores examples sees one array. A model is handed the inputs again: those with names as
-# keywords, the others by position, see `fedreach.engines.several`.
+# ---- Several inputs per example: arrays by name or by position, stored as one array of records
+# A record holds the inputs of one example, each with its own shape and type, so that integers stay exact. Code that
+# divides, orders, hashes or stores examples handles one array. A model gets the separate inputs: named ones as
+# keywords, others by position, see `fedreach.engines.several`.
 
 KEPT: Mapping[str, np.dtype[Any]] = {
     "f": np.dtype("<f4"),
@@ -91,12 +89,12 @@ KEPT: Mapping[str, np.dtype[Any]] = {
     "u": np.dtype("<i8"),
     "b": np.dtype("bool"),
 }
-"""Kind of numbers -> the type in which they are kept; bytes (uint8) stay bytes."""
+"""Kind of numbers -> stored type; bytes (uint8) stay bytes."""
 Shapes = dict[str, tuple[int, ...]] | tuple[tuple[int, ...], ...]
 
 
 def is_inputs_of_example(value: Any) -> bool:
-    """Return whether the input of one example is several: a dictionary, or a tuple of arrays or tensors.
+    """Return whether one example has several inputs: a dictionary, or a tuple of arrays or tensors.
 
     Example:
         >>> is_inputs_of_example({"a": [1]}), is_inputs_of_example((np.ones(2), np.ones(3)))
@@ -105,12 +103,12 @@ def is_inputs_of_example(value: Any) -> bool:
         (False, False)
     """
     if isinstance(value, Mapping):
-        return "bytes" not in value  # a picture that is not decoded
+        return "bytes" not in value  # otherwise an image that is not decoded
     return isinstance(value, tuple) and len(value) > 1 and all(_has_shape(part) for part in value)
 
 
 def is_inputs_of_examples(value: Any, length: int) -> bool:
-    """Return whether the inputs of so many examples are several: a dictionary, or a tuple of arrays that long.
+    """Return whether `length` examples have several inputs: a dictionary, or a tuple of arrays of that length.
 
     Example:
         >>> is_inputs_of_examples((np.ones((5, 2)), np.ones((5, 3))), 5)
@@ -134,10 +132,10 @@ def records(inputs: Mapping[str, Any] | Sequence[Any], name: str) -> AnyArray:
 
     Args:
         inputs: Arrays of shape (n, ...) by name, or in order.
-        name: Of the data, in messages.
+        name: Name of the data in messages.
 
     Raises:
-        DataError: If names are no keywords, lengths differ, or an input is no array of finite numbers.
+        DataError: If a name cannot be a keyword, lengths differ, or an input is not an array of finite numbers.
 
     Example:
         >>> records({"tokens": [[1, 2]], "age": [0.5]}, "toy").dtype.descr
@@ -149,19 +147,21 @@ def records(inputs: Mapping[str, Any] | Sequence[Any], name: str) -> AnyArray:
         raise DataError(
             f"{name}: several inputs must have names that can be keywords of the model's forward; got {list(named)}."
         )
-    arrays = {key: _kept(named[key], f"{name}: input {key!r}") for key in (sorted(named) if is_named else named)}
+    arrays = {
+        key: _compact_array(named[key], f"{name}: input {key!r}") for key in (sorted(named) if is_named else named)
+    }
     lengths = {key: len(array) for key, array in arrays.items()}
     if len(set(lengths.values())) > 1:
         raise DataError(f"{name}: all inputs must have an entry for each example; got {lengths}.")
     dtype = np.dtype([(key, array.dtype, array.shape[1:]) for key, array in arrays.items()])
-    made = np.empty(next(iter(lengths.values())), dtype)
+    table = np.empty(next(iter(lengths.values())), dtype)
     for key, array in arrays.items():
-        made[key] = array
-    return made
+        table[key] = array
+    return table
 
 
-def _kept(value: Any, what: str) -> AnyArray:
-    """Return an input as an array of a type that is kept."""
+def _compact_array(value: Any, what: str) -> AnyArray:
+    """Return an input as an array of a stored type."""
     if hasattr(value, "detach"):
         value = value.detach().cpu()
         value = (
@@ -177,19 +177,19 @@ def _kept(value: Any, what: str) -> AnyArray:
         )
     dtype: np.dtype[Any] = array.dtype if array.dtype == np.uint8 else KEPT[array.dtype.kind]
     with np.errstate(over="ignore"):  # what overflows float32 is refused below
-        kept: AnyArray = array.astype(dtype)
-    if kept.dtype.kind == "f" and not np.isfinite(kept).all():
+        stored: AnyArray = array.astype(dtype)
+    if stored.dtype.kind == "f" and not np.isfinite(stored).all():
         raise DataError(f"{what} must be finite as float32. Leave examples out in which it is not.")
-    return kept
+    return stored
 
 
 def has_names(layout: np.dtype[Any]) -> bool:
-    """Return whether the inputs of such records have names, and are not told by their position."""
+    """Return whether the inputs of records have names instead of positions."""
     return not (layout.names or ("",))[0].isdigit()
 
 
 def sample_shape(array: AnyArray) -> Any:
-    """Return the shape of an example; of several inputs that of each, by name or in order.
+    """Return the shape of an example; for several inputs, the shape of each, by name or in order.
 
     Example:
         >>> sample_shape(np.zeros((5, 3))), sample_shape(records({"a": np.zeros((5, 3)), "b": np.zeros(5)}, "toy"))
@@ -200,8 +200,8 @@ def sample_shape(array: AnyArray) -> Any:
 
 def shapes(layout: np.dtype[Any]) -> Shapes:
     """Return the shape of each input, by name or in order."""
-    found = {name: layout[name].shape for name in layout.names or ()}
-    return found if has_names(layout) else tuple(found.values())
+    shape_by_name = {name: layout[name].shape for name in layout.names or ()}
+    return shape_by_name if has_names(layout) else tuple(shape_by_name.values())
 
 
 def layout_to_json(layout: np.dtype[Any]) -> list[list[Any]]:
@@ -215,12 +215,12 @@ def layout_to_json(layout: np.dtype[Any]) -> list[list[Any]]:
 
 
 def layout_of_json(written: Sequence[Sequence[Any]]) -> np.dtype[Any]:
-    """Return what `layout_to_json` wrote."""
+    """Return the layout from what `layout_to_json` returned."""
     return np.dtype([(name, np.dtype(kind).newbyteorder("<"), tuple(shape)) for name, kind, shape in written])
 
 
 def described(layout: np.dtype[Any]) -> str:
-    """Return the inputs in words.
+    """Describe the inputs in words.
 
     Example:
         >>> described(records((np.zeros((5, 3)), np.zeros(5, int)), "toy").dtype)

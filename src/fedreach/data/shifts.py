@@ -1,4 +1,4 @@
-"""Shifts: how unseen clients differ from participants."""
+"""Shifts: how the inputs or labels of unseen clients differ from those of participants."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from fedreach.data.checks import Kind
 from fedreach.data.datasets import Dataset, content_hash
 from fedreach.data.federated import FederatedData, Shifted
 
-# -------------------- What a shift is handed and hands back: the examples of one client
+# ---- Arguments and results of a shift: the examples of one client
 
 WHITE = 255.0
-"""The largest pixel of an image."""
+"""Largest pixel value of an image."""
 
 
 @dataclass(frozen=True, eq=False)
 class InputScale:
-    """What a shift may know of the data set: how large its inputs are.
+    """Scale of the inputs, which is all that a shift knows of the data set.
 
-    Images are in grey levels, 0 to 255, as they are stored; features are in their own units.
+    Images have the stored gray levels from 0 to 255; features have their own units.
     """
 
-    name: str  # of the data set, for messages
+    name: str  # of the data set, in messages
     kind: Kind
     num_classes: int
-    centre: Floats  # mean of the training inputs: (C, 1, 1) of each channel, or (...) of each feature; (1,) of tokens
-    unit: Floats  # what a strength of 1 stands for: 255 of images, the standard deviation of each feature, likewise
+    centre: Floats  # mean of the training inputs: (C, 1, 1) per channel, (...) per feature; (1,) for tokens
+    unit: Floats  # size of strength 1: 255 for images, the standard deviation of each feature; shapes as above
 
     @classmethod
     def of(cls, dataset: Dataset) -> InputScale:
-        """Return the scale of a data set; of features, over all training examples.
+        """Return the scale of a data set; features are measured over all training examples.
 
         Example:
             >>> from fedreach.data.sets import load
@@ -56,24 +56,24 @@ class InputScale:
         return cls(*about, np.zeros(1), np.ones(1))
 
     def numbers(self, who: str, x: AnyArray) -> Floats:
-        """Return inputs as float64, to be changed and given to `stored`.
+        """Return inputs as float64 that a shift may change and pass to `stored`.
 
         Raises:
-            DataError: If they are tokens, of which there is neither more nor less.
+            DataError: If they are tokens or several inputs, which have no magnitude.
         """
         if self.kind in ("tokens", "several"):
-            held = "tokens" if self.kind == "tokens" else "several inputs"
+            content = "tokens" if self.kind == "tokens" else "several inputs"
             raise DataError(
-                f"{who} changes numbers, and {self.name} holds {held}. Use permuted_labels or one_class, or your own "
-                "shift."
+                f"{who} changes numbers, and {self.name} holds {content}. Use permuted_labels or one_class, or your "
+                "own shift."
             )
         return x.astype(np.float64)
 
     def pixels(self, who: str, x: AnyArray) -> Floats:
-        """Return (m, C, H, W) images as float64, to be changed and given to `stored`.
+        """Return (m, C, H, W) images as float64 that a shift may change and pass to `stored`.
 
         Raises:
-            DataError: If they are no images.
+            DataError: If the inputs are not images.
         """
         if self.kind != "image":
             raise DataError(
@@ -84,7 +84,7 @@ class InputScale:
         return x.astype(np.float64)
 
     def stored(self, values: Floats) -> AnyArray:
-        """Return changed inputs as the data set stores them: images as whole grey levels, clipped to 0..255."""
+        """Return changed inputs in the type of the data set: images as whole gray levels, clipped to 0..255."""
         if self.kind == "image":
             return np.clip(np.rint(values), 0, WHITE).astype(np.uint8)
         return values.astype(np.float32)
@@ -96,47 +96,47 @@ class Examples:
 
     x: AnyArray  # (m, ...) as the data set stores them
     y: Ints  # (m,) true labels
-    index: Ints  # (m,) which samples of the data set they are
+    index: Ints  # (m,) indices in the data set
 
-    def only(self, kept: AnyArray) -> Examples:
-        """Return those at these positions or flags."""
-        return Examples(self.x[kept], self.y[kept], self.index[kept])
+    def only(self, chosen: AnyArray) -> Examples:
+        """Return the examples at these positions, or with these flags."""
+        return Examples(self.x[chosen], self.y[chosen], self.index[chosen])
 
     def seen_as(self, x: AnyArray) -> Examples:
-        """Return them with other inputs."""
+        """Return the examples with other inputs."""
         return replace(self, x=x)
 
 
 class Shift(Protocol):
-    """Changes what one client holds. It writes to no argument, and its strength 0 changes nothing, bit for bit."""
+    """Changes the examples of one client. It writes to no argument, and strength 0 changes no bit."""
 
     def shifted(self, examples: Examples, scale: InputScale, rng: np.random.Generator) -> Examples:
-        """Return the client's examples: other inputs or labels for the same samples, or some of the samples.
+        """Return the client's examples with other inputs or labels, or a part of the examples.
 
         Args:
-            examples: All that the client holds.
-            scale: Of the data set.
-            rng: The client's own.
+            examples: All examples of the client.
+            scale: Scale of the data set.
+            rng: Generator of the client.
         """
         ...
 
 
-# -------------------- Several shifts, one after the other
+# ---- Several shifts in sequence
 
 
 @dataclass(frozen=True)
 class Composed:
-    """Apply several shifts, each to what the one before it left: images are made darker, say, and then turned.
+    """Apply several shifts in sequence: for example, darken images and then rotate them.
 
     In an experiment: ``parts = [{ name = "brightness", strength = -0.3 }, { name = "rotation", strength = 20.0 }]``.
 
-    When: clients differ in several ways at once, as they mostly do.
+    When: clients differ in several ways at once, as they usually do.
 
     Args:
         parts: The shifts in their order, at least one.
 
     Raises:
-        ConfigError: If there is none, or one is no shift.
+        ConfigError: If `parts` is empty, or a part is not a shift.
 
     Example:
         >>> from fedreach.data.shifts import OneClass, PermutedLabels
@@ -166,21 +166,21 @@ class Composed:
         return examples
 
 
-# --- Shifts of how bright inputs are: what another lamp, scanner or sensor does; for images and for features
-# The unit of a strength is 255 for images, whose pixels are then clipped as a camera clips them, and the standard
-# deviation of each feature.
+# ---- Shifts of intensity, as from another lamp, scanner or sensor; for images and features
+# The unit of strength is 255 for images, whose pixels are clipped afterward as in a camera, and the standard deviation
+# of each feature.
 
 
 @dataclass(frozen=True)
 class Brightness:
     """Make inputs brighter or darker: x + strength * unit.
 
-    Where nothing is clipped this is alpha x + beta, which the guard of `label_shift` can undo.
+    Without clipping this is alpha x + beta, which the intensity correction of `label_shift` can undo.
 
-    When: light or exposure differs between clients: other scanners, other times of the day.
+    When: light or exposure differs between clients, such as other scanners or other times of day.
 
     Args:
-        strength: From -1 to 1. Of images, the share of the range from black to white.
+        strength: Number of units, from -1 to 1. For images, the share of the range from black to white.
 
     Example:
         >>> scale = InputScale("toy", "image", 2, np.array([[[100.0]]]), np.array([255.0]))
@@ -201,14 +201,14 @@ class Brightness:
 
 @dataclass(frozen=True)
 class Contrast:
-    """Bring inputs nearer to the data set's mean, or farther from it: mean + (1 - strength) (x - mean).
+    """Move inputs toward the mean of the data set, or away from it: mean + (1 - strength) (x - mean).
 
-    The mean is that of each channel or feature.
+    Each channel or feature has its own mean.
 
     When: inputs are washed out or harsh at some clients.
 
     Args:
-        strength: Below 1, at which nothing would be left, and at least -3; -1 doubles the contrast, 0.5 halves it.
+        strength: From -3 to below 1, at which no contrast would remain; -1 doubles the contrast, 0.5 halves it.
 
     Example:
         >>> scale = InputScale("toy", "image", 2, np.array([[[100.0]]]), np.array([255.0]))
@@ -233,12 +233,12 @@ class Contrast:
 class InputNoise:
     """Add normal noise to each number: x + strength * unit * z, z standard normal.
 
-    This is noise on inputs; wrong labels are `[noise]`.
+    This is noise on inputs; `[noise]` of an experiment file corrupts labels.
 
-    When: sensors of some clients are worse than those of participants.
+    When: unseen clients have worse sensors than participants.
 
     Args:
-        strength: Standard deviation of the noise in units, not negative, at most 10.
+        strength: Standard deviation of the noise in units, from 0 to 10.
 
     Example:
         >>> scale = InputScale("toy", "features", 2, np.array([100.0]), np.array([2.0]))
@@ -258,17 +258,18 @@ class InputNoise:
         return examples.seen_as(scale.stored(x + self.strength * scale.unit * rng.standard_normal(x.shape)))
 
 
-# -------------------- Shifts of labels: what inputs mean, and which classes a client has; for data of any kind
+# ---- Shifts of labels: their meaning, and the classes of a client; for any kind of data
 
 
 @dataclass(frozen=True)
 class PermutedLabels:
-    """Concept shift: the client calls some classes by each other's names, in a circle of its own.
+    """Concept shift: the client permutes some classes cyclically, in an order of its own.
 
-    round(strength C) classes, and at least two where the strength is not 0, are drawn; each takes the name of the next.
-    No rule that sees inputs alone can know.
+    round(strength C) classes, and at least two unless the strength is 0, are drawn; each takes the label of the next.
+    Inputs alone cannot reveal this shift.
 
-    When: clients mean other things by the same label. No rule that sees inputs alone can mend that: a test of harm.
+    When: clients mean other things by the same label. As no method that sees inputs alone can correct that, this tests
+    for harm.
 
     Args:
         strength: Share of the C classes, from 0 to 1.
@@ -295,14 +296,14 @@ class PermutedLabels:
 
 @dataclass(frozen=True)
 class OneClass:
-    """The client has its most frequent class only: the strongest label shift. Of two as frequent, the first counts.
+    """Keep only the most frequent class of a client (ties: the lowest): the strongest label shift.
 
-    round(strength m') of the client's m' examples of other classes are dropped, drawn at random.
+    round(strength m') of the client's m' examples of other classes are drawn at random and removed.
 
-    When: the extreme of label shift: what an estimate of class shares gains at most.
+    When: to measure how much a method can gain at most from the label distribution.
 
     Args:
-        strength: Share of the other classes' examples that are dropped, from 0 to 1.
+        strength: Share of the examples of other classes that are removed, from 0 to 1.
 
     Example:
         >>> scale = InputScale("toy", "tokens", 3, np.zeros(1), np.ones(1))
@@ -317,24 +318,24 @@ class OneClass:
         require(self, strength="[0, 1]")
 
     def shifted(self, examples: Examples, scale: InputScale, rng: np.random.Generator) -> Examples:
-        most = int(np.bincount(examples.y, minlength=scale.num_classes).argmax())
-        others = rng.permutation(np.flatnonzero(examples.y != most))
-        kept = np.ones(len(examples.y), np.bool_)
-        kept[others[: round(self.strength * len(others))]] = False
-        return examples.only(kept)
+        main_class = int(np.bincount(examples.y, minlength=scale.num_classes).argmax())
+        other_examples = rng.permutation(np.flatnonzero(examples.y != main_class))
+        is_kept = np.ones(len(examples.y), np.bool_)
+        is_kept[other_examples[: round(self.strength * len(other_examples))]] = False
+        return examples.only(is_kept)
 
 
-# --- Shifts of where pixels are: blur and rotation, which need scipy, translation and occlusion of images
+# ---- Spatial shifts of images: blur and rotation, which need SciPy, translation and occlusion
 
 
 @dataclass(frozen=True)
 class Blur:
-    """Blur images by a normal density; beyond the border, its pixels go on.
+    """Blur images with a Gaussian filter; border pixels are repeated beyond the border.
 
-    When: lenses or focus differ; images only.
+    When: lenses or focus differ; for images only.
 
     Args:
-        strength: Standard deviation in pixels, not negative, at most 100.
+        strength: Standard deviation in pixels, from 0 to 100.
 
     Example:
         >>> scale = InputScale("toy", "image", 2, np.array([[[0.0]]]), np.array([255.0]))
@@ -358,12 +359,12 @@ class Blur:
 
 @dataclass(frozen=True)
 class Rotation:
-    """Turn images about their middle, anticlockwise, by linear interpolation; what comes in from outside is black.
+    """Rotate images counterclockwise about their center by linear interpolation; the outside is black.
 
-    When: devices are held or mounted at another angle; images only.
+    When: devices are held or mounted at another angle; for images only.
 
     Args:
-        strength: Degrees, from -180 to 180.
+        strength: Angle in degrees, from -180 to 180.
 
     Example:
         >>> scale = InputScale("toy", "image", 2, np.array([[[0.0]]]), np.array([255.0]))
@@ -387,12 +388,12 @@ class Rotation:
 
 @dataclass(frozen=True)
 class Translation:
-    """Move images to the right and down by linear interpolation; what comes in from outside is black.
+    """Move images to the right and down by linear interpolation; the outside is black.
 
-    When: what is seen lies off the middle; images only.
+    When: objects are off center; for images only.
 
     Args:
-        strength: Pixels, to the right and as many down, from -1000 to 1000; a negative number moves left and up.
+        strength: Distance in pixels, both right and down, from -1000 to 1000; negative numbers move left and up.
 
     Example:
         >>> scale = InputScale("toy", "image", 2, np.array([[[0.0]]]), np.array([255.0]))
@@ -409,15 +410,15 @@ class Translation:
 
     def shifted(self, examples: Examples, scale: InputScale, rng: np.random.Generator) -> Examples:
         x = scale.pixels("Translation", examples.x)
-        down = _moved(x, self.strength)
-        return examples.seen_as(scale.stored(_moved(down.swapaxes(2, 3), self.strength).swapaxes(2, 3)))
+        down = _move_down(x, self.strength)
+        return examples.seen_as(scale.stored(_move_down(down.swapaxes(2, 3), self.strength).swapaxes(2, 3)))
 
 
-def _moved(x: Floats, pixels: float) -> Floats:
-    """Return (m, C, H, W) images moved down: each row is the mean of two, weighted by how near they come to it."""
-    height, whole = x.shape[2], math.floor(pixels)
+def _move_down(x: Floats, pixels: float) -> Floats:
+    """Move (m, C, H, W) images down; each row interpolates between the two nearest rows."""
+    height, whole_pixels = x.shape[2], math.floor(pixels)
     moved = np.zeros_like(x)
-    for rows, weight in ((whole, 1 - (pixels - whole)), (whole + 1, pixels - whole)):
+    for rows, weight in ((whole_pixels, 1 - (pixels - whole_pixels)), (whole_pixels + 1, pixels - whole_pixels)):
         to = np.arange(max(rows, 0), min(height + rows, height))
         moved[:, :, to] += weight * x[:, :, to - rows]
     return moved
@@ -425,15 +426,15 @@ def _moved(x: Floats, pixels: float) -> Floats:
 
 @dataclass(frozen=True)
 class Occlusion:
-    """Hide a rectangle of each image, at a place of its own, behind the data set's mean colour.
+    """Cover a rectangle at a random position of each image with the mean color of the data set.
 
-    The rectangle has the image's proportions; its sides are rounded to whole pixels, and it lies within the image.
-    After normalisation the mean is 0, as in the reference.
+    The rectangle has the proportions of the image; its sides are rounded to whole pixels, and it is inside the image.
+    After normalization the mean is 0, as in the reference.
 
-    When: something stands in the way, at a place that differs; images only.
+    When: objects are partly covered, at varying positions; for images only.
 
     Args:
-        strength: Share of the image that is hidden, from 0 to 1.
+        strength: Share of the image that is covered, from 0 to 1.
 
     Reference: DeVries and Taylor, "Improved Regularization of Convolutional Neural Networks with Cutout",
         arXiv 1708.04552.
@@ -454,36 +455,36 @@ class Occlusion:
         x = scale.pixels("Occlusion", examples.x)
         m, (height, width) = len(x), x.shape[2:]
         rows, columns = (round(self.strength**0.5 * side) for side in (height, width))
-        top, left = rng.integers(0, height - rows + 1, (m, 1)), rng.integers(0, width - columns + 1, (m, 1))
-        down, across = np.arange(height) - top, np.arange(width) - left  # (m, H) and (m, W)
+        top_edge, left_edge = rng.integers(0, height - rows + 1, (m, 1)), rng.integers(0, width - columns + 1, (m, 1))
+        down, across = np.arange(height) - top_edge, np.arange(width) - left_edge  # (m, H) and (m, W)
         hidden_rows, hidden_columns = (down >= 0) & (down < rows), (across >= 0) & (across < columns)
         hidden = hidden_rows[:, None, :, None] & hidden_columns[:, None, None, :]
         return examples.seen_as(scale.stored(np.where(hidden, scale.centre, x)))
 
 
-# -------------------- A federation some of whose unseen clients are shifted
+# ---- A federation with shifted unseen clients
 
 
 def shift_unseen(data: FederatedData, shift: Shift, *, share: float = 1.0, seed: int = 0) -> FederatedData:
-    """Return the federation with some of its unseen clients shifted, in all that they hold.
+    """Return the federation with all examples of some unseen clients shifted.
 
-    round(share * unseen) clients are drawn, those of a smaller share among those of a larger one. Participants, the
-    test set and the server's data stay as they are, and so does every run's training: only who is evaluated and served
-    changes. The draws have streams of their own; what was drawn for the federation stays.
+    round(share * unseen) clients are drawn; a larger share includes the clients of a smaller one. Participants, the
+    test set and the server's data stay unchanged, and so does training: only the evaluation and adaptation of unseen
+    clients change. The draws have their own streams and do not change other draws of the federation.
 
-    Where inputs change, the training inputs are copied once for the federation, not for each client: the shifted
-    clients' rows are others there. Of inputs that are mapped from a file the changed pages are held in memory, no more.
+    If inputs change, the training inputs are copied once for the federation, with changed rows for shifted clients.
+    For inputs that are mapped from a file, only the changed pages are in memory.
 
     Args:
         data: The federation.
-        shift: What happens to each of them.
-        share: Of the unseen clients that are shifted, from 0 to 1.
-        seed: Of who is shifted, and of what the shift draws.
+        shift: Shift of each drawn client.
+        share: Share of the unseen clients that are shifted, from 0 to 1.
+        seed: Seed of the drawn clients, and of the draws of the shift.
 
     Raises:
-        ConfigError: If nobody is unseen, or the share is outside its range.
-        DataError: If the shift cannot be applied to such data.
-        PartError: If a shift of your own returns what is no client's examples.
+        ConfigError: If all clients participate, or the share is outside its range.
+        DataError: If the shift cannot be applied to the data.
+        PartError: If a custom shift returns anything but the client's examples.
 
     Example:
         >>> from fedreach.data.shifts import Brightness
@@ -495,9 +496,9 @@ def shift_unseen(data: FederatedData, shift: Shift, *, share: float = 1.0, seed:
     """
     share = checked_number("shift.share", share, 0, 1)
     if not data.dataset.example_classes:
-        other = "stand at positions" if data.dataset.positions else "are numbers"
+        target_form = "stand at positions" if data.dataset.positions else "are numbers"
         raise ConfigError(
-            f"shift: it keeps count of classes, and targets of {data.dataset.name} {other}. Leave the shift out."
+            f"shift: it keeps count of classes, and targets of {data.dataset.name} {target_form}. Leave the shift out."
         )
     unseen = data.population.unseen
     if not len(unseen):
@@ -513,13 +514,15 @@ def shift_unseen(data: FederatedData, shift: Shift, *, share: float = 1.0, seed:
     for client in clients.tolist():
         index = np.concatenate([data.train[client], data.held_out[client]])
         before = Examples(np.asarray(d.train_x[index]), d.train_y[index], index)
-        after = _checked(shift, before, shift.shifted(before, scale, generator(seed, "shift", client=client)), scale)
+        after = _check_returned(
+            shift, before, shift.shifted(before, scale, generator(seed, "shift", client=client)), scale
+        )
         gone[np.setdiff1d(index, after.index)] = True
         y[after.index] = after.y
         if not np.array_equal(after.x, d.train_x[after.index]):
-            x = _copied(x) if x is d.train_x else x
+            x = _writable_copy(x) if x is d.train_x else x
             x[after.index] = after.x
-    seen = np.where(data.labels == d.train_y, y, data.labels)  # label noise stays
+    seen_labels = np.where(data.labels == d.train_y, y, data.labels)  # label noise remains
     changed = np.concatenate([NOBODYS, *(part[c] for c in clients for part in (data.train, data.held_out))])
     dropped = np.zeros((data.num_clients, d.num_classes), np.int64)
     np.add.at(dropped, (data.partition.owner()[gone], y[gone]), 1)
@@ -532,33 +535,33 @@ def shift_unseen(data: FederatedData, shift: Shift, *, share: float = 1.0, seed:
     return replace(
         data,
         dataset=replace(d, train_x=x, train_y=y),
-        labels=seen,
+        labels=seen_labels,
         train=data.train.without(gone[data.train.order]),
         held_out=data.held_out.without(gone[data.held_out.order]),
         shift=Shifted(clients, dropped, content_hash(x[changed], y[changed]), record),
-        draw=None if data.draw is None else partial(_redrawn, data, shift, share),
+        draw=None if data.draw is None else partial(_redraw_shifted, data, shift, share),
     )
 
 
 NOBODYS = np.empty(0, np.int64)
 
 
-def _redrawn(data: FederatedData, shift: Shift, share: float, seed: int) -> FederatedData:
+def _redraw_shifted(data: FederatedData, shift: Shift, share: float, seed: int) -> FederatedData:
     return shift_unseen(data.redrawn(seed), shift, share=share, seed=seed)
 
 
-def _copied(x: AnyArray) -> AnyArray:
-    """Return a copy that may be written to; of an array that is mapped from a file, one that copies what is written."""
-    whole: Any = x
-    while whole is not None and not isinstance(whole, np.memmap):
-        whole = whole.base
-    if whole is None or whole.filename is None or (whole.ctypes.data, whole.nbytes) != (x.ctypes.data, x.nbytes):
+def _writable_copy(x: AnyArray) -> AnyArray:
+    """Return a writable copy; for an array that is mapped from a file, a copy-on-write map."""
+    base: Any = x
+    while base is not None and not isinstance(base, np.memmap):
+        base = base.base
+    if base is None or base.filename is None or (base.ctypes.data, base.nbytes) != (x.ctypes.data, x.nbytes):
         return x.copy()
-    return np.memmap(whole.filename, x.dtype, "c", whole.offset, x.shape)
+    return np.memmap(base.filename, x.dtype, "c", base.offset, x.shape)
 
 
-def _checked(shift: Shift, before: Examples, after: Examples, scale: InputScale) -> Examples:
-    """Return what a shift returned, or say why these are no examples of the client."""
+def _check_returned(shift: Shift, before: Examples, after: Examples, scale: InputScale) -> Examples:
+    """Check the result of a shift and return it; raise PartError if these are not the client's examples."""
 
     def refuse(rule: str, got: object) -> PartError:
         return PartError(f"{type(shift).__name__}.shifted must return {rule}; got {got}.")
@@ -578,12 +581,10 @@ def _checked(shift: Shift, before: Examples, after: Examples, scale: InputScale)
     return after
 
 
-# --- Shifts of unseen clients: their inputs look different from the participants', or mean something else
-# Everything here changes one client's examples at a time; `unseen.shift_unseen` applies it to a federation. A shift
-# has a
-# strength, of which 0 changes nothing; one outside the range that the shift tells is a `ConfigError`, as is a shift
-# that
-# needs scipy where that is missing.
+# ---- Shifts by name
+# A shift changes the examples of one client at a time; `shift_unseen` applies it to a federation. Strength 0 changes
+# nothing; a strength outside the range of the shift raises ConfigError, and so does a shift that needs SciPy if it is
+# missing.
 
 SHIFTS: Mapping[str, Any] = {
     "brightness": Brightness,

@@ -13,21 +13,21 @@ from fedreach._util.errors import ConfigError, check_type, nearest
 from fedreach._util.streams import generator, number_of, uniforms
 from fedreach.data.assignment import Partition, check_table
 
-# -------------------- Who takes part, and which samples each client trains and is tested on
+# ---- Participants, and the training and held-out examples of clients
 
-SHARE = 0.4  # of the clients take part, where nothing else is said
+SHARE = 0.4  # default share of participants
 
 
 @dataclass(frozen=True, eq=False)
 class Ranges:
-    """Sample indices grouped by client: client i owns ``order[offsets[i] : offsets[i + 1]]``."""
+    """Example indices grouped by client: client i owns ``order[offsets[i] : offsets[i + 1]]``."""
 
     order: Ints  # (samples,)
     offsets: Ints  # (N + 1,)
 
     @classmethod
     def of_sizes(cls, order: Ints, sizes: Ints) -> Ranges:
-        """Return the ranges of clients with so many samples each, one after the other in `order`."""
+        """Return the ranges of clients with these sizes, consecutive in `order`."""
         return cls(np.ascontiguousarray(order), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
 
     def __getitem__(self, client: int) -> Ints:
@@ -35,15 +35,15 @@ class Ranges:
 
     @property
     def sizes(self) -> Ints:
-        """Number of samples of each client, (N,)."""
+        """(N,) number of examples of each client."""
         return np.diff(self.offsets)
 
     def sizes_of(self, clients: Ints) -> Ints:
-        """Number of samples of each of these clients; nobody else is looked at."""
+        """Return the number of examples of each of these clients, in time that other clients do not affect."""
         return self.offsets[clients + 1] - self.offsets[clients]
 
     def of(self, clients: Ints) -> tuple[Ints, Ints]:
-        """Return the samples of these clients, one after the other, and how many each has.
+        """Return the concatenated examples of these clients, and the number of examples of each.
 
         Example:
             >>> Ranges(np.array([4, 7, 5]), np.array([0, 1, 1, 3])).of(np.array([2, 0]))
@@ -54,16 +54,16 @@ class Ranges:
         return self.order[places + np.arange(len(places))], sizes
 
     def owner(self) -> Ints:
-        """Client of each sample in `order`, (samples,)."""
+        """Return the (n,) client of each example in `order`."""
         return np.repeat(np.arange(len(self.offsets) - 1), self.sizes)
 
     def without(self, gone: Bools) -> Ranges:
-        """Return the ranges without the samples of `order` that are flagged, (samples,)."""
-        left = np.bincount(self.owner()[~gone], minlength=len(self.offsets) - 1)
-        return Ranges.of_sizes(self.order[~gone], left)
+        """Return the ranges without the examples that the (n,) flags of `order` mark."""
+        remaining_sizes = np.bincount(self.owner()[~gone], minlength=len(self.offsets) - 1)
+        return Ranges.of_sizes(self.order[~gone], remaining_sizes)
 
     def label_counts(self, labels: Ints, num_classes: int) -> Ints:
-        """Return the (N, c) number of samples per client and class."""
+        """Return the (N, c) number of examples per client and class."""
         n = len(self.offsets) - 1
         if not num_classes:  # targets are numbers
             return np.zeros((n, 0), np.int64)
@@ -74,7 +74,7 @@ class Ranges:
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """The clients that may train and those that never train; ids increasing, together all clients."""
+    """Participants, which may train, and unseen clients, which never train; sorted ids, together all clients."""
 
     participants: Ints  # (n,)
     unseen: Ints  # (N - n,)
@@ -92,14 +92,14 @@ def draw_population(
 
     Args:
         label_counts: (N, c) examples per client and class.
-        rng: Draws the participants where only their number is given.
-        participants: How many take part, or which share in (0, 1) of those that are not excluded, drawn at random; or
-            the ids of those that do; or None for all that are not excluded.
+        rng: Generator that draws participants if their number or share is given.
+        participants: Number of participants, or their share in (0, 1) of the clients that are not excluded; or their
+            ids. Default: all clients that are not excluded.
         exclude_clients: Ids of clients that never train.
-        exclude_labels: Clients with an example of one of these classes never train.
+        exclude_labels: Classes; clients with an example of one of them never train.
 
     Raises:
-        ConfigError: If an id or label does not exist, or fewer clients are left than shall take part.
+        ConfigError: If an id or label does not exist, or fewer clients remain than should participate.
 
     Example:
         >>> draw_population(np.array([[5, 0], [0, 5], [5, 0]]), None, exclude_labels=[1]).unseen
@@ -138,7 +138,7 @@ def draw_population(
 
 
 def share_of(share: float, clients: int) -> int:
-    """Return how many of so many clients a share is, at least one.
+    """Return a share of a number of clients, rounded, at least 1.
 
     Example:
         >>> share_of(0.4, 50), share_of(0.1, 3)
@@ -154,12 +154,12 @@ def _check_range(name: str, values: Sequence[int], limit: int, what: str) -> Non
 
 
 def ids_of(participants: int | str | Sequence[object] | None, names: Sequence[str]) -> int | list[int]:
-    """Return how many of the clients take part, or the ids of those that are named.
+    """Return the number of participants, or the ids of the participants that are named.
 
-    Without a wish it is 40 % of them, at least one, and not all if there are two or more.
+    For None it is 40% of the clients: at least 1, and at most all but one if there are two or more.
 
     Raises:
-        ConfigError: If there is no client of a name; the nearest is told.
+        ConfigError: If a name is unknown; the message suggests the nearest.
 
     Example:
         >>> ids_of(["south"], ["north", "south"]), ids_of(None, "abcde")
@@ -174,52 +174,52 @@ def ids_of(participants: int | str | Sequence[object] | None, names: Sequence[st
         return int(participants)
     if isinstance(participants, bool | float) or not isinstance(participants, str | Sequence | np.ndarray):
         raise ConfigError(f"participants must be how many, or a list of names; got {type(participants).__name__}.")
-    asked = [participants] if isinstance(participants, str) else [str(each) for each in participants]
-    if not asked:
+    requested = [participants] if isinstance(participants, str) else [str(participant) for participant in participants]
+    if not requested:
         raise ConfigError("participants must name at least one client; got none.")
     ids = {name: client for client, name in enumerate(names)}
-    for name in asked:
+    for name in requested:
         if name not in ids:
             raise ConfigError(f"participants: there is no client {name!r}.{nearest(name, ids)}")
-    return [ids[name] for name in asked]
+    return [ids[name] for name in requested]
 
 
-# -------------------- Which rows each client holds out: drawn at random, whole groups of rows, or the latest ones
+# ---- Held-out rows of each client: drawn at random, in whole groups, or the latest rows
 
 
 @dataclass(frozen=True, eq=False)
 class Together:
-    """Which samples of a client are on the same side, and which of them are the latest; see `split_held_out`."""
+    """Groups of examples that stay together in a split, and the times of examples; see `split_held_out`."""
 
-    group: str | None = None  # the column that says it
-    time: str | None = None  # likewise
-    groups: Ints | None = None  # (n,) group of each sample
-    moments: Floats | None = None  # (n,) when each was taken
+    group: str | None = None  # column of groups
+    time: str | None = None  # column of times
+    groups: Ints | None = None  # (n,) group of each example
+    moments: Floats | None = None  # (n,) time of each example
 
     def at(self, rows: Ints) -> Together:
-        """Return the same of some samples."""
+        """Return the groups and times of these rows."""
         groups = None if self.groups is None else self.groups[rows]
         return replace(self, groups=groups, moments=None if self.moments is None else self.moments[rows])
 
     def __str__(self) -> str:
-        whole = "" if self.group is None else f"all rows of one {self.group!r} together"
+        grouped = "" if self.group is None else f"all rows of one {self.group!r} together"
         latest = "" if self.time is None else f"the latest by {self.time!r}"
-        return ", ".join(filter(None, [latest, whole]))
+        return ", ".join(filter(None, [latest, grouped]))
 
 
 APART = Together()
 
 
 def draws(partition: Partition | Ranges, seed: int, purpose: str, names: Sequence[str] | None = None) -> Floats:
-    """Return a random number in [0, 1) for each place of `partition.order`.
+    """Return a random number in [0, 1) for each entry of `partition.order`.
 
     Args:
-        partition: Whose samples they are, over N clients.
-        seed: Of the draw.
-        purpose: What the numbers are for, see `fedreach._util.streams.generator`.
-        names: Of the N clients. Each client then has a stream of its own, which follows from the seed and its name: no
-            client's numbers depend on what others hold, or on who they are. None: one stream goes over all clients in
-            order, as partitions that are drawn depend on all clients anyway.
+        partition: Partition or ranges over N clients.
+        seed: Seed of the draw.
+        purpose: Purpose of the numbers, see `fedreach._util.streams.generator`.
+        names: Names of the N clients. Each client then has its own stream from the seed and its name, so that its
+            numbers do not depend on other clients. None: one stream for all clients in order, as drawn partitions
+            depend on all clients anyway.
 
     Example:
         >>> two = Ranges(np.arange(4), np.array([0, 2, 4]))
@@ -238,21 +238,21 @@ def split_held_out(
     drawn: Floats,
     together: Together = APART,
 ) -> tuple[Ranges, Ranges]:
-    """Split each client's samples into a training and a held-out part.
+    """Split each client's examples into a training part and a held-out part.
 
-    A client with m samples holds out round(share * m) of them, at least one where m is 2 or more and never all. Samples
-    that must not be parted make that about so many. A client all of whose samples belong
-    together trains on them and holds nothing out: else it would not take part at all.
+    A client with m examples holds out round(share * m) of them: at least one if m >= 2, and never all. With groups or
+    times, the number is approximate. A client with a single group trains on it and holds nothing out, as it could not
+    train otherwise.
 
     Args:
-        partition: Whose samples they are, over N clients.
-        share: In (0, 1).
-        drawn: A random number for each place of `partition.order`, see `draws`.
-        together: With groups, a client's samples of one group are on the same side. Groups are taken in random order,
-            each where that brings the number of held-out samples nearer to what is asked for; where none does, the
-            smallest is held out. With moments, the latest samples are held out, and those of one moment are on the same
-            side: so many moments as bring their number nearest to what is asked for, at least one. With both, a group
-            counts as taken at its last moment, so that nothing is trained on that is later than a held-out group.
+        partition: Partition or ranges over N clients.
+        share: Share that is held out, in (0, 1).
+        drawn: A random number for each entry of `partition.order`, see `draws`.
+        together: With groups, all of a client's examples of a group are in the same part. In random order, a group is
+            held out if that brings the number of held-out examples nearer to the target; if no group does, the
+            smallest group is held out. With times, the latest examples are held out, and examples of the same time are
+            in the same part: at least one time, and as many as bring the number nearest to the target. With both, a
+            group has the time of its latest example, so that no training example is later than a held-out group.
 
     Raises:
         ConfigError: If `share` is not in (0, 1).
@@ -272,49 +272,49 @@ def split_held_out(
     if not 0 < share < 1:
         raise ConfigError(f"population.held_out must be a share in (0, 1); got {share}.")
     sizes = partition.sizes
-    wanted = np.clip(np.rint(share * sizes).astype(np.int64), np.minimum(1, sizes - 1), np.maximum(sizes - 1, 0))
-    wanted = np.maximum(wanted, 0)
+    target_sizes = np.clip(np.rint(share * sizes).astype(np.int64), np.minimum(1, sizes - 1), np.maximum(sizes - 1, 0))
+    target_sizes = np.maximum(target_sizes, 0)
     owner = np.repeat(np.arange(len(sizes)), sizes)
-    shuffled = np.lexsort((drawn, owner))  # inside every client at once
+    shuffled = np.lexsort((drawn, owner))  # shuffles within all clients at once
     is_held: Bools = np.zeros(len(owner), np.bool_)
     groups, moments = together.groups, together.moments
     if groups is None and moments is None:
         rank = np.arange(len(owner)) - np.repeat(partition.offsets[:-1], sizes)
-        is_held[shuffled] = rank < wanted[owner]
+        is_held[shuffled] = rank < target_sizes[owner]
     else:
         for client, (begin, end) in enumerate(pairwise(partition.offsets.tolist())):
             rows = partition.order[begin:end]
-            own = np.arange(len(rows)) if groups is None else groups[rows]
+            row_groups = np.arange(len(rows)) if groups is None else groups[rows]
             if moments is None:
-                is_held[begin:end] = _whole_groups(own, drawn[begin:end], int(wanted[client]))
+                is_held[begin:end] = _whole_groups(row_groups, drawn[begin:end], int(target_sizes[client]))
             else:
-                is_held[begin:end] = _latest(_last_of_group(moments[rows], own), int(wanted[client]))
+                is_held[begin:end] = _latest(_last_of_group(moments[rows], row_groups), int(target_sizes[client]))
     is_held = is_held[shuffled]
-    order, held = partition.order[shuffled], np.bincount(owner[is_held], minlength=len(sizes))
-    return Ranges.of_sizes(order[~is_held], sizes - held), Ranges.of_sizes(order[is_held], held)
+    order, held_sizes = partition.order[shuffled], np.bincount(owner[is_held], minlength=len(sizes))
+    return Ranges.of_sizes(order[~is_held], sizes - held_sizes), Ranges.of_sizes(order[is_held], held_sizes)
 
 
-def _whole_groups(groups: Ints, drawn: Floats, wanted: int) -> Bools:
-    """Return which of a client's rows are held out; a group's place in the draw is that of its first row."""
+def _whole_groups(groups: Ints, drawn: Floats, target_size: int) -> Bools:
+    """Return whether each of a client's rows is held out; the first row of a group gives its random number."""
     _, first, place, counts = np.unique(groups, return_index=True, return_inverse=True, return_counts=True)
     chosen, count = np.zeros(len(counts), np.bool_), 0
     if len(counts) < 2:
         return chosen[place]
     for group in np.argsort(drawn[first]).tolist():
         more = count + counts[group]
-        if more < len(groups) and abs(more - wanted) < abs(count - wanted):
+        if more < len(groups) and abs(more - target_size) < abs(count - target_size):
             chosen[group], count = True, more
     if not count:
         chosen[np.lexsort((drawn[first], counts))[0]] = True
     return chosen[place]
 
 
-def _latest(moments: Floats, wanted: int) -> Bools:
-    """Return which of a client's rows are held out, given when each was taken."""
+def _latest(moments: Floats, target_size: int) -> Bools:
+    """Return whether each of a client's rows is held out, by the times of the rows."""
     values, place, counts = np.unique(-moments, return_inverse=True, return_counts=True)
     if len(values) < 2:
         return np.zeros(len(moments), np.bool_)
-    cut = int(np.argmin(np.abs(np.cumsum(counts)[:-1] - wanted)))  # of two as near, the fewer
+    cut = int(np.argmin(np.abs(np.cumsum(counts)[:-1] - target_size)))  # ties: the smaller number
     return place <= cut
 
 

@@ -1,4 +1,4 @@
-"""Data sets that are kept on disk and mapped into memory."""
+"""Data of users before participants are known, and data sets that stay on disk."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from fedreach.data.datasets import ARRAYS, Dataset, add_bytes, from_arrays
 from fedreach.data.preparation import ColumnKind, Preparation
 from fedreach.data.splits import APART, Together
 
-# -------------------- Examples and whose they are, before it is said who takes part: what one's own data are until then
+# ---- Examples and their clients, before the participants are known
 
 
 class OwnData(ABC):
-    """Examples and whose they are: a `Dataset` to be.
+    """Examples and their clients, from which a `Dataset` is made once the participants are known.
 
-    What depends on who takes part, such as the scale of the inputs, is measured when `prepared` is called with the
-    training rows of each participant: of nobody else any number is read.
+    `prepared` measures what depends on the participants, such as the scale of the inputs, on their training rows
+    alone.
     """
 
     name: str
     owners: Ints  # (n,)
-    owner_names: tuple[str, ...]  # of the N clients
-    together: Together = APART  # what is held out together
+    owner_names: tuple[str, ...]  # names of the N clients
+    together: Together = APART  # examples that are held out together
 
     @property
     @abstractmethod
@@ -46,11 +46,11 @@ class OwnData(ABC):
     @property
     @abstractmethod
     def num_classes(self) -> int:
-        """c; 0 where labels are numbers."""
+        """c; 0 if labels are numbers."""
 
     @abstractmethod
     def prepared(self, clients: Sequence[Ints]) -> Dataset:
-        """Return the data set, prepared by the training rows of each participant."""
+        """Return the data set, with scales from the training rows of each participant."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,13 +62,15 @@ class OwnTable(OwnData):
     owner_names: tuple[str, ...]
     columns: Mapping[str, Cells | None]
     labels: AnyArray  # (n,), or (n, t) numbers to predict
-    classes: tuple[str, ...]  # none where labels are numbers
-    places: Ints | None = None  # (n,) where rows stood as they were read
-    client_column: str | None = None  # None: the table was handed over without
+    classes: tuple[str, ...]  # () if labels are numbers
+    places: Ints | None = None  # (n,) row numbers in the table as it was read
+    client_column: str | None = None  # None: the table has none
     label_columns: tuple[str, ...] = ()
     rules: ColumnRules = NO_RULES
     together: Together = APART
-    left_out: Mapping[str, str] = field(default_factory=dict)  # by column: rows without it, or why it is no input
+    left_out: Mapping[str, str] = field(
+        default_factory=dict
+    )  # by column: rows without a value, or the reason why it is not an input
 
     @property
     def train_y(self) -> AnyArray:
@@ -79,8 +81,8 @@ class OwnTable(OwnData):
         return len(self.classes)
 
     def prepared(self, clients: Sequence[Ints]) -> Dataset:
-        made = Preparation.of(self.columns, clients, self.places, self.rules.kinds)
-        x, names = made.written(self.columns), named(self.classes) if self.classes else None
+        preparation = Preparation.of(self.columns, clients, self.places, self.rules.kinds)
+        x, names = preparation.written(self.columns), named(self.classes) if self.classes else None
         plain = from_arrays(
             x, self.labels, num_classes=self.num_classes, class_names=names, kind="features", name=self.name
         )
@@ -88,13 +90,13 @@ class OwnTable(OwnData):
         named_columns |= dict.fromkeys(self.label_columns, "label" if self.classes else "target")
         if self.together.group is not None:
             named_columns[self.together.group] = "group"
-        whole = made.described(named_columns, self.classes, self.rules, self.left_out)
-        return replace(plain, preparation=whole)
+        schema = preparation.described(named_columns, self.classes, self.rules, self.left_out)
+        return replace(plain, preparation=schema)
 
 
 @dataclass(frozen=True, eq=False)
 class OwnSamples(OwnData):
-    """Samples as they are; only images are put on one scale, that of the participants' pixels."""
+    """Examples without preparation; images alone are put on the scale of the participants' pixels."""
 
     name: str
     owners: Ints
@@ -118,57 +120,57 @@ class OwnSamples(OwnData):
         return replace(self.plain, mean=mean, std=std)
 
 
-# --- A data set that stays on disk: arrays in a folder, of which only the samples that are used are read
+# ---- A data set that stays on disk: arrays in a folder, from which only used examples are read
 # ```
-# mine/x.npy        samples, uint8 images (n, C, H, W), float32 features (n, ...) or tokens (n, T), uint8 or int64
+# mine/x.npy        inputs: uint8 images (n, C, H, W), float32 features (n, ...), or uint8 or int64 tokens (n, T)
 # mine/y.npy        (n,) labels
-# mine/client.npy   (n,) natural client of each, integers or strings, where there are any
-# mine/x_test.npy, mine/y_test.npy     a test set, where there is one
-# mine/dataset.json what `index_folder` found: with it, samples are not read when the data set is opened
+# mine/client.npy   (n,) natural clients, integers or strings (optional)
+# mine/x_test.npy, mine/y_test.npy     test set (optional)
+# mine/dataset.json result of `index_folder`, with which the data set opens without reading inputs
 # ```
-# Write large arrays piece by piece with ``np.lib.format.open_memmap("mine/x.npy", "w+", np.uint8, (n, 3, 32, 32))``.
-# Compressed files cannot be mapped, and so neither can ``.npz`` nor the packed form of the known image sets.
+# Write large arrays in pieces with ``np.lib.format.open_memmap("mine/x.npy", "w+", np.uint8, (n, 3, 32, 32))``.
+# Compressed files cannot be mapped: neither ``.npz`` nor the packed form of the known image sets.
 
 NOTE = "dataset.json"
-SPOTS = 64  # samples that are compared when a data set is opened; all of them would take as long as reading it
+SPOTS = 64  # number of examples that are compared when a data set is opened; comparing all would mean reading it
 KEPT = ("float32", "uint8", "int64")
 
 
 def from_folder(path: Path | str, *, kind: Kind | None = None, num_classes: int | None = None) -> Dataset:
-    """Open a folder of arrays without reading more of it than labels and clients, if it was indexed.
+    """Open a folder of arrays; if it was indexed, only labels and clients are read.
 
-    A folder that was not indexed is read once each time it is opened, to check and hash it; no copy is held either. The
-    folder's name becomes that of the data set. `kind` and `num_classes` are as in `fedreach.data.datasets.from_arrays`,
-    for a folder that was not indexed.
+    A folder that was not indexed is read each time it is opened, to check and hash it, without a copy in memory. The
+    data set gets the name of the folder. `kind` and `num_classes` are as in `fedreach.data.datasets.from_arrays`, for a
+    folder that was not indexed.
 
     Raises:
-        DataError: A file is missing, unknown, of a type that cannot be mapped, or not what was indexed.
+        DataError: If a file is missing or unknown, has a type that cannot be mapped, or differs from the index.
     """
     path = Path(path)
     arrays, note = _arrays(path), _note(path)
     if note is None:
         return from_arrays(**arrays, name=path.name, kind=kind, num_classes=num_classes, source=path.name)
-    for option, given in {"kind": kind, "num_classes": num_classes}.items():
-        if given is not None and given != note[option]:
+    for option, value in {"kind": kind, "num_classes": num_classes}.items():
+        if value is not None and value != note[option]:
             raise DataError(
-                f"{path}: was indexed with {option} {note[option]!r}; got {given!r}. "
+                f"{path}: was indexed with {option} {note[option]!r}; got {value!r}. "
                 "Repeat index_folder with it, which reads the folder once."
             )
-    found = {argument: _described(array) for argument, array in arrays.items()}
+    descriptions = {argument: _describe_array(array) for argument, array in arrays.items()}
     for name, argument in ARRAYS.items():
-        if found.get(argument) != note["arrays"].get(argument):
+        if descriptions.get(argument) != note["arrays"].get(argument):
             raise DataError(f"{path / name}.npy: is not what was indexed. Put it back, or repeat index_folder.")
-    known = {key: note[key] for key in ("kind", "num_classes", "mean", "std", "sha256")}
-    return from_arrays(**arrays, name=path.name, **known, source=path.name)
+    indexed = {key: note[key] for key in ("kind", "num_classes", "mean", "std", "sha256")}
+    return from_arrays(**arrays, name=path.name, **indexed, source=path.name)
 
 
 def index_folder(path: Path | str, *, kind: Kind | None = None, num_classes: int | None = None) -> Dataset:
-    """Check and hash a folder of arrays, reading it once, and note there what was found; return the data set.
+    """Check and hash a folder of arrays, write the result to the folder, and return the data set.
 
     The arguments are as in `from_folder`.
 
     Raises:
-        DataError: As `from_folder`, or if a sample or label breaks a rule.
+        DataError: As `from_folder`, or if an input or label is invalid.
 
     Example:
         >>> import tempfile
@@ -182,30 +184,30 @@ def index_folder(path: Path | str, *, kind: Kind | None = None, num_classes: int
     """
     path = Path(path)
     arrays = _arrays(path)
-    made = from_arrays(**arrays, name=path.name, kind=kind, num_classes=num_classes, source=path.name)
-    note = {key: getattr(made, key) for key in ("kind", "num_classes", "sha256")}
-    note |= {key: list(getattr(made, key)) or None for key in ("mean", "std")}
-    note["arrays"] = {argument: _described(array) for argument, array in arrays.items()}
+    dataset = from_arrays(**arrays, name=path.name, kind=kind, num_classes=num_classes, source=path.name)
+    note = {key: getattr(dataset, key) for key in ("kind", "num_classes", "sha256")}
+    note |= {key: list(getattr(dataset, key)) or None for key in ("mean", "std")}
+    note["arrays"] = {argument: _describe_array(array) for argument, array in arrays.items()}
     temporary = path / f".{NOTE}"
     temporary.write_text(json.dumps(note, indent=1) + "\n", encoding="utf-8")
     temporary.replace(path / NOTE)
-    return made
+    return dataset
 
 
 def _arrays(path: Path) -> dict[str, Any]:
-    """Return the arrays of a folder by argument of `from_arrays`, mapped."""
+    """Return the mapped arrays of a folder, by argument of `from_arrays`."""
     if not path.is_dir():
         raise DataError(f"{path}: must be a folder with x.npy and y.npy; there is none.")
     files = {file.stem: file for file in sorted(path.glob("*.npy"))}
     unknown, missing = [name for name in files if name not in ARRAYS], [key for key in ("x", "y") if key not in files]
     if unknown or missing:
-        said = f"unknown array {unknown[0]!r}" if unknown else f"no file {missing[0]}.npy"
-        raise DataError(f"{path}: {said}.{nearest(unknown[0] if unknown else '', ARRAYS)}")
-    return {ARRAYS[name]: _mapped(file, samples=name.startswith("x")) for name, file in files.items()}
+        problem = f"unknown array {unknown[0]!r}" if unknown else f"no file {missing[0]}.npy"
+        raise DataError(f"{path}: {problem}.{nearest(unknown[0] if unknown else '', ARRAYS)}")
+    return {ARRAYS[name]: _open_array(file, samples=name.startswith("x")) for name, file in files.items()}
 
 
-def _mapped(file: Path, *, samples: bool) -> AnyArray:
-    """Return the array of a file; of samples nothing is read."""
+def _open_array(file: Path, *, samples: bool) -> AnyArray:
+    """Return the array of a file; the array of inputs is mapped, not read."""
     try:
         array = read_npy(file, "r" if samples else None)
     except (OSError, UnreadableError) as error:
@@ -237,19 +239,19 @@ def _note(path: Path) -> dict[str, Any] | None:
     return dict(note)
 
 
-def _described(array: AnyArray) -> dict[str, Any]:
-    """Return type, shape, and a hash of some samples of an array, the first and last among them."""
-    some = np.unique(np.linspace(0, max(0, len(array) - 1), SPOTS).astype(np.int64))[: len(array)]
-    digest = hashlib.sha256(b"".join(np.ascontiguousarray(array[i]).tobytes() for i in some.tolist()))
+def _describe_array(array: AnyArray) -> dict[str, Any]:
+    """Return the type, the shape, and a hash of some entries of an array, including the first and the last."""
+    sample_indices = np.unique(np.linspace(0, max(0, len(array) - 1), SPOTS).astype(np.int64))[: len(array)]
+    digest = hashlib.sha256(b"".join(np.ascontiguousarray(array[i]).tobytes() for i in sample_indices.tolist()))
     return {"dtype": array.dtype.str, "shape": list(array.shape), "spots": digest.hexdigest()}
 
 
-# --- Data of one's own on disk, as they were handed over in Python, so that other processes open the same
+# ---- Data from Python on disk, so that other processes can open them
 # ```
-# NAME-DIGEST/own.json      what they are: a data set, samples or a table, with all that is no array
-# NAME-DIGEST/*.npy         the arrays; samples are mapped, so that processes that open them share the memory
+# NAME-DIGEST/own.json      type (data set, examples or table), and everything except arrays
+# NAME-DIGEST/*.npy         the arrays; inputs are mapped, so that processes share their memory
 # ```
-# The folder is named by what is in it: the same data are stored once, and others never in their place.
+# The digest of the content is in the name of the folder, so that equal data are stored once and never replaced.
 
 FILE = "own.json"
 STORED_ARRAYS = ("train_x", "train_y", "test_x", "test_y", "owners")
@@ -259,7 +261,7 @@ LISTS = ("mean", "std", "owner_names", "class_names")
 
 
 def store(data: Dataset | OwnData, folder: Path) -> Path:
-    """Write data into a folder of their own in `folder`, unless they are there; return the path of its ``own.json``.
+    """Write data to their own folder in `folder` unless it exists; return the path of its ``own.json``.
 
     Example:
         >>> from fedreach.data.datasets import from_arrays
@@ -267,31 +269,31 @@ def store(data: Dataset | OwnData, folder: Path) -> Path:
         >>> opened(store(toy, Path(tempfile.mkdtemp()))).sha256 == toy.sha256
         True
     """
-    words, arrays = _taken_apart(data)
+    words, arrays = _split_parts(data)
     if isinstance(data, Dataset) and data.preparation is not None:
         raise DataError("Only data sets and one's own data can be stored; got a table that was prepared already.")
     stem = re.sub(r"[^\w-]+", "-", data.name).strip("-")[:40] or "data"
-    own = folder / f"{stem}-{_digest(words, arrays)[:SHORT]}"
-    if not (own / FILE).exists():
+    target = folder / f"{stem}-{_digest(words, arrays)[:SHORT]}"
+    if not (target / FILE).exists():
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".") as temporary:
-            new = Path(temporary) / own.name
+            new = Path(temporary) / target.name
             new.mkdir()
             for name, array in arrays.items():
                 np.save(new / f"{name}.npy", array, allow_pickle=False)
             (new / FILE).write_text(json.dumps(words, indent=1) + "\n", encoding="utf-8")
             try:
-                new.rename(own)
-            except OSError:  # another process was as fast
-                if not (own / FILE).exists():
+                new.rename(target)
+            except OSError:  # another process has stored the same data
+                if not (target / FILE).exists():
                     raise
-    return own / FILE
+    return target / FILE
 
 
 def digest(data: Dataset | OwnData) -> str:
-    """Return the sha256 of data as they were read, before a seed says who takes part and what follows from that.
+    """Return the sha256 of data as they were read, before participants are drawn and scales are measured.
 
-    What a data set's own hash covers is not read again.
+    Arrays that the hash of a data set covers are not read again.
 
     Example:
         >>> from fedreach.data.datasets import from_arrays
@@ -299,25 +301,25 @@ def digest(data: Dataset | OwnData) -> str:
         >>> digest(one) == digest(one), digest(one) == digest(other)
         (True, False)
     """
-    words, arrays = _taken_apart(data)
+    words, arrays = _split_parts(data)
     hashed = STORED_ARRAYS if "sha256" in words else ()
     return _digest(words, {name: array for name, array in arrays.items() if name not in hashed})
 
 
 def _digest(words: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> str:
-    """Return the sha256 of words and arrays, but for where rows stood as they were read and what is told of others."""
-    found = hashlib.sha256(json.dumps({**words, "left_out": None}, sort_keys=True).encode())
+    """Return the sha256 of words and arrays, except original row numbers and remarks on left-out rows."""
+    hasher = hashlib.sha256(json.dumps({**words, "left_out": None}, sort_keys=True).encode())
     for name, array in arrays.items():
         if name == "places":
             continue
         plain = np.ascontiguousarray(array)
-        found.update(f"{name} {plain.dtype.str} {plain.shape};".encode())
-        add_bytes(found, plain)
-    return found.hexdigest()
+        hasher.update(f"{name} {plain.dtype.str} {plain.shape};".encode())
+        add_bytes(hasher, plain)
+    return hasher.hexdigest()
 
 
 def opened(path: Path) -> Dataset | OwnData:
-    """Return the data that `store` wrote.
+    """Open data that `store` wrote.
 
     Raises:
         DataError: If a file is missing or damaged.
@@ -325,7 +327,7 @@ def opened(path: Path) -> Dataset | OwnData:
     try:
         words = json.loads(path.read_text(encoding="utf-8"))
         arrays = {file.stem: _array(file) for file in sorted(path.parent.glob("*.npy"))}
-        return _put_together(words, arrays)
+        return _join_parts(words, arrays)
     except FileNotFoundError as error:
         raise DataError(f"There is no file {path}. Run the program again that stored the data there.") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -336,18 +338,18 @@ def opened(path: Path) -> Dataset | OwnData:
 
 
 def _array(file: Path) -> AnyArray:
-    """Return the array of a file; samples are mapped."""
+    """Return the array of a file; inputs are mapped."""
     return read_npy(file, "r" if file.stem in ("train_x", "test_x") else None)
 
 
-def _taken_apart(data: Dataset | OwnData) -> tuple[dict[str, Any], dict[str, AnyArray]]:
-    """Return what is stored as words and as arrays."""
+def _split_parts(data: Dataset | OwnData) -> tuple[dict[str, Any], dict[str, AnyArray]]:
+    """Split data into words, for JSON, and arrays."""
     if isinstance(data, OwnTable):
         columns: dict[str, list[str] | None] = {}
         arrays: dict[str, AnyArray] = {"owners": data.owners, "labels": data.labels}
         if data.places is not None:
             arrays["places"] = data.places
-        arrays |= _together(data)
+        arrays |= _together_arrays(data)
         for place, (name, cells) in enumerate(data.columns.items()):
             columns[name] = None if cells is None or cells.words is None else list(cells.words.levels)
             if cells is not None:
@@ -365,34 +367,34 @@ def _taken_apart(data: Dataset | OwnData) -> tuple[dict[str, Any], dict[str, Any
         names |= {"rules": data.rules.to_json(), "left_out": dict(data.left_out)}
         return {"what": "table", **names, "columns": columns}, arrays
     if isinstance(data, OwnSamples):
-        words, arrays = _taken_apart(data.plain)
+        words, arrays = _split_parts(data.plain)
         words |= {"what": "samples", "client_names": list(data.owner_names)}
-        said = {"group": data.together.group, "time": data.together.time}
-        words |= {option: name for option, name in said.items() if name is not None}
-        return words, {**arrays, "clients": data.owners, **_together(data)}
+        options = {"group": data.together.group, "time": data.together.time}
+        words |= {option: name for option, name in options.items() if name is not None}
+        return words, {**arrays, "clients": data.owners, **_together_arrays(data)}
     if not isinstance(data, Dataset):
         raise DataError(f"Only data sets and one's own data can be stored; got {type(data).__name__}.")
     words = {key: getattr(data, key) for key in WORDS}
-    words |= {key: None if (found := getattr(data, key)) is None else list(found) for key in LISTS}
-    found = {key: getattr(data, key) for key in STORED_ARRAYS}
+    words |= {key: None if (value := getattr(data, key)) is None else list(value) for key in LISTS}
+    stored_arrays = {key: getattr(data, key) for key in STORED_ARRAYS}
     absent = ("test_x", "test_y") if not len(data.test_y) else ()
-    kept = {key: array for key, array in found.items() if array is not None and key not in absent}
-    return {"what": "dataset", **words}, kept
+    present_arrays = {key: array for key, array in stored_arrays.items() if array is not None and key not in absent}
+    return {"what": "dataset", **words}, present_arrays
 
 
-def _together(data: OwnData) -> dict[str, AnyArray]:
-    """Return the arrays that say what is held out together."""
-    found = {key: getattr(data.together, key) for key in TOGETHER}
-    return {key: array for key, array in found.items() if array is not None}
+def _together_arrays(data: OwnData) -> dict[str, AnyArray]:
+    """Return the groups and times of examples."""
+    values = {key: getattr(data.together, key) for key in TOGETHER}
+    return {key: array for key, array in values.items() if array is not None}
 
 
-def _put_together(words: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Dataset | OwnData:
+def _join_parts(words: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Dataset | OwnData:
     if words["what"] == "table":
         columns: dict[str, Cells | None] = {}
         for place, (name, levels) in enumerate(words["columns"].items()):
             numbers = arrays.get(f"column-{place}")
-            known = None if levels is None else Words(tuple(levels), arrays[f"words-{place}"])
-            columns[name] = None if numbers is None else Cells(numbers, known)
+            column_words = None if levels is None else Words(tuple(levels), arrays[f"words-{place}"])
+            columns[name] = None if numbers is None else Cells(numbers, column_words)
         names, classes = tuple(words["owner_names"]), tuple(words["classes"])
         return OwnTable(
             words["name"],
@@ -408,9 +410,9 @@ def _put_together(words: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> D
             Together(words["group"], words["time"], *(arrays.get(key) for key in TOGETHER)),
             words["left_out"],
         )
-    said: dict[str, Any] = {key: arrays.get(key) for key in STORED_ARRAYS}
-    said |= {key: words[key] for key in WORDS} | {key: words[key] or None for key in LISTS}
-    plain = from_arrays(**said)
+    arguments: dict[str, Any] = {key: arrays.get(key) for key in STORED_ARRAYS}
+    arguments |= {key: words[key] for key in WORDS} | {key: words[key] or None for key in LISTS}
+    plain = from_arrays(**arguments)
     if words["what"] == "samples":
         together = Together(words.get("group"), words.get("time"), *(arrays.get(key) for key in TOGETHER))
         return OwnSamples(plain.name, arrays["clients"], tuple(words["client_names"]), plain, together)

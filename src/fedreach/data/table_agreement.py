@@ -1,4 +1,4 @@
-"""How clients that share no rows agree on the preparation of their tables."""
+"""How clients agree on the preparation of their tables without sharing rows."""
 
 from __future__ import annotations
 
@@ -56,74 +56,74 @@ Step = Literal["columns", "counts", "totals", "squares"]
 
 @dataclass(frozen=True)
 class TableOptions:
-    """What an experiment says of the tables of its clients; the same on all machines."""
+    """Options of an experiment for the tables of its clients; the same on all machines."""
 
-    label: str | None  # column of classes; or else
-    targets: tuple[str, ...]  # of numbers to predict
-    client: str | None  # column that names the client, where a table has it; no input
+    label: str | None  # column of classes; None: `targets` are predicted
+    targets: tuple[str, ...]  # columns of numbers to predict
+    client: str | None  # column that names the client, if a table has it; not an input
     columns: Mapping[str, Any]  # see `fedreach.data.cells.ColumnOptions`
     held_out: float
-    seed: int  # of what is held out
-    group: str | None = None  # column whose rows of one value are held out together
+    seed: int  # of the held-out rows
+    group: str | None = None  # column of groups that are held out together
     time: str | None = None  # column by which the latest rows are held out
 
     @property
     def named(self) -> dict[str, ColumnKind]:
-        """Columns that are no inputs, and what they are."""
-        found: dict[str, ColumnKind] = {} if self.client is None else {self.client: "client"}
-        found |= dict.fromkeys(self.targets, "target") if self.label is None else {self.label: "label"}
-        return found if self.group is None else {**found, self.group: "group"}
+        """Roles of the columns that are not inputs."""
+        roles: dict[str, ColumnKind] = {} if self.client is None else {self.client: "client"}
+        roles |= dict.fromkeys(self.targets, "target") if self.label is None else {self.label: "label"}
+        return roles if self.group is None else {**roles, self.group: "group"}
 
     def rules(self, names: Sequence[str], *, all_there: bool) -> ColumnRules:
-        """Return what is said of columns; of one client's table, of those that it has."""
-        given = dict(self.columns)
+        """Return the options for columns; for a client's table, for the columns that it has."""
+        options = dict(self.columns)
         for key in () if all_there else ("drop", *KINDS):
-            listed = given.get(key, ())
-            given[key] = [name for name in ([listed] if isinstance(listed, str) else listed) if name in names]
-        return ColumnRules.of(given, names, self.named, "data.columns")
+            listed = options.get(key, ())
+            options[key] = [name for name in ([listed] if isinstance(listed, str) else listed) if name in names]
+        return ColumnRules.of(options, names, self.named, "data.columns")
 
 
 class TableQuestion(NamedTuple):
-    """What clients are asked; its fields are plain JSON values."""
+    """Question to the clients; its fields are plain JSON values."""
 
     step: Step
-    classes: Sequence[str] = ()  # (c,) that are agreed on
-    columns: Sequence[str] = ()  # (k,) names, of all participants' columns
-    kinds: Sequence[InputKind | None] = ()  # (k,) what columns are; None: left out
-    targets: Sequence[str] = ()  # (t,) names of what is predicted; its sums come after those of the columns
+    classes: Sequence[str] = ()  # (c,) agreed classes
+    columns: Sequence[str] = ()  # (k,) names of all participants' columns
+    kinds: Sequence[InputKind | None] = ()  # (k,) kinds of columns; None: left out
+    targets: Sequence[str] = ()  # (t,) names of targets; their sums come after those of the columns
     means: Sequence[float] = ()  # (k + t,)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the sums that are asked for."""
+        """Shape of the sums in the answer."""
         rows = len(self.columns) + len(self.targets)
         widths = {"columns": (0,), "counts": (rows, len(Counts._fields)), "totals": (rows, 2), "squares": (rows,)}
         return widths[self.step]
 
 
 class TableAnswer(NamedTuple):
-    """What a client says."""
+    """Answer of a client."""
 
     told: Mapping[str, Any]  # names, as plain JSON values
-    sums: Floats  # of its training rows: (k, 9) counts, (k + t, 2) totals, (k + t,) squares; (0,): none are asked for
+    sums: Floats  # of its training rows: (k, 9) counts, (k + t, 2) totals, (k + t,) squares, or (0,)
 
 
 @dataclass(frozen=True)
 class Agreed:
-    """What clients agreed on."""
+    """Classes, preparation and target scale that clients agreed on."""
 
-    classes: tuple[str, ...]  # none where numbers are predicted
+    classes: tuple[str, ...]  # () if numbers are predicted
     preparation: Preparation
     target_scale: TargetScale | None = None  # of numbers to predict
 
     @property
     def outputs(self) -> int:
-        """How many numbers a model must return for a row: one a class, or one a target."""
+        """Numbers that a model returns per row: one per class, or one per target."""
         return len(self.classes) if self.target_scale is None else len(self.target_scale.mean)
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
-        """What classes are called; None where their names are their numbers, or numbers are predicted."""
+        """Names of the classes; None if names are just numbers, or numbers are predicted."""
         return named(self.classes) if self.classes else None
 
     def to_json(self) -> dict[str, Any]:
@@ -140,52 +140,60 @@ class Agreed:
 
 
 Told = Mapping[int, Mapping[str, Any]]
-"""Client -> what it told."""
+"""Client -> the names in its answer."""
 
 
 def agreement(
     options: TableOptions, participants: Sequence[int]
 ) -> Generator[TableQuestion, tuple[Told, Floats], Agreed]:
-    """Yield the questions; is sent what each client told, and the sum over participants of their numbers.
+    """Yield the questions to the clients, and return their agreement.
+
+    The caller sends the names in each client's answer, and the sum of the participants' numbers.
 
     Raises:
         ConfigError: If an option names a column that no participant has.
-        DataError: If no column can be an input, no cell is of the kind that is said, or a target is the same in all
-            rows.
+        DataError: If no column can be an input, no cell is of the kind that the options set, or a target is the same
+            in all rows.
     """
-    told, _ = yield TableQuestion("columns")
-    classes = ordered_names({name for each in told.values() for name in each["classes"]})
-    columns = [*dict.fromkeys(name for client in participants for name in told[client]["columns"])]
+    answers, _ = yield TableQuestion("columns")
+    classes = ordered_names({name for answer in answers.values() for name in answer["classes"]})
+    columns = [*dict.fromkeys(name for client in participants for name in answers[client]["columns"])]
     rules = options.rules([*columns, *options.named], all_there=True)
     columns = [name for name in columns if name not in rules.drop]
     question = TableQuestion("counts", classes, columns)
     _, sums = yield question
     counts = [Counts(*map(int, row)) for row in sums]
     pairs = [*zip(columns, counts, strict=True)]
-    kinds = [None if each.left_out else rules.kinds.get(name) or each.kind for name, each in pairs]
+    kinds = [
+        None if column_counts.left_out else rules.kinds.get(name) or column_counts.kind for name, column_counts in pairs
+    ]
     question = question._replace(step="totals", kinds=kinds, targets=options.targets)
-    told, totals = yield question
+    answers, totals = yield question
     means = [total / count if count else 0.0 for count, total in totals.tolist()]
     _, squared = yield question._replace(step="squares", means=means)
-    made = []
-    for place, (name, each) in enumerate(pairs):
-        kind, there = kinds[place], int(totals[place, 0])
+    input_columns = []
+    for place, (name, column_counts) in enumerate(pairs):
+        kind, num_values = kinds[place], int(totals[place, 0])
         if kind is None:
-            made.append(InputColumn(name, "left out", why=each.left_out))
+            input_columns.append(InputColumn(name, "left out", why=column_counts.left_out))
         elif kind == "category":
-            said = [told[client]["texts"][place] for client in participants]
-            texts = None if None in said else sorted({text for own in said for text in own})
-            made.append(category_column(name, each, texts, is_asked=name in rules.kinds))
-        elif not there:
+            texts_by_client = [answers[client]["texts"][place] for client in participants]
+            texts = (
+                None
+                if None in texts_by_client
+                else sorted({text for client_texts in texts_by_client for text in client_texts})
+            )
+            input_columns.append(category_column(name, column_counts, texts, is_asked=name in rules.kinds))
+        elif not num_values:
             raise DataError(
                 f"table: column {name!r} is said to hold {NAMED[kind]}, and no cell of those who take part does."
             )
         else:
-            known = each, there, means[place], float(squared[place])
-            column = number_column(name, kind, *known, is_asked=name in rules.kinds)
-            odd = f"{each.held - there} of these are no {kind}" if each.held > there else ""
-            made.append(replace(column, odd=odd or column.odd))
-    preparation = Preparation(tuple(made))
+            statistics = column_counts, num_values, means[place], float(squared[place])
+            column = number_column(name, kind, *statistics, is_asked=name in rules.kinds)
+            odd = f"{column_counts.held - num_values} of these are no {kind}" if column_counts.held > num_values else ""
+            input_columns.append(replace(column, odd=odd or column.odd))
+    preparation = Preparation(tuple(input_columns))
     if not preparation.feature_names:
         raise DataError(f"No column of the tables can be an input:\n{preparation}")
     scale = None
@@ -198,11 +206,11 @@ def agreement(
 def sum_of(question: TableQuestion, parts: Sequence[Floats]) -> Floats:
     """Return the sum over participants, in the order of their ids.
 
-    Columns are added up as `Preparation.of` adds, and targets as `TargetScale.of_clients` does: the same bits.
+    Columns are added as in `Preparation.of`, and targets as in `TargetScale.of_clients`, with the same bits.
 
     Args:
-        question: That was asked.
-        parts: What each participant answered, at least one.
+        question: The question.
+        parts: Sums in the answer of each participant, at least one.
 
     Example:
         >>> parts = [np.array([1e16, 1e16]), np.array([1.0, 1.0]), np.array([-1e16, -1e16])]
@@ -216,17 +224,17 @@ def sum_of(question: TableQuestion, parts: Sequence[Floats]) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class LocalTable:
-    """One client's table, before or after all agreed on what it becomes.
+    """Table of one client, before or after the agreement.
 
     Args:
-        source: See `fedreach.data.table_source.read_table`.
-        options: Of the experiment.
-        name: Of the client; empty: the one that its table names.
-        unnamed: What the client is called where neither names it.
+        source: Table, see `fedreach.data.table_source.read_table`.
+        options: Options of the experiment.
+        name: Name of the client. Default: the name in its table.
+        unnamed: Name of the client if neither gives one.
 
     Raises:
-        ConfigError: If a column is not there.
-        DataError: If its table names several clients, or another one; or a target holds no numbers.
+        ConfigError: If a column is missing.
+        DataError: If the table names several clients or another client, or a target is not numeric.
     """
 
     source: Any
@@ -239,19 +247,23 @@ class LocalTable:
         table, options = read_table(self.source), self.options
         check_lengths(table, next(iter(table)))
         object.__setattr__(self, "_read", table)
-        own = set(self._texts_of(options.client)) if options.client in table else set()
-        if len(own - {None}) > 1:
-            some = ", ".join(sorted(map(repr, own))[:5])
-            raise DataError(f"table: column {options.client!r} must name one client, whose table it is; got {some}.")
-        told = next(iter(own - {None}), None)
-        if self.name and told not in (None, self.name):
-            raise DataError(f"table: column {options.client!r} names {told!r}, whose table it is, not {self.name!r}.")
-        object.__setattr__(self, "name", self.name or told or self.unnamed)
+        client_names = set(self._texts_of(options.client)) if options.client in table else set()
+        if len(client_names - {None}) > 1:
+            listed_names = ", ".join(sorted(map(repr, client_names))[:5])
+            raise DataError(
+                f"table: column {options.client!r} must name one client, whose table it is; got {listed_names}."
+            )
+        table_name = next(iter(client_names - {None}), None)
+        if self.name and table_name not in (None, self.name):
+            raise DataError(
+                f"table: column {options.client!r} names {table_name!r}, whose table it is, not {self.name!r}."
+            )
+        object.__setattr__(self, "name", self.name or table_name or self.unnamed)
         try:
             if options.label is not None:
                 column_of(table, options.label)
             else:
-                self._targets  # noqa: B018  # read now, as the first question is the one that refuses a client
+                self._targets  # noqa: B018  # read now, so that the first question rejects a client
         except (ConfigError, DataError) as error:
             raise type(error)(f"client {self.name!r}: {error}") from error
 
@@ -260,66 +272,69 @@ class LocalTable:
 
     @cached_property
     def rules(self) -> ColumnRules:
-        """What is said of its columns."""
+        """Options for its columns."""
         return self.options.rules([*self._read], all_there=False)
 
     @cached_property
     def cells(self) -> dict[str, Cells | None]:
-        """Of the columns that may be inputs."""
+        """Cells of the columns that may be inputs."""
         return cells_by_name(self._read, without=[*self.options.named], rules=self.rules)
 
     def labels(self, classes: Sequence[str]) -> AnyArray:
-        """Return (n,) labels, -1 for a class that was not agreed on; or (n, t) numbers to predict, nan for none."""
+        """Return (n,) labels, -1 for a class outside the agreement; or (n, t) numbers to predict, nan if missing."""
         if self.options.label is None:
             return self._targets
         place = {name: number for number, name in enumerate(classes)}
-        found = self._texts_of(self.options.label)
-        return np.array([-1 if name is None else place.get(name, -1) for name in found], np.int64)
+        texts = self._texts_of(self.options.label)
+        return np.array([-1 if name is None else place.get(name, -1) for name in texts], np.int64)
 
     @cached_property
     def _targets(self) -> Floats:
-        """(n, t) numbers to predict; nan in rows that lack one."""
+        """(n, t) numbers to predict; nan in rows with a missing number."""
         names, reading = self.options.targets, self.rules.reading
-        kept, _ = complete_rows(self._read, names, reading)
-        found = np.full((len(column_of(self._read, names[0])), len(names)), np.nan)
-        there = {name: column_of(self._read, name).take(kept) for name in names}
-        found[kept] = targets(there, names, reading)
-        Check("table").labels(" and ".join(names), found[kept], len(kept), 0)  # finite, also as float32
-        return found
+        complete, _ = complete_rows(self._read, names, reading)
+        numbers = np.full((len(column_of(self._read, names[0])), len(names)), np.nan)
+        complete_columns = {name: column_of(self._read, name).take(complete) for name in names}
+        numbers[complete] = targets(complete_columns, names, reading)
+        Check("table").labels(" and ".join(names), numbers[complete], len(complete), 0)  # finite, also as float32
+        return numbers
 
     def rows(self, classes: Sequence[str]) -> tuple[Ints, Ints, AnyArray]:
-        """Return the rows that it trains on and those that it holds out, in the order of the table, and all labels.
+        """Return the training rows and the held-out rows, in the order of the table, and all labels.
 
-        Rows without a label or a target, or of a class that was not agreed on, are in neither.
+        Rows without a label or a target, or with a class outside the agreement, are in neither part.
         """
         options, labels = self.options, self.labels(classes)
-        known = np.flatnonzero(labels >= 0 if labels.ndim == 1 else ~np.isnan(labels).any(axis=1))
+        labeled = np.flatnonzero(labels >= 0 if labels.ndim == 1 else ~np.isnan(labels).any(axis=1))
         keys: list[AnyArray] = [labels if options.label is None else self._by_text(options.label)]
         groups = None if options.group is None else self._by_text(options.group)
         when = None
         if options.time is not None:
             when = moments(options.time, column_of(self._read, options.time), self.rules.reading)
         keys += [key for key in (groups, when) if key is not None]
-        inputs = {name: None if each is None else each.at(known) for name, each in self.cells.items()}
-        order = known[row_order(np.zeros(len(known), np.int64), np.column_stack(keys)[known], inputs)]
-        whole = Partition(np.arange(len(order)), np.array([0, len(order)]), "natural")
+        inputs = {
+            name: None if column_cells is None else column_cells.at(labeled)
+            for name, column_cells in self.cells.items()
+        }
+        order = labeled[row_order(np.zeros(len(labeled), np.int64), np.column_stack(keys)[labeled], inputs)]
+        partition = Partition(np.arange(len(order)), np.array([0, len(order)]), "natural")
         together = Together(options.group, options.time, groups, when).at(order)
-        drawn = draws(whole, options.seed, "held-out", [self.name])
-        train, held = split_held_out(whole, options.held_out, drawn, together)
-        return order[train[0]], order[held[0]], labels
+        drawn = draws(partition, options.seed, "held-out", [self.name])
+        train, held_out = split_held_out(partition, options.held_out, drawn, together)
+        return order[train[0]], order[held_out[0]], labels
 
     def _by_text(self, name: str) -> Ints:
-        """Return (n,) numbers that sort as a column's texts do."""
+        """Return (n,) numbers in the order of a column's texts."""
         texts = self._texts_of(name)
         if name == self.options.label:
             texts = [text or "" for text in texts]
         return by_text(*numbered(f"table: column {name!r}", texts))
 
     def answer(self, question: TableQuestion) -> TableAnswer:
-        """Return what the client says."""
+        """Answer a question."""
         if question.step == "columns":
-            found = [] if self.options.label is None else self._texts_of(self.options.label)
-            classes = sorted({each for each in found if each is not None})
+            label_texts = [] if self.options.label is None else self._texts_of(self.options.label)
+            classes = sorted({text for text in label_texts if text is not None})
             columns = [name for name in self._read if name not in self.options.named]
             return TableAnswer({"columns": columns, "classes": classes}, np.zeros(0))
         train, _, labels = self.rows(question.classes)
@@ -332,15 +347,15 @@ class LocalTable:
         means = np.array(question.means or [0.0] * (k + t))
         pairs = zip(question.columns, question.kinds, means[:k].tolist(), strict=True)
         for name, kind, mean in pairs:
-            own = self._cells(name, kind, train)
-            is_words = kind == "category" and own is not None
-            texts.append(self._texts(name, met(own)) if is_words and own is not None else [])
-            values = np.zeros(0) if own is None or kind is None or is_words else values_of(kind, own)
-            there = values[~np.isnan(values)]
-            totals.append((len(there), float(there.sum())))
-            squared.append(squares(there, mean))
+            train_cells = self._cells(name, kind, train)
+            is_words = kind == "category" and train_cells is not None
+            texts.append(self._texts(name, met(train_cells)) if is_words and train_cells is not None else [])
+            values = np.zeros(0) if train_cells is None or kind is None or is_words else values_of(kind, train_cells)
+            present = values[~np.isnan(values)]
+            totals.append((len(present), float(present.sum())))
+            squared.append(squares(present, mean))
         if t:
-            own_targets = labels[train].astype(np.float32)  # as models are given them
+            own_targets = labels[train].astype(np.float32)  # as models get them
             totals += [(len(train), total) for total in added(own_targets).tolist()]
             squared += squared_differences(own_targets, means[k:]).tolist()
         if question.step == "totals":
@@ -348,44 +363,46 @@ class LocalTable:
         return TableAnswer({}, np.array(squared))
 
     def _texts(self, name: str, texts: tuple[str, ...]) -> list[str] | None:
-        """Return texts, unless there are so many that they rather are names, which nobody is told."""
+        """Return texts; None if there are too many categories, as they may be private names."""
         return None if len(texts) > MOST_CATEGORIES and name not in self.rules.kinds else [*texts]
 
     def _counts(self, name: str, rows: Ints) -> Counts:
         if name not in self.cells:
-            return Counts(len(rows))  # a column that the client does not have is missing in each row
+            return Counts(len(rows))  # a column that the client lacks is missing in each row
         return Counts.of(self.cells[name], [rows])
 
     def _cells(self, name: str, kind: InputKind | None, rows: Ints) -> Cells | None:
-        """Return the cells of some rows; of a column of words all as words, which here may all be numbers."""
+        """Return the cells of these rows; cells of a category column as words, even if all are numbers here."""
         if self.cells.get(name) is None:
             return None
-        cells = self._whole(name, kind)
+        cells = self._column_cells(name, kind)
         return None if cells is None else cells.at(rows)
 
-    def _whole(self, name: str, kind: Any) -> Cells | None:
+    def _column_cells(self, name: str, kind: Any) -> Cells | None:
         if kind != "category":
             return self.cells[name]
         return cells_of(name, self._read[name], as_words=True, reading=self.rules.reading)
 
     def dataset(self, agreed: Agreed) -> tuple[Dataset, Ints, Ints]:
-        """Return the client's rows as inputs, and which of them it trains on and holds out."""
-        train, held, labels = self.rows(agreed.classes)
+        """Return the client's rows as a data set, and the indices of its training and held-out rows."""
+        train, held_out, labels = self.rows(agreed.classes)
         count = len(next(iter(self._read.values())))
         nothing = Cells(np.full(count, np.nan))
         table = {
-            each.name: self._whole(each.name, each.kind) if each.name in self.cells else nothing
-            for each in agreed.preparation.used
+            column.name: self._column_cells(column.name, column.kind) if column.name in self.cells else nothing
+            for column in agreed.preparation.used
         }
-        kept = np.concatenate([train, held])
-        x = agreed.preparation.written({name: None if each is None else each.at(kept) for name, each in table.items()})
+        used_rows = np.concatenate([train, held_out])
+        x = agreed.preparation.written(
+            {name: None if column_cells is None else column_cells.at(used_rows) for name, column_cells in table.items()}
+        )
         plain = from_arrays(
             x,
-            labels[kept],
+            labels[used_rows],
             num_classes=len(agreed.classes),
             class_names=agreed.class_names,
             kind="features",
             name=self.name,
         )
-        whole = replace(plain, preparation=agreed.preparation, target_scale=agreed.target_scale)
-        return whole, np.arange(len(train)), np.arange(len(train), len(kept))
+        client_data = replace(plain, preparation=agreed.preparation, target_scale=agreed.target_scale)
+        return client_data, np.arange(len(train)), np.arange(len(train), len(used_rows))

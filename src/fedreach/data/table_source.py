@@ -1,7 +1,7 @@
-"""Tables as people have them, brought into one form: a column of Apache Arrow for each name.
+"""Tables from files, frames and dictionaries, as Apache Arrow columns by name.
 
-Files are read by pyarrow, frames of any library (pandas, polars, pyarrow, lazy ones too) through narwhals, dictionaries
-of lists as they stand. What comes out is the same whatever a table came from.
+pyarrow reads files. narwhals reads frames of any library (pandas, polars, pyarrow), including lazy frames. The columns
+are the same for all sources of a table.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedreach.data.checks import no_such_file
 from fedreach.data.images import untracked
 
 TEXTS = (".csv", ".tsv", ".txt")
-ENDINGS = (*TEXTS, *(f"{each}.gz" for each in TEXTS), ".parquet")
+ENDINGS = (*TEXTS, *(f"{ending}.gz" for ending in TEXTS), ".parquet")
 SHEETS = (".xlsx", ".xls", ".ods")
 SEPARATORS = ",;\t|"
 NEWLINE = re.compile(rb"[\r\n]")
@@ -31,32 +31,32 @@ QUOTED = re.compile(r'"[^"]*("|$)')
 DIGITS = re.compile("[0-9]+")
 MORE_COLUMNS = 1000
 INDEX = re.compile(r"__index_level_\d+__")
-"""What pandas calls an index without a name, in parquet and in data sets of Hugging Face; so is one of a text file."""
+"""Name of an unnamed pandas index in Parquet files and Hugging Face data sets; also used for text files."""
 NOTHING = pa.list_(pa.null())
-"""Type of a column that holds neither numbers, words nor dates."""
+"""Type of a column that does not hold numbers, words or dates."""
 
 Table = dict[str, pa.Array]
-"""Columns by name, all as long."""
+"""Columns of equal length by name."""
 
 
 def read_table(source: Any) -> Table:
-    """Return the columns of a table, without an index of pandas; see `read_whole`."""
+    """Return the columns of a table without a pandas index; see `read_whole`."""
     return without_index(read_whole(source))
 
 
 def without_index(table: Table) -> Table:
-    """Return the columns that are no index of pandas."""
+    """Return the columns that are not a pandas index."""
     return {name: column for name, column in table.items() if not INDEX.fullmatch(name)}
 
 
 def read_whole(source: Any) -> Table:
-    """Return the columns of a table: a file, a frame of any library, or a dictionary of a list for each column.
+    """Return the columns of a table: a file, a frame of any library, or a dictionary of lists.
 
-    An index without a name is a column that `INDEX` matches.
+    An unnamed index becomes a column whose name `INDEX` matches.
 
     Raises:
-        ConfigError: If it is no table.
-        DataError: If a file is missing or damaged, or a column's name is there twice.
+        ConfigError: If the source is not a table.
+        DataError: If a file is missing or damaged, or two columns have the same name.
 
     Example:
         >>> found = read_whole({"age": [30, None], "ward": ["a", "b"]})
@@ -67,7 +67,7 @@ def read_whole(source: Any) -> Table:
         return read_file(Path(source))
     if isinstance(source, Mapping):
         columns = [as_arrow(values, f"table: column {name!r}") for name, values in source.items()]
-        return _checked(list(map(str, source)), columns)
+        return _make_table(list(map(str, source)), columns)
     return _frame(source)
 
 
@@ -75,7 +75,7 @@ def column_of(table: Table, name: Any) -> pa.Array:
     """Return a column by its name.
 
     Raises:
-        ConfigError: If there is none.
+        ConfigError: If the column is missing.
     """
     if not isinstance(name, str) or name not in table:
         raise ConfigError(f"table: there is no column {name!r}.{nearest(str(name), table)}")
@@ -83,7 +83,7 @@ def column_of(table: Table, name: Any) -> pa.Array:
 
 
 def check_lengths(table: Table, first: str) -> None:
-    """Refuse a table whose columns are not all as long as one of them."""
+    """Raise DataError if a column of a table differs in length from the column `first`."""
     rows = len(table[first])
     for name, values in table.items():
         if len(values) != rows:
@@ -92,36 +92,36 @@ def check_lengths(table: Table, first: str) -> None:
             )
 
 
-# --------------------------------------------------------------------------------------------------------- frames
+# ---- Frames
 
 
 def _frame(frame: Any) -> Table:
     import narwhals as nw
 
     try:
-        held = nw.from_native(frame, allow_series=False)
+        any_frame = nw.from_native(frame, allow_series=False)
     except TypeError:
-        held = None
-    except ValueError as why:  # such as a column's name that is there twice
+        any_frame = None
+    except ValueError as why:  # such as two columns with the same name
         raise _twice(_names(frame)) or DataError(f"table: {why}.") from why
-    if held is None:
+    if any_frame is None:
         return _by_name(frame)
-    if isinstance(held, nw.LazyFrame):
-        held = held.collect()
-    names = _names(held.to_native())
+    if isinstance(any_frame, nw.LazyFrame):
+        any_frame = any_frame.collect()
+    names = _names(any_frame.to_native())
     if (error := _twice(names)) is not None:
         raise error
-    if hasattr(frame, "iloc"):  # pandas: a column of mixed values is no column of Arrow
-        return _checked(list(map(str, names)), [as_arrow(frame.iloc[:, place]) for place in range(len(names))])
+    if hasattr(frame, "iloc"):  # pandas: Arrow rejects a column of mixed values
+        return _make_table(list(map(str, names)), [as_arrow(frame.iloc[:, place]) for place in range(len(names))])
     try:
-        found = held.to_arrow()
-    except (pa.ArrowException, NotImplementedError):  # a type that Arrow has not, such as whole numbers of 128 bits
-        return _checked(list(map(str, names)), [as_arrow(held[name].to_list()) for name in names])
-    return _checked(list(map(str, names)), [_joined(found.column(i)) for i in range(len(names))])
+        arrow_table = any_frame.to_arrow()
+    except (pa.ArrowException, NotImplementedError):  # a type that Arrow lacks, such as 128-bit integers
+        return _make_table(list(map(str, names)), [as_arrow(any_frame[name].to_list()) for name in names])
+    return _make_table(list(map(str, names)), [_join_chunks(arrow_table.column(i)) for i in range(len(names))])
 
 
 def _by_name(frame: Any) -> Table:
-    """Return the columns of what has names of columns and, by name, columns, though no library is known for it."""
+    """Return the columns of a frame of an unknown library that has column names and columns by name."""
     names = getattr(frame, "column_names", None)
     names = getattr(frame, "columns", None) if names is None else names
     if names is None or isinstance(names, str) or not isinstance(names, Iterable):
@@ -129,7 +129,7 @@ def _by_name(frame: Any) -> Table:
             f"table must have named columns, as tables of pandas and polars have; got {type(frame).__name__}. "
             "A dictionary of a list for each column will do."
         )
-    return _checked([str(name) for name in names], [as_arrow(frame[name]) for name in names])
+    return _make_table([str(name) for name in names], [as_arrow(frame[name]) for name in names])
 
 
 def _names(frame: Any) -> list[Any]:
@@ -138,38 +138,38 @@ def _names(frame: Any) -> list[Any]:
 
 
 def _twice(names: Iterable[Any]) -> DataError | None:
-    seen: set[str] = set()
+    names_seen: set[str] = set()
     for name in map(str, names):
-        if name in seen:
+        if name in names_seen:
             return DataError(f"table: each column needs a name of its own; {name!r} is there twice.")
-        seen.add(name)
+        names_seen.add(name)
     return None
 
 
-def _checked(names: list[str], columns: list[pa.Array]) -> Table:
+def _make_table(names: list[str], columns: list[pa.Array]) -> Table:
     if (error := _twice(names)) is not None:
         raise error
     return dict(zip(names, columns, strict=True))
 
 
-def _joined(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+def _join_chunks(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     if not isinstance(column, pa.ChunkedArray):
         return column
-    found = column.combine_chunks()
-    return found if isinstance(found, pa.Array) else pa.concat_arrays(found.chunks)
+    combined = column.combine_chunks()
+    return combined if isinstance(combined, pa.Array) else pa.concat_arrays(combined.chunks)
 
 
 def as_arrow(values: Any, what: str = "a column") -> pa.Array:
-    """Return a column: a list, an array, a tensor, or a column of a frame.
+    """Return a list, an array, a tensor, or a column of a frame as an Arrow array.
 
     Raises:
-        DataError: If it is a single value.
+        DataError: If the value is a single value.
     """
     values = untracked(values)
     if isinstance(values, pa.Array | pa.ChunkedArray):
-        return _joined(values)
+        return _join_chunks(values)
     if hasattr(values, "to_arrow"):  # polars
-        return _joined(values.to_arrow())
+        return _join_chunks(values.to_arrow())
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise DataError(f"{what} must be a list or an array, a value a row; got {type(values).__name__}.")
     if isinstance(values, np.ndarray) and values.ndim != 1:
@@ -179,16 +179,16 @@ def as_arrow(values: Any, what: str = "a column") -> pa.Array:
     is_plain = isinstance(values, list | tuple) or str(getattr(values, "dtype", "")) == "object"
     try:
         if is_plain:
-            return pa.array([None if _is_missing(each) else _plain(each) for each in values])
-        return _joined(pa.array(values, from_pandas=True))
+            return pa.array([None if _is_missing(value) else _plain(value) for value in values])
+        return _join_chunks(pa.array(values, from_pandas=True))
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
-        return _mixed([None if _is_missing(each) else _plain(each) for each in values])
+        return _texts_of_mixed([None if _is_missing(value) else _plain(value) for value in values])
 
 
-def _mixed(cells: list[Any]) -> pa.Array:
-    """Return cells of several types as texts; or as what is no column where they are no single values."""
-    there = [cell for cell in cells if cell is not None]
-    if any(isinstance(cell, complex) or not isinstance(cell, str | Number | np.bool_) for cell in there):
+def _texts_of_mixed(cells: list[Any]) -> pa.Array:
+    """Return cells of several types as texts; if they are not single values, a column of type `NOTHING`."""
+    present = [cell for cell in cells if cell is not None]
+    if any(isinstance(cell, complex) or not isinstance(cell, str | Number | np.bool_) for cell in present):
         return pa.array([[]] * len(cells), NOTHING)
     return pa.array([None if cell is None else str(cell) for cell in cells], pa.string())
 
@@ -197,7 +197,7 @@ def _plain(cell: Any) -> Any:
     if isinstance(cell, bytes):
         return cell.decode(errors="replace")
     if isinstance(cell, np.float32 | np.float16):
-        return float(str(cell))  # 0.1 means 0.1, as a file would have it
+        return float(str(cell))  # 0.1 means 0.1, as in a file
     return cell.item() if isinstance(cell, np.generic) or type(cell).__name__ == "Tensor" else cell
 
 
@@ -206,14 +206,14 @@ def _is_missing(cell: Any) -> bool:
     return nothing or (isinstance(cell, Number) and bool(cell != cell))
 
 
-# ---------------------------------------------------------------------------------------------------------- files
+# ---- Files
 
 
 def read_file(path: Path) -> Table:
-    """Return the columns of a file: text with separators, of which all cells stay texts, or parquet.
+    """Return the columns of a Parquet file, or of a text file with separators, whose cells stay texts.
 
     Raises:
-        DataError: If the file is missing, damaged or of another kind.
+        DataError: If the file is missing, damaged or of another format.
     """
     ending = "".join(path.suffixes[-2:]).lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
     if ending in SHEETS:
@@ -228,22 +228,22 @@ def read_file(path: Path) -> Table:
         return _parquet(path) if ending == ".parquet" else _text(path)
     except FileNotFoundError as error:
         raise no_such_file(path, ENDINGS) from error
-    except OSError as error:  # a path that is none, or a damaged archive
+    except OSError as error:  # an invalid path, or a damaged archive
         raise DataError(f"{path}: must be a readable table; got: {error}.") from error
 
 
 def _parquet(path: Path) -> Table:
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
-            found = file.read()
+            table = file.read()
     except (pa.ArrowException, ValueError) as error:
         raise DataError(f"{path}: must be a readable parquet file; got: {error}.") from error
-    names = list(map(str, found.column_names))
-    return _checked(names, [_joined(found.column(i)) for i in range(len(names))])
+    names = list(map(str, table.column_names))
+    return _make_table(names, [_join_chunks(table.column(i)) for i in range(len(names))])
 
 
 def _text(path: Path) -> Table:
-    """Return the columns of a text file, all of whose cells are texts, as they stand there."""
+    """Return the columns of a text file, with all cells as unchanged texts."""
     packed = path.suffix.lower() == ".gz"
     content = gzip.decompress(path.read_bytes()) if packed else path.read_bytes()
     if wide := _wide_encoding(content):
@@ -264,7 +264,7 @@ def _text(path: Path) -> Table:
 
     separator = max(SEPARATORS, key=QUOTED.sub("", first).count)
     try:
-        found = pyarrow.csv.read_csv(
+        parsed = pyarrow.csv.read_csv(
             pa.BufferReader(content),
             pyarrow.csv.ReadOptions(use_threads=False, autogenerate_column_names=True, block_size=1 << 24),
             pyarrow.csv.ParseOptions(delimiter=separator, newlines_in_values=True, invalid_row_handler=note),
@@ -277,17 +277,17 @@ def _text(path: Path) -> Table:
             raise _not_utf8(path, str(error), "LATIN1") from error
         if "Empty CSV" not in str(error):
             raise DataError(f"{path}: must be a table; got: {error}.") from error
-        found = None
+        parsed = None
     if bad:
         row = bad[0]
         line = "a line" if row.number is None else f"line {row.number}"
         raise DataError(
             f"{path}, {line}: {row.expected_columns} cells are needed; got {row.actual_columns}: {row.text[:60]!r}."
         )
-    if found is None or found.num_rows < 2:
-        lines = 0 if found is None else found.num_rows
+    if parsed is None or parsed.num_rows < 2:
+        lines = 0 if parsed is None else parsed.num_rows
         raise DataError(f"{path}: a line of names and at least one row must stand in it; got {lines} lines.")
-    columns = [_joined(found.column(place)) for place in range(found.num_columns)]
+    columns = [_join_chunks(parsed.column(place)) for place in range(parsed.num_columns)]
     names = [column[0].as_py().strip() for column in columns]
     if names[0] == "" and _are_row_numbers(columns[0][1:].to_pylist()):
         names[0] = "__index_level_0__"
@@ -296,18 +296,18 @@ def _text(path: Path) -> Table:
             f"{path}: each column needs a name of its own; column {names.index('') + 1} of {len(names)} has none. "
             "Write one into the first line."
         )
-    return _checked(names, [column[1:] for column in columns])
+    return _make_table(names, [column[1:] for column in columns])
 
 
 def _are_row_numbers(cells: list[str]) -> bool:
-    """Return whether cells are different whole numbers, as pandas and R write them before rows."""
+    """Return whether cells are distinct whole numbers, as pandas and R write them before rows."""
     return all(map(DIGITS.fullmatch, cells)) and len(set(cells)) == len(cells)
 
 
 def _wide_encoding(content: bytes) -> str:
-    """Return the encoding of a text whose letters have two or four bytes each; "" where they have not.
+    """Return the encoding of a text with two or four bytes per character; "" for other texts.
 
-    Without a mark at the beginning it is known by its NULs: ASCII letters have one in UTF-16, and three in UTF-32.
+    Without a byte-order mark, NUL bytes reveal it: an ASCII character has one in UTF-16 and three in UTF-32.
     """
     if content.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
         return "UTF-32"
@@ -321,7 +321,7 @@ def _wide_encoding(content: bytes) -> str:
 
 
 def _all_texts(first: str, separator: str) -> dict[str, pa.DataType]:
-    """Return the type of each column, more than there are: a name in quotes may go over several lines."""
+    """Return types for more columns than the first line has, as a quoted name may span several lines."""
     return {f"f{place}": pa.string() for place in range(first.count(separator) + MORE_COLUMNS)}
 
 

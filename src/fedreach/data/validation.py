@@ -10,19 +10,19 @@ from fedreach._util.arrays import Bools
 from fedreach.data.federated import FederatedData, stream_names
 from fedreach.data.splits import Population, Ranges, draws, split_held_out
 
-# --- Data by which settings are chosen: a part of what participants train on, and nothing that results are told of
+# ---- Data for choosing settings: a part of the training data, and nothing that results are measured on
 
 
 def for_validation(data: FederatedData, share: float, seed: int) -> FederatedData:
-    """Return the participants alone, with a share of each one's training samples held out.
+    """Return the participants alone, with a share of each participant's training examples held out.
 
-    What they held out before, all that unseen clients have, and the test set are in no part of it: whoever is handed
-    this cannot look at them. Labels are those that participants see: where they are noisy, nobody knows better.
+    The result excludes former held-out examples, unseen clients and the test set, so that a choice of settings cannot
+    use them. Labels are those that participants see, with label noise.
 
     Args:
-        data: Of the comparison.
-        share: Of each participant's training samples, in (0, 1).
-        seed: Of the draw.
+        data: Data of the comparison.
+        share: Share of each participant's training examples that is held out, in (0, 1).
+        seed: Seed of the draw.
 
     Example:
         >>> from fedreach.data.sets import load
@@ -37,10 +37,10 @@ def for_validation(data: FederatedData, share: float, seed: int) -> FederatedDat
     participants, d = data.population.participants, data.dataset
     takes_part = np.zeros(data.num_clients, np.bool_)
     takes_part[participants] = True
-    mine = _only(data.train, takes_part)
-    drawn = draws(mine, seed, "validation", stream_names(data.partition, data.client_names))
-    train, held_out = split_held_out(mine, share, drawn, data.together)
-    gone = data.train.sizes + data.held_out.sizes - mine.sizes
+    training = _only(data.train, takes_part)
+    drawn = draws(training, seed, "validation", stream_names(data.partition, data.client_names))
+    train, held_out = split_held_out(training, share, drawn, data.together)
+    gone = data.train.sizes + data.held_out.sizes - training.sizes
     return replace(
         data,
         dataset=replace(d, test_x=d.test_x[:0], test_y=d.test_y[:0], train_y=data.labels),
@@ -52,21 +52,21 @@ def for_validation(data: FederatedData, share: float, seed: int) -> FederatedDat
 
 
 def _only(ranges: Ranges, clients: Bools) -> Ranges:
-    """Return the samples of these clients; the others have none."""
+    """Return the examples of these clients; other clients get none."""
     sizes = np.where(clients, ranges.sizes, 0)
     order = ranges.order[np.repeat(clients, ranges.sizes)]
     return Ranges(order, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
 
 
-# --- The same clients, where participants train on all of their rows: what a model is trained on once it is scored
+# ---- Training on all rows of the participants, once a model is evaluated
 
 
 def on_all_rows(data: FederatedData) -> FederatedData:
-    """Return the data in which participants train on what they trained on and, after it, on what they held out.
+    """Return the data with the participants' held-out rows appended to their training rows.
 
-    A participant with m training rows and h held-out rows has m + h training rows and no held-out row. Labels are those
-    that participants see: where training labels are noisy, those of held-out rows are true. Inputs and targets stay on
-    the scale that was measured on the m rows. Unseen clients keep what they have.
+    A participant with m training rows and h held-out rows then has m + h training rows and no held-out rows. Label
+    noise stays in the m rows; labels of the h rows are true. Inputs and targets stay on the scale that was measured on
+    the m rows. Unseen clients stay unchanged.
 
     Example:
         >>> from fedreach.data.sets import load
@@ -79,9 +79,9 @@ def on_all_rows(data: FederatedData) -> FederatedData:
     """
     takes_part = np.zeros(data.num_clients, np.bool_)
     takes_part[data.population.participants] = True
-    train, held = data.train, data.held_out
-    moves = takes_part[held.owner()]
-    owner = np.concatenate([train.owner(), held.owner()[moves]])
-    order = np.concatenate([train.order, held.order[moves]])[np.argsort(owner, kind="stable")]
-    sizes = train.sizes + np.where(takes_part, held.sizes, 0)
-    return replace(data, train=Ranges.of_sizes(order, sizes), held_out=held.without(moves))
+    train, held_out = data.train, data.held_out
+    moves = takes_part[held_out.owner()]
+    owner = np.concatenate([train.owner(), held_out.owner()[moves]])
+    order = np.concatenate([train.order, held_out.order[moves]])[np.argsort(owner, kind="stable")]
+    sizes = train.sizes + np.where(takes_part, held_out.sizes, 0)
+    return replace(data, train=Ranges.of_sizes(order, sizes), held_out=held_out.without(moves))

@@ -14,13 +14,13 @@ from fedreach.data.sets.download import Place, Source, data_folder, sources
 from fedreach.data.sets.readers import cifar10, cifar100, emnist, idx_digits, shakespeare
 from fedreach.data.stored import from_folder
 
-# --- `load` a known data set by name; `names` lists them. To add one: an entry in ``sources.json`` and a reader here
+# ---- Known data sets by name; to add one, add an entry to ``sources.json`` and a reader here
 
 NO_DOWNLOAD = {"download": False}
 
 
 class Known(NamedTuple):
-    """One line of the list of known data sets."""
+    """Entry in the list of known data sets."""
 
     name: str
     title: str
@@ -29,7 +29,7 @@ class Known(NamedTuple):
 
 
 def names() -> list[Known]:
-    """Return the known data sets, each with one line, its reference and its options.
+    """Return the known data sets with title, reference and options.
 
     Example:
         >>> [known.name for known in names()]
@@ -41,25 +41,25 @@ def names() -> list[Known]:
 def load(
     name: str, folder: Path | str | None = None, *, download: bool = True, progress: bool = False, **options: Any
 ) -> Dataset:
-    """Load a known data set, or your own by the path of an ``.npz`` file, or of the ``x.npy`` of a folder of arrays.
+    """Load a known data set, or your own from an ``.npz`` file or from a folder with ``x.npy``.
 
-    Files are looked for in `folder`, else in the folder that the environment variable ``FEDREACH_DATA`` names,
-    else in the user's cache folder, in the formats and places that torchvision and others use; what is missing is
-    downloaded there. Structure is checked always, content wherever the published checksum is known.
+    Files are read from `folder`, or from the folder in the environment variable ``FEDREACH_DATA``, or from the user's
+    cache folder, in the formats and paths that torchvision and others use. Missing files are downloaded to that
+    folder. The structure is always checked, and the content if its published checksum is known.
 
     Args:
-        name: One of `names`, or the path of a file that ends in ``.npz`` (see `from_npz`), or in ``x.npy``: the
-            samples of a folder that stays on disk (see `from_folder`).
-        folder: The data folder.
-        download: Whether missing files may be downloaded.
+        name: One of `names`, the path of an ``.npz`` file (see `from_npz`), or the path of the ``x.npy`` in a folder
+            that stays on disk (see `from_folder`).
+        folder: Data folder.
+        download: Allow downloads of missing files.
         progress: Show a progress bar while downloading.
-        **options: Options of the set: emnist ``split``, ``classes``; cifar100 and cifar100_subset ``labels``
+        **options: Options of the data set: emnist ``split``, ``classes``; cifar100 and cifar100_subset ``labels``
             (``"fine"`` or ``"coarse"``); shakespeare ``stride``, ``min_samples``, ``max_samples``, ``roles``,
             ``train_fraction``.
 
     Raises:
-        ConfigError: Unknown name or option, or an option out of range.
-        DataError: Files are missing, cannot be downloaded, or are damaged; the message names the file.
+        ConfigError: If the name or an option is unknown, or an option is out of range.
+        DataError: If a file is missing, cannot be downloaded, or is damaged; the message names the file.
 
     Example:
         >>> load("digits")
@@ -70,16 +70,16 @@ def load(
     where = {"name": name} | ({} if folder is None else {"folder": str(folder)}) | ({} if download else NO_DOWNLOAD)
     if name.endswith((".npz", ".npy")):
         _check_options(name, ("kind", "num_classes"), options)
-        made = from_npz(name, **options) if name.endswith(".npz") else from_folder(_folder_of(name), **options)
-        return replace(made, loaded=Loaded({**where, **options}, made))
+        dataset = from_npz(name, **options) if name.endswith(".npz") else from_folder(_folder_of(name), **options)
+        return replace(dataset, loaded=Loaded({**where, **options}, dataset))
     if name not in LOADERS:
         raise ConfigError(
             "data set must be a known name, or the path of an .npz file or of the x.npy of a folder of arrays; "
             f"got {name!r}.{nearest(name, LOADERS)}"
         )
     _check_options(name, _options(LOADERS[name]), options)
-    made = LOADERS[name](Place(data_folder(folder), download, progress), sources()[name], **options)
-    return replace(made, loaded=Loaded({**where, **options}, made))
+    dataset = LOADERS[name](Place(data_folder(folder), download, progress), sources()[name], **options)
+    return replace(dataset, loaded=Loaded({**where, **options}, dataset))
 
 
 def _folder_of(name: str) -> Path:
@@ -96,18 +96,18 @@ def _options(loader: Callable[..., Dataset]) -> tuple[str, ...]:
     return tuple(inspect.signature(loader).parameters)[2:]
 
 
-def _check_options(name: str, known: tuple[str, ...], options: Mapping[str, Any]) -> None:
+def _check_options(name: str, allowed: tuple[str, ...], options: Mapping[str, Any]) -> None:
     for option in options:
-        if option not in known:
-            hint = nearest(option, known) if known else " It has no options."
+        if option not in allowed:
+            hint = nearest(option, allowed) if allowed else " It has no options."
             raise ConfigError(f"data set {name!r} has no option {option!r}.{hint}")
 
 
 def _digits(place: Place, source: Source) -> Dataset:
-    """The 1,797 digits that scikit-learn ships; the last 360 rows are the test set.
+    """Load the 1,797 digits that scikit-learn ships; the last 360 rows are the test set.
 
-    scikit-learn's notes find the rows grouped by writer, so this tests mostly on writers that were not trained on.
-    Pixels stay the original 0..16. Mean 0 and deviation 16 / 255 turn pixel / 255 into pixel / 16, in [0, 1].
+    According to scikit-learn's notes, rows are grouped by writer, so that most test writers are not in training.
+    Pixels keep their range 0..16. Mean 0 and standard deviation 16 / 255 turn pixel / 255 into pixel / 16, in [0, 1].
     """
     with np.load(Path(__file__).with_name("digits.npz"), allow_pickle=False) as file:
         x, y = file["x"], file["y"]
@@ -116,12 +116,12 @@ def _digits(place: Place, source: Source) -> Dataset:
 
 
 def _breast_cancer(place: Place, source: Source) -> Dataset:
-    """The 569 tumours that scikit-learn ships, in its order; every fifth row is the test set.
+    """Load the 569 tumors that scikit-learn ships, in its order; every fifth row is the test set.
 
-    Each column is centred and divided by its standard deviation, both over the 456 training rows: fixed numbers that
-    lie in the file, as the means and deviations of image sets are fixed, so that they are the same for every seed. A
-    federation gets such numbers from sums of each column and of its squares over participants. The last 114 rows would
-    make another test set than the training set: 23 % of them are malignant, 41 % of the others.
+    Each column is centered and divided by its standard deviation, both over the 456 training rows. As for image sets,
+    these numbers are fixed and stored in the file, so that all seeds share them. A federation could compute them from
+    sums over participants. The last 114 rows would not represent the training set: 23% of them are malignant, and 41%
+    of the others.
     """
     with np.load(Path(__file__).with_name("breast_cancer.npz"), allow_pickle=False) as file:
         x, y = ((file["x"] - file["mean"]) / file["std"]).astype(np.float32), file["y"]
@@ -130,11 +130,11 @@ def _breast_cancer(place: Place, source: Source) -> Dataset:
 
 
 def _diabetes(place: Place, source: Source) -> Dataset:
-    """The 442 patients that scikit-learn ships, in its order; every fifth row is the test set.
+    """Load the 442 patients that scikit-learn ships, in its order; every fifth row is the test set.
 
-    What is predicted is a measure of how far the disease went on within a year, 25 to 346. Each column is centred and
-    divided by its standard deviation, both over the 354 training rows, as in `_breast_cancer`. Nobody stated a licence
-    of the numbers, so that they are read from scikit-learn and are not handed on here.
+    The target measures the progression of the disease within a year, from 25 to 346. Each column is centered and
+    divided by its standard deviation, both over the 354 training rows, as in `_breast_cancer`. The numbers have no
+    stated license, so that they are read from scikit-learn and not shipped here.
     """
     from sklearn.datasets import load_diabetes
 

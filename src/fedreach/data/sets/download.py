@@ -1,8 +1,8 @@
-"""Find the files of a known data set in the data folder, or download them, checked and in one piece or not at all.
+"""Find the files of a known data set in the data folder, or download and check them.
 
-The data folder is the one handed in, else the environment variable ``FEDREACH_DATA``, else the user's cache folder
-(`fedreach._util.files.cache_folder`). With ``FEDREACH_MIRROR`` set, files are taken from that address and
-nowhere else: ``<FEDREACH_MIRROR>/<place in the data folder>``, so that a served data folder is a mirror.
+The data folder is the argument, or the environment variable ``FEDREACH_DATA``, or the user's cache folder
+(`fedreach._util.files.cache_folder`). If ``FEDREACH_MIRROR`` is set, files are downloaded from that address alone:
+``<FEDREACH_MIRROR>/<path in the data folder>``. So a data folder behind a web server is a mirror.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ LOOK = {"unit_scale": True, "leave": False, "bar_format": "{desc} {bar} {n_fmt}B
 
 @dataclass(frozen=True)
 class Source:
-    """One entry of ``sources.json``: where a known data set comes from, its licence, its files, their checksums."""
+    """Entry of ``sources.json``: source, license, files and checksums of a known data set."""
 
     name: str
     title: str
     reference: str
     home: str
     licence: str
-    folders: Sequence[str] = ()  # where its files may lie in the data folder
-    mirrors: Sequence[str] = ()  # base addresses, tried in this order
-    files: Mapping[str, str] = field(default_factory=dict)  # place in the data folder -> checksum of the download
-    parts: Mapping[str, str] = field(default_factory=dict)  # name -> checksum of the bytes a reader parses
+    folders: Sequence[str] = ()  # possible paths of its files in the data folder
+    mirrors: Sequence[str] = ()  # base addresses, in the order of attempts
+    files: Mapping[str, str] = field(default_factory=dict)  # path in the data folder -> checksum of the download
+    parts: Mapping[str, str] = field(default_factory=dict)  # name -> checksum of the bytes that a reader parses
     notes: str = ""
 
     @property
     def about(self) -> dict[str, Any]:
-        """What a `Dataset` records of it, as arguments of `from_arrays`."""
+        """Arguments of `from_arrays` that record the source in a `Dataset`."""
         return {"name": self.name, "source": self.home, "licence": self.licence, "notes": self.notes}
 
 
@@ -60,7 +60,7 @@ def sources() -> Mapping[str, Source]:
 
 
 def data_folder(folder: Path | str | None = None) -> Path:
-    """Return the data folder: the one handed in, else ``FEDREACH_DATA``, else the user's cache folder."""
+    """Return the data folder: the argument, or ``FEDREACH_DATA``, or the user's cache folder."""
     if folder is None:
         folder = os.environ.get("FEDREACH_DATA") or None
     if folder is None:
@@ -70,17 +70,17 @@ def data_folder(folder: Path | str | None = None) -> Path:
 
 @dataclass(frozen=True)
 class Place:
-    """A data folder, and whether what is missing there may be downloaded."""
+    """A data folder, and whether missing files may be downloaded."""
 
     folder: Path
     download: bool = True
     progress: bool = False
 
     def locate(self, source: Source, candidates: Sequence[str]) -> Path:
-        """Return the first of the candidates (places in the data folder) that exists, or download one of them.
+        """Return the first candidate (a path in the data folder) that exists, or download one of them.
 
         Raises:
-            DataError: None is there and none can be downloaded; the message says what to place where.
+            DataError: If none exists or can be downloaded; the message says where to put which file.
         """
         for candidate in candidates:
             if (self.folder / candidate).exists():
@@ -88,32 +88,32 @@ class Place:
         remote = [candidate for candidate in candidates if candidate in source.files]
         if remote and self.download:
             return fetch(remote[0], source, self.folder, progress=self.progress)
-        wanted = remote[0] if remote else candidates[0]
+        missing_file = remote[0] if remote else candidates[0]
         reason = "download is off" if remote else "it cannot be downloaded"
         more = f" or {len(candidates) - 3} more places" if len(candidates) > 3 else ""
         raise DataError(
             f"data set {source.name!r}: there is no {', '.join(candidates[:3])}{more} in {self.folder}, and {reason}. "
-            f"{_remedy(wanted, source, self.folder)}"
+            f"{_remedy(missing_file, source, self.folder)}"
         )
 
 
 def fetch(path: str, source: Source, folder: Path, *, progress: bool = False) -> Path:
-    """Download one file of a known data set from the first mirror that has it, and return where it lies.
+    """Download one file of a known data set from the first mirror that has it, and return its path.
 
-    The bytes go to a temporary file beside the target; only a complete file with the right checksum is moved, in
-    one step, to its name. So an interrupted download leaves nothing, and processes that fetch at once agree.
+    The bytes go to a temporary file next to the target; a complete file with the right checksum is then renamed in one
+    step. So an interrupted download leaves no file behind, and several processes may download at once.
 
     Args:
-        path: Place in the data folder, a key of ``source.files``.
+        path: Path in the data folder, a key of ``source.files``.
         source: The data set; its mirrors are tried in order unless ``FEDREACH_MIRROR`` is set.
-        folder: The data folder; made if missing.
-        progress: Say on stderr what is fetched, with a progress bar on a terminal.
+        folder: Data folder; created if missing.
+        progress: Report the download on stderr, with a progress bar on a terminal.
 
     Raises:
-        DataError: No mirror gave the right file. The message has each address with its reason, expected and got
-            checksum, and where to place the file by hand.
+        DataError: If no mirror has the right file. The message gives the reason for each address, both checksums, and
+            the path where you can put the file yourself.
     """
-    from http.client import HTTPException  # here, as the network's modules take a twentieth of a second
+    from http.client import HTTPException  # here, as importing network modules takes 0.05 seconds
 
     target = folder / path
     mirror = os.environ.get("FEDREACH_MIRROR")
@@ -129,7 +129,7 @@ def fetch(path: str, source: Source, folder: Path, *, progress: bool = False) ->
     for address in addresses:
         try:
             _download(address, source.files[path], target, progress=progress)
-        except (OSError, HTTPException, ValueError) as error:  # ValueError: what is no address
+        except (OSError, HTTPException, ValueError) as error:  # ValueError: an invalid address
             failures.append(f"\n  {address}: {error}")
         else:
             return target
@@ -148,18 +148,18 @@ def _remedy(path: str, source: Source, folder: Path) -> str:
 
 
 def _download(address: str, checksum: str, target: Path, *, progress: bool) -> None:
-    """Download one file beside its target, and move it there if its checksum ("sha256:..." or "md5:...") is right."""
+    """Download to a temporary file, and rename it if its checksum ("sha256:..." or "md5:...") is right."""
     from urllib.request import Request, urlopen
 
     kind, _, expected = checksum.partition(":")
     digest = hashlib.new(kind, usedforsecurity=False)
-    beside = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
-    # Asking for the file as it is: a .gz unpacked on the way would have another checksum.
-    asked = Request(address, headers={"Accept-Encoding": "identity", "User-Agent": "fedreach"})
+    partial_file = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
+    # Request the file unchanged: a .gz that is unpacked in transit would have another checksum.
+    request = Request(address, headers={"Accept-Encoding": "identity", "User-Agent": "fedreach"})
     try:
-        with _bars(address, target, shown=progress) as add, urlopen(asked, timeout=TIMEOUT_S) as reply:
+        with _bars(address, target, progress=progress) as add, urlopen(request, timeout=TIMEOUT_S) as reply:
             bar = None if add is None else add(target.name, total=reply.length, **LOOK)
-            with beside.open("xb") as file:
+            with partial_file.open("xb") as file:
                 while block := reply.read(BLOCK_BYTES):
                     file.write(block)
                     digest.update(block)
@@ -169,17 +169,17 @@ def _download(address: str, checksum: str, target: Path, *, progress: bool) -> N
                 raise OSError(f"the connection ended {reply.length} bytes early")
         if digest.hexdigest() != expected:
             raise OSError(f"the checksum is {kind}:{digest.hexdigest()}, not {checksum}")
-        beside.replace(target)
+        partial_file.replace(target)
     finally:
-        beside.unlink(missing_ok=True)
+        partial_file.unlink(missing_ok=True)
 
 
 @contextmanager
-def _bars(address: str, target: Path, *, shown: bool) -> Iterator[Add | None]:
-    """Say what is downloaded, and hand out what adds a bar on a terminal, else None."""
-    if shown:
+def _bars(address: str, target: Path, *, progress: bool) -> Iterator[Add | None]:
+    """Report the download, and hand out the function that adds a bar on a terminal, else None."""
+    if progress:
         print(f"downloading {address} to {target}", file=sys.stderr, flush=True)
-    if not (shown and sys.stderr.isatty()):
+    if not (progress and sys.stderr.isatty()):
         yield None
         return
     from fedreach._util.progress import bars

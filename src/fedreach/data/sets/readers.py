@@ -26,11 +26,11 @@ from fedreach.data.checks import UnreadableError, read_npz
 from fedreach.data.datasets import Dataset, from_arrays
 from fedreach.data.sets.download import Place, Source
 
-# --- Readers of the formats in which the known image sets are stored: idx, CIFAR pickles, packed ``.npz``
-# Every reader checks the structure (a truncated or altered file is named) and, where a checksum of the content is
-# known, that the content is the published one, so that no set is taken for another.
+# ---- Readers of the formats of the known image sets: idx, CIFAR pickles, packed ``.npz``
+# Every reader checks the structure and names a truncated or changed file. If the checksum of the content is known, the
+# content must be the published one, so that data sets cannot be confused.
 
-# All that unpacking a cut-off or altered file can raise; RuntimeError is how zipfile says encrypted or unknown method.
+# Errors from unpacking a truncated or changed file; zipfile raises RuntimeError for encryption or an unknown method.
 _DAMAGE = (
     OSError,
     EOFError,
@@ -58,19 +58,19 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_tar(path: Path, names: Collection[str]) -> dict[str, bytes]:
-    """Read the named files from a ``.tar.gz``, wherever they lie in it; nothing is written to disk."""
-    found: dict[str, bytes] = {}
+    """Read files by name from a ``.tar.gz``, in any folder of it, without writing to disk."""
+    contents: dict[str, bytes] = {}
     try:
         with tarfile.open(path, "r|gz") as archive:
             for member in archive:
                 name = member.name.rpartition("/")[2]
                 if name in names and (file := archive.extractfile(member)) is not None:
-                    found[name] = file.read()
-    except (*_DAMAGE, TypeError) as error:  # TypeError: of a head of gzip that is cut off
+                    contents[name] = file.read()
+    except (*_DAMAGE, TypeError) as error:  # TypeError: from a truncated gzip header
         raise damaged(path, f"is not a complete .tar.gz ({error})") from error
-    if missing := [name for name in names if name not in found]:
+    if missing := [name for name in names if name not in contents]:
         raise damaged(path, f"does not contain {', '.join(missing)}")
-    return found
+    return contents
 
 
 def read_zip(path: Path, name: str) -> bytes:
@@ -83,11 +83,11 @@ def read_zip(path: Path, name: str) -> bytes:
         raise damaged(path, f"does not hold a readable {name} ({error})") from error
 
 
-def check_published(path: Path, data: bytes, known: str | None) -> None:
-    """Refuse bytes whose checksum (``"sha256:..."`` or ``"md5:..."``) is not the known one; None checks nothing."""
-    if known is None:
+def check_published(path: Path, data: bytes, checksum: str | None) -> None:
+    """Raise DataError if bytes do not have this checksum (``"sha256:..."`` or ``"md5:..."``); None checks nothing."""
+    if checksum is None:
         return
-    algorithm, _, expected = known.partition(":")
+    algorithm, _, expected = checksum.partition(":")
     got = hashlib.new(algorithm, data, usedforsecurity=False).hexdigest()
     if got != expected:
         raise damaged(
@@ -98,7 +98,7 @@ def check_published(path: Path, data: bytes, known: str | None) -> None:
 
 
 def check_labels(path: Path, labels: Ints, num_classes: int) -> Ints:
-    """Return the labels if all are from 0 to `num_classes` - 1."""
+    """Return labels that are all from 0 to `num_classes` - 1; else raise DataError."""
     wrong = labels[(labels < 0) | (labels >= num_classes)]
     if len(wrong):
         raise damaged(path, f"labels must be 0 to {num_classes - 1}; got {wrong[0]} ({len(wrong)} such labels)")
@@ -127,9 +127,9 @@ def parse_idx(path: Path, data: bytes, ndim: int) -> AnyArray:
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Admits what the CIFAR pickles need, plain arrays, and nothing that could run code."""
+    """Unpickler of the plain arrays in CIFAR pickles; it rejects everything that could run code."""
 
-    # numpy's private constructor has moved between versions; an array's own reduction always knows it.
+    # NumPy's private constructor moved between versions; the reduction of an array always refers to it.
     _ADMITTED = {  # noqa: RUF012
         ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
         ("numpy._core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
@@ -162,7 +162,7 @@ def parse_cifar_pickle(path: Path, data: bytes, labels: str, num_classes: int) -
 def parse_packed(path: Path, data: bytes, labels: str, num_classes: int) -> tuple[AnyArray, Ints]:
     """Return images (n, 3, 32, 32) uint8 and labels (n,) of one packed ``.npz``.
 
-    ``delta`` (3, n, 32, 32) uint8 holds the planes G, R - G, B - G, and in each plane every row less the row above it,
+    ``delta`` (3, n, 32, 32) uint8 holds the planes G, R - G, B - G, and in each plane every row minus the row above it,
     all modulo 256. Undoing that is exact: a running sum over rows, then adding G. The key of the labels is ``labels``
     or ``coarse_labels``.
     """
@@ -180,7 +180,7 @@ def parse_packed(path: Path, data: bytes, labels: str, num_classes: int) -> tupl
     return planes[[1, 0, 2]].transpose(1, 0, 2, 3), check_labels(path, y, num_classes)
 
 
-# -------------------- Sets of images: MNIST and its kin from IDX files, CIFAR from the original pickles
+# ---- Image sets: MNIST and similar sets from IDX files, CIFAR from the original pickles
 
 EMNIST_CLASSES = {"byclass": 62, "bymerge": 47, "balanced": 47, "letters": 26, "digits": 10, "mnist": 10}
 
@@ -198,7 +198,7 @@ def _read_idx(place: Place, source: Source, name: str, ndim: int) -> tuple[Path,
 def _read_idx_pair(
     place: Place, source: Source, stem: str, num_classes: int, first_label: int = 0
 ) -> tuple[AnyArray, Ints]:
-    """Return images (n, H, W) and labels (n,) from 0 on."""
+    """Return images (n, H, W) and labels (n,) from 0."""
     _, x = _read_idx(place, source, f"{stem}-images-idx3-ubyte", 3)
     path, labels = _read_idx(place, source, f"{stem}-labels-idx1-ubyte", 1)
     if len(labels) != len(x):
@@ -207,7 +207,7 @@ def _read_idx_pair(
 
 
 def idx_digits(mean: float, std: float) -> Callable[..., Dataset]:
-    """Return the reader of MNIST or Fashion-MNIST, with its mean and deviation in common use."""
+    """Return the reader of MNIST or Fashion-MNIST, with the usual mean and standard deviation."""
 
     def read(place: Place, source: Source) -> Dataset:
         parts = [*_read_idx_pair(place, source, "train", 10), *_read_idx_pair(place, source, "t10k", 10)]
@@ -217,17 +217,17 @@ def idx_digits(mean: float, std: float) -> Callable[..., Dataset]:
 
 
 def emnist(place: Place, source: Source, split: str = "letters", classes: int | None = None) -> Dataset:
-    """EMNIST. The letters are labelled from 1 and the images lie transposed in the files; both are put right.
+    """Load EMNIST. In the files, labels of letters start from 1 and images are transposed; both are corrected.
 
-    Mean and deviation are those of the training images kept, as in FedDyn's code.
+    Mean and standard deviation are those of the selected training images, as in FedDyn's code.
 
     Args:
         split: ``letters`` (26 classes), ``digits``, ``mnist`` (10), ``balanced``, ``bymerge`` (47) or ``byclass`` (62).
-        classes: Keep the first so many classes. 10 of the letters, A to J, are what FedDyn's code calls EMNIST and
-            other papers EMNIST-10.
+        classes: Number of classes to keep, from the first. FedDyn's code calls the 10 letters A to J EMNIST; other
+            papers call them EMNIST-10. Default: all classes.
 
     Raises:
-        ConfigError: An unknown split or too many classes.
+        ConfigError: If the split is unknown, or it has fewer classes.
     """
     if not isinstance(split, str) or split not in EMNIST_CLASSES:
         raise ConfigError(f"emnist split must be known; got {split!r}.{nearest(str(split), EMNIST_CLASSES)}")
@@ -264,21 +264,21 @@ def _read_cifar(
 
     packed = path.name in _PACKED
     pickles = read_tar(path, batches) if path.is_file() else {}
-    with ThreadPoolExecutor(2) as pool:  # unpacking LZMA leaves python free
+    with ThreadPoolExecutor(2) as pool:  # unpacking LZMA releases the GIL
         *train, test = pool.map(unpack, batches)
     x, y = zip(*train, strict=True)
     return [np.concatenate(x), np.concatenate(y), *test]
 
 
 def cifar10(place: Place, source: Source) -> Dataset:
-    """CIFAR-10, with the mean and deviation of FedDyn's code."""
+    """Load CIFAR-10, with the mean and standard deviation of FedDyn's code."""
     batches = (*(f"data_batch_{k}" for k in range(1, 6)), "test_batch")
     parts = _read_cifar(place, source, batches, "labels", 10)
     return from_arrays(*parts, **source.about, num_classes=10, mean=(0.491, 0.482, 0.447), std=(0.247, 0.243, 0.262))
 
 
 def cifar100(place: Place, source: Source, labels: Literal["fine", "coarse"] = "fine") -> Dataset:
-    """CIFAR-100, or its subset: which one is the name that was asked for, never what happens to lie there."""
+    """Load CIFAR-100 or its subset, according to the requested name, never to the files that exist."""
     if labels not in ("fine", "coarse"):
         raise ConfigError(f"{source.name} labels must be 'fine' (100 classes) or 'coarse' (20); got {labels!r}.")
     num_classes = 100 if labels == "fine" else 20
@@ -288,11 +288,11 @@ def cifar100(place: Place, source: Source, labels: Literal["fine", "coarse"] = "
     )
 
 
-# -------------------- The next character of a speaking role's text, after LEAF: each role is a client
+# ---- Shakespeare after LEAF: predict the next character of a role's text; each role is a client
 # Reference: Caldas et al., LEAF: A Benchmark for Federated Settings, arXiv:1812.01097.
 
 VOCABULARY = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
-LENGTH = 80  # characters of one sample
+LENGTH = 80  # characters per example
 
 _INDEX = np.zeros(128, np.uint8)
 _INDEX[[ord(character) for character in VOCABULARY]] = np.arange(len(VOCABULARY))
@@ -301,8 +301,8 @@ _INDEX[[ord(character) for character in VOCABULARY]] = np.arange(len(VOCABULARY)
 def encode(text: str) -> NDArray[np.uint8]:
     """Return the index in `VOCABULARY` of each character, after LEAF's cleaning.
 
-    A newline becomes a space, then a run of three or more spaces one space. So index 0, the newline, is free, and
-    any character outside the vocabulary gets it. (LEAF's own code gives those the index -1.)
+    A newline becomes a space, then three or more spaces become one space. So index 0, the newline, is free for
+    characters outside the vocabulary. (LEAF's own code gives them the index -1.)
 
     Example:
         >>> encode("a\\nb$").tolist() == [VOCABULARY.index("a"), 1, VOCABULARY.index("b"), 0]
@@ -322,26 +322,27 @@ def shakespeare(
     roles: int | None = None,
     train_fraction: float = 0.8,
 ) -> Dataset:
-    """Samples of 80 characters and the one that follows, every `stride` characters of each role's whole text.
+    """Load examples of 80 characters and the next one, every `stride` characters of each role's text.
 
-    A text of L characters has w = L - 80 windows. Those that start before ``cut = max(1, int(train_fraction * w))``
-    train; those that start at ``cut + 79`` or later test, so that no input of the test set overlaps one of the
-    training set. The test parts of all roles together are the standard test set.
+    A text of L characters has w = L - 80 windows. Windows that start before
+    ``cut = max(1, int(train_fraction * w))`` are training examples; those that start at ``cut + 79`` or later are test
+    examples, so that test and training inputs never overlap. The test parts of all roles together are the standard
+    test set.
 
     FedDyn's setting is ``train_fraction=5/6, min_samples=2000, max_samples=2000, roles=100``.
 
     Args:
         stride: Characters from one window to the next, at least 1.
-        min_samples: Roles with fewer training samples, before `max_samples`, are left out.
-        max_samples: Keep at most the first so many training samples of a role, and at most so many test samples as
-            `train_fraction` gives to that: ``round(max_samples * (1 - f) / f)``.
-        roles: Keep at most so many roles, those with most training samples before `max_samples` (equal: by name).
-            Clients are numbered in this order, whether limited or not.
-        train_fraction: f, in (0, 1]; at 1 there is no test set.
+        min_samples: Smallest number of training examples of a role, before `max_samples`; other roles are left out.
+        max_samples: Largest number of training examples of a role, from the first; it limits test examples to
+            ``round(max_samples * (1 - f) / f)``. Default: no limit.
+        roles: Largest number of roles; those with most training examples before `max_samples` are kept (ties: by
+            name). Clients are numbered in this order, even without a limit. Default: no limit.
+        train_fraction: f, in (0, 1]; 1 leaves the test set empty.
 
     Raises:
-        ConfigError: An option out of range.
-        DataError: A damaged file, or no role with `min_samples`.
+        ConfigError: If an option is out of range.
+        DataError: If a file is damaged, or no role has `min_samples` training examples.
     """
     for option, value in {
         "stride": stride,
@@ -357,22 +358,22 @@ def shakespeare(
     most_test = None if max_samples is None else round(max_samples * (1 - train_fraction) / train_fraction)
 
     path = place.locate(source, source.folders)
-    kept = []
+    kept_roles = []
     for role, text in read_roles(path).items():
         parts = _windows(encode(text), stride, train_fraction, max_samples, most_test)
         if parts.available >= min_samples:
-            kept.append((role, parts))
-    if not kept:
+            kept_roles.append((role, parts))
+    if not kept_roles:
         raise DataError(f"{path}: no role has {min_samples} training samples. Lower `min_samples` or `stride`.")
-    kept.sort(key=lambda entry: (-entry[1].available, entry[0]))
-    kept = kept[:roles]
+    kept_roles.sort(key=lambda entry: (-entry[1].available, entry[0]))
+    kept_roles = kept_roles[:roles]
     return from_arrays(
-        np.concatenate([parts.train_x for _, parts in kept]),
-        np.concatenate([parts.train_y for _, parts in kept]),
-        np.concatenate([parts.test_x for _, parts in kept]),
-        np.concatenate([parts.test_y for _, parts in kept]),
-        owners=np.repeat(np.arange(len(kept)), [len(parts.train_y) for _, parts in kept]),
-        owner_names=[role for role, _ in kept],
+        np.concatenate([parts.train_x for _, parts in kept_roles]),
+        np.concatenate([parts.train_y for _, parts in kept_roles]),
+        np.concatenate([parts.test_x for _, parts in kept_roles]),
+        np.concatenate([parts.test_y for _, parts in kept_roles]),
+        owners=np.repeat(np.arange(len(kept_roles)), [len(parts.train_y) for _, parts in kept_roles]),
+        owner_names=[role for role, _ in kept_roles],
         num_classes=len(VOCABULARY),
         kind="tokens",
         **source.about,
@@ -385,7 +386,7 @@ class _Windows:
     train_y: AnyArray  # (m,)
     test_x: AnyArray
     test_y: AnyArray
-    available: int  # training samples before the limit
+    available: int  # training examples before the limit
 
 
 def _windows(
@@ -397,7 +398,7 @@ def _windows(
     train = starts[:most_train]
     test = np.arange(cut + LENGTH - 1, count, stride)[:most_test]
     if not count:
-        code = np.zeros(LENGTH, np.uint8)  # too short for any window: only a shape to select nothing from
+        code = np.zeros(LENGTH, np.uint8)  # too short for any window: an empty selection needs the shape alone
     view = np.lib.stride_tricks.sliding_window_view(code, LENGTH)
     return _Windows(view[train], code[train + LENGTH], view[test], code[test + LENGTH], len(starts))
 
@@ -405,11 +406,11 @@ def _windows(
 def read_roles(path: Path) -> dict[str, str]:
     """Return the text of each role.
 
-    They stand in ``roles.json.gz``, where a user holds whole ``speeches``; or in a folder of LEAF's ``all_data`` JSON
+    The texts are in ``roles.json.gz``, where a user holds ``speeches``; or in a folder of LEAF's ``all_data`` JSON
     files, where a user holds the text as ``raw``, or windows ``x`` and next characters ``y`` at stride 1.
 
     Raises:
-        DataError: A file is damaged or of another form.
+        DataError: If a file is damaged or has another format.
     """
     files = sorted(path.glob("*.json")) if path.is_dir() else [path]
     if not files:
@@ -423,7 +424,7 @@ def read_roles(path: Path) -> dict[str, str]:
                     raise ValueError(f"role {role!r} occurs a second time")
                 texts[role] = _text(role, user)
         except (KeyError, TypeError, AttributeError, IndexError, ValueError, RecursionError) as error:
-            if isinstance(error, DataError):  # is a ValueError, and says it already
+            if isinstance(error, DataError):  # it already names the reason
                 raise
             raise damaged(file, f"is not roles with their text ({type(error).__name__}: {error})") from error
     return texts
