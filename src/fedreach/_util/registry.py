@@ -182,7 +182,7 @@ KINDS: Mapping[str, Kind] = {
         known_by=("contribute", "predict"),
         path=METHOD,
         default="none",
-        checks=f"{CHECKS}.serving",
+        checks=f"{CHECKS}.adaptation",
     ),
     "label_statistics": Kind(
         "fedreach.federation.labels:LABEL_STATISTICS",
