@@ -40,11 +40,11 @@ def weighted_sum(weights: Floats, update: Float32s) -> Floats:
     product = np.empty(min(len(total), BLOCK))
     for begin in range(0, len(total), BLOCK):  # block by block, so that sums stay in the cache
         part = total[begin : begin + BLOCK]
-        own = product[: len(part)]
+        scaled_row = product[: len(part)]
         for weight, row in zip(weights, update[:, begin : begin + BLOCK], strict=True):
-            own[:] = row  # float64 first: a product of two kinds of numbers is twice as slow
-            own *= weight
-            part += own
+            scaled_row[:] = row  # float64 first: a product of two kinds of numbers is twice as slow
+            scaled_row *= weight
+            part += scaled_row
     return total
 
 

@@ -480,8 +480,8 @@ def gap_of_cohort(
     n, r, k = len(p), len(participants), len(cohort)
     entropy = label_entropy(p)
     everybody, taking_part = float(entropy.sum()), float(entropy[participants].sum())
-    rest = participants[~np.isin(participants, cohort)]
-    left_out = _nearest_cross_entropy(p, rest, participants) if relaxed else entropy[rest]
+    unchosen = participants[~np.isin(participants, cohort)]
+    left_out = _nearest_cross_entropy(p, unchosen, participants) if relaxed else entropy[unchosen]
     weights = np.full(k, 1 / k)
     return Gap(
         overfitting=drift * everybody,
@@ -492,10 +492,10 @@ def gap_of_cohort(
     )
 
 
-def _nearest_cross_entropy(p: Floats, rows: Ints, others: Ints) -> Floats:
+def _nearest_cross_entropy(p: Floats, rows: Ints, candidates: Ints) -> Floats:
     """Return min over j in others, j != i, of H(P_i, P_j) for each i in rows."""
-    found = np.where(rows[:, None] == others[None, :], np.inf, cross_entropy(p[rows], p[others]))
-    return np.asarray(found.min(axis=1))
+    entropies = np.where(rows[:, None] == candidates[None, :], np.inf, cross_entropy(p[rows], p[candidates]))
+    return np.asarray(entropies.min(axis=1))
 
 
 def in_distribution_gap(p: Floats, weights: Floats, bound: float = 1.0) -> float:

@@ -111,10 +111,10 @@ def checked_draws(policy: object, method: str, selection: Selection) -> Ints | N
     return draws[np.argsort(selection.ids)].astype(np.int64)
 
 
-def check_type(part: object, method: str, answer: object, wanted: type) -> None:
+def check_type(part: object, method: str, answer: object, expected: type) -> None:
     """Refuse an answer of another type."""
-    if not isinstance(answer, wanted):
-        name = wanted.__name__
+    if not isinstance(answer, expected):
+        name = expected.__name__
         raise PartError(
             f"{name_of(part)}.{method} must return a {name}; got {type(answer).__name__}. Return `{name}(ids)`."
         )
@@ -122,13 +122,15 @@ def check_type(part: object, method: str, answer: object, wanted: type) -> None:
 
 def checked_measured(measurement: Measurement, values: Floats, ids: Ints) -> Floats:
     """Return what clients measured, (r,) of these ids, or say that the measurement left its own range."""
-    wanted = Range.of(measurement)
-    outside = np.flatnonzero(np.isfinite(values) & ~wanted.holds(values))  # a client that diverged is another matter
+    valid_range = Range.of(measurement)
+    outside = np.flatnonzero(
+        np.isfinite(values) & ~valid_range.holds(values)
+    )  # a client that diverged is another matter
     if outside.size:
         first = outside[0]
         raise PartError(
-            f"{name_of(measurement)}.measure must return numbers {wanted}, as its `minimum` and `maximum` say; client "
-            f"{ids[first]} measured {values[first]:.6g}."
+            f"{name_of(measurement)}.measure must return numbers {valid_range}, as its `minimum` and `maximum` say; "
+            f"client {ids[first]} measured {values[first]:.6g}."
         )
     return values
 

@@ -48,7 +48,7 @@ class Terms(NamedTuple):
 
 def generalization_bound(
     labels: ArrayLike,
-    whole: ArrayLike,
+    pooled: ArrayLike,
     sizes: ArrayLike,
     *,
     loss_bound: float = 1.0,
@@ -69,7 +69,7 @@ def generalization_bound(
     Args:
         labels: p_k, (k, c) distributions of the k clients that are averaged; where clients differ in how often they
             see a class but not in how a class looks, labels tell all of KL(p_g || p_k).
-        whole: p_g, (c,), the distribution of all clients.
+        pooled: p_g, (c,), the distribution of all clients.
         sizes: d_k, (k,) examples, positive.
         loss_bound: c, the loss lies in [0, c]; positive.
         stability: beta, by how much one example replaced changes any loss; not negative. 0 leaves it out.
@@ -84,7 +84,7 @@ def generalization_bound(
         ([0.1739, 0.0679, 0.096, 0.0], 0.3378)
     """
     shares, d = _sizes("generalization_bound", sizes, loss_bound, stability, delta)
-    kl = kl_divergence(np.asarray(whole, np.float64), np.asarray(labels, np.float64))
+    kl = kl_divergence(np.asarray(pooled, np.float64), np.asarray(labels, np.float64))
     log = math.log(2 / delta)
     return Terms(
         divergence=float(shares @ divergence_loss(kl, loss_bound)),
@@ -110,7 +110,7 @@ def divergence_loss(kl: ArrayLike, loss_bound: float = 1.0) -> Floats:
 
 def printed_bound(
     labels: ArrayLike,
-    whole: ArrayLike,
+    pooled: ArrayLike,
     sizes: ArrayLike,
     *,
     loss_bound: float = 1.0,
@@ -134,7 +134,7 @@ def printed_bound(
     """
     shares, d = _sizes("printed_bound", sizes, loss_bound, stability, delta)
     check("printed_bound", "drift", drift, "[0, inf)")
-    kl = kl_divergence(np.asarray(whole, np.float64), np.asarray(labels, np.float64))
+    kl = kl_divergence(np.asarray(pooled, np.float64), np.asarray(labels, np.float64))
     return Terms(
         divergence=float(kl.sum()) + loss_bound**2 / (8 * d),
         sampling=loss_bound * math.sqrt(math.log(4 / delta) / 2) * float(np.sqrt(shares).sum()) / math.sqrt(d),

@@ -47,10 +47,10 @@ def count_constants(view: ClientView, selection: Selection, holds: Bools | None)
     """
     if holds is None:
         return None, 0, 0
-    asked = view.probed.copy()
-    asked[view.rows(selection.ids)] = True
-    new, probed = int((asked & ~holds).sum()), int((view.probed & ~holds).sum())
-    return holds | asked, new * view.constant_bytes, probed * view.constant_bytes
+    received = view.probed.copy()
+    received[view.rows(selection.ids)] = True
+    new, probed = int((received & ~holds).sum()), int((view.probed & ~holds).sum())
+    return holds | received, new * view.constant_bytes, probed * view.constant_bytes
 
 
 def count_bytes(
@@ -68,9 +68,9 @@ def count_bytes(
     report, note = report_numbers(federation, d), note_numbers(federation, p)
 
     sent = view.sent_update
-    asked = int(np.count_nonzero(view.probed))
-    probe_down, probe_up = asked * model, asked if sent is None else int(sent.sum()) * report
-    holds = int(np.count_nonzero(view.probed[view.rows(selection.ids)])) if asked else 0
+    probed = int(np.count_nonzero(view.probed))
+    probe_down, probe_up = probed * model, probed if sent is None else int(sent.sum()) * report
+    holds = int(np.count_nonzero(view.probed[view.rows(selection.ids)])) if probed else 0
     done = 0 if sent is None else int(sent[view.rows(reports.ids)].sum())
     down = (len(selection.ids) - holds) * model + probe_down
     up = (len(reports.ids) - done) * report + len(reports.ids) * note + probe_up
@@ -112,14 +112,14 @@ def with_radio(
 def training_passes(federation: Federation, view: ClientView) -> Floats:
     """Return (n,) the passes over its data that each client's round takes; looking at all of it is a third of one."""
     local, measured, num_examples = federation.local, federation.measurements(), view.num_examples.astype(np.float64)
-    looks = bool(measured) + any(measurement.wants_before for measurement in measured)
+    evaluations = bool(measured) + any(measurement.wants_before for measurement in measured)
     if local.steps is None:
-        seen = local.examples_per_epoch(np.maximum(num_examples, 1).astype(np.int64))
-        trained = local.epochs * seen / np.maximum(num_examples, 1)
+        examples = local.examples_per_epoch(np.maximum(num_examples, 1).astype(np.int64))
+        trained = local.epochs * examples / np.maximum(num_examples, 1)
     else:
         steps = local.steps_of(view.num_examples, view.ids, federation.seed, view.round)
         trained = steps * np.minimum(local.batch_size, num_examples) / np.maximum(num_examples, 1)
-    return trained + looks * FORWARD_PASS
+    return trained + evaluations * FORWARD_PASS
 
 
 def round_cost(federation: Federation, view: ClientView, selection: Selection, d: int) -> RoundCost | None:
@@ -136,18 +136,18 @@ def round_cost(federation: Federation, view: ClientView, selection: Selection, d
         raise ConfigError("The federation has a radio, but the view has no `radio`: pass it through `with_radio`.")
     probed = None
     if view.probe is not None:
-        probed = _allocated(federation, _probe_problem(federation, radio, view, view.probe, d), "probe", view.round)
+        probed = _allocate(federation, _probe_problem(federation, radio, view, view.probe, d), "probe", view.round)
     idle = np.zeros(len(view.ids), np.bool_) if view.sent_update is None else view.sent_update
     rows = view.rows(selection.ids)
     rows = rows[~idle[rows]]
-    given, allocation = selection.allocation, None
+    preset, allocation = selection.allocation, None
     if len(rows):
         problem = radio.problem()
-        if given is None or federation.allocation is not None:
-            allocation = _allocated(federation, problem.only(rows), "round", view.round)
+        if preset is None or federation.allocation is not None:
+            allocation = _allocate(federation, problem.only(rows), "round", view.round)
         else:
-            at = np.searchsorted(given.ids, view.ids[rows])
-            allocation = Allocation.of(problem, rows, given.share[at], given.hertz[at])
+            at = np.searchsorted(preset.ids, view.ids[rows])
+            allocation = Allocation.of(problem, rows, preset.share[at], preset.hertz[at])
     first = (probed.seconds, probed.joules) if probed is not None else (0.0, 0.0)
     then = (allocation.seconds, allocation.joules) if allocation is not None else (0.0, 0.0)
     return RoundCost(first[0] + then[0], first[1] + then[1], *first, allocation)
@@ -203,12 +203,12 @@ def fitting_cost(
             report_bits=8 * max(size, BYTES_PER_NUMBER),  # an empty answer is sent, too
         )
         problem = state.problem().only(np.flatnonzero(held_out))
-        allocation = _allocated(federation, problem, "serving", round_ + number)
+        allocation = _allocate(federation, problem, "serving", round_ + number)
         seconds, joules = seconds + allocation.seconds, joules + allocation.joules
     return FittingCost(seconds, joules)
 
 
-def _allocated(federation: Federation, problem: AllocationProblem, purpose: str, round_: int) -> Allocation:
+def _allocate(federation: Federation, problem: AllocationProblem, purpose: str, round_: int) -> Allocation:
     rule = federation.allocation
     if rule is None:
         return allocate(problem)

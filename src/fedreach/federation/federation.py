@@ -73,9 +73,9 @@ class Federation:
                         f"{name_of(part)} needs to know channels and devices, and there is no radio. Add a section "
                         "`[radio]` to the experiment, or `radio=Radio()` to the `Federation`."
                     )
-        for name, least in {"cohort": 1, "seed": 0}.items():
-            if getattr(self, name) < least:
-                raise ConfigError(f"Federation.{name} must be at least {least}; got {getattr(self, name)}.")
+        for name, minimum in {"cohort": 1, "seed": 0}.items():
+            if getattr(self, name) < minimum:
+                raise ConfigError(f"Federation.{name} must be at least {minimum}; got {getattr(self, name)}.")
         if self.traits["label_statistics"].only_sum:
             self._refuse_what_sees_single_clients()
         if self.serves and not isinstance(self.label_statistics, Exact | SecureSum):
@@ -150,15 +150,15 @@ class Federation:
 
     @cached_property  # as with traits
     def _measurements(self) -> tuple[Measurement, ...]:
-        found: dict[str, Measurement] = {}
+        measurements: dict[str, Measurement] = {}
         for traits in self.traits.values():
             for measurement in traits.measures:
-                if found.setdefault(measurement.name, measurement) != measurement:
+                if measurements.setdefault(measurement.name, measurement) != measurement:
                     raise PartError(
-                        f"Two parts ask for {measurement.name!r}, but not the same: {found[measurement.name]} "
+                        f"Two parts ask for {measurement.name!r}, but not the same: {measurements[measurement.name]} "
                         f"and {measurement}. Give both the same options."
                     )
-        return tuple(found.values())
+        return tuple(measurements.values())
 
     @property
     def memory_solver(self) -> MemorySolver | None:

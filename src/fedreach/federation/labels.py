@@ -40,8 +40,8 @@ def released_entropy(counts: Floats) -> Floats:
         >>> released_entropy(np.array([[3.0, 3.0, -2.0], [0.0, 7.0, 0.0], [0.0, 0.0, 0.0]])).round(4)
         array([0.6931, 0.    , 1.0986])
     """
-    held = np.maximum(counts, 0)
-    return np.where((held == 0).all(axis=1), np.log(counts.shape[1]), label_entropy(held))
+    positive = np.maximum(counts, 0)
+    return np.where((positive == 0).all(axis=1), np.log(counts.shape[1]), label_entropy(positive))
 
 
 def entropy_range(classes: int) -> Range:
@@ -173,10 +173,10 @@ class DiscreteGaussian:
         Raises:
             ConfigError: If dp_accounting is not installed (the extra `privacy`).
         """
-        one = loss_distributions().from_discrete_gaussian_mechanism(
+        one_count = loss_distributions().from_discrete_gaussian_mechanism(
             self.deviation, value_discretization_interval=self.epsilon / 2000
         )
-        return spent_epsilon(one, self.delta), self.delta
+        return spent_epsilon(one_count, self.delta), self.delta
 
 
 def discrete_gaussian(deviation: float, count: int, rng: np.random.Generator) -> Ints:
@@ -190,13 +190,13 @@ def discrete_gaussian(deviation: float, count: int, rng: np.random.Generator) ->
     """
     t = np.floor(deviation) + 1
     success = -np.expm1(-1 / t)
-    found = np.empty(0, np.int64)
-    while len(found) < count:
-        need = 2 * (count - len(found)) + 10
+    numbers = np.empty(0, np.int64)
+    while len(numbers) < count:
+        need = 2 * (count - len(numbers)) + 10
         y = rng.geometric(success, need) - rng.geometric(success, need)
-        kept = rng.random(need) < np.exp(-((np.abs(y) - deviation**2 / t) ** 2) / (2 * deviation**2))
-        found = np.concatenate([found, y[kept]])
-    return found[:count]
+        accepted = rng.random(need) < np.exp(-((np.abs(y) - deviation**2 / t) ** 2) / (2 * deviation**2))
+        numbers = np.concatenate([numbers, y[accepted]])
+    return numbers[:count]
 
 
 def exceeding(epsilon: float, deviation: float) -> float:
@@ -297,8 +297,8 @@ class DiscreteLaplace:
         """
         a = self.epsilon / 2
         grid = a / 1000 * (1 + 1e-12)  # to which losses are rounded up: that of one count, a, by next to nothing
-        one = loss_distributions().from_discrete_laplace_mechanism(a, value_discretization_interval=grid)
-        return spent_epsilon(one, 0.0), 0.0
+        one_count = loss_distributions().from_discrete_laplace_mechanism(a, value_discretization_interval=grid)
+        return spent_epsilon(one_count, 0.0), 0.0
 
 
 # -------------------- What the server is told of clients' labels

@@ -121,19 +121,19 @@ def optimizer_class(part: str, name: str) -> Any:
     """
     import torch
 
-    known = {
+    optimizers = {
         key: thing
         for key, thing in vars(torch.optim).items()
         if inspect.isclass(thing) and issubclass(thing, torch.optim.Optimizer) and thing is not torch.optim.Optimizer
     }
-    if name not in known:
-        raise ConfigError(f"{part}.optimizer must be a class of torch.optim; got {name!r}." + nearest(name, known))
-    if inspect.signature(known[name].step).parameters["closure"].default is inspect.Parameter.empty:
+    if name not in optimizers:
+        raise ConfigError(f"{part}.optimizer must be a class of torch.optim; got {name!r}." + nearest(name, optimizers))
+    if inspect.signature(optimizers[name].step).parameters["closure"].default is inspect.Parameter.empty:
         raise ConfigError(
             f"{part}.optimizer must step from a gradient alone; {name} calls for the loss itself, several times a "
             "step. Choose another, such as 'Adam'."
         )
-    return known[name]
+    return optimizers[name]
 
 
 def with_tuples(options: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -194,14 +194,14 @@ class TorchSteps:
         Raises:
             ConfigError: If it does not take parameters of such shapes.
         """
-        made = optimizer_class("TorchSteps", self.optimizer)
+        cls = optimizer_class("TorchSteps", self.optimizer)
         try:
-            found: torch.optim.Optimizer = made(list(parameters), lr=rate, **with_tuples(self.options))
+            optimizer: torch.optim.Optimizer = cls(list(parameters), lr=rate, **with_tuples(self.options))
         except ValueError as error:
             raise ConfigError(
                 f"torch.optim.{self.optimizer} does not take this model or these options: {error}. Choose another."
             ) from error
-        return found
+        return optimizer
 
 
 # --- Numbers of local steps that differ between clients, drawn: who has a fast machine today, and who a slow one
@@ -470,14 +470,14 @@ class LocalSGD:
 
 
 def _factor(schedule: Callable[[int], float], round_: int) -> float:
-    found: Any = schedule(round_)
+    value: Any = schedule(round_)
     try:
-        factor = float(found)
+        factor = float(value)
     except (TypeError, ValueError):
         factor = math.nan
     if not 0 < factor < math.inf:
         name = getattr(schedule, "__name__", "schedule")
         raise PartError(
-            f"{name} must return a positive number, the factor of the rate; got {found!r} in round {round_}."
+            f"{name} must return a positive number, the factor of the rate; got {value!r} in round {round_}."
         )
     return factor

@@ -216,8 +216,8 @@ class FedLC(CrossEntropy):
         require(self, strength="[0, inf)", absent="(0, inf)")
 
     def shift(self, counts: Ints) -> Floats:
-        held = np.where(counts > 0, counts, self.absent)
-        return np.asarray(-self.strength * held**-0.25, np.float64)
+        present = np.where(counts > 0, counts, self.absent)
+        return np.asarray(-self.strength * present**-0.25, np.float64)
 
 
 # -------------------- Squared error: the mean is what makes it smallest
@@ -351,7 +351,7 @@ class MOON(Around):
         if self.mu == 0 or not step.memory.any():
             return step.loss
         models = step.global_model, step.frozen(step.memory)
-        z, to, away = (one.features(self.layer) for one in (step, *models))
+        z, to, away = (forward.features(self.layer) for forward in (step, *models))
         closer = F.cosine_similarity(z, to) - F.cosine_similarity(z, away)
         return step.loss + self.mu * F.softplus(-closer / self.temperature).mean()
 
@@ -445,9 +445,9 @@ class FedNTD(Around):
 
         if self.beta == 0:
             return step.loss
-        others = F.one_hot(step.y, step.outputs.shape[1]) == 0
+        other_classes = F.one_hot(step.y, step.outputs.shape[1]) == 0
         ours, theirs = (
-            F.log_softmax(outputs[others].view(len(step.y), -1) / self.tau, dim=1)
+            F.log_softmax(outputs[other_classes].view(len(step.y), -1) / self.tau, dim=1)
             for outputs in (step.outputs, step.global_model.outputs)
         )
         return step.loss + self.beta * F.kl_div(ours, theirs, reduction="batchmean", log_target=True)

@@ -127,8 +127,8 @@ def conclude_round(
     if view.probed.any():
         answered = view.probed & ~np.isnan(view.loss)
         loss[answered] = view.loss[answered]
-    seen = visible_reports(federation, reports)
-    observed = federation.selection.observe(state.selection, seen)
+    visible = visible_reports(federation, reports)
+    observed = federation.selection.observe(state.selection, visible)
     if len(reports.ids) == 0:
         state = replace(state, round=state.round + 1, loss=loss, selection=observed, holds=holds)
         return reclustered(federation, state), RoundResult(
@@ -139,13 +139,13 @@ def conclude_round(
     weights, weighed = _weights(federation, state, reports)
     loss[rows] = reports.metrics["loss"]
     models, sent = state.models.copy(), state.sent
-    kept = list(zip(state.server, state.solver, state.aggregation, strict=True))
-    for model, mine in state.by_model(rows):
+    part_states = list(zip(state.server, state.solver, state.aggregation, strict=True))
+    for model, positions in state.by_model(rows):
         state = state if sent is state.sent else replaced(state, sent=sent)
-        models[model], kept[model], sent = _updated(
-            federation, state, view, model, weights, reports, seen, mine, summed
+        models[model], part_states[model], sent = _update_model(
+            federation, state, view, model, weights, reports, visible, positions, summed
         )
-    server, solver, aggregation = zip(*kept, strict=True)
+    server, solver, aggregation = zip(*part_states, strict=True)
     state = FederationState(
         round=state.round + 1,
         models=models,
@@ -211,15 +211,15 @@ def _weights(federation: Federation, state: FederationState, reports: Reports) -
     return weights, new
 
 
-def _updated(
+def _update_model(
     federation: Federation,
     state: FederationState,
     view: ClientView,
     model: int,
     weights: Floats,
     reports: Reports,
-    seen: Reports,
-    mine: Ints,
+    visible: Reports,
+    positions: Ints,
     summed: Callable[[Floats, Float32s], Floats] | None,
 ) -> tuple[Float32s, tuple[State, State, State], RowTable | None]:
     """Return one model, and what server, solver and aggregation keep, after the reports of those that train it.
@@ -229,12 +229,12 @@ def _updated(
     solver, p, params = federation.memory_solver, reports.trainable, state.models[model]
     server_state, solver_state, aggregated = state.server[model], state.solver[model], state.aggregation[model]
     traits, sent = federation.traits, state.sent
-    if len(mine) < len(reports.ids):
-        reports, weights = reports.at(mine), weights[mine]
+    if len(positions) < len(reports.ids):
+        reports, weights = reports.at(positions), weights[positions]
         if weights.sum() == 0:
             return params, (server_state, solver_state, aggregated), sent
-        weights, seen = weights / weights.sum(), visible_reports(federation, reports)
-    mean = seen.secure_mean
+        weights, visible = weights / weights.sum(), visible_reports(federation, reports)
+    mean = visible.secure_mean
     if mean is None and summed is not None and traits["aggregation"].linear:
         mean = summed(weights, reports.update)
     elif mean is None and traits["aggregation"].remembers_updates:
@@ -306,7 +306,10 @@ def refers_to_length(federation: Federation, rounds: int, longer: int | None = N
         return "local.schedule 'cosine' spreads its decay over all rounds of a run"
     if federation.traits["selection"].reads_length:
         return f"the selection {name_of(federation.selection)} goes by how many rounds a run has"
-    asked = [*range(1, min(rounds, FIRST) + 1), rounds]
-    if any(server_tunes(federation, each, rounds) != server_tunes(federation, each, longer) for each in asked):
+    checked_rounds = [*range(1, min(rounds, FIRST) + 1), rounds]
+    if any(
+        server_tunes(federation, round_, rounds) != server_tunes(federation, round_, longer)
+        for round_ in checked_rounds
+    ):
         return f"the server step {name_of(federation.server)} learns by how many rounds a run has"
     return ""

@@ -109,11 +109,11 @@ def limbs(numbers: Floats) -> Words:
     """
     if not np.abs(numbers).max(initial=0) <= LARGEST_EXACT:
         raise PartError("Under a secure sum each number that is added up must be finite and at most 2^62.")
-    result, rest = np.zeros((LIMBS, *numbers.shape), np.int64), np.ldexp(np.abs(numbers), -32)
+    result, remainder = np.zeros((LIMBS, *numbers.shape), np.int64), np.ldexp(np.abs(numbers), -32)
     for place in range(LIMBS):
-        whole = np.rint(rest) if place == LIMBS - 1 else np.floor(rest)
-        result[place] = np.where(numbers < 0, -whole, whole)
-        rest = np.ldexp(rest - whole, 32)
+        limb = np.rint(remainder) if place == LIMBS - 1 else np.floor(remainder)
+        result[place] = np.where(numbers < 0, -limb, limb)
+        remainder = np.ldexp(remainder - limb, 32)
     return result.view(np.uint64)
 
 
@@ -137,8 +137,8 @@ def sum_of_limbs(total: Words, clients: int) -> Floats:
 
 def share(weight: float, update: Float32s, code: FixedPoint) -> Words:
     """Return what a client contributes: the (d + 1,) words of weight * update and of the weight."""
-    own = code.encode(np.array([weight]))
-    return np.concatenate([code.encode(weight * update.astype(np.float64)), own])
+    weight_words = code.encode(np.array([weight]))
+    return np.concatenate([code.encode(weight * update.astype(np.float64)), weight_words])
 
 
 def mask(words: Words, client: int, cohort: Sequence[int], pad: Callable[[int, int, int], Words]) -> Words:
@@ -150,11 +150,11 @@ def mask(words: Words, client: int, cohort: Sequence[int], pad: Callable[[int, i
             the server does not know; others in each round.
     """
     masked = words.copy()
-    for other in cohort:
-        if other == client:
+    for peer in cohort:
+        if peer == client:
             continue
-        one_time = pad(min(client, other), max(client, other), len(words))
-        masked = masked + one_time if client < other else masked - one_time  # wraps around at 2^64
+        one_time = pad(min(client, peer), max(client, peer), len(words))
+        masked = masked + one_time if client < peer else masked - one_time  # wraps around at 2^64
     return masked
 
 

@@ -256,9 +256,9 @@ class TorchOptimizer:
         return vector.detach().numpy().astype(np.float32), _arrays(optimizer.state[vector])
 
 
-def _arrays(kept: Mapping[str, Any]) -> State:
+def _arrays(tensors: Mapping[str, Any]) -> State:
     """Return the tensors of an optimiser's state as arrays; None, as SGD keeps without momentum, is no state."""
-    return {key: value.detach().numpy() for key, value in kept.items() if value is not None}
+    return {key: value.detach().numpy() for key, value in tensors.items() if value is not None}
 
 
 @contextmanager
@@ -380,17 +380,17 @@ class FedDF:
     def tunes(self, round_: int, rounds: int) -> bool:
         return self.steps > 0
 
-    def learn(self, params: Float32s, state: State, own: OwnData) -> tuple[Float32s, State]:
-        drawn = list(batches(own.rng, np.arange(own.examples), self.batch_size, self.steps))
-        seen = np.unique(np.concatenate(drawn))
+    def learn(self, params: Float32s, state: State, data: OwnData) -> tuple[Float32s, State]:
+        drawn = list(batches(data.rng, np.arange(data.examples), self.batch_size, self.steps))
+        inputs = np.unique(np.concatenate(drawn))
         logits, clients = np.zeros(()), 0
-        for local in own.local_models():
-            logits, clients = logits + own.logits(local, seen), clients + 1  # in float64
+        for local in data.local_models():
+            logits, clients = logits + data.logits(local, inputs), clients + 1  # in float64
         if clients == 0:
             return params, state
         teacher = (logits / clients).astype(np.float32)
         for batch in drawn:
-            params = own.distill(params, batch, teacher[np.searchsorted(seen, batch)], self.rate)
+            params = data.distill(params, batch, teacher[np.searchsorted(inputs, batch)], self.rate)
         return params, state
 
     def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:
@@ -459,9 +459,9 @@ class FineTune:
     def tunes(self, round_: int, rounds: int) -> bool:
         return self.steps != 0 and (self.when == "each_round" or round_ == rounds)
 
-    def learn(self, params: Float32s, state: State, own: OwnData) -> tuple[Float32s, State]:
-        for batch in batches(own.rng, np.arange(own.examples), self.batch_size, self.steps, self.epochs):
-            params = own.step(params, batch, self.rate)
+    def learn(self, params: Float32s, state: State, data: OwnData) -> tuple[Float32s, State]:
+        for batch in batches(data.rng, np.arange(data.examples), self.batch_size, self.steps, self.epochs):
+            params = data.step(params, batch, self.rate)
         return params, state
 
     def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:
@@ -530,28 +530,28 @@ class ServerOnly:
     def trains(self, rng: np.random.Generator) -> bool:
         return True
 
-    def learn(self, params: Float32s, state: State, own: OwnData) -> tuple[Float32s, State]:
+    def learn(self, params: Float32s, state: State, data: OwnData) -> tuple[Float32s, State]:
         """Return the model to hand out; with early stopping the state holds where training stands.
 
         That is `at`, the (d,) model after the round, `loss`, the lowest one so far on what is held out, and `waited`,
         the rounds since.
         """
         if self.held_out is None or self.patience is None:
-            return self._trained(params, np.arange(own.examples), own), state
+            return self._train(params, np.arange(data.examples), data), state
         if state and state["waited"][0] >= self.patience:
             return params, state
-        train, held_out = own.split(self.held_out)
-        lowest = state["loss"][0] if state else own.loss(params, held_out)
+        train, held_out = data.split(self.held_out)
+        lowest = state["loss"][0] if state else data.loss(params, held_out)
         waited = state["waited"][0] if state else 0
-        at = self._trained(state["at"] if state else params, train, own)
-        loss = own.loss(at, held_out)
+        at = self._train(state["at"] if state else params, train, data)
+        loss = data.loss(at, held_out)
         if loss < lowest:
             params, lowest, waited = at, loss, -1
         return params, {"at": at, "loss": np.array([lowest]), "waited": np.array([waited + 1])}
 
-    def _trained(self, params: Float32s, index: Ints, own: OwnData) -> Float32s:
-        for batch in batches(own.rng, index, self.batch_size, self.steps):
-            params = own.step(params, batch, self.rate)
+    def _train(self, params: Float32s, index: Ints, data: OwnData) -> Float32s:
+        for batch in batches(data.rng, index, self.batch_size, self.steps):
+            params = data.step(params, batch, self.rate)
         return params
 
     def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:
@@ -614,9 +614,9 @@ class Safari:
     def trains(self, rng: np.random.Generator) -> bool:
         return not rng.random() < self.client_probability
 
-    def learn(self, params: Float32s, state: State, own: OwnData) -> tuple[Float32s, State]:
-        (batch,) = batches(own.rng, np.arange(own.examples), self.batch_size, steps=1)
-        return own.step(params, batch, self.rate), state
+    def learn(self, params: Float32s, state: State, data: OwnData) -> tuple[Float32s, State]:
+        (batch,) = batches(data.rng, np.arange(data.examples), self.batch_size, steps=1)
+        return data.step(params, batch, self.rate), state
 
     def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:
         return self.inner.apply(params, state, mean_update)

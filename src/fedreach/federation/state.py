@@ -45,9 +45,9 @@ class FederationState:
             if len(rows):
                 yield 0, np.arange(len(rows))
             return
-        own = self.clusters[rows]
-        for model in np.unique(own):
-            yield int(model), np.flatnonzero(own == model)
+        models = self.clusters[rows]
+        for model in np.unique(models):
+            yield int(model), np.flatnonzero(models == model)
 
     def served(self, federation: Federation) -> Float32s:
         """Return the (m, d) models that are evaluated and handed out; most solvers serve what they broadcast."""

@@ -184,17 +184,17 @@ def answered(side: Side, request: Request) -> Any:
 
 
 def next_view(
-    federation: Federation, known: ClientView, state: FederationState, participation: Participation
+    federation: Federation, clients: ClientView, state: FederationState, participation: Participation
 ) -> ClientView:
     """Return what the server knows as round ``state.round + 1`` begins; channels are added by `with_radio`.
 
     `known` says what it knows of clients, and who of them is there; `participation` who of those can be asked.
     """
-    view = replaced(known, loss=state.loss, round=state.round + 1)
+    view = replaced(clients, loss=state.loss, round=state.round + 1)
     if type(participation) is Always:  # it draws nothing
         return view
-    wanted = participation.available(len(view.ids), generator(federation.seed, "participation", view.round))
-    return replace(view, available=view.available & wanted)
+    reachable = participation.available(len(view.ids), generator(federation.seed, "participation", view.round))
+    return replace(view, available=view.available & reachable)
 
 
 def after_probe(
@@ -261,11 +261,11 @@ def remembered(
     old = memory.read(rows)
     new = np.empty_like(old)
     together = max(1, NUMBERS // max(1, old.shape[1]))  # arithmetic on a whole cohort would hold it several times
-    for model, mine in state.by_model(rows):
-        for some in np.split(mine, range(together, len(mine), together)):
-            update = reports.update[some, : reports.trainable]
-            kept = solver.remember(old[some], state.solver[model], update, steps[some], rate)
-            new[some] = memory.kept(kept)  # the server is told the change of what is kept, rounded as that is
+    for model, positions in state.by_model(rows):
+        for part in np.split(positions, range(together, len(positions), together)):
+            update = reports.update[part, : reports.trainable]
+            memories = solver.remember(old[part], state.solver[model], update, steps[part], rate)
+            new[part] = memory.kept(memories)  # the server is told the change of what is kept, rounded as that is
     change = np.subtract(new, old, out=old)
     state = replace(state, memory=memory.written(rows, new))
     return state, replace(reports, note=change) if solver.sends_note else reports
@@ -275,11 +275,11 @@ def _remembered_by_loss(
     federation: Federation, state: FederationState, memory: RowTable, rows: Ints, update: Float32s
 ) -> FederationState:
     """Return the state in which the clients of these rows keep what the loss has them keep."""
-    kept = memory.read(rows)
-    for model, mine in state.by_model(rows):
-        for one in mine[:, None]:  # each by itself, as a real client would
-            kept[one] = kept_for(federation, kept[one], state.models[model] + update[one])
-    return replace(state, memory=memory.written(rows, kept))
+    memories = memory.read(rows)
+    for model, positions in state.by_model(rows):
+        for position in positions[:, None]:  # each by itself, as a real client would
+            memories[position] = kept_for(federation, memories[position], state.models[model] + update[position])
+    return replace(state, memory=memory.written(rows, memories))
 
 
 def kept_for(federation: Federation, memory: Float32s, local: Float32s) -> Float32s:
@@ -290,11 +290,11 @@ def kept_for(federation: Federation, memory: Float32s, local: Float32s) -> Float
     """
     loss = federation.memory_loss
     assert loss is not None  # or nobody keeps anything
-    kept = loss.keep(memory, local)
-    if not isinstance(kept, np.ndarray) or kept.shape != memory.shape or kept.dtype != np.float32:
-        got = f"{kept.dtype} {kept.shape}" if isinstance(kept, np.ndarray) else type(kept).__name__
+    vectors = loss.keep(memory, local)
+    if not isinstance(vectors, np.ndarray) or vectors.shape != memory.shape or vectors.dtype != np.float32:
+        got = f"{vectors.dtype} {vectors.shape}" if isinstance(vectors, np.ndarray) else type(vectors).__name__
         raise PartError(f"{name_of(loss)}.keep must return float32 of shape {memory.shape}; got {got}.")
-    return kept
+    return vectors
 
 
 # ------------------------------------------------------------------------- what is drawn for the work of a round
@@ -319,10 +319,10 @@ def server_split(labels: Ints | Floats, held_out: float, seed: int) -> tuple[Int
     Raises:
         ConfigError: If nothing would be left of either.
     """
-    n, least = len(labels), 2
-    if n < least:
+    n, minimum = len(labels), 2
+    if n < minimum:
         raise ConfigError(
-            f"A server that holds examples out of its own data must have at least {least}; it has {n}. Raise "
+            f"A server that holds examples out of its own data must have at least {minimum}; it has {n}. Raise "
             "server_data.examples, or leave out `held_out`."
         )
     order = generator(seed, "server-held-out").permutation(n)
@@ -334,10 +334,10 @@ def server_split(labels: Ints | Floats, held_out: float, seed: int) -> tuple[Int
 
 
 def measured(
-    wanted: Sequence[Measurement], outputs: LocalOutputs, seed: int, round_: int, client: int
+    measurements: Sequence[Measurement], outputs: LocalOutputs, seed: int, round_: int, client: int
 ) -> dict[str, float]:
     """Return what a client measures with its local model, by name."""
     return {
         measurement.name: measurement.measure(outputs, generator(seed, f"measure {measurement.name}", round_, client))
-        for measurement in wanted
+        for measurement in measurements
     }

@@ -127,24 +127,24 @@ class Traits:
             fedreach.PartError: `read_updates` is no trait of MyPolicy; did you mean `reads_updates`?
         """
         kind: type = part.__class__  # which a proxy may say is another's
-        owners, own = _owners(kind), vars(part) if hasattr(part, "__dict__") else {}
-        further = {key: value for key, value in own.items() if key not in _options(kind)}
-        for name, meant in (*_misspelt_in(kind), *_misspelt(further, kind)):
+        owners, instance_attributes = _owners(kind), vars(part) if hasattr(part, "__dict__") else {}
+        extra_attributes = {key: value for key, value in instance_attributes.items() if key not in _options(kind)}
+        for name, suggestion in (*_misspelled_in_class(kind), *_find_misspelled(extra_attributes, kind)):
             raise PartError(
-                f"`{name}` is no trait of {getattr(part, '__name__', kind.__name__)}; did you mean `{meant}`?"
+                f"`{name}` is no trait of {getattr(part, '__name__', kind.__name__)}; did you mean `{suggestion}`?"
             )
         # Asking for what is not there is slow, and needed of a proxy only.
-        names = NAMES if hasattr(type(part), "__getattr__") else NAMES & (owners.keys() | own.keys())
-        said: dict[str, Any] = {name: _stated(part, name, owners) for name in ATTRIBUTES if name in names}
-        said |= {trait: _has(part, method) for trait, method in METHODS.items() if method in names}
-        broken = [trait for trait in PROMISES if trait in said and not _kept(owners, *PROMISES[trait])]
-        said |= {trait: ATTRIBUTES.get(trait, False) for trait in broken}
-        for other in map(cls.of, _made_of(part)):
-            said |= {key: (*said.get(key, ()), *getattr(other, key)) for key in ("needs", "measures")}
-            said |= {key: said.get(key, False) or getattr(other, key) for key in INHERITED}
-        if "needs" in said:
-            said["needs"] = tuple(dict.fromkeys(said["needs"]))
-        return cls(**said)
+        names = NAMES if hasattr(type(part), "__getattr__") else NAMES & (owners.keys() | instance_attributes.keys())
+        values: dict[str, Any] = {name: _read_attribute(part, name, owners) for name in ATTRIBUTES if name in names}
+        values |= {trait: _has(part, method) for trait, method in METHODS.items() if method in names}
+        broken = [trait for trait in PROMISES if trait in values and not _holds_for_methods(owners, *PROMISES[trait])]
+        values |= {trait: ATTRIBUTES.get(trait, False) for trait in broken}
+        for inner_traits in map(cls.of, _inner_parts(part)):
+            values |= {key: (*values.get(key, ()), *getattr(inner_traits, key)) for key in ("needs", "measures")}
+            values |= {key: values.get(key, False) or getattr(inner_traits, key) for key in INHERITED}
+        if "needs" in values:
+            values["needs"] = tuple(dict.fromkeys(values["needs"]))
+        return cls(**values)
 
 
 INHERITED = ("reads_updates", "reads_length", "needs_radio", "needs_classes", "needs_numbers", "scales_targets")
@@ -206,7 +206,7 @@ def kinds_of(part: object) -> list[str]:
 def lacking(kind: str, part: object) -> list[str]:
     """Return which protocols of its kind a part does not follow in full, and what of them is missing."""
     row = KINDS[kind]
-    protocols = [row.protocol, *(further for method, further in row.also.items() if _has(part, method))]
+    protocols = [row.protocol, *(protocol for method, protocol in row.also.items() if _has(part, method))]
     return [
         f"must have all of {where.replace(':', '.')}; {', '.join(missing)} missing."
         for where in protocols
@@ -216,16 +216,16 @@ def lacking(kind: str, part: object) -> list[str]:
 
 def _missing(part: object, protocol: type) -> list[str]:
     """Return which methods, properties and attributes of a protocol an object does not have."""
-    methods, others = _members(protocol)
+    methods, attributes = _members(protocol)
     missing = [key for key in methods if not callable(getattr(part, key, None))]
-    return missing + [key for key in others if not hasattr(part, key)]
+    return missing + [key for key in attributes if not hasattr(part, key)]
 
 
 @cache
 def _members(protocol: type) -> tuple[list[str], list[str]]:
     methods = [key for key, value in vars(protocol).items() if inspect.isfunction(value) and key[0] != "_"]
-    others = [key for key, value in vars(protocol).items() if isinstance(value, property)]
-    return methods, others + list(inspect.get_annotations(protocol))
+    attributes = [key for key, value in vars(protocol).items() if isinstance(value, property)]
+    return methods, attributes + list(inspect.get_annotations(protocol))
 
 
 @cache
@@ -238,20 +238,22 @@ def _has(part: object, method: str) -> bool:
     return callable(getattr(part, method, None)) and getattr(part.__class__, method, None) is not no_probe
 
 
-def _kept(owners: Mapping[str, int], promise: str, *methods: str) -> bool:
+def _holds_for_methods(owners: Mapping[str, int], promise: str, *methods: str) -> bool:
     """Return whether a promise was made for the methods that the part has, and not for some that it replaced."""
-    made = owners.get(promise, len(owners))
-    return all(made <= owners[method] for method in methods if method in owners)
+    depth = owners.get(promise, len(owners))
+    return all(depth <= owners[method] for method in methods if method in owners)
 
 
-def _made_of(part: object) -> list[object]:
+def _inner_parts(part: object) -> list[object]:
     parts = getattr(part, "parts", ())
-    found = (getattr(part, "inner", None), *(parts if isinstance(parts, tuple | list) else ()))
+    candidates = (getattr(part, "inner", None), *(parts if isinstance(parts, tuple | list) else ()))
     function = getattr(part, "function", None)
-    return [one for one in found if one is not None and kinds_of(one)] + [function] * callable(function)
+    return [candidate for candidate in candidates if candidate is not None and kinds_of(candidate)] + [
+        function
+    ] * callable(function)
 
 
-def _stated(part: object, name: str, owners: Mapping[str, int]) -> Any:
+def _read_attribute(part: object, name: str, owners: Mapping[str, int]) -> Any:
     """Return the value of a trait, or say why it cannot be one."""
     default = ATTRIBUTES[name]
     # In a property, an AttributeError is an error, and no sign that there is none; a proxy may have none.
@@ -281,9 +283,9 @@ def _stated(part: object, name: str, owners: Mapping[str, int]) -> Any:
 
 
 @cache
-def _misspelt_in(cls: type) -> tuple[tuple[str, str], ...]:
+def _misspelled_in_class(cls: type) -> tuple[tuple[str, str], ...]:
     """Return (name, trait that it is near to) of what a class and those above it define."""
-    return tuple(pair for owner in cls.__mro__ for pair in _misspelt(vars(owner), cls))
+    return tuple(pair for owner in cls.__mro__ for pair in _find_misspelled(vars(owner), cls))
 
 
 @cache
@@ -291,21 +293,21 @@ def _options(cls: type) -> dict[str, Any]:
     return {field.name: field.default for field in fields(cls)} if is_dataclass(cls) else {}
 
 
-def _misspelt(own: Mapping[str, Any], cls: type) -> Iterator[tuple[str, str]]:
+def _find_misspelled(attributes: Mapping[str, Any], cls: type) -> Iterator[tuple[str, str]]:
     """Yield (name, trait that it is near to) of what a part, or a class above its own, holds.
 
     A method is compared with optional methods, anything else with attributes. A field of a dataclass is an option of
     the part's own, and is left alone unless it is a flag and all but spells one.
     """
     options = _options(cls)
-    for name, value in own.items():
+    for name, value in attributes.items():
         if name.startswith("_") or name in ATTRIBUTES:
             continue
         if callable(value) or isinstance(value, classmethod | staticmethod):
-            known, cutoff = [method for method in METHODS.values() if not callable(getattr(cls, method, None))], 0.9
+            names, cutoff = [method for method in METHODS.values() if not callable(getattr(cls, method, None))], 0.9
         elif name in options:
-            known = [key for key, default in ATTRIBUTES.items() if isinstance(default, bool)]
-            known, cutoff = known if isinstance(options[name], bool) else [], 0.9
+            names = [key for key, default in ATTRIBUTES.items() if isinstance(default, bool)]
+            names, cutoff = names if isinstance(options[name], bool) else [], 0.9
         else:
-            known, cutoff = list(ATTRIBUTES), 0.8
-        yield from ((name, meant) for meant in difflib.get_close_matches(name, known, n=1, cutoff=cutoff))
+            names, cutoff = list(ATTRIBUTES), 0.8
+        yield from ((name, suggestion) for suggestion in difflib.get_close_matches(name, names, n=1, cutoff=cutoff))

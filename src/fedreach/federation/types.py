@@ -156,9 +156,9 @@ class Reports:
     def at(self, chosen: Bools | Ints) -> Reports:
         """Return the reports of some of the clients, by flags or positions."""
         rows = ("ids", "update", "label_counts", "steps", "note")
-        given = {name: values for name in rows if (values := getattr(self, name)) is not None}
+        arrays = {name: values for name in rows if (values := getattr(self, name)) is not None}
         metrics = {name: values[chosen] for name, values in self.metrics.items()}
-        return replace(self, metrics=metrics, **{name: values[chosen] for name, values in given.items()})
+        return replace(self, metrics=metrics, **{name: values[chosen] for name, values in arrays.items()})
 
 
 @dataclass(frozen=True, eq=False)

@@ -130,16 +130,16 @@ def checked_parts(owner: str, parts: Any) -> tuple[Weighting, ...]:
         ConfigError: If there is none, or one has no method `weights`.
     """
     listed = isinstance(parts, Iterable) and not isinstance(parts, str)
-    found: tuple[Any, ...] = tuple(parts) if listed else (parts,)
-    if not found:
+    weightings: tuple[Any, ...] = tuple(parts) if listed else (parts,)
+    if not weightings:
         raise ConfigError(f"{owner} must have at least one weighting in it; got none.")
-    for part in found:
+    for part in weightings:
         if "weighting" not in kinds_of(part) or isinstance(part, type):
             raise ConfigError(
                 f"{owner} must be made of weightings, such as ByEntropy(); got {part!r}. Names of weightings stand for "
                 "them in experiment files only."
             )
-    return found
+    return weightings
 
 
 def checked_factors(owner: str, factors: Sequence[float] | None, parts: Sequence[Weighting]) -> tuple[float, ...]:
@@ -148,12 +148,12 @@ def checked_factors(owner: str, factors: Sequence[float] | None, parts: Sequence
     Raises:
         ConfigError: If there are not as many as parts, or one is negative or not finite, or all are 0.
     """
-    found = (1.0,) * len(parts) if factors is None else tuple(factors)
-    if len(found) != len(parts):
-        raise ConfigError(f"{owner} must have one number for each of the {len(parts)} parts; got {list(found)}.")
-    if not (np.isfinite(found).all() and min(found) >= 0 and max(found) > 0):
-        raise ConfigError(f"{owner} must be finite, not negative and not all 0; got {list(found)}.")
-    return found
+    numbers = (1.0,) * len(parts) if factors is None else tuple(factors)
+    if len(numbers) != len(parts):
+        raise ConfigError(f"{owner} must have one number for each of the {len(parts)} parts; got {list(numbers)}.")
+    if not (np.isfinite(numbers).all() and min(numbers) >= 0 and max(numbers) > 0):
+        raise ConfigError(f"{owner} must be finite, not negative and not all 0; got {list(numbers)}.")
+    return numbers
 
 
 def weights_of(parts: Mapping[str, Weighting], state: State, reports: Reports) -> tuple[list[Floats], State]:
@@ -161,15 +161,15 @@ def weights_of(parts: Mapping[str, Weighting], state: State, reports: Reports) -
 
     Parts go by the name under which their state is kept, in arrays called ``"NAME.KEY"``.
     """
-    found: list[Floats] = []
-    kept: dict[str, AnyArray] = {}
+    all_weights: list[Floats] = []
+    new_state: dict[str, AnyArray] = {}
     for name, part in parts.items():
         prefix = f"{name}."
-        own = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
-        weights, new = checked_weights(part, part.weights(own, reports), len(reports.ids))
-        found.append(weights)
-        kept |= {prefix + key: value for key, value in new.items()}
-    return found, kept
+        part_state = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+        weights, new = checked_weights(part, part.weights(part_state, reports), len(reports.ids))
+        all_weights.append(weights)
+        new_state |= {prefix + key: value for key, value in new.items()}
+    return all_weights, new_state
 
 
 # -------------------- A limit to what one client may count
@@ -234,10 +234,10 @@ def capped(weights: Floats, cap: float) -> Floats:
     result, full = weights, np.zeros(len(weights), np.bool_)
     while (result > cap).any():  # each time round, somebody new reaches the cap
         full |= result > cap
-        rest = np.where(full, 0, weights)
-        rest = rest / rest.max() if rest.any() else (~full).astype(np.float64)
-        left = max(1 - cap * full.sum(), 0)  # rounding
-        result = np.where(full, cap, rest * (left / max(rest.sum(), 1)))
+        uncapped = np.where(full, 0, weights)
+        uncapped = uncapped / uncapped.max() if uncapped.any() else (~full).astype(np.float64)
+        remaining = max(1 - cap * full.sum(), 0)  # rounding
+        result = np.where(full, cap, uncapped * (remaining / max(uncapped.sum(), 1)))
     return result
 
 
@@ -279,8 +279,8 @@ class Mix:
 
     def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
         assert self.shares is not None  # filled in above
-        found, new = weights_of({str(j): part for j, part in enumerate(self.parts)}, state, reports)
-        mixed: Floats = np.average(found, axis=0, weights=self.shares)
+        part_weights, new = weights_of({str(j): part for j, part in enumerate(self.parts)}, state, reports)
+        mixed: Floats = np.average(part_weights, axis=0, weights=self.shares)
         return mixed, new
 
 
@@ -323,16 +323,18 @@ class Product:
     def raw(self) -> Callable[[Mapping[str, Floats]], Floats]:
         """The function prod_j (a_ij)^e_j of the metrics; there is none (AttributeError) unless every part has one."""
         functions = [cast(ClientsOwn, part).raw for part in self.parts]
-        return lambda metrics: self._multiplied([function(metrics) for function in functions])
+        return lambda metrics: self._multiply([function(metrics) for function in functions])
 
     def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
-        found, new = weights_of({str(j): part for j, part in enumerate(self.parts)}, state, reports)
-        raw = self._multiplied([weights / weights.max() for weights in found])  # so that many small ones stay above 0
+        part_weights, new = weights_of({str(j): part for j, part in enumerate(self.parts)}, state, reports)
+        raw = self._multiply(
+            [weights / weights.max() for weights in part_weights]
+        )  # so that many small ones stay above 0
         if not raw.any():
             raise PartError(f"Product: every client has weight 0 in one of {', '.join(map(name_of, self.parts))}.")
         return raw / raw.sum(), new
 
-    def _multiplied(self, columns: Sequence[Floats]) -> Floats:
+    def _multiply(self, columns: Sequence[Floats]) -> Floats:
         assert self.exponents is not None  # filled in above
         return np.asarray(np.prod([column**e for column, e in zip(columns, self.exponents, strict=True)], axis=0))
 
@@ -485,7 +487,7 @@ class FedAU:
     def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
         """Return the (r,) weights, and of all clients heard so far what their intervals were."""
         raw, intervals = self._mean_lengths(state, reports)
-        return normalised(self, raw), self._noted(state, reports, intervals)
+        return normalised(self, raw), self._end_intervals(state, reports, intervals)
 
     def mean_scale(self, state: State, reports: Reports, n: int) -> float:
         """Return sum_j a_j / n."""
@@ -496,22 +498,22 @@ class FedAU:
         # Intervals lie end to end, so that their lengths sum to the round in which the last one ended.
         ids = state.get("ids", reports.ids[:0])
         intervals, end = np.zeros((2, len(reports.ids)), np.int64)
-        known = np.isin(reports.ids, ids)
-        where = np.searchsorted(ids, reports.ids[known])
+        has_history = np.isin(reports.ids, ids)
+        where = np.searchsorted(ids, reports.ids[has_history])
         if len(where):
-            intervals[known], end[known] = state["intervals"][where], state["end"][where]
+            intervals[has_history], end[has_history] = state["intervals"][where], state["end"][where]
         cut = (reports.round - 1 - end) // self.cutoff
         intervals, end = intervals + cut, end + cut * self.cutoff
         return np.where(intervals > 0, end / np.maximum(intervals, 1), 1.0), intervals
 
-    def _noted(self, state: State, reports: Reports, intervals: Ints) -> State:
+    def _end_intervals(self, state: State, reports: Reports, intervals: Ints) -> State:
         """Return the state in which an interval of each client that reported ended in this round."""
         if "ids" not in state:
             return {"ids": reports.ids, "intervals": intervals + 1, "end": np.full(len(reports.ids), reports.round)}
         ids = np.union1d(state["ids"], reports.ids)
-        kept, new = np.searchsorted(ids, state["ids"]), np.searchsorted(ids, reports.ids)
+        old, new = np.searchsorted(ids, state["ids"]), np.searchsorted(ids, reports.ids)
         count, end = np.zeros((2, len(ids)), np.int64)
-        count[kept], end[kept] = state["intervals"], state["end"]
+        count[old], end[old] = state["intervals"], state["end"]
         count[new], end[new] = intervals + 1, reports.round
         return {"ids": ids, "intervals": count, "end": end}
 

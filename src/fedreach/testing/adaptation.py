@@ -157,27 +157,27 @@ def learnt(component: Any, state: State, outputs: Sequence[Outputs]) -> State:
 def world(
     words: str,
     c: int,
-    held: Sequence[int],
+    held_out_counts: Sequence[int],
     *,
     scale: float = 2.0,
     apart: float = 0.6,
     shares: Shares | None = None,
     counts: Shares | None = None,
 ) -> Clientele:
-    """Return participants of which `held` says how many examples they hold out, and four clients.
+    """Return participants of which `held_out_counts` says how many examples they hold out, and four clients.
 
     The clients hold 13 inputs, 30 of the last class, a single one, and 12 of the first class before 12 of the last.
 
     Args:
         words: What it is.
         c: Number of classes.
-        held: Examples that each participant holds out.
+        held_out_counts: Examples that each participant holds out.
         scale: Of the logits.
         apart: How far the classes' means lie from 0.
         shares: Makes the class shares of a participant, given a generator, c and its number.
         counts: Makes the training counts of a participant, likewise.
     """
-    rng = generator(c, "testing serving", len(held))
+    rng = generator(c, "testing serving", len(held_out_counts))
     model = Model(apart * rng.standard_normal((c, INPUTS)), scale, scale * rng.standard_normal(c))
 
     def drawn(labels: Ints) -> Float32s:
@@ -185,7 +185,7 @@ def world(
         return (model.means[labels] + noise).astype(np.float32)
 
     participants = []
-    for k, m in enumerate(held):
+    for k, m in enumerate(held_out_counts):
         share = rng.dirichlet(np.full(c, 0.5)) if shares is None else shares(rng, c, k)
         labels = rng.choice(c, m, p=share)
         trained = rng.multinomial(10 * m, share) if counts is None else counts(rng, c, k)
@@ -232,9 +232,9 @@ def alike_worlds() -> Iterator[Clientele]:
     def counts(rng: np.random.Generator, c: int, k: int) -> AnyArray:
         return np.arange(1, c + 1) * 5
 
-    for c, held in ((3, (5, 80, 2, 40)), (10, (60, 8, 90))):
-        words = f"{len(held)} participants that trained on the same counts, {c} classes"
-        yield world(words, c, held, counts=counts)
+    for c, held_out_counts in ((3, (5, 80, 2, 40)), (10, (60, 8, 90))):
+        words = f"{len(held_out_counts)} participants that trained on the same counts, {c} classes"
+        yield world(words, c, held_out_counts, counts=counts)
 
 
 def lopsided_worlds() -> Iterator[Clientele]:
@@ -255,9 +255,9 @@ def lopsided_worlds() -> Iterator[Clientele]:
 def calibrated(case: Clientele) -> Clientele:
     """Return the federation with offsets at which the mean prediction is base, (n_c + 1/2)/(n + C/2)."""
     labels = np.concatenate([holding.labels for holding in case.participants])
-    held = np.bincount(labels, minlength=case.classes) + 0.5
+    label_counts = np.bincount(labels, minlength=case.classes) + 0.5
     inputs = np.concatenate([holding.inputs for holding in case.participants])
-    base = held / held.sum()
+    base = label_counts / label_counts.sum()
     model = replace(case.model, scale=1.0, offset=np.log(base))
     for _ in range(100):
         predicted = np.exp(log_softmax(model.of(inputs, all_there_is=False).logits)).mean(axis=0)

@@ -483,8 +483,8 @@ class _Clients:
 
     def losses(self, request: AskLosses) -> Mapping[int, float]:
         ids = request.probe.ids
-        known = self.world.losses(request.view.round)[request.view.rows(ids)]
-        return dict(zip(ids.tolist(), known.tolist(), strict=True))
+        losses = self.world.losses(request.view.round)[request.view.rows(ids)]
+        return dict(zip(ids.tolist(), losses.tolist(), strict=True))
 
     def updates(self, request: AskUpdates) -> Reports:
         ids, needs, measures = request.selection.ids, self.federation.needs(), self.federation.measurements()
@@ -495,8 +495,8 @@ class _Clients:
 
     def plan(self, state: FederationState) -> tuple[Steps, AskUpdates]:
         """Play the next round until the cohort is asked to train."""
-        known = replace(self.world.view(self.federation.needs()), available=self.world.available(state.round + 1))
-        view = next_view(self.federation, known, state, Always())
+        clients = replace(self.world.view(self.federation.needs()), available=self.world.available(state.round + 1))
+        view = next_view(self.federation, clients, state, Always())
         if self.federation.radio is not None:
             view = self.world.with_radio(view)
         steps = play(self.federation, state, view, rounds=self.world.rounds)

@@ -43,7 +43,7 @@ def best_shares(problem: AllocationProblem, hertz: Floats) -> Floats:
     r = np.sqrt(problem.joules_price * problem.power_watts * tau)
     low = _shortest(tau, v)
     if problem.joules_price == 0:
-        return _scaled(tau / (low - v))
+        return _normalize(tau / (low - v))
     high = max(low, float(np.max(v + tau * r.sum() / r)))  # from here on nobody is held up
     for _ in range(HALVINGS):
         T = low + (high - low) / 2
@@ -52,13 +52,13 @@ def best_shares(problem: AllocationProblem, hertz: Floats) -> Floats:
         m = tau / (T - v)
         s = _level(r, m)
         # A share of 1 is worth s^2; who is held up at m has it for r^2 / m^2 less, at dm/dT = -m^2 / tau.
-        held = float(np.sum(np.maximum(s**2 * m**2 - r**2, 0.0) / tau))
-        low, high = (T, high) if held > problem.seconds_price else (low, T)
+        delay_value = float(np.sum(np.maximum(s**2 * m**2 - r**2, 0.0) / tau))
+        low, high = (T, high) if delay_value > problem.seconds_price else (low, T)
     m = tau / (high - v)
-    return _scaled(np.maximum(m, r / _level(r, m)))
+    return _normalize(np.maximum(m, r / _level(r, m)))
 
 
-def _scaled(share: Floats) -> Floats:
+def _normalize(share: Floats) -> Floats:
     return np.asarray(share / share.sum())
 
 
@@ -67,9 +67,9 @@ def _level(r: Floats, m: Floats) -> float:
     order = np.argsort(m / r, kind="stable")  # held up, from the last on: those with m > r / s, 1 / s < m / r
     r, m = r[order], m[order]
     free = np.cumsum(r)  # the first n are free
-    left = 1.0 - (m.sum() - np.cumsum(m))  # what those have to share
+    free_band = 1.0 - (m.sum() - np.cumsum(m))  # what those have to share
     # With the first n free, 1 / s = left / free; right for the first n whose next client is indeed held up.
-    rates = np.maximum(left, np.finfo(float).tiny) / free
+    rates = np.maximum(free_band, np.finfo(float).tiny) / free
     right = rates <= np.append(m[1:] / r[1:], np.inf)
     return float(1.0 / rates[int(np.argmax(right))])
 
@@ -127,8 +127,8 @@ def best_frequencies(problem: AllocationProblem, share: Floats) -> BestFrequenci
     f0 = frequency_alone(problem)
     T = max(_best_deadline(t, problem.cycles / f0), float(shortest.max()))
     hertz = problem.max_hertz.copy()
-    asked = (problem.cycles > 0) & (shortest < T)
-    hertz[asked] = np.minimum(hertz[asked], problem.cycles[asked] / (T - t[asked]))
+    can_slow_down = (problem.cycles > 0) & (shortest < T)
+    hertz[can_slow_down] = np.minimum(hertz[can_slow_down], problem.cycles[can_slow_down] / (T - t[can_slow_down]))
     return BestFrequencies(hertz, T, *_prices(problem, hertz, f0, int(np.argmax(shortest)), not shortest.max() < T))
 
 
@@ -274,11 +274,11 @@ class RelaxedProblem:
         rows += [self._sum(a=-problem.num_examples / min_examples), self._sum(b=1.0)]
         limits += [np.array([-1.0]), np.array([1.0])]
         if relaxation == "rlt":
-            most = 1 / smallest_share
+            max_u = 1 / smallest_share
             # u >= a; u <= a most; u <= z + a - 1; u >= z - (1 - a) most; z <= most
-            rows += [self._row(a=1.0, u=-1.0), self._row(u=1.0, a=-most), self._row(u=1.0, z=-1.0, a=-1.0)]
-            rows += [self._row(z=1.0, a=most, u=-1.0), self._row(z=1.0)]
-            limits += [np.zeros(K), np.zeros(K), -np.ones(K), np.full(K, most), np.full(K, most)]
+            rows += [self._row(a=1.0, u=-1.0), self._row(u=1.0, a=-max_u), self._row(u=1.0, z=-1.0, a=-1.0)]
+            rows += [self._row(z=1.0, a=max_u, u=-1.0), self._row(z=1.0)]
+            limits += [np.zeros(K), np.zeros(K), -np.ones(K), np.full(K, max_u), np.full(K, max_u)]
             cones = self._products("z", 0.0, 2.0)
         else:
             cones = self._products("u", -2.0, 0.0)
@@ -299,13 +299,13 @@ class RelaxedProblem:
         settings = self._clarabel.DefaultSettings()
         settings.verbose = False
         nothing = self._sparse.csc_matrix((self._width, self._width))
-        found = self._clarabel.DefaultSolver(nothing, cost_, self._A, self._limits, self._cones, settings).solve()
-        if str(found.status) not in SOLVED:
+        solution = self._clarabel.DefaultSolver(nothing, cost_, self._A, self._limits, self._cones, settings).solve()
+        if str(solution.status) not in SOLVED:
             raise FedReachError(
-                f"the relaxed selection of {K} clients was not solved: {found.status}. Is `smallest_share` too small, "
-                "or are the clients of very different scale?"
+                f"the relaxed selection of {K} clients was not solved: {solution.status}. Is `smallest_share` too "
+                "small, or are the clients of very different scale?"
             )
-        x = np.asarray(found.x)
+        x = np.asarray(solution.x)
         return np.clip(x[:K], 0.0, 1.0), x[K : 2 * K]
 
     def _at(self, name: str) -> int:
@@ -446,7 +446,7 @@ class DC:
     def _pass(
         self, problem: AllocationProblem, min_examples: int, hertz: Floats, rho: float
     ) -> tuple[DCResult, Floats]:
-        part, u = self._relaxed(problem, min_examples, hertz, rho)
+        part, u = self._relax(problem, min_examples, hertz, rho)
         chosen = np.flatnonzero(part > 0.5)
         rows = cover(problem, min_examples, by_energy(problem), first=chosen)
         share = self._share(problem, rows, chosen, u, hertz)
@@ -455,7 +455,7 @@ class DC:
         after_b = Allocation.of(problem, rows, share, best)
         final = after_b
         if self.local_search:
-            rows = _improved(problem, min_examples, rows)
+            rows = _improve_locally(problem, min_examples, rows)
         if self.allocation == "joint":
             final = exact.allocate(problem.only(rows))
         elif self.local_search:
@@ -473,9 +473,7 @@ class DC:
         )
         return result, hertz
 
-    def _relaxed(
-        self, problem: AllocationProblem, min_examples: int, hertz: Floats, rho: float
-    ) -> tuple[Floats, Floats]:
+    def _relax(self, problem: AllocationProblem, min_examples: int, hertz: Floats, rho: float) -> tuple[Floats, Floats]:
         """Return a and u of Algorithm 1."""
         typical = sqrt_sort(problem, min_examples)
         unit = Allocation.of(problem, typical, np.full(len(typical), 1 / len(typical)), hertz[typical]).cost
@@ -496,7 +494,7 @@ class DC:
         return share / max(1.0, float(share.sum()))
 
 
-def _improved(problem: AllocationProblem, min_examples: int, rows: Ints) -> Ints:
+def _improve_locally(problem: AllocationProblem, min_examples: int, rows: Ints) -> Ints:
     """Return the rows that local search ends with, never costlier when allocated exactly."""
     best = Incumbent(problem, min_examples)
     best.offer([rows])
@@ -580,8 +578,8 @@ def genetic_selection(
         return equal_share_costs(problem, sets, hertz) + M * (c1**2 + c2**2)
 
     # As many clients as hold the examples on average, up to all: sets of every size are tried.
-    least = min_examples / int(problem.num_examples.sum())
-    sets = rng.random((population, K)) < rng.uniform(least, 1.0, (population, 1))
+    lowest = min_examples / int(problem.num_examples.sum())
+    sets = rng.random((population, K)) < rng.uniform(lowest, 1.0, (population, 1))
     value = fitness(sets)
     for _ in range(generations):
         sets = np.concatenate([sets[[np.argmin(value)]], _children(sets, value, rng, crossover, mutations)])

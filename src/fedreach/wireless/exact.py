@@ -43,9 +43,9 @@ class Needs(NamedTuple):
         tau, W, f = problem.upload_seconds[rows] * counted, problem.cycles[rows] * counted, problem.max_hertz[rows]
         A, Q = problem.joules_price * problem.power_watts[rows] * counted, problem.joules_price * 2 * W * W * W
         Q *= problem.capacitance
-        least = W / f
-        floor = np.where(Q > 0, least, 1.0)
-        return cls(tau, np.sqrt(tau), A, Q, least, floor, A + Q / (floor * floor * floor))
+        min_seconds = W / f
+        floor = np.where(Q > 0, min_seconds, 1.0)
+        return cls(tau, np.sqrt(tau), A, Q, min_seconds, floor, A + Q / (floor * floor * floor))
 
     def only(self, rows: Any) -> Needs:
         """Return these rows of every field."""
@@ -71,9 +71,9 @@ class ClientCost(NamedTuple):
 
 def sending(needs: Needs, T: Any, root_mu: Any) -> Sending:
     """Return the best upload times at the deadlines T > W / f^max and the prices root_mu^2."""
-    _, root_tau, A, Q, least, floor, steepest = needs
+    _, root_tau, A, Q, min_seconds, floor, steepest = needs
     r = np.maximum(root_mu * root_tau, NEAR_ZERO)
-    longest = T - least
+    longest = T - min_seconds
     clipped = longest * np.sqrt(steepest) <= r
     # Three points that are never left of the root: the end; sqrt(mu tau) over the least slope of g; and where Q alone,
     # of a u of at least T / 2, makes g as large.
@@ -169,8 +169,8 @@ def allocate(problem: AllocationProblem) -> Allocation:
     needs = Needs(*(values[None] for values in needs))
     T, mu, u = _saddle(needs, problem.seconds_price)
     u, T = _feasible(needs, T, u)
-    left = np.maximum(T[0] - u[0], needs.min_seconds[0])
-    hertz = np.divide(problem.cycles, left, out=problem.max_hertz.copy(), where=problem.cycles > 0)
+    compute_seconds = np.maximum(T[0] - u[0], needs.min_seconds[0])
+    hertz = np.divide(problem.cycles, compute_seconds, out=problem.max_hertz.copy(), where=problem.cycles > 0)
     share = problem.upload_seconds / u[0]
     return Allocation.of(
         problem, slice(None), share / max(1.0, share.sum()), np.minimum(hertz, problem.max_hertz), float(mu[0])
@@ -214,13 +214,13 @@ def _some(problem: AllocationProblem) -> AllocationProblem:
 
 def _shortest(needs: Needs) -> Floats:
     """Return Tmin of each set, (m,): Newton's method on 1 / sum tau / (T - least) = 1, concave, from the left."""
-    tau, least = needs.tau, needs.min_seconds
-    start: Floats = (least * (1 + 1e-15) + tau).max(axis=1)
+    tau, min_seconds = needs.tau, needs.min_seconds
+    start: Floats = (min_seconds * (1 + 1e-15) + tau).max(axis=1)
     T = start
     for _ in range(MAX_NEWTON_STEPS):
-        share = tau / (T[:, None] - least)
+        share = tau / (T[:, None] - min_seconds)
         total = share.sum(axis=1)
-        step = total * (total - 1) / (share / (T[:, None] - least)).sum(axis=1)
+        step = total * (total - 1) / (share / (T[:, None] - min_seconds)).sum(axis=1)
         T = np.maximum(T + step, start)
         if np.all(np.abs(step) <= RELATIVE_TOLERANCE * T):
             break
@@ -312,8 +312,8 @@ def _derivatives(needs: Needs, best: Sending, root: Floats) -> tuple[Floats, Flo
     u_T = np.where(clipped, 1.0, bend / (h + bend))
     weight = tau / (u * u)
     cross = (weight * u_T).sum(axis=1)
-    own = (weight * _per_root(needs, best)).sum(axis=1)
+    self_term = (weight * _per_root(needs, best)).sum(axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        along = -cross / own
-        curvature = (2 * mu * weight / u * u_T).sum(axis=1) + 2 * root * cross * cross / own
+        along = -cross / self_term
+        curvature = (2 * mu * weight / u * u_T).sum(axis=1) + 2 * root * cross * cross / self_term
     return slope, along, curvature

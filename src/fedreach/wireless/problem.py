@@ -82,7 +82,7 @@ class AllocationProblem:
         if not np.size(self.ids):
             object.__setattr__(self, "ids", np.arange(K))
         for name in ("upload_seconds", "power_watts", "cycles", "max_hertz"):
-            object.__setattr__(self, name, self._checked(name, K, may_be_zero=name == "cycles"))
+            object.__setattr__(self, name, self._positive_column(name, K, may_be_zero=name == "cycles"))
         object.__setattr__(self, "num_examples", self._examples(K))
         for name, zero in {"seconds_price": False, "joules_price": True, "capacitance": False}.items():
             value = getattr(self, name)
@@ -95,7 +95,7 @@ class AllocationProblem:
                 f"cycles must be smaller: the energy of client {self._first(~(work < TOO_LARGE))} is lost in infinity."
             )
 
-    def _checked(self, name: str, K: int, *, may_be_zero: bool) -> Floats:
+    def _positive_column(self, name: str, K: int, *, may_be_zero: bool) -> Floats:
         try:
             values = np.asarray(getattr(self, name), dtype=np.float64)
         except (TypeError, ValueError):
@@ -187,14 +187,14 @@ class Allocation:
         cls, problem: AllocationProblem, rows: Any, share: Floats, hertz: Floats, band_price: float | None = None
     ) -> Allocation:
         """Return what shares and frequencies of the clients at these rows come to."""
-        mine = problem.only(rows)
-        sending, computing = upload_seconds(mine.upload_seconds, share), compute_seconds(mine.cycles, hertz)
+        chosen = problem.only(rows)
+        sending, computing = upload_seconds(chosen.upload_seconds, share), compute_seconds(chosen.cycles, hertz)
         joules = (
-            upload_joules(mine.power_watts, sending),
-            compute_joules(problem.capacitance, mine.cycles, hertz),
+            upload_joules(chosen.power_watts, sending),
+            compute_joules(problem.capacitance, chosen.cycles, hertz),
         )
         total = problem.seconds_price * np.max(sending + computing, initial=0.0) + problem.joules_price * np.sum(joules)
-        return cls(mine.ids, share, hertz, sending, computing, *joules, float(total), band_price)
+        return cls(chosen.ids, share, hertz, sending, computing, *joules, float(total), band_price)
 
     @property
     def seconds(self) -> float:

@@ -57,9 +57,9 @@ def printed_frequency(problem: AllocationProblem) -> Floats:
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", section V-A,
     step (3) of the greedy baselines.
     """
-    own = np.full(len(problem), frequency_alone(problem))
-    np.divide(own, np.cbrt(problem.cycles), out=own, where=problem.cycles > 0)
-    return np.minimum(problem.max_hertz, np.where(problem.cycles > 0, own, np.inf))
+    hertz = np.full(len(problem), frequency_alone(problem))
+    np.divide(hertz, np.cbrt(problem.cycles), out=hertz, where=problem.cycles > 0)
+    return np.minimum(problem.max_hertz, np.where(problem.cycles > 0, hertz, np.inf))
 
 
 # -------------------- The same share for everybody
@@ -170,17 +170,17 @@ def handed_out(worth: Floats, units: int) -> Ints:
         array([3, 6, 1])
     """
     root = np.sqrt(worth)
-    own = np.ones(len(worth), np.int64)
+    counts = np.ones(len(worth), np.int64)
     if units > len(worth):
         level = root.sum() / (units - len(worth))
-        own = np.maximum(own, np.floor(root / level * (1 - 1e-9)).astype(np.int64))
-    heap = [(-gain, row) for row, gain in enumerate(worth / own**2)]
+        counts = np.maximum(counts, np.floor(root / level * (1 - 1e-9)).astype(np.int64))
+    heap = [(-gain, row) for row, gain in enumerate(worth / counts**2)]
     heapq.heapify(heap)
-    for _ in range(units - int(own.sum())):
+    for _ in range(units - int(counts.sum())):
         row = heap[0][1]
-        own[row] += 1
-        heapq.heapreplace(heap, (-worth[row] / own[row] ** 2, row))
-    return own
+        counts[row] += 1
+        heapq.heapreplace(heap, (-worth[row] / counts[row] ** 2, row))
+    return counts
 
 
 def _worth(problem: AllocationProblem) -> Floats:

@@ -83,16 +83,16 @@ def lines(clients: Candidates, low: float, high: float, T: float, mu: float, cos
     deadline from `low` to `high`, `mu` a price of the band, `costs` are c_k(T, mu).
     """
     ends = np.array([low, high])
-    found = np.where(np.isfinite(costs.cost), costs.cost + costs.slope * (ends[:, None] - T), -inf)
-    poor = np.flatnonzero(found[1] < 0.5 * costs.cost)  # c_k falls in T, so that only these can be below half
+    tangents = np.where(np.isfinite(costs.cost), costs.cost + costs.slope * (ends[:, None] - T), -inf)
+    poor = np.flatnonzero(tangents[1] < 0.5 * costs.cost)  # c_k falls in T, so that only these can be below half
     if len(poor) and high > T:
         upper = priced(clients.needs.only(poor), high, mu)
-        steep = found[1, poor] < 0.5 * upper.cost
+        steep = tangents[1, poor] < 0.5 * upper.cost
         tangent = upper.cost + upper.slope * (ends[:, None] - high)
         tangent[:, ~np.isfinite(upper.cost)] = inf
-        found[:, poor] = np.where(steep, tangent, found[:, poor])
-    found[:, found[1] == -inf] = inf
-    return found
+        tangents[:, poor] = np.where(steep, tangent, tangents[:, poor])
+    tangents[:, tangents[1] == -inf] = inf
+    return tangents
 
 
 def narrowed(node: Node, values: Floats, limit: float) -> Node | None:
@@ -104,11 +104,11 @@ def narrowed(node: Node, values: Floats, limit: float) -> Node | None:
     bound = max(node.bound, float(values.min()))
     if bound >= limit:
         return None
-    low, high, (left, right) = node.low, node.high, values
-    if left >= limit and isfinite(left):
-        low += (left - limit) / (left - right) * (high - low)
-    elif right >= limit and isfinite(right):
-        high -= (right - limit) / (right - left) * (high - low)
+    low, high, (at_low, at_high) = node.low, node.high, values
+    if at_low >= limit and isfinite(at_low):
+        low += (at_low - limit) / (at_low - at_high) * (high - low)
+    elif at_high >= limit and isfinite(at_high):
+        high -= (at_high - limit) / (at_high - at_low) * (high - low)
     return replace(node, low=low, high=high, bound=bound)
 
 
@@ -171,8 +171,8 @@ def relax(
     def at(mu: float) -> Point:
         costs = priced(needs, T, mu)
         cover = fractional_cover(costs.cost, sizes, demand, forced)
-        some = np.flatnonzero(cover.taken)
-        band = float(cover.taken[some] @ (needs.tau[some] / costs.upload_seconds[some]))
+        used = np.flatnonzero(cover.taken)
+        band = float(cover.taken[used] @ (needs.tau[used] / costs.upload_seconds[used]))
         return Point(a1 * T - mu + cover.value, mu, band - 1.0, cover, costs)
 
     return ascend(at, band_price or a1 * T, limit, tolerance, MAX_PRICES)
@@ -355,8 +355,8 @@ def round_core(costs: Floats, sizes: Ints, demand: int, *, core: int = CORE) -> 
     relaxed = fractional_cover(costs, sizes, demand)
     if not np.isfinite(relaxed.value):
         return None
-    whole = np.flatnonzero((costs < np.inf) & (sizes > 0))
-    order = whole[np.argsort(costs[whole] / sizes[whole], kind="stable")]
+    eligible = np.flatnonzero((costs < np.inf) & (sizes > 0))
+    order = eligible[np.argsort(costs[eligible] / sizes[eligible], kind="stable")]
     middle = int(np.count_nonzero(relaxed.taken[order]))
     head, near = order[: max(0, middle - core)], order[max(0, middle - core) : middle + core]
     chosen = np.zeros(len(sizes), bool)
@@ -376,11 +376,11 @@ def settle(best: Incumbent, needs: Needs, T: float, band_price: float) -> None:
 
     Stops where a set repeats or is no better than the one before.
     """
-    own = Incumbent(best.problem, best.min_examples)  # of this start alone
+    local_best = Incumbent(best.problem, best.min_examples)  # of this start alone
     for _ in range(MAX_PRICING_ROUNDS):
         chosen = round_core(priced(needs, T, band_price).cost, best.problem.num_examples, best.min_examples)
-        if chosen is None or not own.offer([np.flatnonzero(chosen)]):
+        if chosen is None or not local_best.offer([np.flatnonzero(chosen)]):
             break
-        T, band_price = own.deadline, own.band_price
-    if len(own.rows):
-        best.offer([own.rows])
+        T, band_price = local_best.deadline, local_best.band_price
+    if len(local_best.rows):
+        best.offer([local_best.rows])

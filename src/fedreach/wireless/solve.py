@@ -113,15 +113,15 @@ class Search:
         point = self._relax(node, T)
         node = replace(node, band_price=point.band_price)
         ends = self._ends(node, T, point.costs)
-        left = self._reduced(node, ends.values, ends)
-        if left is None:
+        reduced = self._reduce(node, ends.values, ends)
+        if reduced is None:
             return []
-        wide = self._is_wide(left, point.bound, ends.values)
-        if not wide and self._rounded(node.clients, point.costs.cost):
-            return [left]
-        if not self.effort.whole or (wide and left.clients.num_free > FEW):
-            return left.parts(node)
-        return self._whole(left, wide)
+        wide = self._is_wide(reduced, point.bound, ends.values)
+        if not wide and self._offer_rounded(node.clients, point.costs.cost):
+            return [reduced]
+        if not self.effort.whole or (wide and reduced.clients.num_free > FEW):
+            return reduced.parts(node)
+        return self._whole(reduced, wide)
 
     def _whole(self, node: Node, wide: bool) -> list[Node]:
         """Bound a node by whole covers: it is so narrow that halving it would gain little, or few are free."""
@@ -131,32 +131,32 @@ class Search:
             return []
         if not clients.num_free:
             return []
-        whole = WholeCovers.of(clients, node.high, node.band_price, self.effort.cells)
-        if whole is None:
+        covers = WholeCovers.of(clients, node.high, node.band_price, self.effort.cells)
+        if covers is None:
             return node.halves() if wide else self._branch(node)
-        if whole.band_needed(node.high) > 1:
+        if covers.band_needed(node.high) > 1:
             return []
         T = node.middle
-        if whole.band_needed(T) > 1:
+        if covers.band_needed(T) > 1:
             node, T = replace(node, low=T), node.high
         if clients.num_free <= FEW:
             ends = self._ends(node, T, priced(clients.needs, T, node.band_price))
-            if self._enumerated(whole, ends, whole.table(ends.costs), QUICK):
+            if self._enumerate(covers, ends, covers.table(ends.costs), QUICK):
                 return []
         if wide:
             return node.halves()
 
-        point = whole.ascend(T, node.band_price, self.best, self.limit, self.tolerance)
+        point = covers.ascend(T, node.band_price, self.best, self.limit, self.tolerance)
         node = replace(node, band_price=point.band_price)
         ends = self._ends(node, T, point.costs)
-        table = whole.table(ends.costs)
-        values = ends.base + whole.values(ends.costs, table)
-        left = self._reduced(node, values, ends)
-        if left is None:
+        table = covers.table(ends.costs)
+        values = ends.base + covers.values(ends.costs, table)
+        reduced = self._reduce(node, values, ends)
+        if reduced is None:
             return []
-        if self._is_wide(left, point.bound, values):
-            return left.parts(node)
-        return [] if self._enumerated(whole, ends, table, self.effort.covers) else self._branch(left)
+        if self._is_wide(reduced, point.bound, values):
+            return reduced.parts(node)
+        return [] if self._enumerate(covers, ends, table, self.effort.covers) else self._branch(reduced)
 
     def _relax(self, node: Node, T: float) -> Point:
         return relax(node.clients, T, node.band_price, limit=self.limit, tolerance=self.tolerance)
@@ -164,25 +164,25 @@ class Search:
     def _ends(self, node: Node, T: float, costs: ClientCost) -> Ends:
         return Ends.of(node.clients, node.low, node.high, T, node.band_price, costs)
 
-    def _reduced(self, node: Node, values: Floats, ends: Ends) -> Node | None:
+    def _reduce(self, node: Node, values: Floats, ends: Ends) -> Node | None:
         """Return the node with fewer deadlines and fewer clients that are free; None: nothing is left."""
-        left = narrowed(node, values, self.limit)
-        clients = None if left is None else fixed(node.clients, ends, self.limit)
-        return None if left is None or clients is None else replace(left, clients=clients)
+        narrower = narrowed(node, values, self.limit)
+        clients = None if narrower is None else fixed(node.clients, ends, self.limit)
+        return None if narrower is None or clients is None else replace(narrower, clients=clients)
 
-    def _is_wide(self, left: Node, bound: float, values: Floats) -> bool:
+    def _is_wide(self, node: Node, bound: float, values: Floats) -> bool:
         """Return whether the width of the interval is a good part of why the bound is not at the limit."""
         lost = bound - float(values.min())
-        return lost > 0.25 * (self.limit - left.bound) and left.high - left.low > 1e-12 * left.high
+        return lost > 0.25 * (self.limit - node.bound) and node.high - node.low > 1e-12 * node.high
 
-    def _rounded(self, clients: Candidates, costs: Floats) -> bool:
+    def _offer_rounded(self, clients: Candidates, costs: Floats) -> bool:
         """Offer the set that costs of the clients lead to; return whether it was better."""
         chosen = round_core(costs, clients.sizes, clients.demand)
         return chosen is not None and self.best.offer([clients.rows[chosen]])
 
-    def _enumerated(self, whole: WholeCovers, ends: Ends, table: Floats, max_sets: int) -> bool:
+    def _enumerate(self, whole_covers: WholeCovers, ends: Ends, table: Floats, max_sets: int) -> bool:
         """Offer every cover that may be better; return whether they were few enough for that."""
-        covers = whole.below(ends.costs, table, self.limit - ends.base, min(max_sets, self.effort.covers))
+        covers = whole_covers.below(ends.costs, table, self.limit - ends.base, min(max_sets, self.effort.covers))
         if covers is not None:
             self.best.offer(covers)
         return covers is not None
@@ -329,20 +329,20 @@ def minimal_covers(sizes: Ints, demand: int, max_sets: int) -> list[Ints] | None
     """
     order = np.argsort(-sizes, kind="stable")
     falling = sizes[order].tolist()
-    left = np.cumsum(falling[::-1])[::-1].tolist()  # what an item and all after it hold
-    found: list[list[int]] = []
+    totals_from = np.cumsum(falling[::-1])[::-1].tolist()  # what an item and all after it hold
+    covers: list[list[int]] = []
     items: list[int] = []
     missing, j = demand, 0
-    while items or (j < len(falling) and left[j] >= missing):
-        if j == len(falling) or left[j] < missing:  # nothing comes of these items: go on without the last
+    while items or (j < len(falling) and totals_from[j] >= missing):
+        if j == len(falling) or totals_from[j] < missing:  # nothing comes of these items: go on without the last
             j = items.pop()
             missing += falling[j]
         elif falling[j] >= missing:
-            found.append([*items, j])
-            if len(found) > max_sets:
+            covers.append([*items, j])
+            if len(covers) > max_sets:
                 return None
         else:
             items.append(j)
             missing -= falling[j]
         j += 1
-    return [np.sort(order[items]) for items in found]
+    return [np.sort(order[items]) for items in covers]

@@ -250,11 +250,11 @@ def fit(
         >>> fit(Plain(), []).exchanges
         0
     """
-    asked, fitted = list(participants), UNFITTED
+    held_out, fitted = list(participants), UNFITTED
     while (query := next_query(rule, fitted)) is not None:
-        if not asked:
+        if not held_out:
             raise nobody_holds_out(rule)
-        answers = [checked(rule, rule.contribute(query, *one)) for one in asked]
+        answers = [checked(rule, rule.contribute(query, *participant)) for participant in held_out]
         shapes = {name: values.shape for name, values in answers[0].items()}
         if any({name: values.shape for name, values in answer.items()} != shapes for answer in answers):
             raise PartError(f"{name_of(rule)}.contribute must return the same names and shapes for every participant.")

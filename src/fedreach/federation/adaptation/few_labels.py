@@ -44,17 +44,17 @@ def label_gains(query: State, z: Floats, labels: Ints, trained: Floats) -> Float
     """
     point, base = trust.left_out_point(query, z, labels), trust.base_without(query, labels)
     plain, corrected = query["inverse_temperature"] * z, point[0] * z + point[1:]
-    before, right = _scored(plain, labels)
-    held = np.repeat(np.arange(len(trained)), trained.astype(np.int64))
-    bits, gains = np.random.PCG64(len(held)), np.zeros((2, len(NUMBERS), 2, len(MULTIPLES)))
-    for _ in range(DRAWS if len(held) else 0):
-        order = np.argsort(bits.random_raw(len(held)), kind="stable")
+    before, right = _loss_and_accuracy(plain, labels)
+    trained_labels = np.repeat(np.arange(len(trained)), trained.astype(np.int64))
+    bits, gains = np.random.PCG64(len(trained_labels)), np.zeros((2, len(NUMBERS), 2, len(MULTIPLES)))
+    for _ in range(DRAWS if len(trained_labels) else 0):
+        order = np.argsort(bits.random_raw(len(trained_labels)), kind="stable")
         for i, number in enumerate(NUMBERS):
-            counts = np.bincount(held[order[:number]], minlength=len(trained))
-            own = shrunk(counts, base, query["pseudo_counts"] * MULTIPLES)  # (5, c)
-            offsets = (np.log(own) - np.log(base))[:, None]
+            counts = np.bincount(trained_labels[order[:number]], minlength=len(trained))
+            shares = shrunk(counts, base, query["pseudo_counts"] * MULTIPLES)  # (5, c)
+            offsets = (np.log(shares) - np.log(base))[:, None]
             for bias, scores in enumerate((plain, corrected)):
-                after, accuracy = _scored(scores + offsets, labels)
+                after, accuracy = _loss_and_accuracy(scores + offsets, labels)
                 gains[:, i, bias] += np.stack([before - after, accuracy - right]) / DRAWS
     mean, accurate = gains.mean(axis=1)
     return np.stack([mean, mean**2, gains[0, 0], accurate, accurate**2])
@@ -90,13 +90,13 @@ def fitted_shrinkage(sums: Floats, participants: Floats, pseudo_counts: Floats) 
 
 def are_gains(sums: Floats, participants: Floats) -> bool:
     """Return whether so many participants can have contributed these."""
-    n, (loss, loss_squares, one, accuracy, accuracy_squares) = float(participants[0]), sums
+    n, (loss, loss_squares, one_label, accuracy, accuracy_squares) = float(participants[0]), sums
     is_bounded = trust.are_moments(loss, loss_squares, trust.LARGEST_GAIN, n)
-    is_bounded &= bool((np.abs(one) <= trust.LARGEST_GAIN * n * (1 + trust.SUM_ROUNDING)).all())
+    is_bounded &= bool((np.abs(one_label) <= trust.LARGEST_GAIN * n * (1 + trust.SUM_ROUNDING)).all())
     return is_bounded and trust.are_moments(accuracy, accuracy_squares, 1.0, n)
 
 
-def _scored(scores: Floats, labels: Ints) -> tuple[Floats, Floats]:
+def _loss_and_accuracy(scores: Floats, labels: Ints) -> tuple[Floats, Floats]:
     """Return (...,) mean log loss of (..., m, c) scores, see `trust.SMOOTHING`, and accuracy."""
     p = np.exp(log_softmax(scores))[..., np.arange(len(labels)), labels]
     loss: Floats = -np.log((1 - trust.SMOOTHING) * p + trust.SMOOTHING / scores.shape[-1]).mean(axis=-1)
@@ -212,12 +212,12 @@ def moved_head(features: Floats, logits: Floats, labels: Ints, pull: float) -> F
     x, m = _with_bias_column(features), len(labels)
     if m < x.shape[1]:
         span, spanned = np.linalg.qr(x.T)  # (h + 1, m), (m, m)
-        found: Floats = span @ _minimized(spanned.T, logits, labels, pull)
-        return found
-    return _minimized(x, logits, labels, pull)
+        head: Floats = span @ _minimize_loss(spanned.T, logits, labels, pull)
+        return head
+    return _minimize_loss(x, logits, labels, pull)
 
 
-def _minimized(x: Floats, logits: Floats, labels: Ints, pull: float) -> Floats:
+def _minimize_loss(x: Floats, logits: Floats, labels: Ints, pull: float) -> Floats:
     """Return the (k, c) head for (m, k) columns, see `moved_head`."""
     m = len(labels)
     rows, truth = np.arange(m), np.eye(logits.shape[1])[labels]
@@ -233,37 +233,37 @@ def _minimized(x: Floats, logits: Floats, labels: Ints, pull: float) -> Floats:
         gradient: Floats = x.T @ (p - truth) / m + pull * head
         if np.abs(gradient).max() <= slope:
             break
-        step = _solved(partial(_curved, x, p, pull), gradient)
+        step = _conjugate_gradients(partial(_hessian_product, x, p, pull), gradient)
         for halvings in range(HALVINGS):
             nearer = head - step / 2**halvings
-            after, its = objective(nearer)
+            after, p_after = objective(nearer)
             if after <= loss + ROUNDING * abs(loss):
                 break
-        head, loss, p = nearer, after, its
+        head, loss, p = nearer, after, p_after
     return head
 
 
-def _curved(x: Floats, p: Floats, pull: float, way: Floats) -> Floats:
+def _hessian_product(x: Floats, p: Floats, pull: float, way: Floats) -> Floats:
     """Return the Hessian times a (h + 1, c) way."""
     change = p * (x @ way)
     curved: Floats = x.T @ (change - p * change.sum(axis=1, keepdims=True)) / len(x) + pull * way
     return curved
 
 
-def _solved(times: Callable[[Floats], Floats], right: Floats) -> Floats:
+def _conjugate_gradients(times: Callable[[Floats], Floats], right: Floats) -> Floats:
     """Return the array that a positive definite matrix maps to the right side, by conjugate gradients."""
-    found, rest = np.zeros_like(right), right
-    way, size = rest, float(np.square(rest).sum())
+    solution, residual = np.zeros_like(right), right
+    way, size = residual, float(np.square(residual).sum())
     enough = 1e-20 * size
     for _ in range(2 * right.size):
         mapped = times(way)
         share = size / float((way * mapped).sum())
-        found, rest = found + share * way, rest - share * mapped
-        before, size = size, float(np.square(rest).sum())
+        solution, residual = solution + share * way, residual - share * mapped
+        before, size = size, float(np.square(residual).sum())
         if size <= enough:
             break
-        way = rest + size / before * way
-    return found
+        way = residual + size / before * way
+    return solution
 
 
 def _with_bias_column(features: Floats) -> Floats:
@@ -379,21 +379,23 @@ class FewShot:
         return squares >= 0 and gained and self._inputs().possible(query, inner, held_out, trained)
 
     def fold(self, state: State, sums: State) -> State:
-        own = {name: state[name] for name in ("feature_length",) if name in state}
+        few_shot_state = {name: state[name] for name in ("feature_length",) if name in state}
         if "feature_squares" in sums:
-            own["feature_length"] = np.sqrt(sums["feature_squares"] / max(float(sums["held_out"].sum()), 1.0))
+            few_shot_state["feature_length"] = np.sqrt(
+                sums["feature_squares"] / max(float(sums["held_out"].sum()), 1.0)
+            )
         if "label_gains" in sums:
-            own |= fitted_shrinkage(sums["label_gains"], sums["miniatures"], state["pseudo_counts"])
+            few_shot_state |= fitted_shrinkage(sums["label_gains"], sums["miniatures"], state["pseudo_counts"])
         inner = {name: value for name, value in sums.items() if name not in OWN_SUMS}
-        return {**self._inputs().fold(_without_own(state), inner), **own}
+        return {**self._inputs().fold(_without_feature_length(state), inner), **few_shot_state}
 
     def start(self, state: State) -> State:
         return self._inputs().start(state)
 
     def update(self, state: State, client: State, outputs: Outputs) -> State:
         """Return what a client keeps after more inputs: those of `LabelShift`, and what it has seen and learned."""
-        kept = {name: value for name, value in client.items() if name.startswith(LABELED) or name == "head"}
-        return self._inferred(state, kept, _joined(_outputs(client, SEEN), outputs))
+        labeled_state = {name: value for name, value in client.items() if name.startswith(LABELED) or name == "head"}
+        return self._infer_client(state, labeled_state, _concatenate(_outputs(client, SEEN), outputs))
 
     def learn_labels(self, state: State, client: State, outputs: Outputs, labels: Ints) -> State:
         """Return what a client keeps after more labeled examples.
@@ -406,24 +408,30 @@ class FewShot:
         """
         if not len(labels):
             return client
-        seen = _outputs(client, SEEN)
-        if seen is not None:
+        unlabeled = _outputs(client, SEEN)
+        if unlabeled is not None:
             for row in range(len(labels)):
-                seen = _without(seen, outputs, row)
-        before, told = _outputs(client, LABELED), labels.astype(np.int64)
-        every = _joined(before, outputs)
-        told = np.concatenate([client[f"{LABELED}classes"], told]) if before is not None else told
-        order = input_order(every.logits, every.features, told[:, None])
-        every, told = _at(every, order), told[order]
-        kept = {**_arrays(every, LABELED), f"{LABELED}classes": told}
-        return self._inferred(state, {**kept, **self._head(state, self._own(state, kept), kept)}, seen)
+                unlabeled = _without(unlabeled, outputs, row)
+        before, labeled_classes = _outputs(client, LABELED), labels.astype(np.int64)
+        every = _concatenate(before, outputs)
+        labeled_classes = (
+            np.concatenate([client[f"{LABELED}classes"], labeled_classes]) if before is not None else labeled_classes
+        )
+        order = input_order(every.logits, every.features, labeled_classes[:, None])
+        every, labeled_classes = _at(every, order), labeled_classes[order]
+        labeled_state = {**_arrays(every, LABELED), f"{LABELED}classes": labeled_classes}
+        return self._infer_client(
+            state,
+            {**labeled_state, **self._fit_head(state, self._informed_state(state, labeled_state), labeled_state)},
+            unlabeled,
+        )
 
     def with_labels(self, state: State, outputs: Outputs, labels: Ints) -> State:
         """Return what a client keeps that has labeled examples and has seen no input."""
         return self.learn_labels(state, self.start(state), outputs, labels)
 
     def predict(self, state: State, client: State, outputs: Outputs) -> Floats:
-        log_p = self._inputs().predict(self._own(state, client), client, outputs)
+        log_p = self._inputs().predict(self._informed_state(state, client), client, outputs)
         if "head" not in client or outputs.features is None:
             return log_p
         return log_softmax(log_p + _with_bias(outputs.features, state) @ client["head"])
@@ -431,39 +439,47 @@ class FewShot:
     def with_prior(self, state: State, prior: Floats) -> State:
         return self._inputs().with_prior(state, prior)
 
-    def _own(self, state: State, client: State) -> State:
+    def _informed_state(self, state: State, client: State) -> State:
         """Return the state that a client goes by, given its labels: its own base, pseudo-counts and offsets."""
-        told, base = client.get(f"{LABELED}classes"), state["base"]
-        if told is None:
+        labeled_classes, base = client.get(f"{LABELED}classes"), state["base"]
+        if labeled_classes is None:
             return state
-        counts = np.bincount(told, minlength=len(base)).astype(np.float64)
+        counts = np.bincount(labeled_classes, minlength=len(base)).astype(np.float64)
         is_trusted = self._inputs().strength_of(state) > 0
         spread = state["pseudo_counts"] if is_trusted else state.get("label_pseudo_counts", state["pseudo_counts"])
         if math.isinf(spread[0]):
             return state
-        own = (counts + spread * base) / (counts.sum() + spread)
-        known = {"base": own, "pseudo_counts": spread + counts.sum(), "label_offsets": np.log(own) - np.log(base)}
-        return {**state, **known, "label_bias": np.zeros(1) if is_trusted else state.get("label_bias", np.ones(1))}
+        prior = (counts + spread * base) / (counts.sum() + spread)
+        label_state = {
+            "base": prior,
+            "pseudo_counts": spread + counts.sum(),
+            "label_offsets": np.log(prior) - np.log(base),
+        }
+        return {
+            **state,
+            **label_state,
+            "label_bias": np.zeros(1) if is_trusted else state.get("label_bias", np.ones(1)),
+        }
 
-    def _inferred(self, state: State, kept: State, seen: Outputs | None) -> State:
-        own, rule = self._own(state, kept), self._inputs()
-        client = rule.start(own)
-        if seen is not None:
-            client = rule.update(own, client, seen)
+    def _infer_client(self, state: State, labeled_state: State, unlabeled: Outputs | None) -> State:
+        informed_state, rule = self._informed_state(state, labeled_state), self._inputs()
+        client = rule.start(informed_state)
+        if unlabeled is not None:
+            client = rule.update(informed_state, client, unlabeled)
         inner = {name: value for name, value in client.items() if name not in ("logits", "features", "inputs")}
-        return {**inner, **kept, **(_arrays(seen, SEEN) if seen is not None else {})}
+        return {**inner, **labeled_state, **(_arrays(unlabeled, SEEN) if unlabeled is not None else {})}
 
-    def _head(self, state: State, own: State, kept: State) -> State:
+    def _fit_head(self, state: State, informed_state: State, labeled_state: State) -> State:
         """Return the (h + 1, c) change of the last layer; nothing if labels are few or do not support it."""
-        told = _outputs(kept, LABELED)
-        if not self.head or told is None or told.features is None or len(told.logits) < FEWEST_FOR_HEAD:
+        labeled = _outputs(labeled_state, LABELED)
+        if not self.head or labeled is None or labeled.features is None or len(labeled.logits) < FEWEST_FOR_HEAD:
             return {}
-        x, labels = _scaled(told.features, state), kept[f"{LABELED}classes"]
-        scores = self._inputs().predict(own, self._inputs().start(own), told)
+        x, labels = _scale_features(labeled.features, state), labeled_state[f"{LABELED}classes"]
+        scores = self._inputs().predict(informed_state, self._inputs().start(informed_state), labeled)
         fold, gains = np.arange(len(labels)) % FOLDS, np.zeros(len(labels))
         for number in range(FOLDS):
-            rest, out = fold != number, np.flatnonzero(fold == number)
-            head = moved_head(x[rest], scores[rest], labels[rest], HEAD_PULL / rest.sum())
+            in_training, out = fold != number, np.flatnonzero(fold == number)
+            head = moved_head(x[in_training], scores[in_training], labels[in_training], HEAD_PULL / in_training.sum())
             moved = log_softmax(scores[out] + np.column_stack([x[out], np.ones(len(out))]) @ head)
             rows = np.arange(len(out))
             gains[out] = moved[rows, labels[out]] - log_softmax(scores[out])[rows, labels[out]]
@@ -472,11 +488,11 @@ class FewShot:
         return {"head": moved_head(x, scores, labels, HEAD_PULL / len(labels))}
 
 
-def _without_own(state: State) -> State:
+def _without_feature_length(state: State) -> State:
     return {name: value for name, value in state.items() if name != "feature_length"}
 
 
-def _scaled(features: Floats, state: State) -> Floats:
+def _scale_features(features: Floats, state: State) -> Floats:
     """Return (m, h) features whose mean squared length is 1 at participants."""
     flat = features.reshape(len(features), -1).astype(np.float64)
     result: Floats = flat / np.maximum(state.get("feature_length", np.ones(1)), np.finfo(float).tiny)
@@ -484,7 +500,7 @@ def _scaled(features: Floats, state: State) -> Floats:
 
 
 def _with_bias(features: Floats, state: State) -> Floats:
-    return np.column_stack([_scaled(features, state), np.ones(len(features))])
+    return np.column_stack([_scale_features(features, state), np.ones(len(features))])
 
 
 def _arrays(outputs: Outputs, prefix: str) -> dict[str, AnyArray]:
@@ -502,7 +518,7 @@ def _outputs(client: State, prefix: str) -> Outputs | None:
     return Outputs(client[f"{prefix}logits"], client.get(f"{prefix}features"))
 
 
-def _joined(before: Outputs | None, outputs: Outputs) -> Outputs:
+def _concatenate(before: Outputs | None, outputs: Outputs) -> Outputs:
     if before is None:
         return Outputs(outputs.logits, outputs.features)
     features = None
@@ -515,12 +531,12 @@ def _at(outputs: Outputs, rows: Ints) -> Outputs:
     return Outputs(outputs.logits[rows], None if outputs.features is None else outputs.features[rows])
 
 
-def _without(seen: Outputs, outputs: Outputs, row: int) -> Outputs:
+def _without(unlabeled: Outputs, outputs: Outputs, row: int) -> Outputs:
     """Return the inputs but for one that has the logits and features of a row, if there is one."""
-    if not len(seen.logits):
-        return seen
-    same = (seen.logits == outputs.logits[row]).all(axis=1)
-    if seen.features is not None and outputs.features is not None:
-        same &= (seen.features == outputs.features[row]).reshape(len(same), -1).all(axis=1)
+    if not len(unlabeled.logits):
+        return unlabeled
+    same = (unlabeled.logits == outputs.logits[row]).all(axis=1)
+    if unlabeled.features is not None and outputs.features is not None:
+        same &= (unlabeled.features == outputs.features[row]).reshape(len(same), -1).all(axis=1)
     places = np.flatnonzero(same)
-    return _at(seen, np.delete(np.arange(len(same)), places[:1]))
+    return _at(unlabeled, np.delete(np.arange(len(same)), places[:1]))

@@ -169,19 +169,19 @@ def pulled(confusion: Floats, difference: Floats, delta: float) -> Floats:
     """
     if delta == 0:
         return _shortest(confusion, difference)
-    left, sizes, right = np.linalg.svd(confusion)
-    d: Floats = left.T @ difference
+    left_vectors, sizes, right_vectors = np.linalg.svd(confusion)
+    d: Floats = left_vectors.T @ difference
     if np.linalg.norm(sizes * d) <= delta * np.linalg.norm(d):
         return np.zeros_like(difference)
     low, high = -80.0, 80.0  # log lambda
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        rest: Floats = d / (sizes**2 + np.exp(middle))  # r/lambda: both norms have this factor
-        if np.linalg.norm(sizes * rest) < delta * np.linalg.norm(rest):
+        residual: Floats = d / (sizes**2 + np.exp(middle))  # r/lambda: both norms have this factor
+        if np.linalg.norm(sizes * residual) < delta * np.linalg.norm(residual):
             low = middle
         else:
             high = middle
-    result: Floats = right.T @ (sizes * d / (sizes**2 + np.exp(high)))
+    result: Floats = right_vectors.T @ (sizes * d / (sizes**2 + np.exp(high)))
     return result
 
 
@@ -361,10 +361,10 @@ class BatchNormRefresh:
     def update(self, state: State, client: State, outputs: Outputs) -> State:
         """Return what `LabelShift` keeps, the (s,) `statistics` and all `inputs` so far."""
         layers, inputs = _refreshable(outputs)
-        seen = np.concatenate([client["inputs"], inputs]) if "inputs" in client else inputs
-        statistics = layers.refreshed(seen, self.strength)
-        learnt = self._rule.update(state, self.start(state), layers.outputs(statistics, seen))
-        return {**learnt, "statistics": statistics, "inputs": seen}
+        all_inputs = np.concatenate([client["inputs"], inputs]) if "inputs" in client else inputs
+        statistics = layers.refreshed(all_inputs, self.strength)
+        client_state = self._rule.update(state, self.start(state), layers.outputs(statistics, all_inputs))
+        return {**client_state, "statistics": statistics, "inputs": all_inputs}
 
     def predict(self, state: State, client: State, outputs: Outputs) -> Floats:
         if "statistics" in client:

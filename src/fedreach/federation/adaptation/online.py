@@ -135,14 +135,14 @@ class Stream(NamedTuple):
     def of(cls, client: State, half_lives: Sequence[float]) -> Stream:
         """Return what a client has followed, or what its batch of inputs would have left, had it come in any order."""
         if "stream_n" in client:
-            kept = (client[f"stream_{name}"] for name in ("log_w", "counts", "predicted"))
-            return cls(float(client["stream_n"][0]), *kept)
+            fields = (client[f"stream_{name}"] for name in ("log_w", "counts", "predicted"))
+            return cls(float(client["stream_n"][0]), *fields)
         n = float(client["n"][0])
         decay = 0.5 ** (1 / np.asarray(half_lives, np.float64))
         forgets = decay < 1
-        left = np.where(forgets, (1 - decay**n) / np.where(forgets, 1 - decay, 1.0), n) / max(n, 1.0)
+        retained = np.where(forgets, (1 - decay**n) / np.where(forgets, 1 - decay, 1.0), n) / max(n, 1.0)
         log_w = np.repeat(client["log_w"], len(half_lives))
-        return cls(n, log_w, left[:, None] * client["counts"], left[:, None] * client["predicted"])
+        return cls(n, log_w, retained[:, None] * client["counts"], retained[:, None] * client["predicted"])
 
     def state(self) -> State:
         """Return it as arrays by their names."""
@@ -187,21 +187,23 @@ def follow(
         >>> known.prior[[40, 80], 0].round(2).tolist()  # the half-life of 8 fits better
         [0.95, 0.13]
     """
-    known = course(u, base, pseudo_counts, half_lives, before.log_w, before.counts, correlation)
+    by_half_life = course(u, base, pseudo_counts, half_lives, before.log_w, before.counts, correlation)
     predicted = accumulated(np.exp(log_softmax(u + np.log(base))), before.predicted, half_lives)
-    seen = predicted.sum(axis=2, keepdims=True)
-    mean = np.where(seen > 0, predicted / np.where(seen > 0, seen, 1.0), base)
-    rows, classes = known.prior.shape, len(base)
-    prior = limited(known.prior.reshape(-1, classes), mean.reshape(-1, classes), base, amplification).reshape(rows)
+    predicted_counts = predicted.sum(axis=2, keepdims=True)
+    mean = np.where(predicted_counts > 0, predicted / np.where(predicted_counts > 0, predicted_counts, 1.0), base)
+    rows, classes = by_half_life.prior.shape, len(base)
+    prior = limited(by_half_life.prior.reshape(-1, classes), mean.reshape(-1, classes), base, amplification).reshape(
+        rows
+    )
     numbers = before.n + np.arange(len(u) + 1)
-    log_w = known.log_w / (1.0 + np.maximum(numbers - 1.0, 0.0) * correlation)[:, None]
+    log_w = by_half_life.log_w / (1.0 + np.maximum(numbers - 1.0, 0.0) * correlation)[:, None]
     largest = log_w.max(axis=1, keepdims=True)
     shares = np.exp(log_w - largest)
     total = shares.sum(axis=1, keepdims=True)
     mixed = ((shares / total)[:, :, None] * prior).sum(axis=1)
     evidence = (largest + np.log(total / len(half_lives)))[:, 0]
-    kept = Stream(float(numbers[-1]), known.log_w[-1], known.counts[-1], predicted[-1])
-    return Followed(mixed, weights(evidence, odds), evidence), kept
+    after = Stream(float(numbers[-1]), by_half_life.log_w[-1], by_half_life.counts[-1], predicted[-1])
+    return Followed(mixed, weights(evidence, odds), evidence), after
 
 
 def decides_after(first: int, last: int) -> list[int]:
@@ -227,8 +229,8 @@ def seen(client: State, outputs: Outputs) -> Outputs:
     before = "stream_" if "stream_n" in client else ""
     if f"{before}logits" not in client or outputs.features is None:
         return Outputs(outputs.logits, outputs.features)
-    kept = client[f"{before}logits"], client[f"{before}features"]
-    return Outputs(np.concatenate([kept[0], outputs.logits]), np.concatenate([kept[1], outputs.features]))
+    earlier = client[f"{before}logits"], client[f"{before}features"]
+    return Outputs(np.concatenate([earlier[0], outputs.logits]), np.concatenate([earlier[1], outputs.features]))
 
 
 def window(outputs: Outputs, end: int | None = None) -> Outputs:

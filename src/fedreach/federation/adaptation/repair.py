@@ -54,8 +54,8 @@ class Values(NamedTuple):
             Values(mean=array([3.]), deviation=array([1.]))
         """
         parts = [inputs] if channels == 1 else [np.ascontiguousarray(inputs[:, i]) for i in range(channels)]
-        found = [_moments(part) for part in parts]
-        return cls(*np.array(found).T)
+        moments = [_moments(part) for part in parts]
+        return cls(*np.array(moments).T)
 
 
 def _moments(inputs: Float32s) -> tuple[float, float]:

@@ -60,7 +60,7 @@ class Frame(NamedTuple):
     def of(cls, state: State) -> Frame:
         """Return the frame of a state after `first_fit`."""
         means, packed = state["guard_means"].astype(np.float64), state["guard_whitening"].astype(np.float64)
-        whiten = _unpacked(packed, means.shape[1])
+        whiten = _unpack(packed, means.shape[1])
         differences = (means - means.mean(axis=0)) @ whiten
         _, sizes, rows = np.linalg.svd(differences, full_matrices=False)
         span = rows[sizes > SAME_SPAN * max(sizes[0], np.finfo(float).tiny)].T
@@ -169,17 +169,17 @@ def first_sums(outputs: Outputs, labels: Ints, c: int) -> State:
     """
     if outputs.features is None:
         return NO_STATE
-    features, held = seen(outputs), np.eye(c)[labels]
+    features, one_hot = seen(outputs), np.eye(c)[labels]
     values = np.zeros((2, 1, len(labels)))
     if outputs.inputs is not None:
         channels = channels_of(outputs.inputs)
         inputs = outputs.inputs.astype(np.float64).reshape(len(labels), channels, -1)
         values = np.stack([inputs.mean(axis=2).T, (inputs**2).mean(axis=2).T])
     return {
-        "guard_examples": held.sum(axis=0),  # (C,)
-        "guard_features": held.T @ features,  # (C, H)
-        "guard_products": _packed(features.T @ features),  # (H (H + 1) / 2,)
-        "guard_values": values @ held,  # (2, k, C) for each channel, of each example's mean value and mean square
+        "guard_examples": one_hot.sum(axis=0),  # (C,)
+        "guard_features": one_hot.T @ features,  # (C, H)
+        "guard_products": _pack(features.T @ features),  # (H (H + 1) / 2,)
+        "guard_values": values @ one_hot,  # (2, k, C) for each channel, of each example's mean value and mean square
     }
 
 
@@ -194,12 +194,12 @@ def first_fit(sums: State, ridge: float = RIDGE) -> State:
     counts, features = sums["guard_examples"], sums["guard_features"]
     means = _by_class(features.T, counts).T
     freedom = max(counts.sum() - (counts > 0).sum(), 1.0)
-    second = _unpacked(sums["guard_products"], features.shape[1])
+    second = _unpack(sums["guard_products"], features.shape[1])
     within = (second - features.T @ means) / freedom  # absent classes have a sum of 0
     mean, square = _by_class(sums["guard_values"], counts)
     return {
         "guard_means": means,  # (C, H)
-        "guard_whitening": _packed(_inverse_root(within, ridge)),  # (H (H + 1) / 2,)
+        "guard_whitening": _pack(_inverse_root(within, ridge)),  # (H (H + 1) / 2,)
         "guard_value_mean": mean,  # (k, C)
         "guard_value_variance": np.maximum(square - mean**2, 0.0),  # (k, C)
     }
@@ -221,12 +221,12 @@ def second_sums(query: State, outputs: Outputs, labels: Ints) -> State:
     if not query:
         return NO_STATE
     frame = Frame.of(query)
-    held, statistics = np.eye(len(frame.means))[labels], logit_statistics(outputs.logits)
+    one_hot, statistics = np.eye(len(frame.means))[labels], logit_statistics(outputs.logits)
     return {
-        "guard_examples": held.sum(axis=0),  # (C,)
-        "guard_residual": (frame.residuals(seen(outputs)) ** 2).sum(axis=1) @ held,  # (C,)
-        "guard_logits": statistics @ held,  # (2, C)
-        "guard_logits_squared": statistics**2 @ held,  # (2, C)
+        "guard_examples": one_hot.sum(axis=0),  # (C,)
+        "guard_residual": (frame.residuals(seen(outputs)) ** 2).sum(axis=1) @ one_hot,  # (C,)
+        "guard_logits": statistics @ one_hot,  # (2, C)
+        "guard_logits_squared": statistics**2 @ one_hot,  # (2, C)
     }
 
 
@@ -300,12 +300,12 @@ def _inverse_root(within: Floats, ridge: float) -> Floats:
     return result
 
 
-def _packed(symmetric: Floats) -> Floats:
+def _pack(symmetric: Floats) -> Floats:
     """Return the H (H + 1) / 2 numbers of the upper triangle."""
     return symmetric[np.triu_indices(len(symmetric))]
 
 
-def _unpacked(packed: Floats, h: int) -> Floats:
+def _unpack(packed: Floats, h: int) -> Floats:
     half = np.zeros((h, h))
     half[np.triu_indices(h)] = packed
     result: Floats = half + np.triu(half, 1).T
@@ -426,7 +426,7 @@ class Guard:
         require(self, allowance="[0, inf)", min_weight="[0, 1]", most_left="[0, inf]")
 
     def choose(
-        self, state: State, many: Sequence[Outputs], base: Floats, priors_of: Estimates, classes_of: Classes
+        self, state: State, client_outputs: Sequence[Outputs], base: Floats, priors_of: Estimates, classes_of: Classes
     ) -> list[Chosen]:
         """Return what each of some clients goes by, repaired where that is accepted, in the order of the clients.
 
@@ -434,13 +434,15 @@ class Guard:
 
         Args:
             state: Fitted, see `drift.second_fit`.
-            many: Of the model on each client's inputs, as they came.
+            client_outputs: Of the model on each client's inputs, as they came.
             base: (C,) class shares among the participants.
             priors_of: The rule's estimates; for each client at most four times.
             classes_of: What the rule takes inputs for; for each client once.
         """
         frame = Frame.of(state) if "guard_means" in state else None
-        return _in_step([self._steps(state, frame, outputs, base, classes_of) for outputs in many], priors_of)
+        return _run_together(
+            [self._steps(state, frame, outputs, base, classes_of) for outputs in client_outputs], priors_of
+        )
 
     def adapts(self, chosen: Chosen, weight: float) -> bool:
         """Return whether the client adapts, given its weight w; if not, the calibrated model predicts."""
@@ -461,10 +463,10 @@ class Guard:
         deviation = drift_deviation(frame.dimensions, n)
         plain = chosen = replace(plain, guarded=True, residue=frame.residue(outputs), deviation=deviation)
         for channels in channels_to_repair(outputs, state) if self.repair else ():
-            least = LEAST_GONE if channels == 1 else least_gone_by_colors(deviation)
+            least_gone = LEAST_GONE if channels == 1 else least_gone_by_colors(deviation)
             most_left = self.most_left if channels == 1 else min(self.most_left, MOST_LEFT_BY_COLORS)
-            if self._may_accept(state, frame, chosen, least, most_left):
-                tried = yield from _repaired(state, frame, plain, chosen, channels, least)
+            if self._may_accept(state, frame, chosen, least_gone, most_left):
+                tried = yield from _try_repair(state, frame, plain, chosen, channels, least_gone)
                 if tried is not None and self._total(state, frame, tried) <= most_left:
                     chosen = tried
         return replace(
@@ -474,7 +476,7 @@ class Guard:
             total_drift=self._total(state, frame, chosen),
         )
 
-    def _may_accept(self, state: State, frame: Frame, plain: Chosen, least: float, most_left: float) -> bool:
+    def _may_accept(self, state: State, frame: Frame, plain: Chosen, least_gone: float, most_left: float) -> bool:
         """Return whether there are outputs on which a repair would be accepted: if not, the model need not be asked.
 
         A repair takes away `least`, and D' >= -mean ||r'||^2 / (n - 1). An accepted one leaves d <= `most_left`,
@@ -489,7 +491,7 @@ class Guard:
         rarest = np.eye(len(usual))[state["guard_counts"].argmin()]
         _, explained = sampling(state, frame.dimensions, rarest)
         log_largest = math.log(usual.max()) + explained + math.sqrt(most_left / self.c + 0.5 / n)
-        return plain.residue.drift + math.exp(min(log_largest, LARGEST_LOG)) / (n - 1) > least
+        return plain.residue.drift + math.exp(min(log_largest, LARGEST_LOG)) / (n - 1) > least_gone
 
     def _total(self, state: State, frame: Frame, chosen: Chosen) -> float:
         """Return d."""
@@ -510,41 +512,41 @@ def least_gone_by_colors(deviation: float) -> float:
     return min(0.5 + 4.0 * deviation, LEAST_GONE)
 
 
-def _in_step(clients: Sequence[Steps], priors_of: Estimates) -> list[Chosen]:
+def _run_together(clients: Sequence[Steps], priors_of: Estimates) -> list[Chosen]:
     """Return what each client ends with; at each step all priors that are waited for are estimated together."""
-    found: dict[int, Chosen] = {}
+    choices: dict[int, Chosen] = {}
     sent: dict[int, Floats | None] = dict.fromkeys(range(len(clients)))
     while sent:
-        asked: dict[int, Outputs] = {}
+        pending: dict[int, Outputs] = {}
         for i, prior in sent.items():
             try:
-                asked[i] = next(clients[i]) if prior is None else clients[i].send(prior)
+                pending[i] = next(clients[i]) if prior is None else clients[i].send(prior)
             except StopIteration as end:
-                found[i] = end.value
-        sent = dict(zip(asked, priors_of(list(asked.values())), strict=True)) if asked else {}
-    return [found[i] for i in range(len(clients))]
+                choices[i] = end.value
+        sent = dict(zip(pending, priors_of(list(pending.values())), strict=True)) if pending else {}
+    return [choices[i] for i in range(len(clients))]
 
 
-def _repaired(
-    state: State, frame: Frame, plain: Chosen, before: Chosen, channels: int, least: float
+def _try_repair(
+    state: State, frame: Frame, plain: Chosen, before: Chosen, channels: int, least_gone: float
 ) -> Generator[Outputs, Floats, Chosen | None]:
     """Return what the client would go by on repaired inputs, if that takes away most of the drift and leaves little."""
-    inputs, again, prior = plain.outputs.inputs, plain.outputs.again, plain.prior
+    inputs, rerun_model, prior = plain.outputs.inputs, plain.outputs.again, plain.prior
     assert inputs is not None  # channels_to_repair says so, and the next
-    assert again is not None
+    assert rerun_model is not None
     values = Values.of(inputs, channels)
     for number in range(1, PASSES + 1):
         # From the inputs as they came: a repair of repaired inputs is the repair of these.
-        found = intensity(state, values, prior)
-        outputs = again(found.of(inputs))
+        repair = intensity(state, values, prior)
+        outputs = rerun_model(repair.of(inputs))
         if number < PASSES:
             prior = yield outputs
     residue, drift = frame.residue(outputs), before.residue.drift
-    is_gone = drift - residue.drift > max(least, drift / 2.0)
+    is_gone = drift - residue.drift > max(least_gone, drift / 2.0)
     if not (is_gone and residue.drift <= 8.0 + 2.0 * plain.deviation):
         return None
     prior = yield outputs
-    return replace(plain, outputs=outputs, prior=prior, repaired=True, intensity=found, residue=residue)
+    return replace(plain, outputs=outputs, prior=prior, repaired=True, intensity=repair, residue=residue)
 
 
 def _log_size(state: State, frame: Frame, chosen: Chosen) -> float:

@@ -81,8 +81,8 @@ class KLFilter(Admission):
 
     def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
         """Return the cohort; the remark says where clients beyond the threshold were let in, or too few were not."""
-        ids, _, enough, kept, said = self.admitted(view, k)
-        remark = "" if kept and enough and len(ids) >= k else said
+        ids, _, enough, is_within, summary = self.admitted(view, k)
+        remark = "" if is_within and enough and len(ids) >= k else summary
         return Selection(ids if len(ids) <= k else rng.choice(ids, size=k, replace=False), remark)
 
 
@@ -169,11 +169,11 @@ def kmeans(points: Floats, count: int | None = None) -> Ints:
     for number in counts:
         if number < 2:
             continue
-        found = KMeans(number, n_init=10, random_state=0).fit(ordered).labels_
-        silhouette = round(silhouette_score(ordered, found), DECIMALS) if len(counts) > 1 else 0.0
+        assigned = KMeans(number, n_init=10, random_state=0).fit(ordered).labels_
+        silhouette = round(silhouette_score(ordered, assigned), DECIMALS) if len(counts) > 1 else 0.0
         if silhouette > best:
             best = silhouette
-            labels[order] = found
+            labels[order] = assigned
     return by_first_member(labels)
 
 
@@ -298,17 +298,17 @@ class Clustered(Policy):
         members = np.flatnonzero(state["clusters"] == number)
         silent = members[state["heard"][members] == 0]
         if not state["asked"][silent].all():
-            asked = state["asked"].copy()
-            asked[silent] = True
-            return {**state, "asked": asked}
+            pending = state["asked"].copy()
+            pending[silent] = True
+            return {**state, "asked": pending}
         side = bipartition(rows[fresh])
         leaves = np.zeros(len(rows), np.bool_)
         leaves[members] = _nearer(rows[members], rows[fresh], side)
         leaves[fresh] = side
-        clusters, asked = state["clusters"].copy(), state["asked"].copy()
+        clusters, pending = state["clusters"].copy(), state["asked"].copy()
         clusters[leaves] = clusters.max() + 1
-        asked[members] = False
-        return {**state, "clusters": clusters, "asked": asked}
+        pending[members] = False
+        return {**state, "clusters": clusters, "asked": pending}
 
     def _is_divided(self, updates: Floats, first_largest: float) -> bool:
         """Return whether the mean of (r, p) updates is small although one of them is large."""
@@ -423,20 +423,20 @@ class HiCS(Policy):
         new = np.flatnonzero(view.available & ~state["heard"])
         if len(new) >= k:
             return Selection(view.ids[rng.choice(new, k, replace=False)])
-        known = np.flatnonzero(view.available & state["heard"])
-        chance = self._log_chance(state["bias"][known], view.num_examples[known], view, k)
+        heard = np.flatnonzero(view.available & state["heard"])
+        chance = self._log_chance(state["bias"][heard], view.num_examples[heard], view, k)
         # Places drawn one after the other, again where it was had: the largest log p_i - log(-log U_i).
-        drawn = np.argsort(-(chance + rng.gumbel(size=len(known))), kind="stable")[: k - len(new)]
-        return Selection(view.ids[np.concatenate([new, known[drawn]])])
+        drawn = np.argsort(-(chance + rng.gumbel(size=len(heard))), kind="stable")[: k - len(new)]
+        return Selection(view.ids[np.concatenate([new, heard[drawn]])])
 
     def _log_chance(self, bias: Floats, num_examples: Ints, view: ClientView, k: int) -> Floats:
         """Return (a,) the logarithm of the probability with which each client gets a place, up to a constant."""
         entropy = estimated_entropy(bias, self.temperature)
         group = self._groups(bias, entropy, k)
         mean = np.bincount(group, entropy) / np.bincount(group)
-        left = 1.0 if view.rounds is None else max(0.0, 1 - view.round / view.rounds)
+        remaining = 1.0 if view.rounds is None else max(0.0, 1 - view.round / view.rounds)
         within = np.log(num_examples / np.bincount(group, num_examples)[group])
-        return np.asarray(self.gamma * left * mean[group] + within)
+        return np.asarray(self.gamma * remaining * mean[group] + within)
 
     def _groups(self, bias: Floats, entropy: Floats, k: int) -> Ints:
         """Return (a,) each client's group 0, 1, ..."""

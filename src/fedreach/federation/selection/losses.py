@@ -182,30 +182,34 @@ class Oort(Policy):
 
     def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
         seconds = _seconds(view, k)
-        known = np.flatnonzero(view.available & (state["heard"] > 0))
+        heard = np.flatnonzero(view.available & (state["heard"] > 0))
         new = np.flatnonzero(view.available & (state["heard"] == 0))
         share = max(self.least_exploration, self.exploration * self.decay ** (view.round - 1))
-        few = k - min(len(known), k - min(len(new), int(np.ceil(share * k - 1e-9))))  # that are new
-        tried = rng.choice(new, few, replace=False, p=(1 / seconds[new]) / (1 / seconds[new]).sum()) if few else new[:0]
-        if few == k:
+        new_count = k - min(len(heard), k - min(len(new), int(np.ceil(share * k - 1e-9))))  # that are new
+        tried = (
+            rng.choice(new, new_count, replace=False, p=(1 / seconds[new]) / (1 / seconds[new]).sum())
+            if new_count
+            else new[:0]
+        )
+        if new_count == k:
             return Selection(view.ids[tried])
-        utility = self._utility(state, view, known, seconds)
-        bar = self.cutoff * np.partition(utility, len(known) - (k - few))[len(known) - (k - few)]
-        draw = known[utility >= bar]
+        utility = self._utility(state, view, heard, seconds)
+        bar = self.cutoff * np.partition(utility, len(heard) - (k - new_count))[len(heard) - (k - new_count)]
+        draw = heard[utility >= bar]
         chance = np.maximum(utility[utility >= bar], 1e-12)  # who has none can fill a place that nobody else takes
-        best = rng.choice(draw, k - few, replace=False, p=chance / chance.sum())
+        best = rng.choice(draw, k - new_count, replace=False, p=chance / chance.sum())
         return Selection(view.ids[np.concatenate([best, tried])])
 
-    def _utility(self, state: State, view: ClientView, known: Ints, seconds: Floats) -> Floats:
+    def _utility(self, state: State, view: ClientView, heard: Ints, seconds: Floats) -> Floats:
         """Return u of the clients at these places."""
-        utility = state["utility"][known]
+        utility = state["utility"][heard]
         utility = np.minimum(utility, np.quantile(utility, CLIP))
         span = np.ptp(utility)
         scaled = (utility - utility.min()) / span if span > 0 else np.zeros(len(utility))
-        scaled += np.sqrt(DOUBT * np.log(view.round) / state["heard"][known])
+        scaled += np.sqrt(DOUBT * np.log(view.round) / state["heard"][heard])
         preferred = np.quantile(seconds[view.available], state["pace"][0])
-        late = seconds[known] > preferred
-        return np.asarray(np.where(late, scaled * (preferred / seconds[known]) ** self.penalty, scaled), np.float64)
+        late = seconds[heard] > preferred
+        return np.asarray(np.where(late, scaled * (preferred / seconds[heard]) ** self.penalty, scaled), np.float64)
 
 
 def _seconds(view: ClientView, k: int) -> Floats:
@@ -364,17 +368,17 @@ class Rademacher(Policy):
         state = self._table.observe(state, reports)
         score, cluster = state["score"].copy(), state["cluster"].copy()
         score[np.searchsorted(state["ids"], reports.ids)] = scores
-        known = np.flatnonzero(state["heard"])
-        cluster[known] = kmeans(principal_points(state["rows"][known], DIMENSIONS, normalize=True), self.n_clusters)
+        heard = np.flatnonzero(state["heard"])
+        cluster[heard] = kmeans(principal_points(state["rows"][heard], DIMENSIONS, normalize=True), self.n_clusters)
         return {**state, "score": score, "cluster": cluster}
 
     def scores(self, state: State, view: ClientView) -> Floats:
         """Return the (clusters,) scores, lower is better; none before anybody was heard."""
-        known = state["cluster"] >= 0
-        if not known.any():
+        has_cluster = state["cluster"] >= 0
+        if not has_cluster.any():
             return np.empty(0)
-        examples = view.num_examples[known] if self.average == "by_examples" else None
-        return cluster_scores(state["score"][known], state["cluster"][known], examples).round(12)
+        examples = view.num_examples[has_cluster] if self.average == "by_examples" else None
+        return cluster_scores(state["score"][has_cluster], state["cluster"][has_cluster], examples).round(12)
 
     def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
         ids = rng.permutation(view.ids[view.available])  # so that a cluster's first members are drawn at random
@@ -392,8 +396,8 @@ class Rademacher(Policy):
                 places[number] = min(members[number], k - places.sum())
             return places
         for _ in range(k):
-            left = places < members
-            surest = left & (scores == 0)
-            share = surest if surest.any() else left / np.where(scores > 0, scores, 1)
+            has_room = places < members
+            surest = has_room & (scores == 0)
+            share = surest if surest.any() else has_room / np.where(scores > 0, scores, 1)
             places[rng.choice(len(share), p=share / share.sum())] += 1
         return places

@@ -41,8 +41,8 @@ class BestChannels(Policy):
 
     def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
         assert view.radio is not None  # because of `needs_radio`
-        here = view.available
-        return Selection(largest(view.ids[here], view.radio.bits_per_second[here], k))
+        available = view.available
+        return Selection(largest(view.ids[available], view.radio.bits_per_second[available], k))
 
 
 # -------------------- Choose clients, bandwidth and CPU frequencies together, at the least cost in seconds and joules
@@ -123,10 +123,10 @@ class CSRA(Admission):
         remarks = [] if admitted.kept and admitted.enough else [admitted.said]
         if not admitted.enough:
             return Selection(admitted.ids, remarks[0], allocate(problem))
-        allocation, remark = self._searched(problem, max(1, admitted.min_examples), rng)
+        allocation, remark = self._search(problem, max(1, admitted.min_examples), rng)
         return Selection(allocation.ids, "; ".join([*remarks, *([remark] if remark else [])]), allocation)
 
-    def _searched(
+    def _search(
         self, problem: AllocationProblem, min_examples: int, rng: np.random.Generator
     ) -> tuple[Allocation, str]:
         if self.search == "paper":
@@ -135,7 +135,10 @@ class CSRA(Admission):
             return allocate(problem.only(sqrt_sort(problem, min_examples))), ""
         if self.search == "genetic":
             return allocate(problem.only(genetic_selection(problem, min_examples, rng))), ""
-        found = solve(
+        solution = solve(
             problem, min_examples, tolerance=self.tolerance, time_limit_seconds=np.inf, max_nodes=self.max_nodes
         )
-        return found.allocation, "" if found.status == "optimal" else f"the allocation's gap is {found.gap:.1e}"
+        return (
+            solution.allocation,
+            "" if solution.status == "optimal" else f"the allocation's gap is {solution.gap:.1e}",
+        )

@@ -87,29 +87,29 @@ def poured(balls: Ints, groups: Sequence[Sequence[int]], k: int) -> Ints:
                [0, 2, 0, 4]])
     """
     full = int(balls.sum()) // k
-    urns, room, left = np.zeros((k, len(balls)), np.int64), np.full(k, full), balls.copy()
+    urns, room, unplaced = np.zeros((k, len(balls)), np.int64), np.full(k, full), balls.copy()
     first = 0
     for client in np.flatnonzero(balls >= full).tolist():  # who fills urns alone
-        for _ in range(int(left[client]) // full):
+        for _ in range(int(unplaced[client]) // full):
             urns[first, client], room[first] = full, 0
-            left[client] -= full
+            unplaced[client] -= full
             first += 1
-    order = sorted(groups, key=lambda group: (-left[group].sum(), min(group)))
+    order = sorted(groups, key=lambda group: (-unplaced[group].sum(), min(group)))
     for urn, group in enumerate(order[: k - first], start=first):
-        urns[urn, group] = left[group]
-        room[urn] -= left[group].sum()
+        urns[urn, group] = unplaced[group]
+        room[urn] -= unplaced[group].sum()
     urn = first
     for client in (client for group in order[k - first :] for client in group):
-        while left[client]:
+        while unplaced[client]:
             urn += int(room[urn] == 0)
-            some = int(min(left[client], room[urn]))
-            urns[urn, client] += some
-            left[client] -= some
-            room[urn] -= some
+            moved = int(min(unplaced[client], room[urn]))
+            urns[urn, client] += moved
+            unplaced[client] -= moved
+            room[urn] -= moved
     return urns
 
 
-def groups_within(tree: AnyArray, balls: Ints, most: int) -> list[list[int]]:
+def groups_within(tree: AnyArray, balls: Ints, max_balls: int) -> list[list[int]]:
     """Return the largest groups of a tree of merges that hold at most so many balls; single clients may hold more.
 
     Args:
@@ -117,21 +117,21 @@ def groups_within(tree: AnyArray, balls: Ints, most: int) -> list[list[int]]:
 
     Example:
         >>> tree = np.array([[0, 1, 1.0, 2], [2, 3, 1.0, 2], [4, 5, 9.0, 4]])
-        >>> groups_within(tree, np.array([2, 2, 1, 5]), most=4)
+        >>> groups_within(tree, np.array([2, 2, 1, 5]), max_balls=4)
         [[2], [3], [0, 1]]
     """
-    groups, held = [[i] for i in range(len(balls))], balls.tolist()
-    for left, right in _pairs(tree):
-        together = held[left] + held[right]
-        held.append(together)
-        groups.append(groups[left] + groups[right] if together <= most else [])
-        if together <= most:
-            groups[left] = groups[right] = []
+    groups, ball_counts = [[i] for i in range(len(balls))], balls.tolist()
+    for first, second in _pairs(tree):
+        together = ball_counts[first] + ball_counts[second]
+        ball_counts.append(together)
+        groups.append(groups[first] + groups[second] if together <= max_balls else [])
+        if together <= max_balls:
+            groups[first] = groups[second] = []
     return [sorted(group) for group in groups if group]
 
 
 def _pairs(tree: AnyArray) -> Iterable[tuple[int, int]]:
-    return ((int(left), int(right)) for left, right in tree[:, :2])
+    return ((int(first), int(second)) for first, second in tree[:, :2])
 
 
 # -------------------- Draw in proportion to examples, with replacement
@@ -259,30 +259,34 @@ class Admission(Policy):
         divergence = label_divergences(view.label_counts, self.direction, self.smoothing).round(12)[view.available]
         ids, examples = view.ids[view.available], view.num_examples[view.available]
         order = np.lexsort((ids, divergence))
-        far, held = divergence[order], np.cumsum(examples[order])  # nearest first
+        far, examples_up_to = divergence[order], np.cumsum(examples[order])  # nearest first
         within = int(np.searchsorted(far, self.threshold, side="right"))
-        enough = int(np.searchsorted(held, needed)) + 1  # so many of the nearest hold as many
+        enough = int(np.searchsorted(examples_up_to, needed)) + 1  # so many of the nearest hold as many
         if within < enough and self.infeasible == "error":
-            raise PartError(self._refusal(far, held, within, enough, needed, view.round))
+            raise PartError(self._refusal(far, examples_up_to, within, enough, needed, view.round))
         admitted = min(max(within, enough), len(ids))
-        said = f"{within} of {len(far)} clients within {self.threshold:g} nats"
+        remark = f"{within} of {len(far)} clients within {self.threshold:g} nats"
         if admitted > within:
-            said += f"; admitted {admitted}, up to {far[admitted - 1]:.4g}"
-        if held[admitted - 1] < needed:
-            said += f", with {held[admitted - 1]} of {needed} examples"
+            remark += f"; admitted {admitted}, up to {far[admitted - 1]:.4g}"
+        if examples_up_to[admitted - 1] < needed:
+            remark += f", with {examples_up_to[admitted - 1]} of {needed} examples"
         return Admitted(
-            np.sort(ids[order[:admitted]]), needed, bool(held[admitted - 1] >= needed), admitted <= within, said
+            np.sort(ids[order[:admitted]]),
+            needed,
+            bool(examples_up_to[admitted - 1] >= needed),
+            admitted <= within,
+            remark,
         )
 
-    def _refusal(self, far: Floats, held: Ints, within: int, enough: int, needed: int, round_: int) -> str:
-        said = (
+    def _refusal(self, far: Floats, examples_up_to: Ints, within: int, enough: int, needed: int, round_: int) -> str:
+        message = (
             f"{type(self).__name__}: in round {round_}, {within} of {len(far)} available clients are within "
-            f"threshold={self.threshold:g} and hold {held[within - 1] if within else 0} examples; at least one client "
-            f"and min_examples={needed} are needed."
+            f"threshold={self.threshold:g} and hold {examples_up_to[within - 1] if within else 0} examples; at least "
+            f"one client and min_examples={needed} are needed."
         )
         if enough > len(far):
-            return f"{said} All those available hold {held[-1]}: lower `min_examples`."
+            return f"{message} All those available hold {examples_up_to[-1]}: lower `min_examples`."
         if np.isinf(far[enough - 1]):
-            return f"{said} No threshold is enough, since clients lack classes: set `smoothing` above 0."
+            return f"{message} No threshold is enough, since clients lack classes: set `smoothing` above 0."
         nearest_above = np.ceil(far[enough - 1] * 1e4) / 1e4  # so that what is printed is enough, too
-        return f"{said} The nearest threshold that is enough is {nearest_above:.4f}."
+        return f"{message} The nearest threshold that is enough is {nearest_above:.4f}."

@@ -138,13 +138,13 @@ class HullDistance(GradientTable):
         squares = np.diag(inner).clip(0)
         score = (_hull_distances(inner) / (np.sqrt(squares.max()) or 1.0)).round(9)
         order = np.argsort(-score, kind="stable")
-        extreme, rest = order[score[order] > 0], np.flatnonzero(score == 0)
+        extreme, inside = order[score[order] > 0], np.flatnonzero(score == 0)
 
         def distance(i: int) -> Floats:
             return np.asarray(np.sqrt((squares + squares[i] - 2 * inner[i]).clip(0)))
 
         chosen = extreme[:k].tolist()
-        return Selection(ids[np.sort(farthest_first(distance, np.sqrt(squares), rest, chosen, k))])
+        return Selection(ids[np.sort(farthest_first(distance, np.sqrt(squares), inside, chosen, k))])
 
 
 def hull_distances(rows: AnyArray) -> Floats:
@@ -189,19 +189,19 @@ def _squared_distance(inner: Floats, i: int, independent: bool) -> float:
         total = x.sum()
         return np.asarray(1.0 - (inner[:, free] @ x - total * toward - toward[free] @ x + (inner[i, i] + 1) * total))
 
-    def solved(free: Ints) -> Floats:
+    def solve(free: Ints) -> Floats:
         matrix = inner[np.ix_(free, free)] - toward[free] - toward[free, None] + (inner[i, i] + 1)
         return np.linalg.solve(matrix, np.ones(len(free)))
 
     barred: Bools = np.arange(n) == i
     if independent:  # mostly all others have a share: begin with them all, and drop who would have a negative one
         free = np.flatnonzero(~barred)
-        while (x := solved(free)).min() <= 0:
+        while (x := solve(free)).min() <= 0:
             free = free[x > 0]
     else:
         to_others = np.where(barred, np.inf, np.diag(inner) - 2 * toward)
         free = np.array([to_others.argmin()])
-        x = solved(free)
+        x = solve(free)
     for _ in range(10 * n):
         slope = gradient(free, x)
         slope[barred] = slope[free] = -np.inf
@@ -209,16 +209,16 @@ def _squared_distance(inner: Floats, i: int, independent: bool) -> float:
         if slope[j] <= TOLERANCE:
             break
         free, x = np.append(free, j), np.append(x, 0.0)
-        while (wanted := solved(free)).min() <= 0:
-            down = np.flatnonzero(wanted <= 0)
-            steps = x[down] / (x[down] - wanted[down])
-            x = x + steps.min() * (wanted - x)
+        while (solution := solve(free)).min() <= 0:
+            down = np.flatnonzero(solution <= 0)
+            steps = x[down] / (x[down] - solution[down])
+            x = x + steps.min() * (solution - x)
             stays = x > 0
             stays[down[steps.argmin()]] = False
             if free[-1] == j and not stays[-1]:
                 barred[j] = True  # joining and leaving at once is rounding; once is enough
             free, x = free[stays], x[stays]
-        x = wanted
+        x = solution
     share = x / x.sum()
     return float(max(0.0, share @ inner[np.ix_(free, free)] @ share - 2 * toward[free] @ share + inner[i, i]))
 
@@ -307,14 +307,14 @@ class DivFL(GradientTable):
         apart /= apart.max() or 1.0
         total = apart.sum(axis=0).round(12)
         nearest = np.ones(len(rows))  # to those chosen so far; at first to somebody far from all
-        left, chosen = np.arange(len(rows)), []
+        candidates, chosen = np.arange(len(rows)), []
         for _ in range(k):
-            few = self.candidates is not None and self.candidates < len(left)
-            looked_at = np.sort(rng.choice(left, self.candidates, replace=False)) if few else left
+            is_sampled = self.candidates is not None and self.candidates < len(candidates)
+            looked_at = np.sort(rng.choice(candidates, self.candidates, replace=False)) if is_sampled else candidates
             fall = np.maximum(nearest[:, None] - apart[:, looked_at], 0).sum(axis=0).round(12)
             best = int(looked_at[np.lexsort((total[looked_at], -fall))[0]])
             nearest = np.minimum(nearest, apart[best])
-            left = left[left != best]
+            candidates = candidates[candidates != best]
             chosen.append(best)
         return Selection(ids[chosen])
 
