@@ -1,4 +1,4 @@
-"""What the parts of a federation must have; small, so that others can write their own.
+"""Protocols of the components of a federation; small, so that users can write their own.
 
 A part is a frozen dataclass of hyper-parameters. What changes during a run is its `State`, which comes in and goes
 out, so saving the states saves the run. No method writes into its arguments.
@@ -106,7 +106,7 @@ class LocalSolver(Protocol):
 class MemorySolver(Protocol):
     """A local solver whose clients each keep a (p,) vector between rounds, 0 at first.
 
-    The server keeps a `State` of the solver's own beside it, empty at first. `sends_note` says whether clients send
+    The server also keeps a `State` of the solver, empty at first. `sends_note` says whether clients send
     the change of their memory as a second message, `sends_state` whether the server sends its state's arrays along
     with the model; both cost bytes.
     """
@@ -152,8 +152,8 @@ class MemorySolver(Protocol):
 class Aggregator(Protocol):
     """Makes one update of those that were sent.
 
-    Class variable ``linear = True`` says that it is sum_i w_i u_i: then a secure sum may stand in for it, and engines
-    may add up in their own way, to the same bits.
+    Class variable ``linear = True`` says that it is sum_i w_i u_i: then secure aggregation may replace it, and
+    engines may add up in their own way, to the same bits.
 
     With ``remembers_updates = True`` it is a `RemembersUpdates` and handed what clients sent last.
     """
@@ -263,7 +263,7 @@ class OwnData(Protocol):
     def distill(self, params: Float32s, index: Ints, teacher: Float32s, rate: float) -> Float32s:
         """Return the (d,) model after one gradient step on the mean KL(softmax(teacher) || softmax(logits)).
 
-        The model is in evaluation mode: dropout rests, and BatchNorm goes by its running statistics.
+        The model is in evaluation mode: dropout rests, and BatchNorm uses its running statistics.
 
         Args:
             params: (d,) the model before.
@@ -273,7 +273,7 @@ class OwnData(Protocol):
         """
 
     def logits(self, params: Float32s, index: Ints) -> Float32s:
-        """Return what the (d,) model says in evaluation mode, (b, c)."""
+        """Return the (b, c) logits of the (d,) model in evaluation mode."""
 
     def loss(self, params: Float32s, index: Ints) -> float:
         """Return the mean cross-entropy of the (d,) model in evaluation mode, in nats."""
@@ -295,13 +295,13 @@ class ServerTrains(Protocol):
 
 @runtime_checkable
 class ServerTunes(Protocol):
-    """A server step that goes on with the server's own data once the clients' updates are in.
+    """A server step that continues with the server's own data once the clients' updates are in.
 
-    Says ``reads_updates = True`` where it looks at the clients' local models.
+    Sets ``reads_updates = True`` if it reads the clients' local models.
     """
 
     def tunes(self, round_: int, rounds: int) -> bool:
-        """Return whether it does after round `round_` of so many."""
+        """Return whether it does so after round `round_` of `rounds`."""
 
     def learn(self, params: Float32s, state: State, data: OwnData) -> tuple[Float32s, State]:
         """Return the (d,) model and the new state, given those that the round ended with."""
@@ -309,20 +309,20 @@ class ServerTunes(Protocol):
 
 @runtime_checkable
 class Serving(Protocol):
-    """What a client that never takes part does with the model before it predicts.
+    """What an unseen client does with the model before it predicts.
 
     After training, participants are asked in several exchanges what they see on their held-out examples. What they
-    answer is added up over them, so that a secure sum may stand in; `fold` sees nothing but sums. The fitted state is
-    handed out beside the model. A client then goes by its own inputs, which have no labels.
+    answer is added up over them, so that secure aggregation may do it; `fold` sees sums only. The fitted state is
+    handed out with the model. A client then adapts by its own inputs, which have no labels.
 
-    Class variable or property ``reads_inputs = True`` asks for features and inputs, and the model again, beside logits.
+    Class variable or property ``reads_inputs = True`` asks for features, inputs and the model, in addition to logits.
     With ``needs_batchnorm = True``, too, a model without BatchNorm after convolutions is refused before it is trained.
     With a method `with_prior(state, prior)` it says what it were to predict if it knew the (c,) class shares of a
     client: a reference that needs labels. With ``reads_true_prior = True`` it is that reference and nothing else.
-    With a method `with_labels(state, outputs, labels)` and a number `labels` it learns from so many labelled examples
-    of a client, which are never scored: a reference, too. With ``needs_features = True`` a model without a last linear
-    layer is refused before it is trained. With a method `learn_labels(state, client, outputs, labels)`, too, a client
-    may have labels when it is deployed.
+    With a method `with_labels(state, outputs, labels)` and a number `labels` it learns from this number of labeled
+    examples of a client, which are never scored: a reference, too. With ``needs_features = True`` a model without a
+    last linear layer is refused before it is trained. With a method `learn_labels(state, client, outputs, labels)`,
+    too, a client may have labels when it is deployed.
     ``keeps_bias = True`` says that it takes the model's mean prediction for right where it differs from the
     participants' class shares: the checks then use a calibrated model only.
     """
@@ -359,7 +359,7 @@ class Serving(Protocol):
 
 @runtime_checkable
 class KnowsPossibleSums(Protocol):
-    """A serving rule that says which contributions no honest participant makes: a real federation refuses those."""
+    """An adaptation rule that says which contributions no honest participant makes: a real federation refuses those."""
 
     def possible(self, query: State, sums: State, held_out: int, trained: int) -> bool:
         """Return whether participants can have contributed this, one of them or several in sum.
@@ -374,7 +374,7 @@ class KnowsPossibleSums(Protocol):
 
 @runtime_checkable
 class KnowsPrior(Protocol):
-    """A serving rule that says what it would do if a client knew its class shares."""
+    """An adaptation rule that says what it would do if a client knew its class shares."""
 
     def with_prior(self, state: State, prior: Floats) -> State:
         """Return what a client keeps that has these (c,) class shares, positive and summing to 1."""
@@ -382,14 +382,14 @@ class KnowsPrior(Protocol):
 
 @runtime_checkable
 class LearnsLabels(Protocol):
-    """A serving rule that learns from a few labelled examples of a client: a reference that nobody without them has."""
+    """An adaptation rule that learns from a few labeled examples of a client: a reference that needs labels."""
 
     @property
     def labels(self) -> int:
         """How many of its examples, the first ones, a client has labels of."""
 
     def with_labels(self, state: State, outputs: Outputs, labels: Ints) -> State:
-        """Return what a client keeps that has labelled examples.
+        """Return what a client keeps that has labeled examples.
 
         Args:
             state: As the rule was fitted.
@@ -400,7 +400,7 @@ class LearnsLabels(Protocol):
 
 @runtime_checkable
 class LearnsMoreLabels(LearnsLabels, Protocol):
-    """A rule by which a deployed client learns from labels as they arrive, beside inputs without labels."""
+    """A rule by which a deployed client learns from labels as they arrive, in addition to unlabeled inputs."""
 
     def learn_labels(self, state: State, client: State, outputs: Outputs, labels: Ints) -> State:
         """Return what a client keeps after further labeled examples.
@@ -416,7 +416,7 @@ class LearnsMoreLabels(LearnsLabels, Protocol):
 
 @runtime_checkable
 class ServesMany(Protocol):
-    """A serving rule that is quicker for many clients at once than for one after the other."""
+    """An adaptation rule that is quicker for many clients at once than for one after the other."""
 
     def update_many(self, state: State, clients: Sequence[State], outputs: Sequence[Outputs]) -> list[State]:
         """Return what `update` returns for each of these clients."""
@@ -424,7 +424,7 @@ class ServesMany(Protocol):
 
 @runtime_checkable
 class ServesOnline(Protocol):
-    """A serving rule by which a client predicts each input before it learns from it."""
+    """An adaptation rule by which a client predicts each input before it learns from it."""
 
     def predict_online(self, state: State, client: State, outputs: Outputs) -> tuple[Floats, State]:
         """Return (m, c) log-probabilities, each row by the rows before it only, and what the client then keeps."""
@@ -452,7 +452,7 @@ class Measurement(Protocol):
 
 @runtime_checkable
 class LabelStatistics(Protocol):
-    """What the server is told of clients' labels. `only_sum`: nothing; clients scale their own updates (secure sum).
+    """What the server learns of clients' labels. `only_sum`: nothing, as under secure aggregation.
 
     One that is a `KnowsPossibleLabels`, too, says what a real federation refuses.
     """
@@ -465,10 +465,10 @@ class LabelStatistics(Protocol):
 
 @runtime_checkable
 class KnowsPossibleLabels(Protocol):
-    """Label statistics that say which counts they never release: a real federation refuses a client that tells them."""
+    """Label statistics that say which counts they never release: a real federation rejects a client that sends them."""
 
     def possible(self, counts: Floats, sizes: Ints) -> Bools:
-        """Return (n,) whether clients with these (n,) numbers of examples can have told these (n, c) finite counts."""
+        """Return (n,) whether clients with these (n,) numbers of examples can have sent these (n, c) finite counts."""
 
 
 # --- What a loss may have that sees more than outputs and targets, and what it is handed in a step of local training
@@ -510,7 +510,7 @@ class ForwardPass(Protocol):
         """Return (b, h) what goes into the last linear layer, or what a named layer returns, one row an example.
 
         Raises:
-            PartError: If there is no such layer, or it does not return one tensor of b rows once a pass.
+            PartError: If the layer does not exist, or does not return one tensor of b rows once per pass.
         """
 
 

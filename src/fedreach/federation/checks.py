@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fedreach.federation.types import ClientView, Selection, State
 
 
-# -------------------- Which numbers a client can have reported: what leaves the range, no honest client computed
+# -------------------- Ranges of reported numbers
 
 ROUNDING = 1e-6
 """Of numbers that clients compute in single precision, relative to the end of a range and at least absolute."""
@@ -69,7 +69,7 @@ def is_part_of(share: float, count: int) -> bool:
     return count > 0 and 0 <= share <= 1 and abs(share * count - round(share * count)) <= 1e-8 * count
 
 
-# -------------------- What parts must return, checked where their answers come in; what comes after trusts them
+# -------------------- Checks of what components return
 
 
 def checked_ids(policy: object, method: str, ids: Ints, view: ClientView) -> Ints:

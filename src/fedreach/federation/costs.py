@@ -16,14 +16,14 @@ from fedreach.wireless.exact import allocate
 from fedreach.wireless.problem import Allocation, AllocationProblem
 from fedreach.wireless.radio import Devices, RadioState
 
-# -------------------- What a round costs in bytes
+# -------------------- Bytes of a round
 
 BYTES_PER_NUMBER = 4
-REPORT_SCALARS = 2  # a report carries num_examples and loss beside the update and what was measured
+REPORT_SCALARS = 2  # a report carries num_examples and loss in addition to the update and measurements
 
 
 def report_numbers(federation: Federation, d: int) -> int:
-    """Return how many numbers a report carries beside its note, for a model of d."""
+    """Return how many numbers a report carries without its note, for a model of d."""
     return d + REPORT_SCALARS + len(federation.measurements())
 
 
@@ -59,8 +59,8 @@ def count_bytes(
     """Return (down, up, probe) bytes of a round; those of the probe are part of the other two.
 
     A probed client holds the model already: it is not sent again to the cohort, and a client that was probed for its
-    update does not send it twice. In round 1 facts about labels are sent. The model has d numbers, trained ones and
-    averaged buffers; `reports` are those that count.
+    update does not send it twice. In round 1 client statistics about labels are sent. The model has d numbers, trained
+    ones and averaged buffers; `reports` are those that count.
     """
     solver = federation.memory_solver
     p = d if reports.trainable is None else reports.trainable
@@ -79,7 +79,7 @@ def count_bytes(
     return down * BYTES_PER_NUMBER, up * BYTES_PER_NUMBER, (probe_down + probe_up) * BYTES_PER_NUMBER
 
 
-# -------------------- What a round costs in seconds and joules, probes included; and what fitting a serving rule does
+# -------------------- Seconds and joules of a round, and of fitting an adaptation rule
 
 FORWARD_PASS = 1 / 3  # of a pass of training, which is a forward and a backward one, and that about twice as much
 
@@ -154,7 +154,7 @@ def round_cost(federation: Federation, view: ClientView, selection: Selection, d
 
 
 class FittingCost(NamedTuple):
-    """What it costs the participants to fit a serving rule."""
+    """What it costs the participants to fit an adaptation rule."""
 
     seconds: float  # of all exchanges, one after the other
     joules: float  # of all participants, to compute and to send
@@ -170,12 +170,12 @@ def fitting_cost(
     round_: int,
     bits_per_example: float,
 ) -> FittingCost:
-    """Return what fitting a serving rule costs by the channels and devices of rounds.
+    """Return what fitting an adaptation rule costs by the channels and devices of rounds.
 
     The exchanges follow round `round_`, each with channels of its own, as rounds r + 1, r + 2 ... would have. All who
     are asked send at the same time, by the allocation rule of rounds. Before the first answer each passes its m
-    held-out examples through the model, a third of a pass of training over them, and keeps what the model says; what it
-    then computes of that is nothing against it. As in rounds, what the server sends takes no time.
+    held-out examples through the model, a third of a pass of training over them, and keeps the outputs; what it
+    then computes from them is negligible. As in rounds, what the server sends takes no time.
 
     Args:
         devices: Of the n participants.

@@ -40,7 +40,7 @@ from fedreach.federation.types import ClientView, Reports
 from fedreach.wireless.radio import Radio
 from fedreach.wireless.rules import AllocationRule
 
-# -------------------- A federation: the parts that decide, and what they ask of clients together
+# -------------------- The federation and its components
 
 
 @dataclass(frozen=True)
@@ -133,8 +133,8 @@ class Federation:
 
     @property
     def serves(self) -> bool:
-        """Whether clients that are served do anything but predict by the model as it is."""
-        return type(self.serving) is not Plain  # one's own may build on it
+        """Whether unseen clients do anything but predict with the model as it is."""
+        return type(self.serving) is not Plain  # a custom rule may build on it
 
     def needs(self) -> frozenset[str]:
         """Return the facts that the parts ask of clients."""
@@ -182,7 +182,7 @@ class Federation:
         return self.memory_solver is not None or self.memory_loss is not None
 
 
-# --- Whether parts and data go together: some take targets that are classes, others targets that are numbers
+# -------------------- Targets: classes or numbers
 
 
 class HasTargets(Protocol):
@@ -263,17 +263,17 @@ def refuse_targets_of(federation: Federation, data: HasTargets) -> None:
         )
 
 
-# -------------------- What the server sees of clients: all that they send, or what a secure sum leaves of it
+# -------------------- What the server sees of clients
 # A simulation knows everything, and hands policies what they would see on a real network, where clients compute with
 # their labels and scale their updates themselves.
 
-KNOWN_OPENLY = ("num_examples", "loss", "draws", "steps")  # metrics that the server knows under a secure sum, too
+KNOWN_OPENLY = ("num_examples", "loss", "draws", "steps")  # metrics that secure aggregation does not hide
 
 
 def visible_view(federation: Federation, view: ClientView) -> ClientView:
-    """Return the view as policies see it: under a secure sum without what clients know of their labels.
+    """Return the view as policies see it: under secure aggregation without what clients know of their labels.
 
-    The length of the run is told to those only that say that they read it: the others decide the same in a longer one.
+    Only policies with `reads_length` see the length of the run: the others decide the same in a longer run.
     """
     if view.rounds is not None and not federation.traits["selection"].reads_length:
         view = replaced(view, rounds=None)
@@ -285,8 +285,8 @@ def visible_view(federation: Federation, view: ClientView) -> ClientView:
 def visible_reports(federation: Federation, reports: Reports) -> Reports:
     """Return the reports as the server sees them.
 
-    Under a secure sum it sees the weighted mean of the updates, and of each client its number of examples, its loss
-    and the steps that it was asked for: `update` is (r, 0), and there are no measurements, labels or notes.
+    Under secure aggregation it sees the weighted mean of the updates, and of each client its number of examples, its
+    loss and its requested steps: `update` is (r, 0), without measurements, labels or notes.
     """
     if not federation.label_statistics.only_sum or reports.secure_mean is not None:
         return reports

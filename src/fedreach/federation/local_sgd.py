@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
 
 
-# -------------------- Adam and AdamW at the clients: steps scaled for each number by how large its gradients were
+# -------------------- Adam and AdamW at the clients
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Adam:
         v <- beta2 * v + (1 - beta2) * g^2
         w <- w - rate * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon)
 
-    m and v begin anew in every round, as momentum does: nothing of them is sent or kept. A step moves each number by
+    m and v start from 0 in every round, as momentum does: nothing of them is sent or kept. A step moves each number by
     about `rate`, whatever the gradient; so choose a rate of a hundredth of what suits plain steps, such as 0.001.
 
     *When to use it:* for models that plain steps train badly, such as those with embeddings or attention. With few
@@ -59,7 +59,7 @@ class Adam:
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
-    decoupled: ClassVar[bool] = False  # whether weights decay beside the step and not by the gradient
+    decoupled: ClassVar[bool] = False  # whether weights decay apart from the gradient
 
     def __post_init__(self) -> None:
         require(self, beta1="[0, 1)", beta2="[0, 1)", epsilon="(0, inf)")
@@ -106,7 +106,7 @@ class AdamW(Adam):
     decoupled: ClassVar[bool] = True
 
 
-# -------------------- Classes of `torch.optim`: which there are, and their options as an experiment file says them
+# -------------------- Optimizer classes of torch
 
 
 def optimizer_class(part: str, name: str) -> Any:
@@ -204,7 +204,7 @@ class TorchSteps:
         return optimizer
 
 
-# --- Numbers of local steps that differ between clients, drawn: who has a fast machine today, and who a slow one
+# -------------------- Uneven numbers of local steps
 
 Drawn = Literal["client", "round"]
 
@@ -221,7 +221,7 @@ class UnevenSteps:
     Args:
         least: The fewest steps, at least 1.
         most: The most steps, at least `least`; at most 10^9.
-        drawn: ``"client"``: once for each client, which keeps its number; ``"round"``: anew in each round.
+        drawn: ``"client"``: once for each client, which keeps its number; ``"round"``: again in each round.
 
     Raises:
         ConfigError: If a value is outside its range.
@@ -245,7 +245,7 @@ class UnevenSteps:
     def of(self, ids: Ints, seed: int, round_: int) -> Ints:
         """Return the steps of these clients in a round."""
         rng = generator(seed, "local-steps", round_ if self.drawn == "round" else 0)
-        share = rng.random(int(ids.max(initial=-1)) + 1)[ids]  # of client i the i-th number, whoever else is asked for
+        share = rng.random(int(ids.max(initial=-1)) + 1)[ids]  # of client i the i-th number, whatever the other ids
         return self.least + (share * (self.most - self.least + 1)).astype(np.int64)
 
     @property
@@ -254,7 +254,7 @@ class UnevenSteps:
         return (self.least + self.most) / 2
 
 
-# --- The local loop that all solvers share, as numbers: steps, batches, rate, momentum, decay, clipping
+# -------------------- The local loop of all solvers
 
 Schedule = Literal["constant", "exponential", "cosine", "step", "warmup"]
 DECAYING = ("exponential", "cosine", "step")
@@ -263,7 +263,7 @@ OVER_ROUNDS = ("step", "warmup")
 
 @dataclass(frozen=True)
 class LocalSGD:
-    """Stochastic gradient descent at a client, started anew in every round.
+    """Stochastic gradient descent at a client, restarted in every round.
 
     With the solver's corrected gradient g, one step is::
 
@@ -290,7 +290,7 @@ class LocalSGD:
         decay: See `schedule`; in (0, 1].
         schedule_rounds: See `schedule`; of ``step`` and ``warmup``.
         optimizer: `Adam` or `AdamW`, which then take the step in place of the last three lines; None: plain steps.
-            Solvers with a memory are refused beside them, and the engines `chain` and `native` do not know them. Or
+            Solvers with a memory are rejected with them, and the engines `chain` and `native` do not know them. Or
             `TorchSteps`, any optimizer of PyTorch, in the engine `sequential`; `weight_decay` is among its options.
 
     Raises:
@@ -362,7 +362,7 @@ class LocalSGD:
             )
 
     def examples_per_epoch(self, sizes: Ints) -> Ints:
-        """Return how many of so many examples a client goes through in an epoch.
+        """Return how many of its examples a client goes through in an epoch, given (k,) sizes.
 
         Example:
             >>> LocalSGD(batch_size=4, drop_last=True).examples_per_epoch(np.array([3, 8, 11]))
@@ -380,7 +380,7 @@ class LocalSGD:
         return -(-self.examples_per_epoch(sizes) // self._batches(sizes))
 
     def steps_of(self, sizes: Ints, ids: Ints, seed: int, round_: int) -> Ints:
-        """Return the local steps of clients with so many examples in a round.
+        """Return the local steps of clients with these numbers of examples in a round.
 
         Args:
             sizes: (k,) examples.
@@ -410,7 +410,7 @@ class LocalSGD:
         return np.full(len(sizes), self.steps.mean if isinstance(self.steps, UnevenSteps) else float(self.steps))
 
     def _batches(self, sizes: Ints) -> Ints:
-        """Return how large they are; 1 where there is no example."""
+        """Return the batch sizes; 1 for clients without examples."""
         return np.minimum(self.batch_size, np.maximum(sizes, 1))
 
     def rate_at(self, round_: int, rounds: int) -> float:

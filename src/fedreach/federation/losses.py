@@ -40,7 +40,7 @@ class FunctionLoss:
         return self.function(outputs, targets)
 
 
-# -------------------- Cross-entropy: what a prediction costs in nats
+# -------------------- Cross-entropy
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class CrossEntropy:
         return F.cross_entropy(outputs, targets, reduction="none")
 
 
-# -------------------- What losses share that add something to another loss
+# -------------------- Base of losses that extend another loss
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Around:
         return self.inner.per_example(outputs, targets)
 
 
-# -------------------- Cross-entropy to labels of which a share is spread over all classes
+# -------------------- Label smoothing
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class LabelSmoothing:
         return F.cross_entropy(outputs, targets, reduction="none", label_smoothing=self.share)
 
 
-# -------------------- Cross-entropy that asks more of classes which a client has few examples of
+# -------------------- Logit adjustment
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ class LogitAdjusted(CrossEntropy):
         return np.asarray(self.strength * np.log(classes * shares), np.float64)
 
 
-# -------------------- Cross-entropy with a margin for classes which a client has few examples of
+# -------------------- FedLC
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class FedLC(CrossEntropy):
     l(z, y) = log sum_c exp(z_c - m_c) - (z_y - m_y) with m_c = strength n_c^(-1/4), in nats; n_c of the client's
     training examples are of class c. Only training sees the margins. With strength 0 it is cross-entropy.
 
-    When: as `logit_adjusted`, where rare classes shall keep a wider margin.
+    When: as `logit_adjusted`, where rare classes should keep a wider margin.
 
     Args:
         strength: The factor of the margins, tau in the paper; not negative.
@@ -220,7 +220,7 @@ class FedLC(CrossEntropy):
         return np.asarray(-self.strength * present**-0.25, np.float64)
 
 
-# -------------------- Squared error: the mean is what makes it smallest
+# -------------------- Squared error
 
 
 @dataclass(frozen=True)
@@ -261,7 +261,7 @@ class MSE:
         return (outputs - targets).square().mean(-1)
 
 
-# -------------------- Squared error near the target, absolute error far from it
+# -------------------- Huber loss
 
 
 @dataclass(frozen=True)
@@ -308,7 +308,7 @@ class Huber:
         return F.huber_loss(outputs, targets, reduction="none", delta=self.delta).mean(-1)
 
 
-# --- MOON: learn features that are like the global model's, and unlike those of the client's last model
+# -------------------- MOON
 
 
 @dataclass(frozen=True)
@@ -359,7 +359,7 @@ class MOON(Around):
         return local
 
 
-# -------------------- FedDecorr: keep features from becoming copies of each other
+# -------------------- FedDecorr
 
 
 @dataclass(frozen=True)
@@ -405,7 +405,7 @@ class FedDecorr(Around):
         return step.loss + self.beta * correlations.square().mean()
 
 
-# -------------------- FedNTD: keep what the global model says about the classes that an example is not of
+# -------------------- FedNTD
 
 
 @dataclass(frozen=True)
@@ -453,7 +453,7 @@ class FedNTD(Around):
         return step.loss + self.beta * F.kl_div(ours, theirs, reduction="batchmean", log_target=True)
 
 
-# -------------------- FedSAM: follow the gradient of the worst place nearby
+# -------------------- FedSAM
 
 
 @dataclass(frozen=True)
@@ -494,7 +494,7 @@ class FedSAM(Around):
         return step.loss_at(self.rho * gradient / norm) if norm > 0 else step.loss
 
 
-# -------------------- What clients' models are trained to make small
+# -------------------- Table of losses
 
 LOSSES: Mapping[str, Any] = {
     "cross_entropy": CrossEntropy,

@@ -13,7 +13,7 @@ from fedreach.federation.bounds import closed_form_score, monte_carlo_score, ran
 from fedreach.federation.convergence import LOSSES, distances, total_disagreement
 from fedreach.federation.types import LocalOutputs
 
-# -------------------- How large the broadcast model's loss on a client's examples is, large ones counting more
+# -------------------- Root mean square of losses
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class LossRMS:
         return float(np.sqrt(np.mean(shares[np.arange(len(outputs.labels)), outputs.labels] ** 2)))
 
 
-# -------------------- How far the bounds on a client's squared loss disagree
+# -------------------- Disagreement of bounds
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Disagreement:
 
     @property
     def minimum(self) -> float:
-        """Eta of a client whose examples the model fits perfectly; less is no eta."""
+        """Eta of a client whose examples the model fits perfectly; a smaller number is impossible."""
         perfect = total_disagreement(np.zeros(1), distances(self.radius, self.step))
         return perfect * (1 - 1e-9)  # rounding
 
@@ -119,7 +119,7 @@ class Disagreement:
         return total_disagreement(losses, distances(self.radius, self.step), confidence=self.confidence)
 
 
-# -------------------- How well random signs fit what a client's local model says about its data
+# -------------------- Rademacher score
 
 Outputs = Literal["softmax", "logits", "excess_loss"]
 Estimator = Literal["monte_carlo", "closed_form"]
@@ -143,7 +143,7 @@ class WLRC:
 
     Args:
         outputs: ``"softmax"``, free of the scale of the logits; ``"logits"``; or ``"excess_loss"``: C = 1 and F_b[i] is
-            the cross-entropy under the local model minus that under the broadcast model, which stands in for the best
+            the cross-entropy under the local model minus that under the broadcast model, used in place of the best
             one.
         draws: Q, at least 1.
         estimator: ``"monte_carlo"`` as in the paper, with a standard error of about 0.76 / sqrt(Q) of the score in each
@@ -223,7 +223,7 @@ def _log_softmax(logits: np.ndarray) -> Floats:
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
 
 
-# -------------------- Numbers that clients compute on their own data after local training, and send with their report
+# -------------------- Table of measurements
 
 MEASUREMENTS: Mapping[str, Any] = {
     "wlrc": WLRC,

@@ -30,7 +30,8 @@ from fedreach.federation.state import FederationState, reclustered
 from fedreach.federation.traits import name_of
 from fedreach.federation.types import ClientView, Probe, Reports, RoundCost, RoundResult, Selection, State
 
-# --- The decisions of a round as pure functions; `fedreach.federation.steps` says in which order they are taken
+# -------------------- The decisions of a round as pure functions
+# `fedreach.federation.steps` has their order.
 # A *part* (selection, weighting, solver, server step) is a frozen dataclass of hyper-parameters. What changes during
 # a run is its `State`, which comes in and goes out, so saving the states saves the run. Nothing here imports torch:
 # decisions are small numpy functions, the same in the simulator and on a real network.
@@ -46,7 +47,7 @@ def server_trains(federation: Federation, state: FederationState) -> bool:
 
 
 def server_tunes(federation: Federation, round_: int, rounds: int) -> bool:
-    """Return whether the server goes on with its own data after a round in which clients were asked."""
+    """Return whether the server continues with its own data after a round in which clients trained."""
     return federation.traits["server"].tunes_server and cast(ServerTunes, federation.server).tunes(round_, rounds)
 
 
@@ -76,7 +77,7 @@ def observe_probe(federation: Federation, state: FederationState, answers: Repor
 
 
 def plan_round(federation: Federation, state: FederationState, view: ClientView) -> Selection:
-    """Return the cohort of round ``state.round + 1``; nobody where nobody is available."""
+    """Return the cohort of round ``state.round + 1``; empty if no client is available."""
     policy = federation.selection
     k = min(federation.cohort, int(np.count_nonzero(view.available)))
     if k == 0:
@@ -172,7 +173,7 @@ def conclude_round(
         metrics={
             name: tuple(reports.metrics[name].tolist())
             for name in ("loss", "draws", *steps, *(measurement.name for measurement in federation.measurements()))
-            if name in reports.metrics  # not where a secure sum hides it
+            if name in reports.metrics  # not those that secure aggregation hides
         },
         remark=selection.remark,
         cost=cost,
@@ -183,7 +184,7 @@ def conclude_round(
 def conclude_server_round(
     federation: Federation, state: FederationState, view: ClientView, learnt: FederationState
 ) -> tuple[FederationState, RoundResult]:
-    """Return the state after a round in which the server trained and no client was asked: what was `learnt`."""
+    """Return the state after a round in which the server trained and no client was asked: that of `learnt`."""
     nobody, d = Selection(np.empty(0, np.int64)), state.models.shape[1]
     silence = Reports(nobody.ids, np.empty((0, d), np.float32), {})
     down, up, probe_bytes = count_bytes(federation, state.round + 1, view, nobody, silence, d)
@@ -193,7 +194,7 @@ def conclude_server_round(
 
 
 def _steps(federation: Federation, view: ClientView, reports: Reports) -> Floats:
-    """Return (r,) local steps, with momentum what they amount to; where nobody says, as many as were asked for."""
+    """Return (r,) local steps, with momentum what they amount to; the planned steps if the reports have none."""
     local, steps = federation.local, reports.steps
     if steps is None:
         sizes = view.num_examples[view.rows(reports.ids)]
@@ -278,13 +279,13 @@ def _with_last(
     return mean, aggregated, sent.written(rows, update)
 
 
-# --- Whether the rounds of a run depend on how many there are in all: only where they do not can a run be extended
+# -------------------- Whether a run can be extended
 
 FIRST = 1000  # rounds after which a server is asked whether it learns then
 
 
 def refers_to_length(federation: Federation, rounds: int, longer: int | None = None) -> str:
-    """Say what of the first `rounds` rounds is another in a run of `longer`; empty where they are the same.
+    """Return what makes the first `rounds` rounds differ in a run of `longer` rounds; empty if nothing does.
 
     Args:
         federation: Whose rounds they are.

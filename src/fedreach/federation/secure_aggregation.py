@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from fedreach._util.arrays import Float32s, Floats, Ints
 from fedreach._util.errors import PartError
 
-# --- A weighted mean of updates of which the server sees two sums only: sum_i a_i update_i and sum_i a_i
+# -------------------- Masked sums
+# The server sees two sums only: sum_i a_i update_i and sum_i a_i.
 # Each client writes a_i update_i and a_i as whole numbers of 64 bits and adds masks, one for each other client, that
-# the
-# other subtracts (modulo 2^64). A masked share is uniformly distributed, whatever is in it; the masks cancel exactly in
-# the sum:
+# the other subtracts (modulo 2^64). A masked share is uniformly distributed, whatever is in it; the masks cancel
+# exactly in the sum:
 #
 # ```
 # share -> mask -> [the server adds up] -> decode
@@ -22,8 +22,7 @@ from fedreach._util.errors import PartError
 #
 # In a simulation the masks are left out, since they change no bit of the sum: `weighted_mean_of_shares`. On Flower
 # clients exchange keys, see `fedreach.flower.messages`. What is not here is the recovery of the masks of clients that
-# drop
-# out: without them all, there is no sum.
+# drop out: a missing mask spoils the sum.
 #
 # Reference: Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning", CCS 2017,
 # section 4.
@@ -74,7 +73,7 @@ class FixedPoint:
         return np.rint(np.ldexp(numbers, self.bits)).astype(np.int64).view(np.uint64)
 
     def decode(self, total: Words) -> Floats:
-        """Return the numbers that a sum of encoded ones stands for."""
+        """Return the numbers that a sum of encoded numbers represents."""
         return np.ldexp(total.view(np.int64).astype(np.float64), -self.bits)
 
 
@@ -118,7 +117,7 @@ def limbs(numbers: Floats) -> Words:
 
 
 def sum_of_limbs(total: Words, clients: int) -> Floats:
-    """Return the numbers that the sum of (4, ...) words of so many clients stands for.
+    """Return the numbers that the sum of (4, ...) words of `clients` clients represents.
 
     Raises:
         PartError: If no such clients can have sent words of this sum.
@@ -229,7 +228,7 @@ class SecureSum:
     neither labels nor updates. Sizes are public in FedReach, and so is who was chosen; and a sum over a single client
     is that client's update.
 
-    When: the server shall see nothing of any single client; then only sums can be used.
+    When: the server must see nothing of any single client; then only sums can be used.
     """
 
     only_sum: ClassVar[bool] = True

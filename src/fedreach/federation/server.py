@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 
-# -------------------- Add the weighted mean update, with a server rate and momentum
+# -------------------- Weighted mean, with rate and momentum
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Average:
         return (params + self.rate * velocity).astype(np.float32), state
 
 
-# -------------------- FedAvgM: add the weighted mean update with momentum at the server
+# -------------------- FedAvgM
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class FedAvgM(Average):
     momentum: float = 0.9
 
 
-# -------------------- Adam and Yogi at the server: a step scaled for each number by how large its updates were
+# -------------------- FedAdam and FedYogi
 
 
 @dataclass(frozen=True)
@@ -131,8 +131,8 @@ class FedAdam(Adaptive):
         v <- beta2 * v + (1 - beta2) * u^2
         x <- x + rate * m / (sqrt(v) + tau)
 
-    Steps are then about as long as `rate`, whatever the length of the updates. As in the paper there is no correction
-    of m and v for their start; torch's Adam, which has one, is ``torch_optim``.
+    Steps are then about as long as `rate`, whatever the length of the updates. As in the paper m and v are not
+    corrected for their start; torch's Adam, which corrects them, is ``torch_optim``.
 
     When: numbers of the model move by very different amounts: embeddings, text.
 
@@ -191,27 +191,27 @@ class FedYogi(Adaptive):
         return v - (1 - self.beta2) * square * np.sign(v - square)
 
 
-# -------------------- Any optimiser of PyTorch at the server
+# -------------------- Optimizers of PyTorch
 
 
 @dataclass(frozen=True)
 class TorchOptimizer:
-    """Hand the weighted mean update to an optimiser of PyTorch as if it were a gradient.
+    """Hand the weighted mean update to an optimizer of PyTorch as if it were a gradient.
 
-    The gradient is -u, with u the weighted mean update, as an optimiser goes down a gradient; so SGD with rate 1 is
-    `Average`. It computes in float64, on one thread, and the optimiser's own state is the state of this part: a run
-    that is resumed goes on with the same bits.
+    The gradient is -u, with u the weighted mean update, as an optimizer goes down a gradient; so SGD with rate 1 is
+    `Average`. It computes in float64, on one thread, and the optimizer's own state is the state of this part: a run
+    that is resumed continues with the same bits.
 
-    When: an optimiser of PyTorch that is not built in shall be tried.
+    When: you want to try an optimizer of PyTorch that is not built in.
 
     Args:
         optimizer: A class of `torch.optim`, such as ``"Adam"``; it must step from gradients alone, which L-BFGS and
             SparseAdam do not.
-        rate: The optimiser's learning rate, positive.
+        rate: The optimizer's learning rate, positive.
         options: Its other options, such as ``{"betas": [0.9, 0.99]}``; None for torch's defaults.
 
     Raises:
-        ConfigError: If torch has no such optimiser, or it cannot be used here or with these options.
+        ConfigError: If torch has no such optimizer, or it cannot be used here or with these options.
 
     Reference: "FedOpt" of Reddi et al., "Adaptive Federated Optimization" (ICLR 2021, arXiv 2003.00295), Algorithm 1.
 
@@ -241,7 +241,7 @@ class TorchOptimizer:
             ) from error
 
     def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:
-        """Return the new (d,) parameters and what the optimiser keeps, by torch's names."""
+        """Return the new (d,) parameters and what the optimizer keeps, by torch's names."""
         import torch
 
         with _one_thread():
@@ -257,7 +257,7 @@ class TorchOptimizer:
 
 
 def _arrays(tensors: Mapping[str, Any]) -> State:
-    """Return the tensors of an optimiser's state as arrays; None, as SGD keeps without momentum, is no state."""
+    """Return the tensors of an optimizer's state as arrays; None, as of SGD without momentum, is left out."""
     return {key: value.detach().numpy() for key, value in tensors.items() if value is not None}
 
 
@@ -274,7 +274,7 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-# --- What server steps that learn from the server's own data share: their batches, and what they are not made of
+# -------------------- Base of servers that learn from their own data
 
 
 def batches(
@@ -285,8 +285,8 @@ def batches(
     Args:
         rng: The round's stream.
         index: (s,) examples that are drawn from.
-        batch_size: At most so many a step; all s where there are fewer.
-        steps: How many, each drawn from all s without replacement; None: the steps of so many
+        batch_size: Most examples of a step; all s if there are fewer.
+        steps: Number of steps, each drawn from all s without replacement; None: those of the epochs.
         epochs: Passes over all s in random order. The last batch of a pass may be smaller.
 
     Example:
@@ -319,7 +319,7 @@ def check_inner(part: object, inner: object) -> None:
         )
 
 
-# -------------------- The server's model learns what the clients' models say together of the server's inputs
+# -------------------- FedDF
 
 PLAIN = Average()
 
@@ -339,7 +339,8 @@ class FedDF:
 
     Use it where the server has inputs like the clients' and no labels (write any, such as 0), and clients' models
     differ so much that their mean is worse than their vote. Against `FineTune` it shows what the labels are worth. It
-    reads single clients' updates, and so does not go with secure sums; it runs each local model once over the inputs.
+    reads single clients' updates, and so does not go with secure aggregation; it runs each local model once over the
+    inputs.
 
     The paper's experiments take Adam with a rate of 1e-3 that falls as a cosine, and stop early by labels that the
     server has; here it is the plain gradient step of its eq. 1, without labels. The authors' student has dropout and
@@ -350,9 +351,9 @@ class FedDF:
     Args:
         inner: What the server does with the mean update; the student starts there.
         rate: Step size, positive.
-        batch_size: Inputs of one step, at least 1; all of the server's where it holds fewer. Drawn anew for each step
+        batch_size: Inputs of one step, at least 1; all of the server's where it holds fewer. Drawn again for each step
             from a stream of the round. The paper has 128.
-        steps: Exactly so many, not negative; 0 is `inner` alone, bit for bit. The paper has 10 000.
+        steps: Number of steps, not negative; 0 is `inner` alone, bit for bit. The paper has 10,000.
 
     Raises:
         ConfigError: If a value is outside its range, or `inner` trains on the server's data itself.
@@ -397,7 +398,7 @@ class FedDF:
         return self.inner.apply(params, state, mean_update)
 
 
-# -------------------- The server goes on training on its own data after the clients
+# -------------------- Fine-tuning after the clients
 
 When = Literal["each_round", "end"]
 
@@ -412,19 +413,19 @@ class FineTune:
 
     after each round, so that the clients begin from the tuned model, or once, after the last one. It costs no bytes.
 
-    It is the control to `Safari` that spends the server's data beside the clients' rounds and not in their place: use
-    it to see whether the coin is worth anything. At the end only it shows what the data are worth to a model that was
-    trained without them.
+    It is the control experiment of `Safari`: it uses the server's data in addition to the clients' rounds and not in
+    their place. Use it to see whether the coin is worth anything. At the end only it shows what the data are worth to a
+    model that was trained without them.
 
-    When: the server holds labelled data, and every round may use them.
+    When: the server holds labeled data, and every round may use them.
 
     Args:
         inner: What the server does with the mean update.
         when: ``"each_round"`` or ``"end"``. By a run that `evaluation.patience` may end early, ``"end"`` is refused.
         rate: Step size, positive.
-        batch_size: Examples of one step, at least 1; all of the server's where it holds fewer. Drawn anew for each
+        batch_size: Examples of one step, at least 1; all of the server's where it holds fewer. Drawn again for each
             step from a stream of the round.
-        steps: Exactly so many, not negative; 0 is `inner` alone, bit for bit. None: as many as `epochs` make.
+        steps: Number of steps, not negative; 0 is `inner` alone, bit for bit. None: as many as `epochs` make.
         epochs: Passes over the server's data, at least 1, used where `steps` is None; the last batch of a pass may be
             smaller.
 
@@ -468,7 +469,7 @@ class FineTune:
         return self.inner.apply(params, state, mean_update)
 
 
-# -------------------- The server trains on its own data in every round
+# -------------------- Training on the server alone
 
 
 @dataclass(frozen=True)
@@ -479,18 +480,18 @@ class ServerOnly:
     step a round, it is `Safari` without clients' rounds.
 
     *With early stopping*, by `held_out` and `patience`, the server holds a share of its data out, the same in every
-    round, and goes on training on the rest. The model is the one of the round with the lowest mean cross-entropy (of
-    numbers, squared error) on what is held out; after `patience` rounds without a lower one nothing moves any more.
-    Neither the test set nor any client's data are looked at. Use it where few examples would be learnt by heart in as
+    round, and trains on the rest. The model is the one of the round with the lowest mean cross-entropy (of
+    numbers, squared error) on what is held out; after `patience` rounds without a lower one training stops.
+    It never uses the test set or any client's data. Use it where few examples would be memorized in as
     many rounds as clients need. Let `steps` times `patience` be some hundred: on few held-out examples the loss often
     rises before it falls.
 
-    When: always beside `safari` and `fine_tune`: what the server's data are worth alone.
+    When: always, next to `safari` and `fine_tune`: what the server's data are worth alone.
 
     Args:
         rate: Step size, positive.
-        batch_size: Examples of one step, at least 1; all that are trained on where there are fewer. Drawn anew for each
-            step from a stream of the round.
+        batch_size: Examples of one step, at least 1; all that are trained on where there are fewer. Drawn again for
+            each step from a stream of the round.
         steps: Of a round, at least 1.
         held_out: Share of the server's data to stop by, in (0, 1), at least one example; None: train on all.
         patience: Rounds without a lower held-out loss after which training stops, at least 1; None: never.
@@ -558,7 +559,7 @@ class ServerOnly:
         return params, state
 
 
-# -------------------- In some rounds the server trains on its own data, in all others clients do
+# -------------------- SAFARI
 
 
 @dataclass(frozen=True)
@@ -579,12 +580,12 @@ class Safari:
     equal rounds, and with what the paper does not compare: the server's data alone (`ServerOnly`, with early stopping),
     and the same data after the clients' rounds instead of in their place (`FineTune`, `FedDF`).
 
-    When: the server holds some labelled data, and many clients never train.
+    When: the server holds some labeled data, and many clients never train.
 
     Args:
         inner: What the server does in the clients' rounds.
-        client_probability: q of the paper, in [0, 1]. The paper leaves it open, as its bound on q needs constants that
-            nobody knows (`fedreach.federation.convergence.largest_share`): try 0.5, 0.8 and 0.9.
+        client_probability: q of the paper, in [0, 1]. The paper leaves it open, as its bound on q needs unknown
+            constants (`fedreach.federation.convergence.largest_share`): try 0.5, 0.8 and 0.9.
         rate: Step size of the server, positive; the paper ties it to the clients' by rate = K * client rate / 2 for
             K local steps, which Theorem 4 needs and practice does not.
         batch_size: Examples of one server step, at least 1; all of the server's where it holds fewer.
@@ -622,7 +623,7 @@ class Safari:
         return self.inner.apply(params, state, mean_update)
 
 
-# -------------------- What the server does with the weighted mean of the updates, and in which rounds it trains itself
+# -------------------- Table of server steps
 
 SERVERS: Mapping[str, Any] = {
     "average": Average,

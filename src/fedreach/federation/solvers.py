@@ -71,7 +71,7 @@ class FedProx:
         return gradient + self.mu * (params - broadcast)
 
 
-# -------------------- FedDyn: regularise each client so that all agree where the sum of the objectives is least
+# -------------------- FedDyn: regularize each client so that all agree where the sum of the objectives is least
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class FedDyn:
 
 @dataclass(frozen=True)
 class Scaffold:
-    """Let each client subtract its own mean gradient c_i and add everybody's, c, so that all drift the same way.
+    """Let each client subtract its own mean gradient c_i and add the mean c of all, so that all drift the same way.
 
     Local step: w <- w - rate (g + c - c_i). After K steps from x to y, each client that was heard keeps
     c_i' = c_i - c + (x - y) / (K rate) (option II of the paper), K being the steps that this client ran, and
@@ -156,7 +156,7 @@ class Scaffold:
 
     Args:
         memory_dtype: ``"float16"`` keeps the c_i in half the bytes, each number off by at most 2^-11 of itself or 2^-39
-            of the largest, see `fedreach._util.arrays`. c is told of what is kept and so stays the mean of the
+            of the largest, see `fedreach._util.arrays`. c follows what is kept and so stays the mean of the
             c_i; a client corrects its drift but for 2^-11 of its c_i.
 
     Raises:

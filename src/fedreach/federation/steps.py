@@ -1,15 +1,15 @@
 """START HERE: one federated round, without a network.
 
-`play` is the round. It is a generator: it yields what it asks of clients, and is sent what they answer.
+`play` is the round. It is a generator: it yields requests to clients, and is sent their answers.
 
 ```
 view -> plan_probe -> [AskLosses | AskUpdates] -> after_probe
      -> plan_round -> [AskUpdates]             -> remembered -> conclude_round -> [AskServer]
 ```
 
-A `Side` answers: `simulation` with an engine, `fedreach.flower` by messages, `fedreach.testing` with a made-up
-world; a recipe of decisions stops once the cohort is chosen. A generator can be neither copied nor stored, so it lives
-within a round, and what outlives the round stands in `Done`.
+A `Side` answers: `simulation` with an engine, `fedreach.flower` by messages, `fedreach.testing` with a synthetic
+federation; a recipe of decisions stops once the cohort is chosen. A generator can be neither copied nor stored, so it
+lives within a round, and `Done` holds what outlives the round.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -44,7 +44,7 @@ NUMBERS = 2**21  # of clients' memories that are worked on at a time
 
 @dataclass(frozen=True, eq=False)
 class AskLosses:
-    """Asks the clients of a probe for losses; the answer maps the ids of those that told theirs to it."""
+    """Asks the clients of a probe for losses; the answer maps the ids of those that replied to their losses."""
 
     state: FederationState
     view: ClientView
@@ -86,10 +86,10 @@ Steps = Generator[Request, Any, Done]
 
 
 class Side(Protocol):
-    """Whoever answers what a round asks for."""
+    """The other side of a round: it answers what the round asks for."""
 
     def losses(self, request: AskLosses) -> Mapping[int, float]:
-        """Return the loss of each client of the probe that told it."""
+        """Return the loss of each client of the probe that replied."""
 
     def updates(self, request: AskUpdates) -> Reports:
         """Return the reports that count; `lost` says why the others do not."""
@@ -144,7 +144,7 @@ def play(
     return Done(after, result, reports.update)
 
 
-# ------------------------------------------------------------------------------------------------- driving a round
+# -------------------- Running a round
 
 
 def drive(steps: Steps, side: Side) -> Done:
@@ -180,15 +180,15 @@ def answered(side: Side, request: Request) -> Any:
     return side.losses(request) if isinstance(request, AskLosses) else side.learnt(request)
 
 
-# -------------------------------------------------------------------------------- what the server does between requests
+# -------------------- The server between requests
 
 
 def next_view(
     federation: Federation, clients: ClientView, state: FederationState, participation: Participation
 ) -> ClientView:
-    """Return what the server knows as round ``state.round + 1`` begins; channels are added by `with_radio`.
+    """Return what the server knows when round ``state.round + 1`` begins; channels are added by `with_radio`.
 
-    `known` says what it knows of clients, and who of them is there; `participation` who of those can be asked.
+    `clients` holds what it knows of clients and which are present; `participation` which of those are available.
     """
     view = replaced(clients, loss=state.loss, round=state.round + 1)
     if type(participation) is Always:  # it draws nothing
@@ -206,7 +206,7 @@ def after_probe(
 ) -> tuple[FederationState, ClientView]:
     """Return state and view after the answers to a probe: losses by client, or reports that the policy observes.
 
-    For who did not answer, the last known loss stands.
+    Clients that did not reply keep their last known loss.
     """
     probed, loss, sent = view.probed.copy(), view.loss.copy(), None
     probed[view.rows(probe.ids)] = True
@@ -228,7 +228,7 @@ def lost_replies(participation: Participation, ids: Ints, seed: int, round_: int
     return ids[~replies(len(ids), generator(seed, "probe-replies" if probe else "replies", round_))]
 
 
-# ------------------------------------------------------------------------------------------- what clients keep
+# -------------------- Memories of clients
 
 
 def memory_width(federation: Federation, p: int, d: int) -> int:
@@ -248,24 +248,24 @@ def remembered(
 ) -> tuple[FederationState, Reports]:
     """Return the state in which those whose reports count keep what their training left them, and the reports.
 
-    Where the solver has clients send the change of what they keep, it stands in the `note` of the reports.
+    If the solver has clients send the change of what they keep, the `note` of the reports holds it.
     """
     solver, memory = federation.memory_solver, state.memory
     if memory is None or len(reports.ids) == 0:
         return state, reports
     if solver is None:
         return _remembered_by_loss(federation, state, memory, view.rows(reports.ids), reports.update), reports
-    assert reports.steps is not None  # whoever answers `AskUpdates` says how many each client ran
+    assert reports.steps is not None  # the answer to `AskUpdates` has the steps of each client
     rows, rate = view.rows(reports.ids), federation.local.rate_at(view.round, rounds)
     steps = federation.local.moved_steps(reports.steps)
     old = memory.read(rows)
     new = np.empty_like(old)
-    together = max(1, NUMBERS // max(1, old.shape[1]))  # arithmetic on a whole cohort would hold it several times
+    together = max(1, NUMBERS // max(1, old.shape[1]))  # arithmetic on a whole cohort would hold several copies
     for model, positions in state.by_model(rows):
         for part in np.split(positions, range(together, len(positions), together)):
             update = reports.update[part, : reports.trainable]
             memories = solver.remember(old[part], state.solver[model], update, steps[part], rate)
-            new[part] = memory.kept(memories)  # the server is told the change of what is kept, rounded as that is
+            new[part] = memory.kept(memories)  # the server gets the change of what is kept, rounded in the same way
     change = np.subtract(new, old, out=old)
     state = replace(state, memory=memory.written(rows, new))
     return state, replace(reports, note=change) if solver.sends_note else reports
@@ -289,7 +289,7 @@ def kept_for(federation: Federation, memory: Float32s, local: Float32s) -> Float
         PartError: If it is not float32 of the same shape.
     """
     loss = federation.memory_loss
-    assert loss is not None  # or nobody keeps anything
+    assert loss is not None  # else clients keep nothing
     vectors = loss.keep(memory, local)
     if not isinstance(vectors, np.ndarray) or vectors.shape != memory.shape or vectors.dtype != np.float32:
         got = f"{vectors.dtype} {vectors.shape}" if isinstance(vectors, np.ndarray) else type(vectors).__name__
@@ -297,7 +297,7 @@ def kept_for(federation: Federation, memory: Float32s, local: Float32s) -> Float
     return vectors
 
 
-# ------------------------------------------------------------------------- what is drawn for the work of a round
+# -------------------- Random draws of a round
 
 
 def probe_batch(samples: Ints, size: int, seed: int, round_: int, client: int) -> Ints:

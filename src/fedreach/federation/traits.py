@@ -1,4 +1,4 @@
-"""What a part says of itself beside its methods: `Traits`, read once. Nothing else asks a part by `getattr`."""
+"""Traits: what a component declares in addition to its methods, read once. Nothing else uses `getattr` on it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedreach.federation.types import ClientView, Probe, State
 
 
 def name_of(part: object) -> str:
-    """Return what messages call a part: its `name`, a function's name, or that of its class."""
+    """Return the name of a component in messages: its `name`, a function's name, or that of its class."""
     return str(getattr(part, "name", None) or getattr(part, "__name__", None) or part.__class__.__name__)
 
 
@@ -35,15 +35,15 @@ FACTS: Mapping[str, str] = MappingProxyType(
 
 
 def no_probe(self: object, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Probe | None:
-    """Ask nobody; a policy whose method `probe` this is need not be asked, and no generator made for it."""
+    """Return no probe; a policy with this method `probe` is not called, and needs no generator."""
     return None
 
 
 @dataclass(frozen=True)
 class Traits:
-    """What a part says of itself beside its methods: attributes that it may have, and optional methods that it has.
+    """What a component declares in addition to its methods: optional attributes, and the optional methods that it has.
 
-    A part that is made of others of its kind, as `inner` or `parts`, or of a `function`, needs and measures what they
+    A component that contains others of its type, as `inner` or `parts`, or a `function`, needs and measures what they
     do.
 
     A promise about a method (`affine` about `correct`, `minimum` about `measure`) holds for the method that it was made
@@ -74,11 +74,11 @@ class Traits:
     scales_targets: bool = False  # a loss of numbers is handed targets and outputs on the participants' scale
     needs_classes: bool = False  # targets must be classes,
     needs_numbers: bool = False  # or numbers
-    reads_inputs: bool = False  # a serving rule looks at features and inputs, beside logits
-    reads_true_prior: bool = False  # a serving rule needs labels of those that it serves: a reference
-    needs_batchnorm: bool = False  # a serving rule refreshes BatchNorm layers after convolutions
-    needs_features: bool = False  # a serving rule can do nothing with a model that has no last linear layer
-    keeps_bias: bool = False  # a serving rule takes the model's mean prediction for right, not the class shares
+    reads_inputs: bool = False  # an adaptation rule reads features and inputs, in addition to logits
+    reads_true_prior: bool = False  # an adaptation rule needs labels of those that it serves: a reference
+    needs_batchnorm: bool = False  # an adaptation rule refreshes BatchNorm layers after convolutions
+    needs_features: bool = False  # an adaptation rule can do nothing with a model that has no last linear layer
+    keeps_bias: bool = False  # an adaptation rule takes the model's mean prediction for right, not the class shares
     minimum: float | None = None  # of a measurement or a loss: no honest client's number is below it,
     maximum: float | None = None  # or above it
     lower_is_better: bool = False  # of a metric
@@ -104,20 +104,20 @@ class Traits:
 
     @property
     def needs_labels(self) -> bool:
-        """Whether a serving rule is given labels of those that it serves, where it is evaluated."""
+        """Whether an adaptation rule is given labels of those that it serves, where it is evaluated."""
         return self.reads_true_prior or self.learns_labels
 
     @property
     def is_reference(self) -> bool:
-        """Whether none can deploy a serving rule: it is given labels that no client has, or only once."""
+        """Whether none can deploy an adaptation rule: it is given labels that no client has, or only once."""
         return self.needs_labels and not self.learns_more_labels
 
     @classmethod
     def of(cls, part: object) -> Traits:
-        """Read what a part says.
+        """Read the traits of a component.
 
         Raises:
-            PartError: If something looks like a misspelt trait, or a trait is of the wrong type.
+            PartError: If something looks like a misspelled trait, or a trait is of the wrong type.
 
         Example:
             >>> class MyPolicy:
@@ -126,14 +126,14 @@ class Traits:
             Traceback (most recent call last):
             fedreach.PartError: `read_updates` is no trait of MyPolicy; did you mean `reads_updates`?
         """
-        kind: type = part.__class__  # which a proxy may say is another's
+        kind: type = part.__class__  # a proxy may name another class
         owners, instance_attributes = _owners(kind), vars(part) if hasattr(part, "__dict__") else {}
         extra_attributes = {key: value for key, value in instance_attributes.items() if key not in _options(kind)}
         for name, suggestion in (*_misspelled_in_class(kind), *_find_misspelled(extra_attributes, kind)):
             raise PartError(
                 f"`{name}` is no trait of {getattr(part, '__name__', kind.__name__)}; did you mean `{suggestion}`?"
             )
-        # Asking for what is not there is slow, and needed of a proxy only.
+        # Looking up missing attributes is slow, and only a proxy needs it.
         names = NAMES if hasattr(type(part), "__getattr__") else NAMES & (owners.keys() | instance_attributes.keys())
         values: dict[str, Any] = {name: _read_attribute(part, name, owners) for name in ATTRIBUTES if name in names}
         values |= {trait: _has(part, method) for trait, method in METHODS.items() if method in names}
@@ -189,11 +189,11 @@ ATTRIBUTES: Mapping[str, Any] = {field.name: field.default for field in fields(T
 """Trait that is stated as an attribute -> what holds where it is not."""
 
 NAMES = ATTRIBUTES.keys() | METHODS.values() | {method for _, *methods in PROMISES.values() for method in methods}
-"""All that is asked of a part."""
+"""All attributes and methods that are read from a component."""
 
 
 def kinds_of(part: object) -> list[str]:
-    """Return the kinds whose methods a part has, see `fedreach._util.registry.Kind.known_by`.
+    """Return the types whose methods a component has, see `fedreach._util.registry.Kind.known_by`.
 
     Example:
         >>> from fedreach.federation.weighting import Equal
@@ -254,7 +254,7 @@ def _inner_parts(part: object) -> list[object]:
 
 
 def _read_attribute(part: object, name: str, owners: Mapping[str, int]) -> Any:
-    """Return the value of a trait, or say why it cannot be one."""
+    """Return the value of a trait, or raise an error that explains what is wrong."""
     default = ATTRIBUTES[name]
     # In a property, an AttributeError is an error, and no sign that there is none; a proxy may have none.
     value = getattr(part, name) if name in owners else getattr(part, name, default)

@@ -1,4 +1,4 @@
-"""Participants and clients that serving rules are tried on, with a model that is known and is not calibrated."""
+"""Participants and clients that adaptation rules are tried on, with a model that is known and is not calibrated."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedreach.testing.base import Check, Subject, shown
 from fedreach.testing.checks.common import Outcome, Playing, as_it_is
 
 INPUTS = 6  # numbers of an input
-EPSILON = 1e-9  # added to variances, so that inputs that are all alike can be normalised
+EPSILON = 1e-9  # added to variances, so that inputs that are all alike can be normalized
 Shares = Callable[[np.random.Generator, int, int], AnyArray]
 
 
@@ -53,7 +53,7 @@ class Model:
         Args:
             inputs: As they come.
             all_there_is: Whether to add features and so on.
-            statistics: (2 INPUTS,) by which the layer normalises; None: the running ones.
+            statistics: (2 INPUTS,) by which the layer normalizes; None: the running ones.
         """
         features = inputs.astype(np.float64)
         if statistics is not None and self.refreshes:
@@ -332,7 +332,7 @@ def _outcome(who: str, predicted: Any) -> Outcome:
 
 
 def labelled(outputs: Outputs) -> tuple[Outputs, Ints]:
-    """Return the first half of a client's inputs, labelled with the classes that the model finds second likeliest."""
+    """Return the first half of a client's inputs, labeled with the classes that the model finds second likeliest."""
     half = outputs.rows(slice((len(outputs.logits) + 1) // 2))
     return half, half.logits.argsort(axis=1)[:, -2]
 

@@ -26,7 +26,7 @@ def best_shares(problem: AllocationProblem, hertz: Floats) -> Floats:
 
     With v = W / f the time to compute, and r = sqrt(a2 P tau)::
 
-        minimise  a1 T + sum r^2 / b    subject to  b >= m(T) = tau / (T - v),  sum b <= 1
+        minimize  a1 T + sum r^2 / b    subject to  b >= m(T) = tau / (T - v),  sum b <= 1
 
     For a deadline T the best are b = max(m, r / s) with the s for which they sum to 1; and T is where the clients that
     are held up by it, b = m, would together pay a1 for a second more.
@@ -176,7 +176,7 @@ def by_energy(problem: AllocationProblem) -> Ints:
 def sqrt_sort(problem: AllocationProblem, min_examples: int) -> Ints:
     """Take clients in increasing sqrt(P_k tau_k) / d_k until they hold `min_examples`; return their rows, sorted.
 
-    Blind to computing and to the deadline, yet within 1 % of the optimum for a thousand clients whose cycles cost
+    Blind to computing and to the deadline, yet within 1% of the optimum for a thousand clients whose cycles cost
     little beside their uploads. Give the set its exact allocation afterwards.
 
     Raises:
@@ -231,7 +231,7 @@ class RelaxedProblem:
 
     With v = W / f the time to compute, Y bounding the cost of time, and u standing for a / b::
 
-        minimise   Y + a2 sum (P tau u + eps W f^2 a) + sum price a
+        minimize   Y + a2 sum (P tau u + eps W f^2 a) + sum price a
         subject to a1 (tau u + v a) <= Y,  sum d a >= e2,  sum b <= 1,  0 <= a <= 1
 
     ``"rlt"``, the paper's: z >= 1 / b and max(a, z - (1 - a) / b_min) <= u <= min(a / b_min, z + a - 1), eq. 46 to 48.

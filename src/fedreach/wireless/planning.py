@@ -366,7 +366,7 @@ def _rows(path: Path, text: str, column_names: set[str]) -> list[tuple[int, list
     return rows
 
 
-# -------------------- Solving what a planner asks, and again with 10 % more bandwidth and with 10 % more examples
+# -------------------- Solving what a planner asks, and again with 10% more bandwidth and with 10% more examples
 
 NOISE_DBM, CARRIER_HERTZ, PATH_LOSS, SMOOTHING, EPOCHS = -174.0, 2.4e9, 2.7, 1.0, 1
 
@@ -460,13 +460,13 @@ class Plan:
     kept: Bools  # (K,) within max_divergence
     problem: AllocationProblem  # of those kept
     solution: Solution
-    more_band: Solution | None  # with 10 % more bandwidth
-    more_examples: Solution | None  # with 10 % more min_examples
+    more_band: Solution | None  # with 10% more bandwidth
+    more_examples: Solution | None  # with 10% more min_examples
     interrupted: bool = False
 
     @property
     def examples_asked(self) -> int:
-        """min_examples of `more_examples`: 10 % more, rounded up."""
+        """min_examples of `more_examples`: 10% more, rounded up."""
         return -(-11 * self.question.min_examples // 10)
 
     @property

@@ -53,7 +53,7 @@ class AllocationProblem:
 
     For a set S of clients, bandwidth shares b and CPU frequencies f are sought that::
 
-        minimise    Y = a1 T + a2 E,     E = sum_{k in S} (P_k tau_k / b_k + eps W_k f_k^2)
+        minimize    Y = a1 T + a2 E,     E = sum_{k in S} (P_k tau_k / b_k + eps W_k f_k^2)
         subject to  tau_k / b_k + W_k / f_k <= T,   sum_{k in S} b_k <= 1,   0 < f_k <= f_k^max
 
     Raises:

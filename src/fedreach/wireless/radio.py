@@ -102,7 +102,7 @@ class Radio:
         capacitance: eps, in J / (cycle Hz^2).
         mean_gain: Mean of |h|^2.
         fading: ``"rayleigh"`` or ``"none"``.
-        seconds_price: a1 of the objective a1 T + a2 E that allocations minimise; positive.
+        seconds_price: a1 of the objective a1 T + a2 E that allocations minimize; positive.
         joules_price: a2, not negative.
 
     Raises:

@@ -31,7 +31,7 @@ class AllocationRule(Protocol):
 def frequency_alone(problem: AllocationProblem) -> float:
     """Return f0 = (a1 / (2 a2 eps))^(1/3) in hertz, inf where joules are free.
 
-    It minimises a1 W / f + a2 eps W f^2, what one client alone pays for its cycles W; they cancel, so that f0 is the
+    It minimizes a1 W / f + a2 eps W f^2, what one client alone pays for its cycles W; they cancel, so that f0 is the
     same for all. Among several the deadline is shared, and the best frequencies satisfy sum (f / f0)^3 = 1 instead.
 
     Example:

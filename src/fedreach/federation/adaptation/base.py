@@ -145,7 +145,7 @@ def fitted_spread(likelihoods: Floats) -> float:
 
 
 def map_em(u: Floats, base: Floats, pseudo_counts: float) -> Floats:
-    """Return the (c,) class prior of a client, the mode of its posterior, by expectation-maximisation.
+    """Return the (c,) class prior of a client, the mode of its posterior, by expectation-maximization.
 
     From pi = base, q_ic proportional to pi_c exp u_ic, then pi = (sum_i q_i + A base)/(n + A), until no share
     changes by 1e-7 or more, or 200 times. Each iteration increases
@@ -181,7 +181,7 @@ def map_em(u: Floats, base: Floats, pseudo_counts: float) -> Floats:
     return prior
 
 
-# --- Fitting a serving rule: participants are asked until it is fitted, and only sums of what they answer are looked at
+# --- Fitting an adaptation rule: participants are asked until it is fitted, and only sums of what they answer are looked at
 # ```
 # query -> contribute (each participant) -> sum -> fold -> query ... -> None: fitted
 # ```
@@ -192,7 +192,7 @@ BYTES_PER_NUMBER = 8  # sums are of float64: an optimum is found by small differ
 
 
 class HeldOut(NamedTuple):
-    """What one participant fits a serving rule by."""
+    """What one participant fits an adaptation rule by."""
 
     outputs: Outputs  # on its m held-out examples
     labels: Ints  # (m,)
@@ -234,12 +234,12 @@ def fit(
     participants: Iterable[HeldOut],
     summed: Callable[[Sequence[Floats]], Floats] = plain_sum,
 ) -> Fitted:
-    """Fit a serving rule.
+    """Fit an adaptation rule.
 
     Args:
         rule: The rule.
         participants: In the order of their ids, in which sums are taken; at least one.
-        summed: How arrays of one shape are added up, such as by a secure sum.
+        summed: How arrays of one shape are added up, such as by secure aggregation.
 
     Raises:
         DataError: If there is nobody to fit it by.

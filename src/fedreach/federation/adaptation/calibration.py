@@ -181,7 +181,7 @@ def matched(search: State, sums: Floats, base: Floats) -> State:
     """Return the search after another round in which the mean prediction comes nearer to the class shares.
 
     b_c grows by log(base_c / mean p_c), and then by what makes its mean 0. Where mean predictions are base, b is that
-    of the largest likelihood; the pull on b is not followed. In made-up cases of 10 to 200 classes accuracy
+    of the largest likelihood; the pull on b is not followed. In synthetic cases of 10 to 200 classes accuracy
     after three rounds lay within .3 points of that by Newton's method, and the mean prediction .002 to .035 from base
     in total variation.
 

@@ -103,7 +103,7 @@ def _loss_and_accuracy(scores: Floats, labels: Ints) -> tuple[Floats, Floats]:
     return loss, (scores.argmax(axis=-1) == labels).mean(axis=-1)
 
 
-# --- Serve a client by a last layer that its own few labelled examples have moved: a reference, for it needs labels
+# --- Serve a client by a last layer that its own few labeled examples have moved: a reference, for it needs labels
 
 STEPS = 200
 """Newton steps at most; a few tens are needed where the model is sure of the wrong class."""
@@ -115,21 +115,21 @@ ROUNDING = 1e-14
 
 @dataclass(frozen=True)
 class FewLabels:
-    """Fine-tune the last layer on m labelled examples of the client's own, and predict its other examples with that.
+    """Fine-tune the last layer on m labeled examples of the client's own, and predict its other examples with that.
 
     h are features, what goes into the last linear layer, and z = V h + v the model's logits. With D and d, what is
-    added to V and v, and the labelled examples (x_i, y_i):
+    added to V and v, and the labeled examples (x_i, y_i):
 
-        minimise  (1/m) sum_i -log softmax(z_i + D h_i + d)_{y_i} + strength/(2 m) (|D|^2 + |d|^2)
+        minimize  (1/m) sum_i -log softmax(z_i + D h_i + d)_{y_i} + strength/(2 m) (|D|^2 + |d|^2)
         log p(y|x) = log softmax(z + D h + d)
 
     That is the mode of the posterior when D and d are normal with variance 1/strength: many examples outweigh the pull
     to the model, few do not. There is one optimum, found to rounding by Newton's method, so that the order of the
-    examples does not matter. As strength grows, and without any labelled example, predictions are the model's.
+    examples does not matter. As strength grows, and without any labeled example, predictions are the model's.
 
     When to use it: beside rules that do without labels, to see what m labels would buy. A client that has them may do
     better; one that is served by FedReach's other rules has none. So it is a reference like `TruePrior`, is marked as
-    one, and cannot be exported. The labelled examples are the client's first m and are never scored: all rungs are of
+    one, and cannot be exported. The labeled examples are the client's first m and are never scored: all rungs are of
     the others. `with N` inputs, it has at most N labels, and is scored on the same other examples as every rule: there
     it may be compared with `label_shift`. A client with no more than m examples keeps one to be scored on and learns
     from the rest. Participants are not asked for anything.
@@ -137,7 +137,7 @@ class FewLabels:
     When: clients could label a handful of examples: what that would buy.
 
     Args:
-        labels: m, how many labelled examples a client has, 0 or more.
+        labels: m, how many labeled examples a client has, 0 or more.
         strength: Of the pull to the model, positive. The right one goes with the square of the features' length.
 
     Raises:
@@ -193,7 +193,7 @@ class FewLabels:
 
 
 def moved_head(features: Floats, logits: Floats, labels: Ints, pull: float) -> Floats:
-    """Return the (h + 1, c) head, to be added to the model's, that minimises mean cross-entropy + pull/2 |head|^2.
+    """Return the (h + 1, c) head, to be added to the model's, that minimizes mean cross-entropy + pull/2 |head|^2.
 
     Newton's method from 0; a step is halved while the objective rises. Each step solves the linear system by conjugate
     gradients, as the Hessian of h + 1 times c numbers would be too large to be written down. With fewer examples than

@@ -15,7 +15,7 @@ from fedreach.federation.adaptation.base import blended, log_softmax, source_pri
 from fedreach.federation.adaptation.label_shift import LabelShift
 from fedreach.federation.types import NO_STATE, Outputs, RunningStatistics, State
 
-# --- Serve a client by class shares that a confusion matrix explains: BBSE and its regularised form, RLLS
+# --- Serve a client by class shares that a confusion matrix explains: BBSE and its regularized form, RLLS
 
 CONFIDENCE = 0.05
 """Probability with which the confusion matrix may be further off than RLLS assumes."""
@@ -126,7 +126,7 @@ class RLLS(_ByConfusion):
         ConfigError: If an option is outside its range.
 
     Reference: Azizzadenesheli, Liu, Yang and Anandkumar, ICLR 2019 (arXiv 1903.09734); `strength` and the probability
-    0.05 are those of their code, github.com/Angela0428/labelshift. That demands theta >= -1 while it minimises, here w
+    0.05 are those of their code, github.com/Angela0428/labelshift. That demands theta >= -1 while it minimizes, here w
     is clipped afterwards: then a line search for the one number lambda in theta = (C'C + lambda)^-1 C'(mu - C 1)
     solves it. While Delta is below all singular values of C, theta is the exact solution, that of `BBSE`.
 
@@ -253,7 +253,7 @@ class TruePrior:
         return self._rule.start(state)
 
     def update(self, state: State, client: State, outputs: Outputs) -> State:
-        """Return the client unchanged: nothing is learnt from inputs."""
+        """Return the client unchanged: nothing is learned from inputs."""
         return client
 
     def predict(self, state: State, client: State, outputs: Outputs) -> Floats:
@@ -268,7 +268,7 @@ class TruePrior:
 
 @dataclass(frozen=True)
 class BatchNormRefresh:
-    """Let BatchNorm layers normalise by the client's own inputs, then predict by its class prior as `LabelShift` does.
+    """Let BatchNorm layers normalize by the client's own inputs, then predict by its class prior as `LabelShift` does.
 
     A client with n inputs puts its own mean and variance of what comes to a layer, over inputs and places, in place of
     the running ones, channel by channel, in one layer after the other:
@@ -281,7 +281,7 @@ class BatchNormRefresh:
 
     Own statistics also take away part of what the client's classes change in them. After convolutions, whose means are
     over many places, that is little. Where each unit of a dense layer has statistics of its own it is most of it: with
-    `BatchNorm1d` in an MLP, label-shifted clients of Fashion-MNIST fell from 94 to 69 % with 200 inputs (2 seeds). So
+    `BatchNorm1d` in an MLP, label-shifted clients of Fashion-MNIST fell from 94 to 69% with 200 inputs (2 seeds). So
     `BatchNorm1d` layers keep their running statistics, and a model that has no others is refused. A client keeps its
     inputs, as those that it sees later change the statistics of all; before the first, predictions are the calibrated
     model's by running statistics. The evidence W is of logits whose statistics have seen all inputs: the bound of

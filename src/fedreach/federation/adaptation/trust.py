@@ -15,12 +15,12 @@ from fedreach.federation.adaptation.inference import infer_priors
 from fedreach.federation.labels import are_counts
 from fedreach.federation.types import State
 
-# -------------------- What no honest participants contribute to the sums that a serving rule is fitted by
+# -------------------- What no honest participants contribute to the sums that an adaptation rule is fitted by
 # Label counts are whole and sum to the examples that the participants hold, probabilities to as many, a log
 # likelihood is
 # of one sign, a sum of squares at least the square of the sum by the number. All of it holds for one participant and
 # for
-# the sum over several, so that under a secure sum, too, something is seen.
+# the sum over several, so that under secure aggregation, too, something is seen.
 
 LARGEST_GAIN = 40.0  # nats an example, of predictions that hold 5% of a uniform distribution
 LARGEST_VIEW = 6.0  # of a number by which predictions are compared

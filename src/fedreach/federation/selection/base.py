@@ -11,7 +11,7 @@ from fedreach.federation.types import NO_STATE, ClientView, Reports, Selection, 
 
 
 class Policy:
-    """A policy that remembers nothing and asks nobody; inherit from it and write `select`."""
+    """A policy without state and without a probe; inherit from it and write `select`."""
 
     def init(self, view: ClientView) -> State:
         return NO_STATE

@@ -14,7 +14,7 @@ from fedreach.federation.aggregation import weighted_sum
 from fedreach.federation.selection.base import Policy
 from fedreach.federation.types import ClientView, Probe, Reports, Selection, State
 
-# -------------------- A table of the latest update of each participant, which several policies choose by
+# -------------------- Table of the latest updates
 
 Storage = Literal["memory", "disk"]
 LARGE = 2**24
@@ -34,7 +34,7 @@ class GradientTable(Policy):
     chosen last, the lower id first.
 
     Args:
-        refresh: Also ask those whose row is older than this many rounds, at least 0, which asks everybody in every
+        refresh: Also ask those whose row is older than this many rounds, at least 0, which asks all clients in every
             round; None never asks twice. Each client asked costs a model down and a report up.
         explore: Share of the cohort, in [0, 1), that is drawn at random from those not chosen, rounded down to
             whole clients. Their rows are renewed at no further bytes, so that no choice is for ever.
@@ -197,7 +197,7 @@ def sketched(rows: Float32s, size: int, seed: int) -> Float32s:
     return result
 
 
-# -------------------- How near the nearest other row of a table is, without ever holding all n x n cosines
+# -------------------- Nearest rows, without holding all n x n cosines
 
 ROWS = 1024  # rows on either side of a block of products
 COLUMNS = 2048  # numbers of a row that are turned into float64 at a time
@@ -207,10 +207,10 @@ DECIMALS = 12  # of a cosine; the rest is rounding and must not decide
 
 
 def nearest_similarity(rows: AnyArray) -> Floats:
-    """Return (n,) each row's largest cosine with another row, minus infinity where there is no other.
+    """Return (n,) each row's largest cosine with another row, minus infinity for a single row.
 
     Two rows that are each other's nearest have exactly the same one. A row of zeros has no direction: its own is 1, as
-    if it were a copy of another row, and it is no neighbour to others. Whatever the type of the rows, cosines are
+    if it were a copy of another row, and it never is the neighbor of others. Whatever the type of the rows, cosines are
     computed in float64.
 
     Raises:
@@ -226,8 +226,8 @@ def nearest_similarity(rows: AnyArray) -> Floats:
 class Nearest(NamedTuple):
     """Each row's largest cosine with another, and with which; a row of zeros has 1, with itself."""
 
-    cosine: Floats  # (n,) minus infinity where there is no other
-    whom: Ints  # (n,) -1 where there is no other
+    cosine: Floats  # (n,) minus infinity if the row is the only one
+    whom: Ints  # (n,) -1 if the row is the only one
 
 
 def nearest_of_all(rows: AnyArray, length: Floats) -> Nearest:
@@ -367,13 +367,10 @@ def products(
     return total
 
 
-# -------------------- Who is nearest to whom in a table of updates, kept up to date as rows change
-# After a round only the rows of the cohort are new. So each client's largest cosine, and whom it has it with, are
-# kept in
-# the state: a new row is compared with all others, and a client whose nearest row is replaced by one that is farther
-# away
-# looks for another. With n clients, k new rows and rows of p numbers that is some k n p products a round, where
-# comparing all with all is n^2 p.
+# -------------------- Nearest rows, updated as rows change
+# After a round only the rows of the cohort are new. So the state keeps each client's largest cosine and its nearest
+# client. A new row is compared with all others. A client whose nearest row moved away searches again. With n clients,
+# k new rows and rows of p numbers that is about k n p products per round; comparing all with all takes n^2 p.
 
 MANY = 0.25  # part of all rows from which on all are compared with all again
 MOST = 4096  # rows that are compared with all at a time, as their cosines with each other are held
@@ -403,13 +400,13 @@ def renewed(rows: AnyArray, length: Floats, old: Nearest, changed: Ints) -> Near
 
 
 def among(rows: AnyArray, length: Floats, nearest: Nearest, flags: Bools) -> Nearest:
-    """Return who is nearest to whom among some rows; what it says of the others means nothing."""
+    """Return the nearest rows among the flagged rows; entries of the others are meaningless."""
     gone = (nearest.whom >= 0) & ~flags[nearest.whom]
     return _search_again(rows, length, nearest, gone & flags, flags)
 
 
 def _search_again(rows: AnyArray, length: Floats, nearest: Nearest, lost: Bools, flags: Bools | None = None) -> Nearest:
-    """Return it with those who lost their nearest row compared with all rows, or with some."""
+    """Compare the rows that lost their nearest row with all rows, or with the flagged ones."""
     everybody = np.flatnonzero(lost)
     if not len(everybody):
         return nearest
@@ -423,7 +420,7 @@ def _search_again(rows: AnyArray, length: Floats, nearest: Nearest, lost: Bools,
             if flags is not None:
                 cosines[:, ~flags[columns]] = -np.inf
             take_nearer(cosine, whom, who, cosines, columns.start)
-            # Whoever is each other's nearest must have the same cosine to the last bit, as it was computed now.
+            # Mutually nearest rows must have the same cosine to the last bit, as computed now.
             outside = (whom[columns] >= 0) & (place[columns] < 0)
             partners = np.flatnonzero(outside & (place[whom[columns]] >= 0))
             cosine[columns.start + partners] = cosines[place[whom[columns][partners]], partners]
@@ -449,9 +446,9 @@ def _cosines_with_all(rows: AnyArray, length: Floats, who: Ints) -> Iterator[tup
 
 @dataclass(frozen=True, kw_only=True)
 class NearestTable(GradientTable):
-    """Remember updates, and who is nearest to whom; `Minimax` and `MaxSimilarity` choose by it.
+    """Remember updates and their nearest rows; `Minimax` and `MaxSimilarity` choose by it.
 
-    Beside the table the state holds ``length``, ``nearest`` and ``whom`` (n,), see `Nearest`.
+    In addition to the table the state holds ``length``, ``nearest`` and ``whom`` (n,), see `Nearest`.
     """
 
     def _choose_from(self, state: State, ids: Ints, has_row: Bools, k: int, rng: np.random.Generator) -> Selection:
@@ -481,18 +478,18 @@ class NearestTable(GradientTable):
         return {**new, "length": length, "nearest": nearest.cosine, "whom": nearest.whom}
 
 
-# --- The convex hull of a table's rows: which are its vertices, seen in few dimensions, and k that span it well
+# -------------------- Convex hull of the rows
 
-MOST_COMPONENTS = 5  # in 7 dimensions Qhull calls 13 % of points that are none vertices; up to 5, none in 300
+MOST_COMPONENTS = 5  # in 7 dimensions Qhull calls 13% of interior points vertices; up to 5, none in 300
 FULL_EIGEN = 2000  # largest matrix of which all eigenvectors are computed to use a few
-NO_EXTENT = 3e-7  # of rows along an axis, relative to their lengths: what float32 can tell apart
+NO_EXTENT = 3e-7  # of rows along an axis, relative to their lengths: the resolution of float32
 FLAT = 1e-9  # extent, relative to the largest, below which points have none in a direction
 
 
 def principal_points(rows: AnyArray, components: int, *, normalize: bool = False) -> Floats:
     """Return (n, r) coordinates of the rows along their r principal axes, r <= `components`.
 
-    With X the rows less their mean, X X' = U L U' and Y = U L^(1/2) for the largest eigenvalues in L. Of X X' (n, n)
+    With X the rows minus their mean, X X' = U L U' and Y = U L^(1/2) for the largest eigenvalues in L. Of X X' (n, n)
     and X' X (p, p) the smaller is computed. Axes along which the rows differ by less than rounding in float32 are left
     out, so that copies of one row give r = 0. Each axis points where its largest coordinate is positive. With
     `normalize`, rows are first divided by their length; zeros stay zeros.
@@ -525,7 +522,7 @@ def _leading(matrix: Floats, count: int) -> tuple[Floats, Floats]:
     if len(matrix) > FULL_EIGEN and matrix.any():
         from scipy.sparse.linalg import eigsh
 
-        # A start that renaming the clients renames; not ones, which centring takes to 0.
+        # A start that renaming the clients renames; not ones, which centering takes to 0.
         values, vectors = eigsh(matrix, count, which="LA", v0=matrix[matrix.diagonal().argmax()])
     else:
         values, vectors = np.linalg.eigh(matrix)
@@ -600,8 +597,8 @@ def farthest_first(
 
     Args:
         distance: Gives the (n,) distances to point i.
-        out: (n,) distances to the mean; the largest is chosen where nobody is yet.
-        candidates: At least k less those chosen.
+        out: (n,) distances to the mean; the largest is chosen first if none is chosen yet.
+        candidates: At least k minus the number of those chosen.
     """
     size = float(out.max()) or 1.0
     result = list(chosen)

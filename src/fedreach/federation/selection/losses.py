@@ -14,26 +14,26 @@ from fedreach.federation.selection.geometry import GradientTable, NearestTable, 
 from fedreach.federation.selection.labels import kmeans
 from fedreach.federation.types import ClientView, Probe, Reports, Selection, State
 
-# -------------------- Choose the worst off of some candidates
+# -------------------- Power of choice
 
 Loss = Literal["full", "batch", "last"]
 
 
 @dataclass(frozen=True)
 class PowerOfChoice(Policy):
-    """Choose the k clients with the largest loss among some candidates.
+    """Choose the k clients with the largest loss among randomly drawn candidates.
 
     Candidates are drawn without replacement with probability proportional to their number of examples. A candidate
     that is asked is sent the model and answers with its mean training loss: one model down and 4 bytes up, counted.
     Ties go to the lower id; a candidate that was asked and did not answer comes last.
 
-    When: clients may be asked for their loss, and those that are served worst shall count more.
+    When: clients may be asked for their loss, and clients with a large loss should count more.
 
     Args:
-        candidates: How many there are, at least the cohort; None takes everybody who is available, as in
+        candidates: How many there are, at least the cohort; None takes all available clients, as in
             "Advocating for the Silent" (arXiv 2310.07171). Fewer than the cohort: as many as the cohort.
         loss: Which loss is compared. ``"full"``: over all of a candidate's examples. ``"batch"``: over `batch_size`
-            of them, less work for the client (cpow-d). ``"last"``: the last one heard, for which nobody is asked; a
+            of them, less work for the client (cpow-d). ``"last"``: the last known loss, without a probe; a
             candidate never heard from counts as +inf and so goes first (rpow-d).
         batch_size: Examples of ``loss = "batch"``, at least 1.
 
@@ -79,7 +79,7 @@ class PowerOfChoice(Policy):
         return rng.choice(ids, size=max(k, self.candidates), replace=False, p=examples / examples.sum())
 
 
-# -------------------- Choose those who are wrong most, and quick; try others at a falling rate
+# -------------------- Oort
 
 CLIP = 0.95  # quantile at which utilities are cut off
 DOUBT = 0.1  # factor within the root of how long ago a client was heard
@@ -94,7 +94,7 @@ class Oort(Policy):
 
         u_i = (U_i - min U) / (max U - min U) + sqrt(0.1 log t / t_i),    U_i = n_i sqrt((1/n_i) sum_j l_j^2),
 
-    U_i cut off at their 95 % quantile, l_j the losses of client i's n_i examples when it was last chosen, in round t_i.
+    U_i cut off at their 95% quantile, l_j the losses of client i's n_i examples when it was last chosen, in round t_i.
     Only those whose u_i is at least `cutoff` of that of the last one who would be chosen by u alone can be drawn. With
     all U equal the first term is 0.
 
@@ -150,7 +150,7 @@ class Oort(Policy):
         require(self, penalty="[0, inf)", pace="(0, 1]", pace_step="[0, 1]", window="[1, inf)")
 
     def init(self, view: ClientView) -> State:
-        """Return what nobody has told yet."""
+        """Return a state without any utility."""
         n = len(view.ids)
         return {
             "ids": view.ids,
@@ -163,7 +163,7 @@ class Oort(Policy):
         }
 
     def observe(self, state: State, reports: Reports) -> State:
-        """Return the state with what those who trained have told."""
+        """Return the state with the utilities of the clients that trained."""
         where = np.searchsorted(state["ids"], reports.ids)
         utility, heard = state["utility"].copy(), state["heard"].copy()
         utility[where] = state["num_examples"][where] * reports.metrics["loss_rms"]
@@ -196,7 +196,7 @@ class Oort(Policy):
         utility = self._utility(state, view, heard, seconds)
         bar = self.cutoff * np.partition(utility, len(heard) - (k - new_count))[len(heard) - (k - new_count)]
         draw = heard[utility >= bar]
-        chance = np.maximum(utility[utility >= bar], 1e-12)  # who has none can fill a place that nobody else takes
+        chance = np.maximum(utility[utility >= bar], 1e-12)  # clients without utility can fill free places
         best = rng.choice(draw, k - new_count, replace=False, p=chance / chance.sum())
         return Selection(view.ids[np.concatenate([best, tried])])
 
@@ -213,14 +213,14 @@ class Oort(Policy):
 
 
 def _seconds(view: ClientView, k: int) -> Floats:
-    """Return (n,) how long each client takes with a k-th of the band; one second each where there is no radio."""
+    """Return (n,) how long each client takes with a k-th of the band; one second each without a radio."""
     if view.radio is None:
         return np.ones(len(view.ids))
     problem = view.radio.problem()
     return np.asarray(k * problem.upload_seconds + problem.cycles / problem.max_hertz, np.float64)
 
 
-# -------------------- Choose the clients whose updates resemble nobody else's
+# -------------------- Minimax
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,7 +228,7 @@ class Minimax(NearestTable):
     """Choose the k clients whose update is least like that of the client it is most like.
 
     The k smallest m_i = max_{j != i} cos(g_i, g_j) over the available clients, g_i the latest update of client i. As
-    the maximum runs over all of them and not over those chosen, this minimises the sum of m_i over all choices of k.
+    the maximum runs over all of them and not over those chosen, this minimizes the sum of m_i over all choices of k.
     A client whose update is zero has m_i = 1: it stands still, which is not a direction of its own.
 
     The paper's pseudo-code is corrected in three places. It returns k + 1 clients (``<=`` for ``<``). It keeps the
@@ -244,7 +244,7 @@ class Minimax(NearestTable):
     Cosines are computed in float64, block by block; with n clients and rows of p numbers it takes n^2 p products and
     memory for a block.
 
-    When: updates of all clients may be asked for now and then, and the cohort shall be as varied as can be.
+    When: updates of all clients may be asked for now and then, and the cohort should be as varied as possible.
 
     Reference: "Advocating for the Silent" (arXiv 2310.07171), Algorithm 1 and eq. 11.
 
@@ -260,7 +260,7 @@ class Minimax(NearestTable):
         return Selection(ids[first_by_similarity(rows, k, nearest=nearest)])
 
 
-# -------------------- Choose from the cluster of clients whose local models random signs fit worst
+# -------------------- Rademacher clusters
 
 DIMENSIONS = 10  # principal axes that k-means works in
 Use = Literal["best", "soft"]
@@ -292,7 +292,7 @@ class Rademacher(Policy):
 
     Args:
         use: See above; the paper gives no rule.
-        every: Rounds from one scoring of everybody to the next, at least 1; None scores each client once.
+        every: Rounds from one scoring of all clients to the next, at least 1; None scores each client once.
         n_clusters: At least 1; None takes the number from 2 to 8 with the best silhouette. The paper asks for care.
         average: Whether members of a cluster count equally or by their number of examples.
         outputs: As of `WLRC`, like `draws`, `estimator` and `batch_size`.
@@ -346,7 +346,7 @@ class Rademacher(Policy):
         return {**self._table.init(view), "score": np.full(n, np.nan), "cluster": np.full(n, -1)}
 
     def probe(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Probe | None:
-        """Return everybody available in a scoring round, else those of them never heard from."""
+        """Return all available clients in a scoring round, else those of them never heard from."""
         if self.every is not None and (view.round - 1) % self.every == 0:
             return Probe(view.ids[view.available], asks="update")
         return self._table.probe(state, view, k, rng)

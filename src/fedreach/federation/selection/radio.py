@@ -14,7 +14,7 @@ from fedreach.wireless.exact import allocate
 from fedreach.wireless.problem import Allocation, AllocationProblem
 from fedreach.wireless.solve import solve
 
-# -------------------- Those with the best channels of the round
+# -------------------- Best channels
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class BestChannels(Policy):
         return Selection(largest(view.ids[available], view.radio.bits_per_second[available], k))
 
 
-# -------------------- Choose clients, bandwidth and CPU frequencies together, at the least cost in seconds and joules
+# -------------------- CSRA: clients, bandwidth and CPU frequencies together
 
 PAPER = DC("rlt", (1.0,), shares="relaxed", allocation="paper")
 """Algorithms 1 and 2 as printed, with those constants that the paper leaves out."""
@@ -61,21 +61,21 @@ class CSRA(Admission):
     Among the available clients with KL(p || p_i) <= `threshold` (see `KLFilter`), the set S that holds at least
     `min_examples`, its bandwidth shares b and CPU frequencies f are chosen together to
 
-        minimise  a1 T + a2 sum_{i in S} (P_i tau_i / b_i + eps W_i f_i^2)
+        minimize  a1 T + a2 sum_{i in S} (P_i tau_i / b_i + eps W_i f_i^2)
 
     with T the time until the last of S is ready (see `fedreach.wireless.problem.AllocationProblem`). It has no
     use for the cohort size k, but to set `min_examples` where that is None. The allocation is part of the selection;
     a method's ``allocation`` replaces it, which makes the baselines of the paper: CS-Greedy is this policy with
     ``allocation = "greedy"``, GA-Random is ``search = "genetic"`` with ``allocation = "random"``.
 
-    When: who trains, on which band and at which frequency shall be decided together at the least cost; needs `[radio]`.
+    When: clients, bands and CPU frequencies should be chosen together at the least cost; needs `[radio]`.
 
     Args:
         threshold: e1, as of `KLFilter`, like `direction` and `smoothing` (kappa).
         min_examples: e2, training examples that those chosen must hold together; None: as many as k clients of the
             mean size.
         infeasible: ``"admit"`` lets in more clients, in increasing divergence, until it is feasible, and says so in
-            the row of the round (everybody, where all available hold too few); ``"error"`` ends the run.
+            the row of the round (all clients, if they hold too few); ``"error"`` ends the run.
         search: ``"certified"`` proves that no set is cheaper, up to `tolerance`; ``"sorted"`` takes clients in
             increasing sqrt(P tau) / d; ``"genetic"`` is the paper's baseline; ``"paper"`` its own algorithm with its
             own allocation, see `DC` (needs the extra `reproduce`). Sets found by ``"sorted"`` and ``"genetic"`` are
@@ -85,8 +85,8 @@ class CSRA(Admission):
             seconds would make the choice depend on the machine.
 
     Raises:
-        ConfigError: If an option is out of its range, there is no radio, or ``"paper"`` lacks its library.
-        PartError: From `select`, if nobody can be chosen and `infeasible` is ``"error"``.
+        ConfigError: If an option is out of its range, the radio is missing, or ``"paper"`` lacks its library.
+        PartError: From `select`, if no client can be chosen and `infeasible` is ``"error"``.
 
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", eq. 37 and
     algorithm 2, which ends far from the least cost: see ``benchmarks/allocation.py``.

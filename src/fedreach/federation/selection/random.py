@@ -12,7 +12,7 @@ from fedreach._util.errors import PartError, require
 from fedreach.federation.selection.base import Policy
 from fedreach.federation.types import ClientView, Selection, State
 
-# -------------------- Choose at random
+# -------------------- Uniform selection
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Uniform(Policy):
         return Selection(rng.choice(view.available_ids, size=k, replace=False))
 
 
-# -------------------- Choose everybody
+# -------------------- All available clients
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Full(Policy):
         return Selection(view.ids[view.available])
 
 
-# --- Urns that a cohort is drawn from, one client of each: balls in whole numbers, so that nothing is rounded
+# -------------------- Urns with whole numbers of balls, so that nothing is rounded
 
 
 class Urns(Policy):
@@ -77,7 +77,7 @@ def poured(balls: Ints, groups: Sequence[Sequence[int]], k: int) -> Ints:
     """Return k equally full urns: the largest groups begin one each, the others fill up what room is left.
 
     Args:
-        balls: (a,) of each client, k times as many as an urn holds; nobody in a group of several has more than that.
+        balls: (a,) of each client, k times as many as an urn holds; no client in a group of several has more than that.
         groups: Positions of clients, none of which has more balls than an urn holds unless it is a single client.
         k: Urns. There are at least as many groups, or a single client fills several.
 
@@ -89,7 +89,7 @@ def poured(balls: Ints, groups: Sequence[Sequence[int]], k: int) -> Ints:
     full = int(balls.sum()) // k
     urns, room, unplaced = np.zeros((k, len(balls)), np.int64), np.full(k, full), balls.copy()
     first = 0
-    for client in np.flatnonzero(balls >= full).tolist():  # who fills urns alone
+    for client in np.flatnonzero(balls >= full).tolist():  # clients that fill urns alone
         for _ in range(int(unplaced[client]) // full):
             urns[first, client], room[first] = full, 0
             unplaced[client] -= full
@@ -110,7 +110,7 @@ def poured(balls: Ints, groups: Sequence[Sequence[int]], k: int) -> Ints:
 
 
 def groups_within(tree: AnyArray, balls: Ints, max_balls: int) -> list[list[int]]:
-    """Return the largest groups of a tree of merges that hold at most so many balls; single clients may hold more.
+    """Return the largest groups of a tree of merges with at most `max_balls` balls; single clients may hold more.
 
     Args:
         tree: (a - 1, 4) merges, as scipy's `linkage` returns them.
@@ -134,7 +134,7 @@ def _pairs(tree: AnyArray) -> Iterable[tuple[int, int]]:
     return ((int(first), int(second)) for first, second in tree[:, :2])
 
 
-# -------------------- Draw in proportion to examples, with replacement
+# -------------------- Multinomial sampling
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class Multinomial(Urns):
         return np.broadcast_to(balls, (k, len(balls)))
 
 
-# -------------------- Draw one client from each of k urns, filled in the order of size
+# -------------------- Clustered sampling by size
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class UrnsBySize(Urns):
     """Draw one client from each of k urns that clients fill in the order of their size: clustered sampling by size.
 
     Client i has k m_i balls, m_i its number of examples, and each urn takes M = sum_j m_j. The largest client goes
-    first (of equal ones that with the lower id), and what an urn cannot take goes on into the next. Client i is drawn
+    first (of equal ones that with the lower id), and what an urn cannot take goes into the next. Client i is drawn
     from urn l with probability r_li, its share of the balls there, so that sum_i r_li = 1 and sum_l r_li = k p_i, p_i =
     m_i / M. With the weighting `by_draws` the mean update is on average sum_i p_i u_i, as by `multinomial`, and the
     weight of each client has the variance sum_l r_li (1 - r_li) / k^2, which is never more than there.
@@ -180,8 +180,8 @@ class UrnsBySize(Urns):
     M counts the available clients. A client with m_i > M / k is drawn in every round.
 
     *When to use it:* in place of `uniform` or `multinomial` wherever the mean over all examples is what you want, most
-    of all where clients differ much in size; it needs nothing but numbers of examples, and works under a secure sum.
-    With `weighting = "by_draws"`.
+    of all where clients differ much in size; it needs nothing but numbers of examples, and works under secure
+    aggregation. With `weighting = "by_draws"`.
 
     When: as `multinomial`, with less variance and no more knowledge; with the weighting `by_draws`.
 
@@ -216,13 +216,13 @@ def in_order(balls: Ints, k: int) -> Ints:
     return urns
 
 
-# -------------------- The filter and the budget of examples that selections by label divergence share
+# -------------------- Filter by label divergence
 
 Infeasible = Literal["admit", "error"]
 
 
 class Admitted(NamedTuple):
-    """Who may be chosen."""
+    """The clients that may be chosen."""
 
     ids: Ints  # (a,) increasing
     min_examples: int  # that were asked for
@@ -233,7 +233,7 @@ class Admitted(NamedTuple):
 
 @dataclass(frozen=True)
 class Admission(Policy):
-    """What `KLFilter` and `CSRA` share: who may be chosen. The options stand there."""
+    """What `KLFilter` and `CSRA` share: the filter of clients. See them for the options."""
 
     threshold: float = 0.2
     direction: Direction = "global_to_local"
@@ -255,13 +255,13 @@ class Admission(Policy):
         needed = self.min_examples
         if needed is None:
             needed = int(np.ceil(k * view.num_examples.mean()))
-        # Rounded, so that the order of summation decides neither a tie nor who stands exactly at the threshold.
+        # Rounded, so that the order of summation decides neither ties nor clients exactly at the threshold.
         divergence = label_divergences(view.label_counts, self.direction, self.smoothing).round(12)[view.available]
         ids, examples = view.ids[view.available], view.num_examples[view.available]
         order = np.lexsort((ids, divergence))
         far, examples_up_to = divergence[order], np.cumsum(examples[order])  # nearest first
         within = int(np.searchsorted(far, self.threshold, side="right"))
-        enough = int(np.searchsorted(examples_up_to, needed)) + 1  # so many of the nearest hold as many
+        enough = int(np.searchsorted(examples_up_to, needed)) + 1  # this many of the nearest hold enough examples
         if within < enough and self.infeasible == "error":
             raise PartError(self._refusal(far, examples_up_to, within, enough, needed, view.round))
         admitted = min(max(within, enough), len(ids))

@@ -1,4 +1,4 @@
-"""Checks of serving rules.
+"""Checks of adaptation rules.
 
 What is compared is what clients predict; of a rule's state, nothing is known but that it consists of named arrays.
 """
@@ -133,7 +133,7 @@ def whoever_holds_an_example(subject: Subject, case: Clientele) -> None:
     """Which participant holds an example out does not matter, where all trained on the same counts.
 
     Pooled by client instead of by example, those who hold out little would count as much as those who hold out much. A
-    rule that refreshes statistics is checked on a model that uses none: whose inputs are normalised together matters.
+    rule that refreshes statistics is checked on a model that uses none: whose inputs are normalized together matters.
     """
     case, holdings = replace(case, model=replace(case.model, refreshes=False)), case.participants
     inputs, labels = (np.concatenate([getattr(holding, key) for holding in holdings]) for key in ("inputs", "labels"))
