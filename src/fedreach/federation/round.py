@@ -184,7 +184,7 @@ def conclude_round(
 def conclude_server_round(
     federation: Federation, state: FederationState, view: ClientView, learnt: FederationState
 ) -> tuple[FederationState, RoundResult]:
-    """Return the state after a round in which the server trained and no client was asked: that of `learnt`."""
+    """Return the state after a round in which the server trained and no client was asked: that of the argument."""
     nobody, d = Selection(np.empty(0, np.int64)), state.models.shape[1]
     silence = Reports(nobody.ids, np.empty((0, d), np.float32), {})
     down, up, probe_bytes = count_bytes(federation, state.round + 1, view, nobody, silence, d)

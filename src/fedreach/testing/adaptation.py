@@ -103,7 +103,7 @@ class Holding:
 
 @dataclass(frozen=True, eq=False)
 class Clientele:
-    """A model, the participants by whom a rule is fitted, and clients that are served."""
+    """A model, the participants that fit a rule, and clients that adapt."""
 
     words: str
     model: Model

@@ -52,7 +52,7 @@ from fedreach.federation.weighting import ByExamples, Equal
 from fedreach.runs.simulation import Simulation
 from fedreach.wireless.radio import Devices, Radio, RadioState
 
-# --- Small federations that components are checked on, ordinary ones and those on which careless code fails
+# -------------------- Small federations for checks
 
 Lists = Mapping[int, Sequence[int]]
 REPORT_BITS = 1_000_000
@@ -70,7 +70,7 @@ class World:
     direction: Floats  # (n, d) of each client's updates
     cohort: int
     rounds: int = 4
-    away: Lists = field(default_factory=dict)  # round -> ids that cannot be reached
+    away: Lists = field(default_factory=dict)  # round -> ids that are not available
     lost: Lists = field(default_factory=dict)  # round -> ids whose replies, to a probe too, do not arrive
     noise: float = 0.1  # how much a client's updates differ between rounds
     losses_known: bool = False  # whether losses are known before round 1
@@ -273,7 +273,7 @@ def report_series() -> Iterator[ReportSeries]:
     )
 
 
-# -------------------- Federations small enough to think through
+# -------------------- Tiny federations
 
 
 def tiny_data(seed: int = 0) -> FederatedData:
@@ -304,7 +304,7 @@ def tiny_simulation(seed: int = 0) -> Simulation:
 class QuadraticEngine:
     """Trains client k on f_k(w) = 1/2 (w - b_k)' A_k (w - b_k), in numpy and float64: every answer is known.
 
-    There are no batches: each step sees all of f_k, and an epoch is one step. Only updates are rounded to float32.
+    It has one batch: each step sees all of f_k, and an epoch is one step. Only updates are rounded to float32.
 
     Example:
         >>> engine = QuadraticEngine(np.eye(1)[None], np.ones((1, 1)), np.zeros(1, np.float32), FedAvg(), LocalSGD())
@@ -320,7 +320,7 @@ class QuadraticEngine:
 
     @property
     def task(self) -> Task:
-        """The task without its model and data, which the formula stands for."""
+        """The task without its model and data, which the formula replaces."""
         return Task(nn.Identity(), cast(FederatedData, None), self.solver, self.local, seed=0)
 
     @property
@@ -442,7 +442,7 @@ def two_quadratics(
     return Simulation(federation, data, cast(Engine, engine), rounds=600)
 
 
-# -------------------- Running rounds of a synthetic federation, played by the same steps as a real one
+# -------------------- Rounds of a synthetic federation
 
 
 @dataclass(frozen=True)
@@ -494,7 +494,7 @@ class _Clients:
         raise AssertionError("the server of `federation_of` holds no data")
 
     def plan(self, state: FederationState) -> tuple[Steps, AskUpdates]:
-        """Play the next round until the cohort is asked to train."""
+        """Run the next round until the cohort is asked to train."""
         clients = replace(self.world.view(self.federation.needs()), available=self.world.available(state.round + 1))
         view = next_view(self.federation, clients, state, Always())
         if self.federation.radio is not None:

@@ -16,7 +16,7 @@ from fedreach.wireless.exact import Needs
 from fedreach.wireless.problem import Allocation, AllocationProblem, check_coverable
 from fedreach.wireless.rules import frequency_alone, own_frequency
 
-# -------------------- The paper's two steps for clients already chosen: the best shares, and the best frequencies
+# -------------------- The paper's two steps: best shares, best frequencies
 
 HALVINGS = 200  # of an interval of float64, until nothing is left between its ends
 
@@ -44,14 +44,14 @@ def best_shares(problem: AllocationProblem, hertz: Floats) -> Floats:
     low = _shortest(tau, v)
     if problem.joules_price == 0:
         return _normalize(tau / (low - v))
-    high = max(low, float(np.max(v + tau * r.sum() / r)))  # from here on nobody is held up
+    high = max(low, float(np.max(v + tau * r.sum() / r)))  # from here on no client is held up
     for _ in range(HALVINGS):
         T = low + (high - low) / 2
         if not low < T < high:
             break
         m = tau / (T - v)
         s = _level(r, m)
-        # A share of 1 is worth s^2; who is held up at m has it for r^2 / m^2 less, at dm/dT = -m^2 / tau.
+        # A share of 1 is worth s^2; a client held up at m has it for r^2 / m^2 less, at dm/dT = -m^2 / tau.
         delay_value = float(np.sum(np.maximum(s**2 * m**2 - r**2, 0.0) / tau))
         low, high = (T, high) if delay_value > problem.seconds_price else (low, T)
     m = tau / (high - v)
@@ -103,7 +103,7 @@ class BestFrequencies:
 def best_frequencies(problem: AllocationProblem, share: Floats) -> BestFrequencies:
     """Return the frequencies f that cost all clients of the problem least at these shares b (K,) > 0 of the band.
 
-    With t = tau / b the time to upload, energy grows with f, so nobody computes faster than the deadline asks::
+    With t = tau / b the time to upload, energy grows with f, so no client computes faster than the deadline asks::
 
         f_k = W_k / (T - t_k)
 
@@ -165,7 +165,7 @@ def _prices(problem: AllocationProblem, hertz: Floats, f0: float, last: int, cap
     return beta, gamma
 
 
-# -------------------- The one-line selection: who uploads an example for the least energy
+# -------------------- Selection by energy per example
 
 
 def by_energy(problem: AllocationProblem) -> Ints:
@@ -177,7 +177,7 @@ def sqrt_sort(problem: AllocationProblem, min_examples: int) -> Ints:
     """Take clients in increasing sqrt(P_k tau_k) / d_k until they hold `min_examples`; return their rows, sorted.
 
     Blind to computing and to the deadline, yet within 1% of the optimum for a thousand clients whose cycles cost
-    little beside their uploads. Give the set its exact allocation afterwards.
+    little compared with their uploads. Give the set its exact allocation afterwards.
 
     Raises:
         ConfigError: If `min_examples` is not a whole number from 1.
@@ -220,7 +220,7 @@ def cover(problem: AllocationProblem, min_examples: int, order: Ints, first: Int
     return np.sort(np.concatenate([start, more[:needed]]))
 
 
-# --- The convex problem that the DC algorithm solves again and again, in the form of an interior-point solver
+# -------------------- The convex problem of the DC algorithm
 
 Relaxation = Literal["rlt", "perspective"]
 SOLVED = ("Solved", "AlmostSolved", "InsufficientProgress")  # the last: as far as float64 goes
@@ -339,7 +339,7 @@ def check_solver() -> None:
         raise ConfigError("the DC algorithm needs clarabel. Install it by `pip install 'fedreach[reproduce]'`.")
 
 
-# -------------------- The paper's own algorithm: a DC relaxation chooses clients and shares, then frequencies, in turn
+# -------------------- The paper's DC algorithm
 
 Shares = Literal["best", "relaxed"]
 BINARY = 1e-3  # nearer to 0 or 1 than this is 0 or 1
@@ -348,7 +348,7 @@ STILL = 1e-6  # of a: no change any more
 
 @dataclass(frozen=True, eq=False)
 class DCResult:
-    """What the algorithm ended with, and what had to be mended on the way."""
+    """The result of the algorithm, and the repairs on the way."""
 
     allocation: Allocation
     after_shares: float  # cost after step (a), at the frequencies it was given
@@ -385,7 +385,7 @@ class DC:
         passes: How often steps (a) and (b) are done in turn; the paper does them once. The cheapest pass counts.
         first_speed: Frequencies of the first step (a), as a part of f^max, above 0 and at most 1; None begins with
             those that suit each client alone (`own_frequency`).
-        local_search: Whether clients are dropped and swapped as long as the exact cost falls (`moves.improve`).
+        local_search: Drop and swap clients as long as the exact cost falls (`moves.improve`).
         allocation: ``"joint"`` or ``"paper"``, see above.
 
     Raises:
@@ -508,7 +508,7 @@ def _paper_allocation(problem: AllocationProblem, rows: Ints, hertz: Floats) -> 
     return Allocation.of(problem, rows, share, best_frequencies(problem.only(rows), share).hertz)
 
 
-# -------------------- Selection by a genetic algorithm, one of the paper's baselines
+# -------------------- Genetic selection
 
 Frequency = Literal["own", "maximum"]
 
@@ -534,8 +534,8 @@ def genetic_selection(
     others win tournaments of two, are mixed client by client, and a few clients change sides. In the end the best set
     is made to hold: clients over `max_divergence` leave it, and the cheapest by `by_energy` join until it is covered.
 
-    Differs from eq. 61, which has no cost in it, so that it cannot tell two covering sets apart, and no sign. The paper
-    states none of the sizes below.
+    Differs from eq. 61, which has no cost in it, so that it cannot distinguish two covering sets, and no sign. The
+    paper states none of the sizes below.
 
     Args:
         min_examples: e2, at least 1.

@@ -14,10 +14,10 @@ from fedreach._util.arrays import AnyArray, Bools, Floats, Ints
 from fedreach.wireless.exact import Needs, allocate_batch, priced, sending
 from fedreach.wireless.problem import AllocationProblem
 
-# -------------------- Cheapest sets of items that together are large enough: fractional, exact, and all below a limit
+# -------------------- Cheapest covers: fractional, exact, and all below a limit
 # An item has a cost (maybe negative or +inf) and a size, a whole number; a *cover* is a set of sizes that sum to at
-# least
-# the demand. Here an item is a client, its size the number of its examples, its cost what the dual prices make of it.
+# least the demand. Here an item is a client, its size the number of its examples, its cost what the dual prices make of
+# it.
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,9 +91,10 @@ def coarser(sizes: Ints, demand: int, cells: int, *, enough: bool = False) -> tu
 def cover_table(costs: Floats, sizes: Ints, demand: int) -> Floats:
     """Return best[i, j, r], (n + 1, m, D + 1): the least cost, c (m, n), at which items i, i+1, ... of sizes d cover r.
 
-    By dynamic programming from the last item to the first: best[i, j, r] is the less of best[i+1, j, r], without item
-    i, and c_ji + best[i+1, j, max(r - d_i, 0)], with it. Nothing is added where r = 0, not even at a negative cost: all
-    covers without an item to spare are looked at, and no others are wanted. Each size is at most the demand D.
+    By dynamic programming from the last item to the first: best[i, j, r] is the smaller of best[i+1, j, r], without
+    item i, and c_ji + best[i+1, j, max(r - d_i, 0)], with it. Nothing is added where r = 0, not even at a negative
+    cost: all covers without an item to spare are looked at, and no others are wanted. Each size is at most the demand
+    D.
 
     Example:
         >>> cover_table(np.array([[3.0, 1.0, 4.0]]), np.array([2, 1, 2]), 4)[:, 0]
@@ -159,7 +160,7 @@ def covers_below(
     return chosen
 
 
-# -------------------- Who may and who must take part, in the form that the bounds need, and what prices make of each
+# -------------------- Clients that may and that must take part
 
 
 class Candidates(NamedTuple):
@@ -167,8 +168,8 @@ class Candidates(NamedTuple):
 
     needs: Needs
     sizes: Ints  # (n,) d, numbers of examples
-    forced: Bools  # (n,) who must
-    rows: Ints  # (n,) where they stand in the problem
+    forced: Bools  # (n,) must take part
+    rows: Ints  # (n,) their positions in the problem
     demand: int  # e2
     seconds_price: float  # a1
 
@@ -223,7 +224,7 @@ class Candidates(NamedTuple):
         return np.where(late, inf, self.needs.tau / np.where(late, 1.0, T - self.needs.min_seconds))
 
 
-# -------------------- The best set of clients found so far
+# -------------------- The best set so far
 
 CELLS = 200_000  # clients that are allocated at once, over all sets; it bounds the memory
 
@@ -285,8 +286,8 @@ def padded(sets: list[Ints]) -> tuple[Ints, Bools]:
 def repaired(chosen: Bools, costs: Floats, sizes: Ints, demand: int) -> Bools:
     """Return a cover near a set of items: what is missing is added in the order of c/d, what is not needed dropped.
 
-    Items with infinite costs are added last; the dearest are dropped first. The sizes d (n,) of all items sum to the
-    demand or more; those of the cover do.
+    Items with infinite costs are added last; the most expensive are dropped first. The sizes d (n,) of all items sum to
+    the demand or more; those of the cover do.
     """
     chosen = chosen.copy()
     short = demand - int(sizes[chosen].sum())
@@ -304,7 +305,7 @@ def repaired(chosen: Bools, costs: Floats, sizes: Ints, demand: int) -> Bools:
     return chosen
 
 
-# -------------------- Which thresholds would let enough examples through, where those that were asked for do not
+# -------------------- Nearest feasible thresholds
 
 
 @dataclass(frozen=True)
@@ -312,7 +313,7 @@ class Thresholds:
     """What a divergence threshold keeps, and the nearest thresholds that can be met."""
 
     clients: int
-    max_divergence: float  # e1, in nats, as asked for; inf filters nobody
+    max_divergence: float  # e1, in nats, as asked for; inf keeps all clients
     min_examples: int  # e2, as asked for
     kept: int  # clients within max_divergence
     covered: int  # examples that they hold: the largest min_examples that can be met at this max_divergence
@@ -356,7 +357,7 @@ def nearest_thresholds(
     Args:
         divergence: (K,) nats from the labels of all clients together, not negative; inf allowed.
         num_examples: (K,) whole numbers.
-        max_divergence: e1; a client at exactly e1 is kept. inf keeps everybody.
+        max_divergence: e1; a client at exactly e1 is kept. inf keeps all clients.
         min_examples: e2.
 
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", constraints
@@ -384,7 +385,7 @@ def nearest_thresholds(
     )
 
 
-# -------------------- Local search: drop a client, or swap one for another, where an estimate says that it pays
+# -------------------- Local search: drop or swap a client
 # At the saddle point (T, mu) of a set the cost is L(T, mu) = a1 T - mu + sum c_k(T, mu), with slope 0. A move changes L
 # by Delta = sum +-c_k, with the slope g = (dDelta/dT, dDelta/dmu); the new saddle value is, to second order,
 # L + Delta - 1/2 g' H^-1 g with H the second derivatives of L, two by two. So all moves are scored at once, and the
@@ -431,7 +432,7 @@ def promising(best: Incumbent, needs: Needs, count: int) -> list[Ints]:
 
 
 def _neighbours(problem: AllocationProblem, inside: Bools, cost: Floats) -> tuple[Ints, Ints]:
-    """Return the clients of the set that are the dearest for what they bring, and the cheapest others."""
+    """Return the clients of the set with the highest cost per example, and the others with the lowest."""
     ratio = cost / np.maximum(problem.num_examples, 0.5)
     rows, outside = np.flatnonzero(inside), np.flatnonzero(~inside & np.isfinite(cost))
     leaving = rows[np.argsort(-ratio[rows], kind="stable")[:NEIGHBOURS]]

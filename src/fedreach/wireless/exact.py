@@ -10,7 +10,7 @@ from fedreach._util.arrays import Bools, Floats, Ints
 from fedreach._util.errors import ConfigError
 from fedreach.wireless.problem import Allocation, AllocationProblem
 
-# --- One client, given the deadline T and the price mu of the band: how long should it send, and what does that cost?
+# -------------------- One client, given the deadline T and the price mu of the band
 #     c(T, mu) = min_{0 < u <= T - W/f^max}  A u + Q / (2 (T - u)^2) + mu tau / u
 #
 # with u the upload time, A = a2 P and Q = 2 a2 eps W^3: the energy to send, the energy to compute in the time that is
@@ -22,7 +22,7 @@ from fedreach.wireless.problem import Allocation, AllocationProblem
 
 MAX_KERNEL_STEPS = 60  # newton steps at most; 3 to 7 are usual
 KERNEL_TOLERANCE = 1e-8  # a step this small, relative to u and T - u, leaves an error of about its square
-NEAR_ZERO = 1e-100  # stands for sqrt(mu tau) = 0, where the best u is 0 and tau / u has no value
+NEAR_ZERO = 1e-100  # replaces sqrt(mu tau) = 0, where the best u is 0 and tau / u has no value
 NO_PRICE = 1e-200  # keeps quotients finite where joules cost nothing, A = Q = 0, and everyone is at the upper end
 
 
@@ -123,14 +123,14 @@ def client_cost(problem: AllocationProblem, T: Any, mu: Any) -> ClientCost:
     return ClientCost(cost, np.where(late, np.nan, u), np.where(late, np.nan, slope))
 
 
-# --- The best allocation for clients that are given: all of them take part, nothing is left to choose but b, f and T
+# -------------------- The best allocation for given clients
 #     min_T max_mu  a1 T - mu + sum_k c_k(T, mu)
 #
 # is convex in T and concave in mu. Inside, Newton's method on 1 / sum_k (tau_k / u_k) = 1 in sqrt(mu), which is concave
 # there, and so is never right of the root after its first step. Outside, Newton's method with a bracket on the
 # power -1/3 of the marginal gain of time, which is nearly linear in T.
 #
-# Many sets are solved at once, one a row. The readable twin, two nested bisections, stands in the tests.
+# Many sets are solved at once, one per row. The tests hold the readable twin, two nested bisections.
 
 MAX_NEWTON_STEPS = 100  # newton steps at most, inside as outside; 4 to 8 are usual
 RELATIVE_TOLERANCE = 1e-13  # relative change of T or of the sum of shares that is left to rounding
@@ -182,7 +182,7 @@ def allocate_batch(problem: AllocationProblem, rows: Ints, counted: Bools) -> tu
 
     Args:
         problem: Of K clients.
-        rows: (m, n) where the clients of each set stand in the problem; any row where not counted.
+        rows: (m, n) positions of the clients of each set in the problem; any row where not counted.
         counted: (m, n) which of them count; at least one a set.
 
     Raises:
@@ -304,7 +304,7 @@ def _bend(needs: Needs, best: Sending) -> Floats:
 
 
 def _derivatives(needs: Needs, best: Sending, root: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return d/dT of the cost less a1, dsqrt(mu)/dT along the optimum, and the second derivative in T, each (m,)."""
+    """Return d/dT of the cost minus a1, dsqrt(mu)/dT along the optimum, and the second derivative in T, each (m,)."""
     u, x, h, clipped = best
     tau, mu = needs.tau, (root * root)[:, None]
     slope = np.where(clipped, needs.A - mu * tau / (u * u), -needs.Q / (x * x * x)).sum(axis=1)

@@ -22,7 +22,7 @@ from fedreach.wireless.candidates import nearest_thresholds
 from fedreach.wireless.problem import AllocationProblem, Solution
 from fedreach.wireless.solve import solve
 
-# --- What a planner asks: the band, the examples needed, prices, and what turns columns into seconds and cycles
+# -------------------- Questions of a planner
 
 
 class OptionRange(NamedTuple):
@@ -58,7 +58,7 @@ RANGES = {
 
 @dataclass(frozen=True)
 class Question:
-    """What a planner asks of a table of clients; None stands for the default where the columns need one.
+    """What a planner asks of a table of clients; None means the default where the columns need one.
 
     Raises:
         ConfigError: If an option is outside its range.
@@ -121,14 +121,14 @@ class Question:
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
-# --- The columns of a table of clients: names with units, what is plausible in them, and text cells as numbers
+# -------------------- Columns of a table of clients
 
 INF = math.inf
 
 
 @dataclass(frozen=True)
 class TableColumn:
-    """What may stand in a column; numbers outside `low` to `high` are taken for a mistake in the unit."""
+    """What a column may hold; numbers outside `low` to `high` are taken for a mistake in the unit."""
 
     low: float
     high: float
@@ -188,7 +188,7 @@ def clients_of(table: CsvTable) -> ClientTable:
     """Return the table as numbers.
 
     Raises:
-        DataError: If a column is unknown, missing, given twice in different units, or a cell is no number or not
+        DataError: If a column is unknown, missing, given twice in different units, or a cell is not a number or not
             plausible; it names file, line, client and column.
     """
     _check_columns(table)
@@ -291,7 +291,7 @@ DELIMITERS = ",;\t"
 
 @dataclass(frozen=True)
 class CsvTable:
-    """Text cells, and the lines of the file where they stand."""
+    """Text cells, and their lines in the file."""
 
     path: Path
     cells: dict[str, tuple[str, ...]]  # by column
@@ -309,7 +309,7 @@ def read_table(path: Path, column_names: Iterable[str]) -> CsvTable:
         column_names: Names of columns, by which the delimiter is found: comma, semicolon or tab.
 
     Raises:
-        DataError: If it is no such file, naming the line.
+        DataError: If it is not such a file, naming the line.
     """
     rows = _rows(path, _text(path), set(column_names))
     if not rows:
@@ -366,13 +366,13 @@ def _rows(path: Path, text: str, column_names: set[str]) -> list[tuple[int, list
     return rows
 
 
-# -------------------- Solving what a planner asks, and again with 10% more bandwidth and with 10% more examples
+# -------------------- Plans
 
 NOISE_DBM, CARRIER_HERTZ, PATH_LOSS, SMOOTHING, EPOCHS = -174.0, 2.4e9, 2.7, 1.0, 1
 
 
 def problem_of(clients: ClientTable, question: Question, band: float = 1.0) -> AllocationProblem:
-    """Return the problem of all clients, ids 0, 1, ... as they stand in the table.
+    """Return the problem of all clients, ids 0, 1, ... in the order of the table.
 
     `band` is how many times the bandwidth is to be had. Where distances are given, the rates follow from the channel;
     given rates are taken to grow in proportion.
@@ -409,10 +409,10 @@ def rate_elasticity(clients: ClientTable, question: Question) -> Floats:
 
 
 def divergence_of(clients: ClientTable, question: Question) -> Floats | None:
-    """Return (K,) nats between each client's labels and those of all together; None where nothing tells."""
+    """Return (K,) nats between each client's labels and those of all together; None without labels and divergence."""
     if clients.labels is None:
         return clients.numbers.get("divergence")
-    # Rounded, so that the order of summation does not decide who stands exactly at the threshold.
+    # Rounded, so that the order of summation does not decide about clients exactly at the threshold.
     return label_divergences(clients.labels, smoothing=_or(question.smoothing, SMOOTHING)).round(12)
 
 
@@ -530,7 +530,7 @@ def plan(clients: ClientTable, question: Question, progress: Callable[[str], Non
 
 
 def _admit(clients: ClientTable, question: Question) -> Bools:
-    """Return (K,) who is within max_divergence; an error where they hold too little."""
+    """Return (K,) flags of the clients within max_divergence; raise an error if they hold too few examples."""
     limit = math.inf if question.max_divergence is None else question.max_divergence
     divergence = divergence_of(clients, question) if question.max_divergence is not None else None
     if divergence is None:
@@ -541,11 +541,11 @@ def _admit(clients: ClientTable, question: Question) -> Bools:
     return np.asarray(divergence <= limit)
 
 
-# -------------------- A plan as a record for machines, and as rows of clients
+# -------------------- Plans as records and rows
 
 
 def record(plan: Plan) -> dict[str, Any]:
-    """Return all of a plan in plain values, clients as they stand in the table."""
+    """Return all of a plan in plain values, clients in the order of the table."""
     solution, chosen = plan.solution, client_rows(plan)
     return {
         "status": solution.status,

@@ -1,7 +1,7 @@
 """What sending and computing cost: four formulas and the cycles of local training.
 
 Shapes broadcast. Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks",
-eq. 4 to 8, in which the number of examples stands for their number of bits.
+eq. 4 to 8, in which the number of examples replaces their number of bits.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def compute_joules(capacitance: float, cycles: Any, hertz: Any) -> Any:
     return capacitance * np.asarray(cycles) * np.asarray(hertz) ** 2
 
 
-# --- The problem: what each client would need in a round; and an answer: who gets which share and frequency
+# -------------------- Problems and allocations
 
 TOO_LARGE = 1e100  # beyond it, products of these numbers could leave float64
 
@@ -137,17 +137,17 @@ class AllocationProblem:
         return len(self.upload_seconds)
 
     def only(self, rows: Any) -> AllocationProblem:
-        """Return the problem of some of its clients, given where they stand, or flags."""
+        """Return the problem of some of its clients, given their positions, or flags."""
         per_client = ("upload_seconds", "power_watts", "cycles", "max_hertz", "num_examples", "ids")
         return replace(self, **{name: getattr(self, name)[rows] for name in per_client})
 
     def rows(self, ids: Ints) -> Ints:
-        """Return where these ids stand; ids of the problem must increase."""
+        """Return the positions of these ids; ids of the problem must increase."""
         return np.searchsorted(self.ids, ids).astype(np.int64)
 
 
 def is_whole(value: Any) -> bool:
-    """Say whether a value is a whole number from 1."""
+    """Return whether a value is a whole number from 1."""
     return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= 1
 
 
@@ -170,7 +170,7 @@ def check_coverable(problem: AllocationProblem, min_examples: Any) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Allocation:
-    """Who gets which share of the band and which CPU frequency, and what it comes to; ids increasing."""
+    """Shares of the band and CPU frequencies of clients, and their cost; ids increasing."""
 
     ids: Ints  # (k,)
     share: Floats  # (k,) b, of the band; the sum is at most 1

@@ -12,7 +12,7 @@ from fedreach._util.errors import ConfigError, require
 from fedreach._util.streams import generator
 from fedreach.wireless.problem import AllocationProblem, training_cycles
 
-# -------------------- From distance, fading and power to bits per second
+# -------------------- Bits per second
 
 LIGHT_METERS_PER_SECOND = 3e8  # as the paper's golden numbers have it
 
@@ -61,7 +61,7 @@ def bits_per_second(bandwidth_hertz: Any, noise_watts_per_hertz: Any, gain: Any,
     return bandwidth_hertz * np.log1p(ratio) / np.log(2.0)
 
 
-# --- The radio of a federation: where clients stand, what their devices can do, and the channels of a round
+# -------------------- Devices and channels
 
 Fading = Literal["rayleigh", "none"]
 
@@ -80,12 +80,12 @@ class Radio:
     """A cell whose clients share one uplink band, and the prices of a second and a joule.
 
     Ranges are drawn from uniformly, once a run; a power is drawn in dBm. The fading |h|^2 of each client is
-    drawn anew in each round, exponential with mean `mean_gain` (Rayleigh), or is `mean_gain` itself. Both depend only
+    drawn again in each round, exponential with mean `mean_gain` (Rayleigh), or is `mean_gain` itself. Both depend only
     on the seed, the round and the number of clients, so that all methods of a comparison see the same channels. Only
     the clients' sending and computing is accounted for: the base station's broadcast costs bits, but no
     seconds, as in the paper.
 
-    When: seconds and joules shall be of today's devices; the default.
+    When: seconds and joules should be those of today's devices; the default.
 
     Args:
         bandwidth_hertz: B, of all clients together.
@@ -109,7 +109,7 @@ class Radio:
         ConfigError: If a number or range is not legal.
 
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", section II-B and
-    table I, with its units mended.
+    table I, with its units corrected.
 
     Example:
         >>> radio = Radio()

@@ -1,4 +1,4 @@
-"""Allocation rules: who gets which bandwidth and CPU frequency."""
+"""Allocation rules: bandwidth and CPU frequency of each client."""
 
 import heapq
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from fedreach._util.errors import require
 from fedreach.wireless import exact
 from fedreach.wireless.problem import Allocation, AllocationProblem
 
-# -------------------- What an allocation rule is
+# -------------------- Protocol and frequencies
 
 
 @runtime_checkable
@@ -62,7 +62,7 @@ def printed_frequency(problem: AllocationProblem) -> Floats:
     return np.minimum(problem.max_hertz, np.where(problem.cycles > 0, hertz, np.inf))
 
 
-# -------------------- The same share for everybody
+# -------------------- Equal shares
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Equal:
 
     f_k = min(f_k^max, (a1 / (2 a2 eps))^(1/3)), and f_k^max where joules are free (a2 = 0).
 
-    When: devices cannot be told shares of their own, and as a baseline.
+    When: devices cannot be assigned individual shares, and as a baseline.
 
     Example:
         >>> problem = AllocationProblem(*np.array([[0.1, 0.2], [1, 1], [1e8, 2e8], [1e9, 5e8]]), np.array([5, 5]))
@@ -85,7 +85,7 @@ class Equal:
         return Allocation.of(problem, np.arange(k), np.full(k, 1 / k), own_frequency(problem))
 
 
-# -------------------- The cheapest allocation there is
+# -------------------- Exact allocation
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Exact:
         return exact.allocate(problem)
 
 
-# -------------------- The band unit by unit, each to the client that gains most
+# -------------------- Greedy allocation
 
 Frequency = Literal["corrected", "printed"]
 
@@ -120,9 +120,9 @@ def marginal_gains(problem: AllocationProblem, share: Floats) -> Floats:
 class Greedy:
     """Hand out the band in equal units, each to the client whose cost falls fastest.
 
-    Everybody begins with one unit. The next goes where the marginal gain (a1 + a2 P_k) tau_k / b_k^2 is largest, until
-    none is left; ties go to the lower position. The gain counts the seconds of every client, although only the last
-    one keeps the round waiting: that is the rule's weakness, and is kept.
+    Each client begins with one unit. The next goes where the marginal gain (a1 + a2 P_k) tau_k / b_k^2 is largest,
+    until none is left; ties go to the lower position. The gain counts the seconds of every client, although only the
+    last one keeps the round waiting: that is the rule's weakness, and is kept.
 
     When: only to compare with that paper's baseline.
 
@@ -163,7 +163,7 @@ def handed_out(worth: Floats, units: int) -> Ints:
 
     One by one this takes `units` steps; here nearly all of them are taken at once. Units go out in falling order of
     gain, and client k takes all that gain it more than level^2, until root_k / own <= level. With the level below,
-    these are at most `units` together, so that everybody has at least floor(root_k / level) of them in the end.
+    these are at most `units` together, so that each client has at least floor(root_k / level) of them in the end.
 
     Example:
         >>> handed_out(np.array([1.0, 4.0, 0.01]), 10)
@@ -187,7 +187,7 @@ def _worth(problem: AllocationProblem) -> Floats:
     return (problem.seconds_price + problem.joules_price * problem.power_watts) * problem.upload_seconds
 
 
-# -------------------- Shares and frequencies at random
+# -------------------- Random allocation
 
 LEAST_SHARE = 1e-15  # a draw of exactly 0 is possible, if hardly ever met, and would never be uploaded
 
@@ -234,7 +234,7 @@ class Random:
         return Allocation.of(problem, np.arange(k), share / share.sum(), part * problem.max_hertz)
 
 
-# -------------------- How the band and the CPU frequencies are set for clients that are already chosen
+# -------------------- Table of allocation rules
 
 RULES: Mapping[str, Any] = {
     "equal": Equal,

@@ -22,18 +22,16 @@ from fedreach.wireless.candidates import (
 )
 from fedreach.wireless.exact import ClientCost, Needs, priced
 
-# -------------------- Bounds that hold for all deadlines of an interval: client by client, a line below the cost
-# c_k is convex in T, so each of its tangents lies below it; one of them stands for the client on the whole interval, at
-# one price mu of the band. Then a set costs at least a1 T - mu + the sum of its lines, which is linear in T; the
-# cheapest
-# of all sets is a minimum of linear functions, thus concave, and a concave function is least at an end. So two
-# knapsacks,
-# one at each end, bound every set and every deadline between.
+# -------------------- Bounds for an interval of deadlines
+# c_k is convex in T, so each of its tangents lies below it; one of them replaces the cost on the whole interval, at
+# one price mu of the band. Then a set costs at least a1 T - mu + the sum of its lines, which is linear in T. The
+# cheapest of all sets is a minimum of linear functions, thus concave, and a concave function is least at an end. So
+# two knapsacks, one at each end, bound every set and every deadline between.
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """A part of the search: deadlines from `low` to `high`, and who may and who must take part."""
+    """A part of the search: deadlines from `low` to `high`, and clients that may and that must take part."""
 
     low: float
     high: float
@@ -78,7 +76,7 @@ class Ends:
 def lines(clients: Candidates, low: float, high: float, T: float, mu: float, costs: ClientCost) -> Floats:
     """Return (2, n): the tangents of c_k at T, taken at both ends; +inf for clients that keep no deadline between.
 
-    Where there is no tangent at T, or it falls to less than half of c_k at the upper end, that at the upper end is
+    Without a tangent at T, or where it falls to less than half of c_k at the upper end, that at the upper end is
     taken: a client whose computing takes about T has a cost so steep that its tangent at T says nothing. T is a
     deadline from `low` to `high`, `mu` a price of the band, `costs` are c_k(T, mu).
     """
@@ -128,16 +126,14 @@ def fixed(clients: Candidates, ends: Ends, limit: float) -> Candidates | None:
     return clients.only(~out, clients.forced | needed)
 
 
-# --- What a set of clients costs at least by a deadline T: the dual of the band, with clients taken in part
+# -------------------- Bounds for one deadline: the dual of the band
 # For a set S with enough examples and a deadline T the least cost is, by duality of the convex problem of shares,
 #
 #     a1 T + max_mu [-mu + sum_{k in S} c_k(T, mu)]  >=  a1 T + max_mu [-mu + min_{x covers} sum_k x_k c_k(T, mu)]
 #
-# with c_k of `kernel`: at any price mu of the band, the cheapest fractional cover is no dearer than any set. So every
-# mu
-# gives a bound, the best mu the best one. The right side is concave in mu and has the slope sum x_k tau_k / u_k - 1,
-# the
-# band that the cover would use less the band there is.
+# with c_k of `kernel`: at any price mu of the band, the cheapest fractional cover costs at most as much as any set. So
+# every mu gives a bound, the best mu the best one. The right side is concave in mu and has the slope
+# sum x_k tau_k / u_k - 1, the band that the cover would use minus the available band.
 
 MAX_PRICES = 16  # prices that are tried at most; any price gives a valid bound, and 3 to 6 are usual
 FINE = 0.05  # the search for a price ends when no price can narrow the gap by more than this part
@@ -184,7 +180,7 @@ def earliest_deadline(clients: Candidates, *, closeness: float = 1e-3) -> float:
     Even a fractional cover would need more than the whole band by then. By bisection, as the band needed falls in T.
     """
     high = float((clients.needs.min_seconds + clients.needs.tau).min())
-    low = high * (1 - 1e-12)  # nobody is ready by then, not even alone
+    low = high * (1 - 1e-12)  # no client is ready by then, not even alone
     while clients.band_needed(high) > 1:
         low, high = high, 2 * high
     while high > low * (1 + closeness):
@@ -208,7 +204,7 @@ def least_energy(clients: Candidates) -> float:
 def ascend(at: Callable[[float], Point], start: float, limit: float, tolerance: float, steps: int) -> Point:
     """Return the best of the points that a search for the maximum of a concave bound comes to.
 
-    While all slopes have one sign the price goes by the square of the band used, right for clients that only send.
+    While all slopes have one sign the price grows with the square of the band used, right for clients that only send.
     Between two signs it goes in turn to where the band would be 1 if it were a power of the price, good where the set
     stays the same; and to where the two tangents cross, good where it changes. That crossing also says how much is
     left to be gained.
@@ -257,7 +253,7 @@ def _power_law(below: Point, above: Point) -> float:
     return below.band_price * float((above.band_price / below.band_price) ** part)
 
 
-# --- Bounds from whole covers, for nodes in which few clients are still free: tighter than fractional ones
+# -------------------- Bounds from whole covers
 
 MAX_BAND_PRICES = 8  # prices of the band that are tried at most
 
@@ -273,7 +269,7 @@ class WholeCovers:
 
     @classmethod
     def of(cls, clients: Candidates, T: float, mu: float, cells: int) -> WholeCovers | None:
-        """Return them, in the order of c/d at T and mu, if a table of so many cells can hold them."""
+        """Return them, in the order of c/d at T and mu, if a table of at most `cells` cells can hold them."""
         free = np.flatnonzero(~clients.forced)
         worth = priced(clients.needs, T, mu).cost / np.maximum(clients.sizes, 0.5)
         free = free[np.argsort(worth[free], kind="stable")]
@@ -337,9 +333,9 @@ class WholeCovers:
         return twins
 
 
-# -------------------- From prices to a set of clients: whole ones, where the relaxation takes one in part
+# -------------------- From prices to a set of clients
 
-CORE = 24  # clients to either side of the one taken in part that are chosen anew
+CORE = 24  # clients to either side of the one taken in part that are chosen again
 CELLS = 1_000_000  # cells of the table of that choice
 MAX_PRICING_ROUNDS = (
     6  # rounds of choosing by prices and pricing by choice; most end after 2 or 3, at a set that repeats
@@ -374,7 +370,7 @@ def round_core(costs: Floats, sizes: Ints, demand: int, *, core: int = CORE) -> 
 def settle(best: Incumbent, needs: Needs, T: float, band_price: float) -> None:
     """Offer what the prices T and mu lead to: the set they choose, the set that its own T and mu choose, and so on.
 
-    Stops where a set repeats or is no better than the one before.
+    Stops where a set repeats or does not improve on the one before.
     """
     local_best = Incumbent(best.problem, best.min_examples)  # of this start alone
     for _ in range(MAX_PRICING_ROUNDS):

@@ -29,12 +29,12 @@ from fedreach.wireless.search import (
     settle,
 )
 
-# -------------------- The proof that no set is better: best-first search over intervals of the deadline
+# -------------------- Best-first search over intervals of the deadline
 # Each part of the search, a `Node`, holds deadlines from `low` to `high`, clients that may and clients that must take
 # part. Its bound comes from `certificate_interval`, and where that is not enough from `certificate_whole`. A part whose
-# bound is at the limit, the best cost less the tolerance, is closed. The others lose the clients that cannot matter,
-# and
-# are cut in two. The least bound of the open parts is valid at any moment, so that the proof can stop at any moment.
+# bound is at the limit, the best cost minus the tolerance, is closed. The others lose the clients that cannot matter,
+# and are cut in two. The least bound of the open parts is valid at any moment, so that the proof can stop at any
+# moment.
 
 FEW = 80  # free clients so few that all their covers may be tried, however wide the interval
 QUICK = 200  # covers that are tried so
@@ -127,7 +127,7 @@ class Search:
         """Bound a node by whole covers: it is so narrow that halving it would gain little, or few are free."""
         clients = node.clients
         if clients.short <= 0:
-            self.best.offer([clients.rows[clients.forced]])  # whoever else takes part adds to the cost
+            self.best.offer([clients.rows[clients.forced]])  # any further client adds to the cost
             return []
         if not clients.num_free:
             return []
@@ -201,7 +201,7 @@ class Search:
         ]
 
 
-# --- The whole problem: which clients take part, with which shares and frequencies, and a proof of how good that is
+# -------------------- The whole problem
 
 FEW_COVERS = 200  # sets so few that all of them are allocated, which is faster than a proof, and is one
 CUTS = 6  # intervals to either side of the first deadline found; each is twice as wide, in log T, as the one before
@@ -317,11 +317,11 @@ def _search(best: Incumbent, nodes: list[Node], tolerance: float) -> None:
 
 
 def minimal_covers(sizes: Ints, demand: int, max_sets: int) -> list[Ints] | None:
-    """Return every set whose sizes sum to the demand and from which nobody can be left out; None beyond `max_sets`.
+    """Return every set whose sizes sum to the demand and from which no client can be left out; None beyond `max_sets`.
 
-    Who takes part adds to the cost, never the contrary, so that one of these sets is the best of all. Clients are taken
-    in falling order of size: the one that completes a set is then its smallest, and without it, or anybody else, the
-    set falls short.
+    Each client adds to the cost, so that one of these sets is the best of all. Clients are taken
+    in falling order of size: the one that completes a set is then its smallest, and without it, or any other client,
+    the set falls short.
 
     Example:
         >>> [rows.tolist() for rows in minimal_covers(np.array([3, 1, 2]), 3, max_sets=10)]
@@ -334,7 +334,7 @@ def minimal_covers(sizes: Ints, demand: int, max_sets: int) -> list[Ints] | None
     items: list[int] = []
     missing, j = demand, 0
     while items or (j < len(falling) and totals_from[j] >= missing):
-        if j == len(falling) or totals_from[j] < missing:  # nothing comes of these items: go on without the last
+        if j == len(falling) or totals_from[j] < missing:  # these items cannot cover the demand: drop the last
             j = items.pop()
             missing += falling[j]
         elif falling[j] >= missing:

@@ -19,7 +19,7 @@ from fedreach.federation.adaptation.inference import input_order
 from fedreach.federation.adaptation.label_shift import LabelShift
 from fedreach.federation.types import NO_STATE, Outputs, State
 
-# --- How far a client's few labels are to be trusted: learned from what labels would have done to participants
+# -------------------- How far few labels are trusted
 # A participant draws a few of the labels that it trained on, as an unseen client might learn them, and predicts its
 # held-out examples by them: at several shrinkages, with and without the bias of the calibration.
 
@@ -89,7 +89,7 @@ def fitted_shrinkage(sums: Floats, participants: Floats, pseudo_counts: Floats) 
 
 
 def are_gains(sums: Floats, participants: Floats) -> bool:
-    """Return whether so many participants can have contributed these."""
+    """Return whether this number of participants can have contributed these sums."""
     n, (loss, loss_squares, one_label, accuracy, accuracy_squares) = float(participants[0]), sums
     is_bounded = trust.are_moments(loss, loss_squares, trust.LARGEST_GAIN, n)
     is_bounded &= bool((np.abs(one_label) <= trust.LARGEST_GAIN * n * (1 + trust.SUM_ROUNDING)).all())
@@ -103,7 +103,7 @@ def _loss_and_accuracy(scores: Floats, labels: Ints) -> tuple[Floats, Floats]:
     return loss, (scores.argmax(axis=-1) == labels).mean(axis=-1)
 
 
-# --- Serve a client by a last layer that its own few labeled examples have moved: a reference, for it needs labels
+# -------------------- A last layer fine-tuned on few labels: a reference
 
 STEPS = 200
 """Newton steps at most; a few tens are needed where the model is sure of the wrong class."""
@@ -127,12 +127,12 @@ class FewLabels:
     to the model, few do not. There is one optimum, found to rounding by Newton's method, so that the order of the
     examples does not matter. As strength grows, and without any labeled example, predictions are the model's.
 
-    When to use it: beside rules that do without labels, to see what m labels would buy. A client that has them may do
-    better; one that is served by FedReach's other rules has none. So it is a reference like `TruePrior`, is marked as
-    one, and cannot be exported. The labeled examples are the client's first m and are never scored: all rungs are of
-    the others. `with N` inputs, it has at most N labels, and is scored on the same other examples as every rule: there
-    it may be compared with `label_shift`. A client with no more than m examples keeps one to be scored on and learns
-    from the rest. Participants are not asked for anything.
+    When to use it: next to rules without labels, to see what m labels would buy. A client that has them may do
+    better; FedReach's other rules use none. So it is a reference like `TruePrior`, is marked as
+    one, and cannot be exported. The labeled examples are the client's first m and are never scored: all prediction
+    modes are scored on the others. `with N` inputs, it has at most N labels, and is scored on the same other examples
+    as every rule: there it may be compared with `label_shift`. A client with no more than m examples keeps one to be
+    scored on and learns from the rest. Participants are not asked for anything.
 
     When: clients could label a handful of examples: what that would buy.
 
@@ -279,7 +279,7 @@ def _features(outputs: Outputs) -> Floats:
     return outputs.features
 
 
-# --- Adapt to a client by a few labeled examples of its own, and by its inputs where participants support that
+# -------------------- Few-shot adaptation
 
 FOLDS = 5
 FEWEST_FOR_HEAD = 10
@@ -303,7 +303,7 @@ class FewShot:
         log p(y|x) = a z + b + log own - log base + constant
 
     Where participants find that inputs can be trusted (see `LabelShift`), B is their Dirichlet fit A, and the client's
-    unlabeled inputs go on from its own prior: as `LabelShift`, with own in place of base and m + A in place of A.
+    unlabeled inputs start from its own prior: as `LabelShift`, with own in place of base and m + A in place of A.
     Elsewhere inputs are left out, and participants choose B among multiples of A, whether b counts, and whether labels
     count at all, by what a few of their training labels would have done to their held-out examples.
 
@@ -440,7 +440,7 @@ class FewShot:
         return self._inputs().with_prior(state, prior)
 
     def _informed_state(self, state: State, client: State) -> State:
-        """Return the state that a client goes by, given its labels: its own base, pseudo-counts and offsets."""
+        """Return the state of a client with labels: its own base, pseudo-counts and offsets."""
         labeled_classes, base = client.get(f"{LABELED}classes"), state["base"]
         if labeled_classes is None:
             return state

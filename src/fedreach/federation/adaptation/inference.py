@@ -45,7 +45,7 @@ def infer_priors(
 
         (1/d) sum_i log sum_c pi_c exp u_ic + A sum_c base_c log pi_c
 
-    A model that hardly tells classes apart makes much of little: where p(y|x) of a client is a bit larger for a class,
+    A model that hardly separates classes overreacts: where p(y|x) of a client is a bit larger for a class,
     repeated steps of EM can end at that class alone. So the estimate goes at most M times as far from the base prior as
     the mean prediction does: pi = base + min(1, M |m - base|/|pi - base|) (pi - base), where m is the mean prediction
     under the base prior and |.| the sum of absolute values.
@@ -95,7 +95,7 @@ def infer_priors(
 
 
 def _parts(rows: Ints, size: int) -> Iterator[Ints]:
-    """Yield the rows, so many at a time."""
+    """Yield the rows in parts of at most `size`."""
     for begin in range(0, len(rows), max(1, size)):
         yield rows[begin : begin + max(1, size)]
 
@@ -145,7 +145,7 @@ def _estimate(
 
 
 def _log_evidence(likelihoods: Sequence[Floats], base: Floats, pseudo_counts: float, correlation: Floats) -> Floats:
-    """Return (k,) log W of k clients, those with more inputs first; each one's number is the same beside any others."""
+    """Return (k,) log W of k clients, those with more inputs first; no number depends on the other clients."""
     sizes = np.array([len(likelihood) for likelihood in likelihoods])
     used = np.minimum(sizes, EVIDENCE_INPUTS)
     k, steps = len(sizes), int(used[0])
@@ -154,7 +154,7 @@ def _log_evidence(likelihoods: Sequence[Floats], base: Floats, pseudo_counts: fl
         step_ratios[: used[i], i] = likelihood[fixed_orders(len(likelihood))].transpose(1, 0, 2)
     under_base = (base * step_ratios).sum(axis=3)
     pulled, class_counts = pseudo_counts * base, np.zeros((k, ORDERS, len(base)))
-    predicted = under_base.copy()  # the quotient is 1 where there is no input
+    predicted = under_base.copy()  # the quotient is 1 without an input
     for j, active in enumerate(np.searchsorted(-used, -np.arange(steps), side="left").tolist()):
         joint = (pulled + class_counts[:active]) * step_ratios[j, :active]
         total = joint.sum(axis=2)

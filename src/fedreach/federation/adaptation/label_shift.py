@@ -20,7 +20,7 @@ from fedreach.federation.adaptation.safeguard import Chosen, Guard
 from fedreach.federation.types import NO_STATE, Outputs, State
 
 FITTED = ("base", "shares", "pseudo_counts", "inverse_temperature", *trust.FITTED)
-"""What a state holds beside the search for a and b, and the guard's."""
+"""What a state holds in addition to the search for a and b, and the safeguard's arrays."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class LabelShift:
 
     z are the model's logits. Participants fit a, b (calibration), base (their class shares), A (how far the class
     shares of clients lie apart), and from their labels how far inputs can be trusted: a strength s from 0 (off) to 1,
-    and an intraclass correlation rho, see `trust`. A client with inputs x_1 ... x_n then goes by u = a z + b - log
+    and an intraclass correlation rho, see `trust`. A client with inputs x_1 ... x_n then uses u = a z + b - log
     base, the logarithms of likelihood ratios:
 
         pi = mode of the posterior of its class shares, with rho and an amplification limit (`inference.infer_priors`)
@@ -47,7 +47,7 @@ class LabelShift:
     client that may still see inputs keeps those that it has seen, as all are decided on together.
 
     When: clients hold other class shares than the participants. Whether they do so in a way that adaptation
-    corrects is what participants decide, so nothing else needs to be known beforehand. Begin here.
+    corrects is what participants decide, so nothing else needs to be known beforehand. Start here.
 
     Args:
         odds: Of no shift against a shift, before any input is seen, not negative; 0 always adapts.
@@ -55,18 +55,18 @@ class LabelShift:
             labels.
         calibration: ``"bias"`` fits a and b, ``"temperature"`` a only, ``"none"`` neither. With more than 100 classes b
             is not fitted by the likelihood, but such that the mean prediction is near base, see `calibration.matched`.
-        online: Whether a client learns from its inputs in their order, as `predict_online` does: for streams, whose
+        online: Let a client learn from its inputs in their order, as `predict_online` does: for streams, whose
             inputs come sorted by class, in bursts, or at other times of day. It keeps O(c) numbers, and under the
             safeguard its last 256 inputs.
         half_life: Inputs after which one counts half where they are followed in their order; positive, infinite:
             nothing is forgotten. ``"fitted"``: the client weighs 32, 128 and infinite by what it sees, see `stream`.
-        guard: Whether the safeguard is on.
+        guard: Use the safeguard.
         k: How many times the drift the signal must be, where inputs lie as usual in the span of the classes; see
             `guard.Guard`.
         strength: s from 0 to 1, or ``"fitted"``: what participants support.
         correlation: rho from 0 to 1, or ``"fitted"``; 0 where the strength is given and this is not.
-        amplification: M, at least 1: the estimate goes at most so many times as far from base as the mean prediction.
-        repairs: Whether the safeguard may correct the intensity of inputs.
+        amplification: M, at least 1: the estimate goes at most M times as far from base as the mean prediction.
+        repairs: Let the safeguard correct the intensity of inputs.
 
     Raises:
         ConfigError: If an option is outside its range.
@@ -286,7 +286,7 @@ class LabelShift:
     def predict_online(self, state: State, client: State, outputs: Outputs) -> tuple[Floats, State]:
         """Return (m, c) log-probabilities, each input predicted before it is learned from, and the client after all.
 
-        Input j goes by the prior and the weight of `stream.follow` after the j - 1 before it, whether `online` or not.
+        Input j uses the prior and the weight of `stream.follow` after the j - 1 before it, whether `online` or not.
         The safeguard decides after 1, 2, 4, ... 128, 256, 384 ... inputs, by the last 256 of them, and repairs nothing.
         """
         if not self.strength_of(state):
@@ -295,7 +295,7 @@ class LabelShift:
         if self.online:
             return log_p, followed
         stream_state = {name: value for name, value in followed.items() if name.startswith("stream_")}
-        return log_p, {**self.update(state, client, outputs), **stream_state}  # so that later inputs go on from these
+        return log_p, {**self.update(state, client, outputs), **stream_state}  # later inputs continue from these
 
     def with_prior(self, state: State, prior: Floats) -> State:
         overrides = {"prior": prior, "weight": np.ones(1), "strength": np.ones(1), "adapted": np.ones(1)}
@@ -330,7 +330,7 @@ class LabelShift:
         return self.guard and outputs.features is not None and "guard_residual" in state
 
     def _choose(self, state: State, guard: Guard, client_outputs: Sequence[Outputs]) -> list[Chosen]:
-        """Return what each client goes by under the safeguard, given what it has seen."""
+        """Return the outputs that each client uses under the safeguard, given all its inputs."""
 
         def priors_of(batch: Sequence[Outputs]) -> Floats:
             return np.stack(
@@ -436,7 +436,7 @@ class LabelShift:
         for n in range(first, first + m + 1):
             adapts.append(decisions.get(n, adapts[-1]))
         last = stream.window(all_outputs)
-        assert last.features is not None  # there is no guard without
+        assert last.features is not None  # the safeguard needs them
         return np.array(adapts[1:]), {"stream_logits": last.logits, "stream_features": last.features}
 
 
@@ -469,7 +469,7 @@ def _class_probabilities(u: Floats, prior: Floats) -> Floats:
 
 
 def _with_kept_inputs(client: State, outputs: Outputs) -> Outputs:
-    """Return what the model says of all inputs, those that the client has kept first."""
+    """Return the outputs on all inputs, those that the client has kept first."""
     if "logits" not in client:
         return outputs
     features, inputs = outputs.features, outputs.inputs

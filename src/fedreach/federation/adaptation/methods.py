@@ -15,7 +15,7 @@ from fedreach.federation.adaptation.base import blended, log_softmax, source_pri
 from fedreach.federation.adaptation.label_shift import LabelShift
 from fedreach.federation.types import NO_STATE, Outputs, RunningStatistics, State
 
-# --- Serve a client by class shares that a confusion matrix explains: BBSE and its regularized form, RLLS
+# -------------------- BBSE and RLLS: class shares from a confusion matrix
 
 CONFIDENCE = 0.05
 """Probability with which the confusion matrix may be further off than RLLS assumes."""
@@ -88,7 +88,7 @@ class BBSE(_ByConfusion):
     Args:
         hard: Whether f is the argmax.
 
-    Reference: Lipton, Wang and Smola, ICML 2018 (arXiv 1802.03916). They train anew with weights w; as in
+    Reference: Lipton, Wang and Smola, ICML 2018 (arXiv 1802.03916). They retrain with weights w; as in
     Alexandari et al., ICML 2020, the predictions are adjusted instead.
 
     Example:
@@ -194,14 +194,14 @@ def _nearest(confusion: Floats, mu: Floats) -> Floats:
     return 1.0 + _shortest(confusion, mu - confusion.sum(axis=1))
 
 
-# -------------------- Serve a client by its true class shares: a reference, for it needs labels
+# -------------------- The true class prior: a reference
 
 
 @dataclass(frozen=True)
 class TruePrior:
     """Predict with a client's true class shares pi: log p(y|x) = a z + b - log base + log pi + constant.
 
-    a, b and base are those of `LabelShift`, which estimates pi where this is told it. An estimate can beat the truth by
+    a, b and base are those of `LabelShift`, which estimates pi where this knows it. An estimate can beat the truth by
     chance.
 
     When: as the reference: what knowing the class shares exactly would be worth.
@@ -263,7 +263,7 @@ class TruePrior:
         return self._rule.with_prior(state, prior)
 
 
-# -------------------- Serve a client by BatchNorm statistics of its own inputs, and then by its own class shares
+# -------------------- BatchNorm statistics of the client
 
 
 @dataclass(frozen=True)
@@ -282,10 +282,10 @@ class BatchNormRefresh:
     Own statistics also take away part of what the client's classes change in them. After convolutions, whose means are
     over many places, that is little. Where each unit of a dense layer has statistics of its own it is most of it: with
     `BatchNorm1d` in an MLP, label-shifted clients of Fashion-MNIST fell from 94 to 69% with 200 inputs (2 seeds). So
-    `BatchNorm1d` layers keep their running statistics, and a model that has no others is refused. A client keeps its
+    `BatchNorm1d` layers keep their running statistics, and a model without others is rejected. A client keeps its
     inputs, as those that it sees later change the statistics of all; before the first, predictions are the calibrated
     model's by running statistics. The evidence W is of logits whose statistics have seen all inputs: the bound of
-    `evidence.course` is then no longer exact. There is no guard: inputs that are still strange mislead the prior.
+    `evidence.course` is then no longer exact. Without a safeguard, inputs that are still unusual mislead the prior.
 
     When: the model has BatchNorm after convolutions, and inputs of whole clients are darker, flatter or noisier.
 

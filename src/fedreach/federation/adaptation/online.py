@@ -13,7 +13,7 @@ from fedreach.federation.adaptation.base import log_softmax, weights
 from fedreach.federation.adaptation.inference import limited
 from fedreach.federation.types import Outputs, State
 
-# --- How strongly a client's inputs, one after the other, speak against its having the participants' class prior
+# -------------------- Evidence of label shift, input by input
 
 
 class Course(NamedTuple):
@@ -95,13 +95,10 @@ def accumulated(rows: Floats, before: Floats, half_lives: Sequence[float] = (mat
     return np.array(sums)
 
 
-# --- A client whose inputs come one after the other: how much of them it forgets is decided by what it sees
+# -------------------- Streams of inputs
 # Inputs that come sorted by class, in bursts of near copies or at other times of day are not exchangeable. What a
-# client
-# should remember then depends on the stream, so several half-lives are followed side by side, and each counts as much
-# as
-# the inputs so far were more likely under it (`evidence.course`), none of them against the class shares of
-# participants.
+# client should remember then depends on the stream. So several half-lives are followed in parallel, and each counts in
+# proportion to the likelihood of the inputs so far (`course`).
 
 HALF_LIVES = (32.0, 128.0, math.inf)
 """Inputs after which one counts half, where the client is to find out.
@@ -112,11 +109,11 @@ copies, see `benchmarks/online.py`.
 WINDOW = 256
 """Inputs, the last ones, by which a safeguard decides."""
 EVERY = 128
-"""Inputs after which it decides again, once it has decided after 1, 2, 4 ... so many."""
+"""Inputs after which it decides again, once it has decided after 1, 2, 4 ... 128."""
 
 
 class Followed(NamedTuple):
-    """What a client goes by before each of m inputs, and after the last."""
+    """Prior and weight of a client before each of m inputs, and after the last."""
 
     prior: Floats  # (m + 1, c)
     weight: Floats  # (m + 1,)
@@ -161,7 +158,7 @@ def follow(
     correlation: float = 0.0,
     amplification: float = math.inf,
 ) -> tuple[Followed, Stream]:
-    """Return what a client goes by before each further input and after the last, and what it keeps.
+    """Return prior and weight of a client before each further input and after the last, and what it keeps.
 
     With W_k and pi_k of `evidence.course` for each of K half-lives, a design effect and a limit (`infer_priors`):
 

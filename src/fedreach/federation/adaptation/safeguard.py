@@ -15,10 +15,9 @@ from fedreach.federation.adaptation.base import log_softmax
 from fedreach.federation.adaptation.repair import Intensity, Values, channels_of, channels_to_repair, intensity
 from fedreach.federation.types import NO_STATE, Outputs, State
 
-# -------------------- Features of a client against the class means of the participants
+# -------------------- Drift of features
 # Label shift moves the mean of the features within the span of the class means. What moves it out of there is drift:
-# the
-# inputs look different. Everything is fitted by sums over participants' held-out examples, in two exchanges.
+# the inputs look different. Everything is fitted by sums over participants' held-out examples, in two exchanges.
 #
 # ```
 # first_sums -> sum -> first_fit -> second_query -> second_sums -> sum -> second_fit: fitted
@@ -33,8 +32,8 @@ from fedreach.federation.types import NO_STATE, Outputs, State
 RIDGE = 0.03
 """Of the mean eigenvalue, added to the covariance: hidden units that hardly vary are not blown up."""
 WIDEST = 128
-"""Wider features are projected onto so many random directions first, as S has H (H + 1) / 2 numbers. The thresholds of
-the guard were chosen with 84 and 100 features; D grows with their number, and so does what few examples explain of it.
+"""Wider features are projected onto this number of random directions first, as S has H (H + 1) / 2 numbers. The
+thresholds of the guard were chosen with 84 and 100 features; D grows with their number, and so does what few examples explain of it.
 """
 LEAST_VARIANCE = 1e-12
 SAME_SPAN = 1e-6  # relative to the largest singular value; above the rounding of a state in float32
@@ -51,7 +50,7 @@ class Residue(NamedTuple):
 class Frame(NamedTuple):
     """What drift is measured in."""
 
-    means: Floats  # (C, H) mu_c; the mean of all examples for a class of which nobody holds any
+    means: Floats  # (C, H) mu_c; the mean of all examples for a class without examples
     whiten: Floats  # (H, H) L
     span: Floats  # (H, q) Q, q = C - 1 unless class means lie in fewer dimensions
     off_span: Floats  # (H, H) L (I - QQ')
@@ -139,7 +138,7 @@ def seen(outputs: Outputs) -> Floats:
     """Return the (m, min(H, 128)) features in float64; wide ones on random directions, the same at every client.
 
     The directions are signs / sqrt(H) from the raw bits of PCG64 with seed H, which no version of numpy changes, so
-    that nobody needs to send them. What is linear in the features stays so: D is 0 in mean under label shift as before.
+    that they need not be sent. What is linear in the features stays so: D is 0 in mean under label shift as before.
     """
     if outputs.features is None:
         raise ValueError("outputs must hold features; got None. Ask for them with `reads_inputs`.")
@@ -186,7 +185,7 @@ def first_sums(outputs: Outputs, labels: Ints, c: int) -> State:
 def first_fit(sums: State, ridge: float = RIDGE) -> State:
     """Return what follows from the first exchange: mu_c, L, and the mean and variance of input values by class.
 
-    A class of which nobody holds an example gets what holds for all examples together: it then neither adds to the span
+    A class without examples gets the values of all examples together: it then adds neither to the span
     nor to the signal.
     """
     if not sums:
@@ -312,7 +311,7 @@ def _unpack(packed: Floats, h: int) -> Floats:
     return result
 
 
-# --- Whether a client should adapt to its own class prior, or whether its inputs look too different for that
+# -------------------- The decision to adapt or abstain
 
 PASSES = 3
 """Of the repair: each takes the class prior that was estimated after the one before."""
@@ -332,7 +331,7 @@ Classes = Callable[[Outputs, Floats], Floats]
 
 @dataclass(frozen=True, eq=False)
 class Chosen:
-    """The outputs that a client goes by, and what speaks for adapting to its class prior, and against.
+    """The outputs that a client uses, and the evidence for and against adapting to its class prior.
 
     Later inputs are changed by `intensity` before the model sees them.
     """
@@ -362,7 +361,7 @@ class Guard:
     ```
     s = ||Q' L sum_c (p_c - base_c) mu_c||^2                                    signal, p: estimated prior
     D = (||sum_i r_i||^2 - sum_i ||r_i||^2) / (n (n - 1))                       drift, see `drift.drift`
-    d = max(D, 0) + c (ln^2 E - .5 / n)_+ + c_logits (max(t^2, t_z^2) - t0)_+ / n,   E = mean ||r||^2 / sum_c p_c e_c
+    d = max(D, 0) + c (ln^2 E - 0.5 / n)_+ + c_logits (max(t^2, t_z^2) - t0)_+ / n,  E = mean ||r||^2 / sum_c p_c e_c
     R = mean_i sum_c q_ic ||Q' L (h_i - mu_c)||^2 / (dimensions of the span)    distance, q_ic: estimated classes
     ```
 
@@ -387,7 +386,7 @@ class Guard:
         power: Of R. 0: where inputs lie in the span does not matter.
         c: Of the logarithm of the residuals' size, in units of D.
         c_logits: Of the logits' shift, likewise.
-        t0: Squared deviation of the logits' means that is no drift, in variances of the mean.
+        t0: Squared deviation of the logits' means that does not count as drift, in variances of the mean.
         threshold: Drift d below which a client adapts in any case.
         allowance: Standard deviations of D that are added to the threshold. With 1 few inputs abstain less.
         min_weight: Weight w of its own prior below which a client does not adapt for the signal's sake.
@@ -428,7 +427,7 @@ class Guard:
     def choose(
         self, state: State, client_outputs: Sequence[Outputs], base: Floats, priors_of: Estimates, classes_of: Classes
     ) -> list[Chosen]:
-        """Return what each of some clients goes by, repaired where that is accepted, in the order of the clients.
+        """Return the outputs that each client uses, repaired where that is accepted, in the order of the clients.
 
         They take their steps together, so that priors are estimated for all of them at once.
 
@@ -480,7 +479,7 @@ class Guard:
         """Return whether there are outputs on which a repair would be accepted: if not, the model need not be asked.
 
         A repair takes away `least`, and D' >= -mean ||r'||^2 / (n - 1). An accepted one leaves d <= `most_left`,
-        so that ln E exceeds what few examples explain by sqrt(most_left / c + .5 / n) at most, under the prior that
+        so that ln E exceeds what few examples explain by sqrt(most_left / c + 0.5 / n) at most, under the prior that
         allows for the largest residuals.
         """
         usual, n = state["guard_residual"].astype(np.float64), len(plain.outputs.logits)
@@ -530,7 +529,7 @@ def _run_together(clients: Sequence[Steps], priors_of: Estimates) -> list[Chosen
 def _try_repair(
     state: State, frame: Frame, plain: Chosen, before: Chosen, channels: int, least_gone: float
 ) -> Generator[Outputs, Floats, Chosen | None]:
-    """Return what the client would go by on repaired inputs, if that takes away most of the drift and leaves little."""
+    """Return the outputs on repaired inputs, if the repair takes away most of the drift and leaves little."""
     inputs, rerun_model, prior = plain.outputs.inputs, plain.outputs.again, plain.prior
     assert inputs is not None  # channels_to_repair says so, and the next
     assert rerun_model is not None

@@ -15,12 +15,10 @@ from fedreach.federation.adaptation.inference import infer_priors
 from fedreach.federation.labels import are_counts
 from fedreach.federation.types import State
 
-# -------------------- What no honest participants contribute to the sums that an adaptation rule is fitted by
-# Label counts are whole and sum to the examples that the participants hold, probabilities to as many, a log
-# likelihood is
-# of one sign, a sum of squares at least the square of the sum by the number. All of it holds for one participant and
-# for
-# the sum over several, so that under secure aggregation, too, something is seen.
+# -------------------- Checks of contributed sums
+# Label counts are whole and sum to the examples that the participants hold, probabilities to as many. A log likelihood
+# is of one sign, a sum of squares at least the square of the sum by the number. All of it holds for one participant
+# and for the sum over several, so that it also works under secure aggregation.
 
 LARGEST_GAIN = 40.0  # nats an example, of predictions that hold 5% of a uniform distribution
 LARGEST_VIEW = 6.0  # of a number by which predictions are compared
@@ -28,7 +26,7 @@ SUM_ROUNDING = 1e-6  # of sums over examples, relative to their largest term
 
 
 def are_sums(sums: State, held_out: int, trained: int) -> bool:
-    """Return whether participants can have contributed this, as far as a name stands for something that is known.
+    """Return whether participants can have contributed these sums; unknown names pass.
 
     Args:
         sums: By name, as `LabelShift` and `BBSE` call them.
@@ -126,7 +124,7 @@ def _one_participant(values: Floats, sums: State, m: int) -> bool:
 
 
 def _views(values: Floats, sums: State, m: int) -> bool:
-    """Numbers of at most 6 in size, what probabilities are after a projection: sums of so many by class."""
+    """Numbers of at most 6 in size, what probabilities are after a projection: their sums by class."""
     return bool((np.abs(values) <= LARGEST_VIEW * sums["class_examples"][:, None] + SUM_ROUNDING * m).all())
 
 
@@ -170,7 +168,7 @@ def _harmed_counts(values: Floats, sums: State, m: int) -> bool:
 
 
 def are_moments(sums: Floats, squares: Floats, largest: float, n: float) -> bool:
-    """Return whether so many numbers of at most this size can have these sums and sums of squares."""
+    """Return whether n numbers of at most this size can have these sums and sums of squares."""
     near = 1 + SUM_ROUNDING
     return bool(
         (np.abs(sums) <= largest * n * near + SUM_ROUNDING).all()
@@ -205,7 +203,7 @@ RULES: Mapping[str, Callable[[Floats, State, int], bool]] = {
     "large": _at_most_participants,
     "harmed": _harmed_counts,
 }
-"""Name -> whether values of it, all sums that came with it, and so many examples go together."""
+"""Name -> check of its values, given all sums that came with it and the number of examples."""
 
 
 def _at_least(values: Floats, lower: float, scale: float) -> bool:
@@ -228,16 +226,15 @@ def _squares(squares: Floats, sums: Floats, counts: Floats) -> bool:
     return not sums[:, absent].any() and bool((squares >= smallest * (1 - SUM_ROUNDING) - SUM_ROUNDING).all())
 
 
-# --- How far a client's unlabeled inputs are trusted: learned from participants, each an unseen client in miniature
-# The rule assumes label shift: inputs of a class look alike at every client. Where clients are real, often they do
-# not. A
+# -------------------- How far unlabeled inputs are trusted
+# The rule assumes label shift: inputs of a class look alike at every client. At real clients they often do not. A
 # participant's labels answer three questions, as sums over participants only:
 #
 # - **Do inputs of a class look alike?** The intraclass correlation of predictions given the label: 0 under label shift,
 #   more where examples of one client have something in common besides their classes.
-# - **Do inputs tell the class shares?** Whether the prior that is estimated from held-out inputs predicts the counts of
-#   the labels that the participant trained on better than the class shares of all participants do, and how much of what
-#   these counts themselves would bring.
+# - **Do inputs reveal the class shares?** Whether the prior that is estimated from held-out inputs predicts the counts
+# of   the labels that the participant trained on better than the class shares of all participants do, and how much of
+# what   these counts themselves would bring.
 # - **What would adaptation have brought?** It adapts to its own held-out inputs, at several strengths, by a calibration
 #   that was fitted without it, and compares with that calibration; and whether one that holds many examples would have
 #   lost more than 5 points of accuracy.
@@ -250,12 +247,12 @@ SMOOTHING = 0.05
 """Share of a uniform distribution that predictions are mixed with where their log loss is compared: so no single
 example outweighs all others, and what a participant adds to a sum is bounded."""
 WIDEST = 32
-"""Numbers that predictions are compared by; with more classes they are projected onto so many directions."""
+"""Numbers that predictions are compared by; with more classes they are projected onto this number of directions."""
 LEVEL = 0.05
 ALIKE = (0.02, 0.25)
 """Largest lower and upper confidence limit of the correlation with which inputs of a class count as alike."""
 TOLD = 0.2
-"""Share of what labels tell of class shares that inputs must tell."""
+"""Share of the information on class shares in labels that inputs must reach."""
 MANY = 50
 """Held-out examples, from which on a participant knows its accuracy well enough to say that it was harmed."""
 HARM = 0.05
@@ -263,7 +260,7 @@ HARM = 0.05
 HARMED = 0.025
 """Share of these participants that may lose more than `HARM`."""
 FEWEST = 4
-"""Participants, fewer of which decide nothing, and so many that hold `MANY` examples know what they gain."""
+"""Fewest participants that decide, and fewest with `MANY` examples that know what they gain."""
 LARGEST_QUANTILE = 1e9
 ROUNDING = 1e-9  # of a mean of accuracies
 
@@ -400,7 +397,7 @@ def _correlation_sums(query: State, z: Floats, labels: Ints) -> Floats:
 def _gains(scores: Floats, before: Floats, unadapted: Floats, labels: Ints) -> Floats:
     """Return (6, ...): gain of (..., m, c) scores in log loss, in accuracy, and in accuracy over the unadapted model.
 
-    Each beside its square.
+    Each is followed by its square.
     """
     rows = np.arange(len(labels))
 
@@ -430,13 +427,13 @@ def fitted_trust(sums: State) -> State:
 
     Adaptation is trusted in full where its assumptions hold: the correlation is small (its one-sided 95% confidence
     limits are at most 0.02 and 0.25), inputs predict the class shares (decided, and at least a fifth of what labels
-    tell), and participants gained in log loss and lost no accuracy, on average. Where at least four of them hold 50
+    reveal), and participants gained in log loss and lost no accuracy, on average. Where at least four of them hold 50
     examples, and so know what they gained, the gain in log loss must be decided, too: one that is not differs from
     client to client. Elsewhere it is off, unless it is decided at some strength that participants gained in log loss
     and in accuracy. Then the strength whose gain minus one standard error is largest is taken, with the correlation
     that was found. "Decided" is a one-sided t test over participants at the 5% level, with Bonferroni's correction for
-    the number of strengths. In either case it harms nobody: of the participants that hold at least 50 examples, at most
-    2.5% would have lost more than 5 points.
+    the number of strengths. In either case it must be harmless: of the participants that hold at least 50 examples, at
+    most 2.5% would have lost more than 5 points.
 
     Returns:
         `strength` and `correlation`, (1,) each; `expected_gain` (3,): the participants' mean gain in accuracy as it was
@@ -517,7 +514,7 @@ def spread(sums: Floats, n: float) -> tuple[Floats, Floats]:
 
 
 def is_decided(mean: Floats, error: Floats, n: float, tests: int) -> Bools:
-    """Return whether a mean over n participants is above 0, as one of so many tests."""
+    """Return whether a mean over n participants is above 0, as one of `tests` tests."""
     result: Bools = np.asarray(mean > _critical_value(1 - LEVEL / tests, n) * error) & np.asarray(mean > 0)
     return result
 

@@ -337,7 +337,7 @@ def _nearer(rows: AnyArray, fresh: AnyArray, side: Bools) -> Bools:
 
 @dataclass(frozen=True)
 class HiCS(Policy):
-    """Prefer groups of clients whose labels are varied, as inferred from the bias of the output layer; later prefer none.
+    """Prefer groups of clients whose labels are varied, inferred from the bias of the output layer; later prefer none.
 
     The update b_i of the output layer's bias grows with a class's share of client i's examples. Its labels' entropy is
     estimated by H_i = H(softmax(b_i / T)), T the temperature. Clients are joined into `groups` by Ward's method on

@@ -120,12 +120,12 @@ def lessons(
     return models, looked
 
 
-# ----------------------------------------------------------------------------------------------- of all that learn
+# -------------------- Checks of servers that learn
 
 
 @define_check()
 def other_batches_in_other_rounds(subject: Subject) -> None:
-    """Batches that are not all of the server's data are drawn anew in every round."""
+    """Batches that are not all of the server's data are drawn again in every round."""
     looked = lessons(subject.component)[1]
     batches_of_rounds = [[*data.batches("step"), *data.batches("distill")] for data in looked]
     drawn = [
