@@ -33,7 +33,8 @@ RIDGE = 0.03
 """Of the mean eigenvalue, added to the covariance: hidden units that hardly vary are not blown up."""
 WIDEST = 128
 """Wider features are projected onto this number of random directions first, as S has H (H + 1) / 2 numbers. The
-thresholds of the guard were chosen with 84 and 100 features; D grows with their number, and so does what few examples explain of it.
+thresholds of the guard were chosen with 84 and 100 features; D grows with their number, and so does what few examples
+explain of it.
 """
 LEAST_VARIANCE = 1e-12
 SAME_SPAN = 1e-6  # relative to the largest singular value; above the rounding of a state in float32
