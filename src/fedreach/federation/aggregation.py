@@ -95,7 +95,7 @@ class FedVARP:
 
     Updates come in weighed: with weights w_i that sum to 1, u_i denotes r w_i u_i, so that equal weights give the
     paper. They are remembered per unit of the local rate, as in the paper, so that a schedule scales old ones, too. The
-    server keeps 4 p bytes a participant, in files from 16 MiB on; clients send what they send in FedAvg.
+    server keeps 4 p bytes per participant, in files from 16 MiB on; clients send what they send in FedAvg.
 
     *When to use it:* with cohorts drawn uniformly from clients whose labels differ, if each comes up again within some
     tens of rounds. Where some are away for long, `fedau` or `mifa`; where clients can keep a memory, `scaffold` does
@@ -141,7 +141,7 @@ class MIFA:
     all methods; github.com/IBM/fedau steps along v then, too.
 
     Updates come in weighed and are remembered per unit of the local rate, as with `FedVARP`: with weights w_i of r
-    reports, u_i denotes r w_i u_i, and equal weights give the paper. The server keeps 4 p bytes a participant, in
+    reports, u_i denotes r w_i u_i, and equal weights give the paper. The server keeps 4 p bytes per participant, in
     files from 16 MiB on.
 
     *When to use it:* where availability is unknown (`population.participation`), some clients are away for long, and

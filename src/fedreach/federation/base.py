@@ -1,6 +1,6 @@
 """Protocols of the components of a federation; small, so that users can write their own.
 
-A part is a frozen dataclass of hyper-parameters. What changes during a run is its `State`, which comes in and goes
+A component is a frozen dataclass of hyper-parameters. What changes during a run is its `State`, which comes in and goes
 out, so saving the states saves the run. No method writes into its arguments.
 """
 
@@ -17,7 +17,7 @@ from fedreach.federation.types import ClientView, LocalOutputs, Outputs, Probe, 
 
 @runtime_checkable
 class SelectionPolicy(Protocol):
-    """Decides who trains.
+    """Selects the clients that train.
 
     May have the attributes `needs`, `measures`, `reads_updates`, `reads_length`, `needs_radio` and `ignores_cohort`,
     see `fedreach.federation.traits.Traits`; one that gives clusters of clients a model each is a `Clustering`, too.
@@ -27,7 +27,7 @@ class SelectionPolicy(Protocol):
         """Return the state before round 1."""
 
     def probe(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Probe | None:
-        """Return whom to ask for a loss or an update first (it costs bytes), or None."""
+        """Return the clients to ask for a loss or an update first (it costs bytes), or None."""
 
     def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
         """Return at most k available clients; k is never larger than the number available."""
@@ -71,7 +71,7 @@ class ClientsOwn(Protocol):
 
 @runtime_checkable
 class ScalesMean(Protocol):
-    """A weighting that also says how far the weighted mean is followed: its paper's weights do not sum to 1."""
+    """A weighting that also scales the weighted mean: its paper's weights do not sum to 1."""
 
     def mean_scale(self, state: State, reports: Reports, n: int) -> float:
         """Return what the mean update of one model is multiplied by, finite and not negative; buffers are not.
@@ -88,11 +88,11 @@ class LocalSolver(Protocol):
 
     A correction acts on each number by itself. The arguments are torch tensors of one shape, or with one more
     dimension in front for a stack of clients: all trainable parameters of a model in a row, or some of them. Written
-    with +, - and * the same line serves all. None of them may be written to.
+    with +, - and * the same line works for all. None of them may be written to.
 
     A solver may have a class variable ``affine = True`` to say that its correction is g + pull (w - w0) + shift, with
     one number `pull` and one vector `shift` a client that stay the same through a round; then the engine `native`
-    trains with it, too. A subclass with a `correct` of its own says so again.
+    trains with it, too. A subclass with a `correct` of its own declares it again.
     """
 
     def correct(self, gradient: Any, params: Any, broadcast: Any) -> Any:
@@ -115,7 +115,7 @@ class MemorySolver(Protocol):
     sends_state: ClassVar[bool]
 
     def prepare(self, memory: Float32s, state: State, share: Floats) -> Mapping[str, Float32s]:
-        """Return what `correct` is handed by name: arrays (k, p), or (k, 1) for one number a client.
+        """Return what `correct` is handed by name: arrays (k, p), or (k, 1) for one number per client.
 
         Args:
             memory: (k, p) of the clients that are about to train.
@@ -150,7 +150,7 @@ class MemorySolver(Protocol):
 
 @runtime_checkable
 class Aggregator(Protocol):
-    """Makes one update of those that were sent.
+    """Aggregates the updates of a round into one.
 
     Class variable ``linear = True`` says that it is sum_i w_i u_i: then secure aggregation may replace it, and
     engines may add up in their own way, to the same bits.
@@ -195,13 +195,13 @@ class RemembersUpdates(Protocol):
 
 
 class Loss(Protocol):
-    """What a client's model is trained to make small.
+    """The objective that a client's model minimizes in training.
 
     Class variable ``cross_entropy = True`` says that it is the cross-entropy of the outputs as they are, whose gradient
     some engines have written out, and ``squared_error = True`` that it is their mean squared error, which `chain` has,
     too; others are trained by `sequential` and `stacked`. With a method `shift` it is that of
     shifted outputs, see `ShiftsOutputs`, which all engines follow. Attributes ``minimum`` and ``maximum`` say that no
-    loss is below or above: a real federation refuses the report of a client that is. ``needs_classes`` and
+    loss is below or above: a real federation rejects the report of a client that is. ``needs_classes`` and
     ``needs_numbers`` say what targets it takes; without either, both. With a method `objective` it sees more than
     outputs and targets, see `Objective`.
     """
@@ -210,7 +210,7 @@ class Loss(Protocol):
         """Return the loss of each example, a (b,) tensor that torch can differentiate.
 
         Args:
-            outputs: (b, c) tensor, what the model says; (b, t) where targets are numbers.
+            outputs: (b, c) tensor, the outputs of the model; (b, t) where targets are numbers.
             targets: (b,) tensor of classes, or (b, t) of numbers.
         """
 
@@ -279,7 +279,7 @@ class OwnData(Protocol):
         """Return the mean cross-entropy of the (d,) model in evaluation mode, in nats."""
 
     def local_models(self) -> Iterator[Float32s]:
-        """Yield the (d,) local models of this round's reports, ids increasing; only to parts with `reads_updates`."""
+        """Yield the (d,) local models of this round's reports, ids increasing; for components with `reads_updates`."""
 
 
 @runtime_checkable
@@ -316,15 +316,15 @@ class Serving(Protocol):
     handed out with the model. A client then adapts by its own inputs, which have no labels.
 
     Class variable or property ``reads_inputs = True`` asks for features, inputs and the model, in addition to logits.
-    With ``needs_batchnorm = True``, too, a model without BatchNorm after convolutions is refused before it is trained.
-    With a method `with_prior(state, prior)` it says what it were to predict if it knew the (c,) class shares of a
+    With ``needs_batchnorm = True``, too, a model without BatchNorm after convolutions is rejected before it is trained.
+    With a method `with_prior(state, prior)` it predicts as if it knew the (c,) class prior of a
     client: a reference that needs labels. With ``reads_true_prior = True`` it is that reference and nothing else.
     With a method `with_labels(state, outputs, labels)` and a number `labels` it learns from this number of labeled
     examples of a client, which are never scored: a reference, too. With ``needs_features = True`` a model without a
-    last linear layer is refused before it is trained. With a method `learn_labels(state, client, outputs, labels)`,
+    last linear layer is rejected before it is trained. With a method `learn_labels(state, client, outputs, labels)`,
     too, a client may have labels when it is deployed.
     ``keeps_bias = True`` says that it takes the model's mean prediction for right where it differs from the
-    participants' class shares: the checks then use a calibrated model only.
+    participants' class prior: the checks then use a calibrated model only.
     """
 
     def query(self, state: State) -> State | None:
@@ -359,7 +359,7 @@ class Serving(Protocol):
 
 @runtime_checkable
 class KnowsPossibleSums(Protocol):
-    """An adaptation rule that says which contributions no honest participant makes: a real federation refuses those."""
+    """An adaptation rule that knows which contributions are impossible: a real federation rejects those."""
 
     def possible(self, query: State, sums: State, held_out: int, trained: int) -> bool:
         """Return whether participants can have contributed this, one of them or several in sum.
@@ -374,10 +374,10 @@ class KnowsPossibleSums(Protocol):
 
 @runtime_checkable
 class KnowsPrior(Protocol):
-    """An adaptation rule that says what it would do if a client knew its class shares."""
+    """An adaptation rule that can predict as if a client knew its class prior."""
 
     def with_prior(self, state: State, prior: Floats) -> State:
-        """Return what a client keeps that has these (c,) class shares, positive and summing to 1."""
+        """Return what a client keeps that has this (c,) class prior, positive and summing to 1."""
 
 
 @runtime_checkable
@@ -434,10 +434,11 @@ class ServesOnline(Protocol):
 class Measurement(Protocol):
     """A number that each client computes on its own training data after local training, and sends with its report.
 
-    Its name is the key of ``Reports.metrics``. With ``wants_before = True`` it also sees what the broadcast model says.
+    Its name is the key of ``Reports.metrics``. With ``wants_before = True`` it also sees the outputs of the broadcast
+    model.
 
     May have attributes `minimum` and `maximum`, numbers that no honest client is below or above: a real federation
-    refuses a report that is, and a simulated one says that the measurement is wrong.
+    rejects a report that is, and a simulated one reports that the measurement is wrong.
     """
 
     wants_before: ClassVar[bool]
@@ -454,7 +455,7 @@ class Measurement(Protocol):
 class LabelStatistics(Protocol):
     """What the server learns of clients' labels. `only_sum`: nothing, as under secure aggregation.
 
-    One that is a `KnowsPossibleLabels`, too, says what a real federation refuses.
+    One that is a `KnowsPossibleLabels`, too, says what a real federation rejects.
     """
 
     only_sum: ClassVar[bool]
@@ -507,7 +508,7 @@ class ForwardPass(Protocol):
         """(b, c) tensor."""
 
     def features(self, layer: str | None = None) -> Any:
-        """Return (b, h) what goes into the last linear layer, or what a named layer returns, one row an example.
+        """Return (b, h) what goes into the last linear layer, or what a named layer returns, one row per example.
 
         Raises:
             PartError: If the layer does not exist, or does not return one tensor of b rows once per pass.

@@ -186,7 +186,7 @@ class StarHull:
 # al., "Non-IID Federated Learning with Sharper Risk Bound" (2022), and Bartlett, Bousquet and Mendelson, "Local
 # Rademacher Complexities", Ann. Statist. 33 (2005), from which the form of the bound and the conditions are checked.
 #
-# Slips of the paper, put right here:
+# Slips of the paper, corrected here:
 #
 # - Theorem 1 takes r* = WLRC(r*). A radius r is a squared loss and a complexity a loss, so it must be r* = B WLRC(r*),
 #   with the loss bound B; this is c = 1 / B in Lemma 1, which leaves c open.
@@ -363,7 +363,7 @@ def joint_risk(p: Floats, loss: Floats, weights: Floats | None = None) -> float:
     return float(w @ (self_information_risk(p, loss) + (p @ loss) * (entropy.sum() - entropy)))
 
 
-# --- How far a model may be off for those who never train: what is known from the entropies of all clients
+# -------------------- Participation gap from label entropies
 # Row i of an (n, c) array is the distribution of client i over c outcomes, such as its class mix. The entropy of all
 # clients together, H(all), is the sum of theirs: the sources are independent. (Dependent ones have less, and the bounds
 # hold all the more.)
@@ -382,7 +382,7 @@ class Gap(NamedTuple):
     """Terms that add up to a bound on the gap between a model's risk for all clients and for those that trained it."""
 
     overfitting: float  # L ||h - h*|| H(all): how far the trained model is from the others of its class
-    participation: float  # who took part, and with what weight
+    participation: float  # participation, and weights
     shift: float  # plain loss minimized, self-information weighted loss meant
     sampling: float  # finite numbers of examples
 
@@ -451,7 +451,7 @@ def gap_of_cohort(
     complexity: float = 1.0,
     delta: float = 0.05,
 ) -> Gap:
-    """Return the bound that suggests whom to choose, for k clients of equal weight among r participants.
+    """Return the bound that suggests which clients to select, for k clients of equal weight among r participants.
 
     The participation term is
 

@@ -36,7 +36,7 @@ class Range(NamedTuple):
 
     @classmethod
     def of(cls, part: object) -> Range:
-        """Return what a measurement or a loss says of its numbers, see `Traits.minimum` and `Traits.maximum`."""
+        """Return the range that a measurement or a loss declares, see `Traits.minimum` and `Traits.maximum`."""
         traits = Traits.of(part)
         return cls(traits.minimum, traits.maximum)
 
@@ -73,7 +73,7 @@ def is_part_of(share: float, count: int) -> bool:
 
 
 def checked_ids(policy: object, method: str, ids: Ints, view: ClientView) -> Ints:
-    """Return the ids increasing, or say which rule of the contract they break."""
+    """Return the ids increasing, or raise an error that names the broken rule."""
     ids = np.asarray(ids)
     where = f"{name_of(policy)}.{method}"
     if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
@@ -98,7 +98,7 @@ def checked_ids(policy: object, method: str, ids: Ints, view: ClientView) -> Int
 
 
 def checked_draws(policy: object, method: str, selection: Selection) -> Ints | None:
-    """Return how often each client was drawn, in the order of increasing ids, or say which rule that breaks."""
+    """Return how often each client was drawn, ids increasing, or raise an error that names the broken rule."""
     if selection.draws is None:
         return None
     draws = np.asarray(selection.draws)
@@ -112,7 +112,7 @@ def checked_draws(policy: object, method: str, selection: Selection) -> Ints | N
 
 
 def check_type(part: object, method: str, answer: object, expected: type) -> None:
-    """Refuse an answer of another type."""
+    """Reject an answer of another type."""
     if not isinstance(answer, expected):
         name = expected.__name__
         raise PartError(
@@ -121,7 +121,7 @@ def check_type(part: object, method: str, answer: object, expected: type) -> Non
 
 
 def checked_measured(measurement: Measurement, values: Floats, ids: Ints) -> Floats:
-    """Return what clients measured, (r,) of these ids, or say that the measurement left its own range."""
+    """Return what clients measured, (r,) of these ids, or raise an error if the measurement left its own range."""
     valid_range = Range.of(measurement)
     outside = np.flatnonzero(
         np.isfinite(values) & ~valid_range.holds(values)
@@ -136,7 +136,7 @@ def checked_measured(measurement: Measurement, values: Floats, ids: Ints) -> Flo
 
 
 def checked_labels(statistics: LabelStatistics, released: Floats, sizes: Ints, ids: Ints) -> Floats:
-    """Return the (n, c) counts that were released, or say that the statistics call them impossible themselves."""
+    """Return the (n, c) counts that were released, or raise an error if the statistics call them impossible."""
     if isinstance(statistics, KnowsPossibleLabels) and Traits.of(statistics).knows_possible:
         wrong = np.flatnonzero(~statistics.possible(released, sizes))
         if wrong.size:
@@ -149,7 +149,7 @@ def checked_labels(statistics: LabelStatistics, released: Floats, sizes: Ints, i
 
 
 def checked_allocation(part: object, method: str, answer: Allocation, problem: AllocationProblem) -> Allocation:
-    """Return what the shares and frequencies come to, or say which rule of the contract they break."""
+    """Return what the shares and frequencies come to, or raise an error that names the broken rule."""
     where = f"{name_of(part)}.{method}"
     check_type(part, method, answer, Allocation)
     if not np.array_equal(answer.ids, problem.ids):
@@ -174,7 +174,7 @@ def checked_allocation(part: object, method: str, answer: Allocation, problem: A
 
 
 def checked_weights(weighting: object, answer: tuple[Floats, State], r: int) -> tuple[Floats, State]:
-    """Return (r,) weights on the simplex and the new state, or say which rule of the contract they break."""
+    """Return (r,) weights on the simplex and the new state, or raise an error that names the broken rule."""
     where = f"{name_of(weighting)}.weights"
     if not (isinstance(answer, tuple) and len(answer) == 2):
         raise PartError(f"{where} must return a pair, the weights and the new state; got {type(answer).__name__}.")
@@ -189,7 +189,7 @@ def checked_weights(weighting: object, answer: tuple[Floats, State], r: int) -> 
 
 
 def checked_scale(weighting: object, scale: float) -> float:
-    """Return what a mean update is multiplied by, or say which rule of the contract that breaks."""
+    """Return what a mean update is multiplied by, or raise an error that names the broken rule."""
     if not 0 <= scale < np.inf:
         raise PartError(
             f"{name_of(weighting)}.mean_scale must return a number that is finite and not negative; got {scale}."
@@ -198,7 +198,7 @@ def checked_scale(weighting: object, scale: float) -> float:
 
 
 def checked_update(aggregator: object, answer: tuple[Floats, State], d: int) -> tuple[Floats, State]:
-    """Return the (d,) update and the new state, or say which rule of the contract they break."""
+    """Return the (d,) update and the new state, or raise an error that names the broken rule."""
     where = f"{name_of(aggregator)}.combine"
     if not (isinstance(answer, tuple) and len(answer) == 2):
         raise PartError(f"{where} must return a pair, the update and the new state; got {type(answer).__name__}.")
@@ -209,7 +209,7 @@ def checked_update(aggregator: object, answer: tuple[Floats, State], d: int) -> 
 
 
 def checked_clusters(policy: object, clusters: Ints, n: int, models: int) -> Ints:
-    """Return each of the n participants' model, or say which rule of the contract the clusters break."""
+    """Return each of the n participants' model, or raise an error that names the broken rule."""
     where = f"{name_of(policy)}.clusters"
     clusters = np.asarray(clusters)
     if clusters.shape != (n,) or clusters.dtype.kind not in "iu":

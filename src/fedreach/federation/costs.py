@@ -34,10 +34,10 @@ def note_numbers(federation: Federation, p: int) -> int:
 
 
 def count_constants(view: ClientView, selection: Selection, holds: Bools | None) -> tuple[Bools | None, int, int]:
-    """Return who holds the model's constants after a round, the bytes of those sent in it, and the part of a probe.
+    """Return which clients hold the model's constants after a round, the bytes sent for them, and those of a probe.
 
-    A client is sent them once, with the first model that it is sent, for a probe or to train. `holds` says who has
-    them; None: the model has none. Nothing is sent back.
+    A client is sent them once, with the first model that it is sent, for a probe or to train. `holds` flags the clients
+    that have them; None: the model has none. Nothing is sent back.
 
     Example:
         >>> from dataclasses import replace
@@ -125,7 +125,7 @@ def training_passes(federation: Federation, view: ClientView) -> Floats:
 def round_cost(federation: Federation, view: ClientView, selection: Selection, d: int) -> RoundCost | None:
     """Return what the round costs, or None without a radio.
 
-    Those who are asked work and send at the same time, with the shares and frequencies of the allocation rule, first
+    Clients that are asked work and send at the same time, with the shares and frequencies of the allocation rule, first
     for the probe and then for the round. A client that has sent its update in the probe has no work left. A
     client whose reply is lost has spent what it spent.
     """
@@ -172,9 +172,9 @@ def fitting_cost(
 ) -> FittingCost:
     """Return what fitting an adaptation rule costs by the channels and devices of rounds.
 
-    The exchanges follow round `round_`, each with channels of its own, as rounds r + 1, r + 2 ... would have. All who
-    are asked send at the same time, by the allocation rule of rounds. Before the first answer each passes its m
-    held-out examples through the model, a third of a pass of training over them, and keeps the outputs; what it
+    The exchanges follow round `round_`, each with channels of its own, as rounds r + 1, r + 2 ... would have. All
+    clients that are asked send at the same time, by the allocation rule of rounds. Before the first answer each passes
+    its m held-out examples through the model, a third of a pass of training over them, and keeps the outputs; what it
     then computes from them is negligible. As in rounds, what the server sends takes no time.
 
     Args:

@@ -45,7 +45,7 @@ from fedreach.wireless.rules import AllocationRule
 
 @dataclass(frozen=True)
 class Federation:
-    """Parts that combine freely; the repr is the configuration."""
+    """A federation of freely combined components; the repr is the configuration."""
 
     selection: SelectionPolicy
     weighting: Weighting
@@ -124,10 +124,10 @@ class Federation:
                 "Choose a weighting with a method `raw`, such as 'by_examples', 'equal', 'entropy' or 'disagreement'."
             )
 
-    # Kept: a round asks for traits many times.
+    # Cached: a round asks for traits many times.
     @cached_property
     def traits(self) -> Mapping[str, Traits]:
-        """What each part says of itself, by kind; a part that is left out says nothing."""
+        """The traits of each component, by type; those of a missing component are the defaults."""
         parts = {field.name: getattr(self, field.name) for field in fields(self) if field.name in KINDS}
         return {kind: Traits() if part is None else Traits.of(part) for kind, part in parts.items()}
 
@@ -137,11 +137,11 @@ class Federation:
         return type(self.serving) is not Plain  # a custom rule may build on it
 
     def needs(self) -> frozenset[str]:
-        """Return the facts that the parts ask of clients."""
+        """Return the names of the client statistics that the components need."""
         return frozenset(fact for traits in self.traits.values() for fact in traits.needs)
 
     def measurements(self) -> tuple[Measurement, ...]:
-        """Return what the parts have clients measure.
+        """Return what the components have clients measure.
 
         Raises:
             PartError: If two of them give one name to different measurements.
@@ -202,7 +202,7 @@ class HasTargets(Protocol):
 
 
 def refuse_targets(kind: str, part: object, data: HasTargets) -> None:
-    """Refuse a part that does not take what data have as targets.
+    """Reject a component that does not accept the targets of the data.
 
     Raises:
         ConfigError: If it needs classes and they are numbers, or the other way round.
@@ -230,7 +230,7 @@ def refuse_targets(kind: str, part: object, data: HasTargets) -> None:
 
 
 def _why_not_at_positions(traits: Traits) -> str:
-    """Return why a part cannot be used where each position of an example has a label; "" where it can."""
+    """Return why a component cannot be used if each position of an example has a label; "" if it can."""
     if traits.needs:
         return "goes by how many examples of each class a client has"
     if traits.shifts_outputs:
@@ -243,7 +243,7 @@ def _why_not_at_positions(traits: Traits) -> str:
 
 
 def refuse_targets_of(federation: Federation, data: HasTargets) -> None:
-    """Refuse a federation of which a part does not take what data have as targets, see `refuse_targets`."""
+    """Reject a federation with a component that does not accept the targets of the data, see `refuse_targets`."""
     for kind in federation.traits:
         refuse_targets(kind, getattr(federation, kind), data)
     if federation.serves and data.positions:

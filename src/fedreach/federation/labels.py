@@ -254,7 +254,7 @@ class DiscreteLaplace:
     When: label counts must be private by themselves, with one number to argue about.
 
     Args:
-        epsilon: At least 0.001. Small is private; 1 gives noise of about 3 examples a class.
+        epsilon: At least 0.001. Small is private; 1 gives noise of about 3 examples per class.
 
     Raises:
         ConfigError: If `epsilon` is outside its range.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Adam:
-    """Let a client follow the running mean of its gradients, each number by the size of its own.
+    """Adam (Kingma and Ba, 2015) as the local optimizer.
 
     With g the corrected and clipped gradient plus weight_decay * w, in the steps t = 1, 2, ... of a round, from m = v =
     0::
@@ -36,7 +36,7 @@ class Adam:
     about `rate`, whatever the gradient; so choose a rate of a hundredth of what suits plain steps, such as 0.001.
 
     *When to use it:* for models that plain steps train badly, such as those with embeddings or attention. With few
-    steps a round, m and v hardly settle; take plain steps then, and Adam at the server (`server = "adam"`).
+    steps per round, m and v hardly settle; take plain steps then, and Adam at the server (`server = "adam"`).
 
     Args:
         beta1: How much of m is kept, in [0, 1).
@@ -113,7 +113,7 @@ def optimizer_class(part: str, name: str) -> Any:
     """Return a class of `torch.optim` that steps from gradients alone.
 
     Args:
-        part: That asks, for errors.
+        part: Name of the component, for errors.
         name: Of the class.
 
     Raises:
@@ -182,7 +182,7 @@ class TorchSteps:
         weights.grad = torch.ones(2, 2)
         try:
             self.begun([weights], 0.01).step()
-        except Exception as error:  # torch refuses options and gradients by errors of many types
+        except Exception as error:  # torch rejects options and gradients by errors of many types
             raise ConfigError(
                 f"TorchSteps cannot step with torch.optim.{self.optimizer} and options {dict(self.options or {})}: "
                 f"{error}. Correct the options, or choose another optimizer."
@@ -250,7 +250,7 @@ class UnevenSteps:
 
     @property
     def mean(self) -> float:
-        """What is expected."""
+        """Expected number of steps."""
         return (self.least + self.most) / 2
 
 
@@ -274,11 +274,11 @@ class LocalSGD:
 
     Args:
         rate: Step size of round 1, positive.
-        batch_size: B, examples a step; of a client with fewer, all m of them. It and the next two are at most 10^9.
+        batch_size: B, examples per step; of a client with fewer, all m of them. It and the next two are at most 10^9.
         epochs: Passes over the client's training examples; used where `steps` is None.
         steps: Exact number of steps for every client, whatever its size; or `UnevenSteps`, under which each has its
             own; or None.
-        drop_last: Whether an epoch leaves out m mod B examples, those left after its full batches; others each time. If
+        drop_last: Leave out m mod B examples in each epoch, those left after its full batches; others each time. If
             not, they are a last, smaller batch. A client with fewer than B examples keeps its one batch. A weight
             counts all of a client's examples.
         momentum: In [0, 1).
@@ -399,7 +399,7 @@ class LocalSGD:
         return np.full(len(ids), self.steps)
 
     def expected_steps(self, sizes: Ints) -> Floats:
-        """Return what `steps_of` is on average, to plan work by; the round and who the clients are do not count.
+        """Return what `steps_of` is on average, to plan work by; it does not depend on the round and the clients.
 
         Example:
             >>> LocalSGD(steps=UnevenSteps(2, 5)).expected_steps(np.array([3, 8]))

@@ -231,7 +231,7 @@ class MSE:
     best constant is the mean of the targets. Take it where targets are numbers and no few of them are far off; else
     `Huber`. Both sides are on the participants' scale, (y - mean) / sd, see `fedreach.data.preparation.TargetScale`: a
     loss of 1 is what their mean gets on their own training rows. Predictions and errors are in the targets' units all
-    the same. Targets that are classes are refused: everything else reads a classifier's outputs as logarithms of odds,
+    the same. Targets that are classes are rejected: everything else reads a classifier's outputs as logarithms of odds,
     which a squared error does not make of them.
 
     When: numbers are predicted, and large errors are what hurts.

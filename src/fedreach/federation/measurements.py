@@ -22,7 +22,7 @@ class LossRMS:
 
     Of targets that are numbers l_i is the mean squared error.
 
-    When: the selection `oort` asks for it; or in a part of your own.
+    When: the selection `oort` asks for it; or in a custom component.
 
     Reference: Lai, Zhu, Madhyastha and Chowdhury, "Oort: Efficient Federated Learning via Guided Participant
     Selection", OSDI 2021, eq. (2), where the losses are those that training meets; here they are of one model.
@@ -64,7 +64,7 @@ class Disagreement:
     training, as in the paper's Algorithm 1 and unlike its Fig. 1. Before it, a model that is always wrong would look as
     good as one that is always right.
 
-    When: the weighting `disagreement` asks for it; or in a part of your own.
+    When: the weighting `disagreement` asks for it; or in a custom component.
 
     Args:
         loss: ``"jsd"`` or ``"zero_one"``.
@@ -139,7 +139,7 @@ class WLRC:
     1 / sqrt(B), all clients use the same B. A client with m < B examples has one batch of m, which raises its score
     by up to sqrt(B/m): prefer a B that even small clients fill.
 
-    When: the selection `rademacher` asks for it; or in a part of your own.
+    When: the selection `rademacher` asks for it; or in a custom component.
 
     Args:
         outputs: ``"softmax"``, free of the scale of the logits; ``"logits"``; or ``"excess_loss"``: C = 1 and F_b[i] is

@@ -32,9 +32,9 @@ from fedreach.federation.types import ClientView, Probe, Reports, RoundCost, Rou
 
 # -------------------- The decisions of a round as pure functions
 # `fedreach.federation.steps` has their order.
-# A *part* (selection, weighting, solver, server step) is a frozen dataclass of hyper-parameters. What changes during
-# a run is its `State`, which comes in and goes out, so saving the states saves the run. Nothing here imports torch:
-# decisions are small numpy functions, the same in the simulator and on a real network.
+# A *component* (selection, weighting, solver, server step) is a frozen dataclass of hyper-parameters. What changes
+# during a run is its `State`, which comes in and goes out, so saving the states saves the run. Nothing here imports
+# torch: decisions are small numpy functions, the same in the simulator and on a real network.
 
 LARGE = 2**24  # bytes of what clients sent last that are not kept in main memory
 
@@ -52,7 +52,7 @@ def server_tunes(federation: Federation, round_: int, rounds: int) -> bool:
 
 
 def plan_probe(federation: Federation, state: FederationState, view: ClientView) -> Probe | None:
-    """Return whom the selection policy asks before it chooses in round ``state.round + 1``, or None."""
+    """Return the probe that the selection policy makes before round ``state.round + 1``, or None."""
     if not federation.traits["selection"].probes:
         return None
     k = min(federation.cohort, int(np.count_nonzero(view.available)))

@@ -225,7 +225,7 @@ class SecureSum:
     a_i / sum_j a_j: see `fedreach.federation.secure_aggregation`, which states how far off it may be.
 
     This needs a weighting in which a_i is the client's own (one with a method `raw`), and a selection that asks for
-    neither labels nor updates. Sizes are public in FedReach, and so is who was chosen; and a sum over a single client
+    neither labels nor updates. Sizes are public in FedReach, and so is the cohort; and a sum over a single client
     is that client's update.
 
     When: the server must see nothing of any single client; then only sums can be used.

@@ -199,8 +199,8 @@ class TorchOptimizer:
     """Hand the weighted mean update to an optimizer of PyTorch as if it were a gradient.
 
     The gradient is -u, with u the weighted mean update, as an optimizer goes down a gradient; so SGD with rate 1 is
-    `Average`. It computes in float64, on one thread, and the optimizer's own state is the state of this part: a run
-    that is resumed continues with the same bits.
+    `Average`. It computes in float64, on one thread, and the optimizer's own state is the state of this component: a
+    run that is resumed continues with the same bits.
 
     When: you want to try an optimizer of PyTorch that is not built in.
 
@@ -234,7 +234,7 @@ class TorchOptimizer:
             params, state = np.zeros(2, np.float32), NO_STATE
             for _ in range(2):
                 params, state = self.apply(params, state, np.array([1.0, -2.0]))
-        except Exception as error:  # torch refuses options and gradients by errors of many types
+        except Exception as error:  # torch rejects options and gradients by errors of many types
             raise ConfigError(
                 f"TorchOptimizer cannot step with torch.optim.{self.optimizer}, rate {self.rate} and options "
                 f"{dict(self.options or {})}: {error}. Correct the options, or choose another optimizer."
@@ -307,7 +307,7 @@ def batches(
 
 
 def check_inner(part: object, inner: object) -> None:
-    """Refuse a step that uses the server's data as the `inner` one of a part that does, too.
+    """Reject an `inner` step that uses the server's data in a step that does so, too.
 
     Raises:
         ConfigError: If it does.
@@ -421,7 +421,7 @@ class FineTune:
 
     Args:
         inner: What the server does with the mean update.
-        when: ``"each_round"`` or ``"end"``. By a run that `evaluation.patience` may end early, ``"end"`` is refused.
+        when: ``"each_round"`` or ``"end"``. By a run that `evaluation.patience` may end early, ``"end"`` is rejected.
         rate: Step size, positive.
         batch_size: Examples of one step, at least 1; all of the server's where it holds fewer. Drawn again for each
             step from a stream of the round.
@@ -474,10 +474,10 @@ class FineTune:
 
 @dataclass(frozen=True)
 class ServerOnly:
-    """Leave the clients alone: stochastic gradient descent on the server's data, some steps a round.
+    """Train on the server's data alone: stochastic gradient descent, `steps` steps per round.
 
-    The control of whatever uses the server's data: what they are worth by themselves. No model is sent. As it is, one
-    step a round, it is `Safari` without clients' rounds.
+    The control experiment of all methods that use the server's data. No model is sent. As it is, one
+    step per round, it is `Safari` without clients' rounds.
 
     *With early stopping*, by `held_out` and `patience`, the server holds a share of its data out, the same in every
     round, and trains on the rest. The model is the one of the round with the lowest mean cross-entropy (of

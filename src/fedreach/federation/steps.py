@@ -156,7 +156,7 @@ def drive(steps: Steps, side: Side) -> Done:
 
 
 def planned(steps: Steps, side: Side) -> AskUpdates | AskServer:
-    """Let a side answer a probe, if there is one; return what comes then: the cohort is to train, or the server."""
+    """Let a side answer a probe, if there is one; return the request to the cohort, or to the server."""
     request = advance(steps)
     while isinstance(request, AskLosses) or (isinstance(request, AskUpdates) and request.probe):
         request = advance(steps, answered(side, request))
@@ -221,7 +221,7 @@ def after_probe(
 
 
 def lost_replies(participation: Participation, ids: Ints, seed: int, round_: int, *, probe: bool) -> Ints:
-    """Return which of these clients' replies get lost on the way, ids increasing; none if nothing is said."""
+    """Return which of these clients' replies get lost on the way, ids increasing; none without `replies`."""
     replies = None if type(participation) is Always else replies_of(participation)
     if replies is None:
         return ids[:0]

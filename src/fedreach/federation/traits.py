@@ -31,7 +31,7 @@ FACTS: Mapping[str, str] = MappingProxyType(
         "label_entropy": "entropy of the client's labels in nats, one number a client, sent once",
     }
 )
-"""What a part may ask of clients through its attribute `needs`; 4 bytes a number, counted in round 1."""
+"""What a component may ask of clients through its attribute `needs`; 4 bytes per number, counted in round 1."""
 
 
 def no_probe(self: object, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Probe | None:
@@ -56,7 +56,7 @@ class Traits:
     """
 
     # Attributes of the same name; a class, an instance or a property may have them.
-    needs: tuple[str, ...] = ()  # facts about clients' labels, see `FACTS`
+    needs: tuple[str, ...] = ()  # client statistics, see `FACTS`
     measures: tuple[Measurement, ...] = ()  # what clients measure after local training
     reads_updates: bool = False  # of single clients
     needs_radio: bool = False  # channels and devices
@@ -75,15 +75,15 @@ class Traits:
     needs_classes: bool = False  # targets must be classes,
     needs_numbers: bool = False  # or numbers
     reads_inputs: bool = False  # an adaptation rule reads features and inputs, in addition to logits
-    reads_true_prior: bool = False  # an adaptation rule needs labels of those that it serves: a reference
+    reads_true_prior: bool = False  # an adaptation rule needs labels of the adapting clients: a reference
     needs_batchnorm: bool = False  # an adaptation rule refreshes BatchNorm layers after convolutions
     needs_features: bool = False  # an adaptation rule can do nothing with a model that has no last linear layer
-    keeps_bias: bool = False  # an adaptation rule takes the model's mean prediction for right, not the class shares
+    keeps_bias: bool = False  # an adaptation rule trusts the model's mean prediction, not the class prior
     minimum: float | None = None  # of a measurement or a loss: no honest client's number is below it,
     maximum: float | None = None  # or above it
     lower_is_better: bool = False  # of a metric
 
-    # Methods that the part has, see `METHODS`.
+    # Methods that the component has, see `METHODS`.
     probes: bool = False
     clusters: bool = False
     own_weight: bool = False
@@ -104,7 +104,7 @@ class Traits:
 
     @property
     def needs_labels(self) -> bool:
-        """Whether an adaptation rule is given labels of those that it serves, where it is evaluated."""
+        """Whether an adaptation rule is given labels of the adapting clients in evaluation."""
         return self.reads_true_prior or self.learns_labels
 
     @property
@@ -148,7 +148,7 @@ class Traits:
 
 
 INHERITED = ("reads_updates", "reads_length", "needs_radio", "needs_classes", "needs_numbers", "scales_targets")
-"""Traits that a part has where one that it is made of has them."""
+"""Traits that a component inherits from the components that it contains."""
 
 METHODS: Mapping[str, str] = {
     "probes": "probe",
@@ -169,7 +169,7 @@ METHODS: Mapping[str, str] = {
     "remembers_clients": "keep",
     "knows_possible": "possible",
 }
-"""Trait -> the optional method that a part with it has."""
+"""Trait -> the optional method that a component with it has."""
 
 PROMISES: Mapping[str, tuple[str, ...]] = {
     "affine": ("affine", "correct"),
@@ -183,7 +183,7 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
     "minimum": ("minimum", "measure", "per_example"),
     "maximum": ("maximum", "measure", "per_example"),
 }
-"""Trait -> what states it, and the methods, of different kinds of parts, that it speaks about."""
+"""Trait -> the attribute or method that declares it, and the methods of components that it covers."""
 
 ATTRIBUTES: Mapping[str, Any] = {field.name: field.default for field in fields(Traits) if field.name not in METHODS}
 """Trait that is stated as an attribute -> what holds where it is not."""
@@ -204,7 +204,7 @@ def kinds_of(part: object) -> list[str]:
 
 
 def lacking(kind: str, part: object) -> list[str]:
-    """Return which protocols of its kind a part does not follow in full, and what of them is missing."""
+    """Return which protocols of its type a component does not implement in full, and what is missing."""
     row = KINDS[kind]
     protocols = [row.protocol, *(protocol for method, protocol in row.also.items() if _has(part, method))]
     return [
@@ -230,7 +230,7 @@ def _members(protocol: type) -> tuple[list[str], list[str]]:
 
 @cache
 def _owners(cls: type) -> dict[str, int]:
-    """Return how far up the classes each name that says something is defined, 0 being the class itself."""
+    """Return the depth in the class hierarchy at which each trait is defined, 0 for the class itself."""
     return {name: i for i, owner in reversed([*enumerate(cls.__mro__)]) for name in NAMES & vars(owner).keys()}
 
 
@@ -239,7 +239,7 @@ def _has(part: object, method: str) -> bool:
 
 
 def _holds_for_methods(owners: Mapping[str, int], promise: str, *methods: str) -> bool:
-    """Return whether a promise was made for the methods that the part has, and not for some that it replaced."""
+    """Return whether a promise covers the methods that the component has, not ones that it replaced."""
     depth = owners.get(promise, len(owners))
     return all(depth <= owners[method] for method in methods if method in owners)
 
@@ -294,10 +294,10 @@ def _options(cls: type) -> dict[str, Any]:
 
 
 def _find_misspelled(attributes: Mapping[str, Any], cls: type) -> Iterator[tuple[str, str]]:
-    """Yield (name, trait that it is near to) of what a part, or a class above its own, holds.
+    """Yield (name, trait with a similar name) of the attributes of a component or of a base class.
 
     A method is compared with optional methods, anything else with attributes. A field of a dataclass is an option of
-    the part's own, and is left alone unless it is a flag and all but spells one.
+    the component, and is skipped unless it is a flag whose name is almost a trait.
     """
     options = _options(cls)
     for name, value in attributes.items():

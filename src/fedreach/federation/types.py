@@ -1,4 +1,4 @@
-"""The values of a round: what the server sees, asks for, chooses and hears."""
+"""The values of a round: views, probes, selections and results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ClientView:
     num_examples: Ints  # (n,)
     loss: Floats  # (n,) last loss heard from each client, nan where never heard
     probed: Bools  # (n,) was asked by this round's probe
-    label_counts: Floats | None = None  # (n, c) where a part asked for it; whole numbers unless they are noised
+    label_counts: Floats | None = None  # (n, c) where a component asked for it; whole numbers unless they are noised
     label_entropy: Floats | None = None  # (n,) in nats, likewise
     sent_update: Bools | None = None  # (n,) answered this round's probe for updates, if that was one
     round: int = 1  # the round that is being planned
@@ -87,12 +87,12 @@ class Probe:
 class Selection:
     """The cohort of a round.
 
-    A policy that draws with replacement says in `draws` how often each client came up. Such a client trains once and
+    A policy that draws with replacement stores in `draws` how often it drew each client. Such a client trains once and
     sends one report; `draws` is among its metrics, and counts under the weighting `by_draws`.
     """
 
     ids: Ints  # (k,)
-    remark: str = ""  # what the row of the round should say, such as a filter that could not be kept
+    remark: str = ""  # for the row of the round, such as a filter that could not be kept
     allocation: Allocation | None = None  # of bandwidth and CPU frequency, of a policy that decides these too
     draws: Ints | None = None  # (k,) how often each was drawn, 1 at least; None: once
 
@@ -116,7 +116,7 @@ class Selection:
 
 @dataclass(frozen=True, eq=False)
 class RoundCost:
-    """Simulated seconds and joules of a round, of all who were asked, whether their replies arrived or not."""
+    """Simulated seconds and joules of a round, of all clients that were asked, whether their replies arrived or not."""
 
     seconds: float  # the probe's, then until the last of the cohort is ready
     joules: float  # of all clients, to compute and to send
@@ -127,7 +127,7 @@ class RoundCost:
 
 @dataclass(frozen=True, eq=False)
 class Reports:
-    """The r replies of a round, ids increasing, so that the result never depends on who answered first."""
+    """The r replies of a round, ids increasing, so that the result never depends on which client answered first."""
 
     ids: Ints  # (r,)
     update: Float32s  # (r, d) local - broadcast, always this sign

@@ -248,7 +248,7 @@ def capped(weights: Floats, cap: float) -> Floats:
 class Mix:
     """Average weightings: w_i = sum_j s_j w_ij, where w_ij is the weight that part j gives client i.
 
-    A part's say is its share s_j whatever it thinks; under `Product`, a part that weighs all equally has none. With
+    The influence of a part is its share s_j; under `Product`, a part with equal weights has none. With
     a share of equal weights, every client counts: ``{ name = "mix", parts = ["entropy", "equal"], shares = [9, 1] }``.
 
     A weight depends on all clients' numbers, so there is no `raw`, and no secure aggregation.
@@ -453,7 +453,7 @@ class FedAU:
     on average the plain mean over all n once estimates are right. The first steps are short: with k of n clients, k / n
     of the mean in round 1. Inside `product`, `mix` and `clip` only the ratios of the a_i count.
 
-    *When to use it:* where clients differ much in how often they can be reached (`population.participation`) and every
+    *When to use it:* where clients differ much in how often they are available (`population.participation`) and every
     client should count the same, however rarely it is there. Where all are there equally often, `equal` does the same
     without the slow start.
 
@@ -540,7 +540,7 @@ class FedNova:
     solver may correct gradients as it likes. Inside `product`, `mix` and `clip` only the ratios of the w_i count.
 
     *When to use it:* where clients take unequal numbers of steps: with `local.epochs`, if they hold unequal numbers of
-    examples, or with `local.steps` as a table. Under secure aggregation it is refused, as the factor belongs to all
+    examples, or with `local.steps` as a table. Under secure aggregation it is rejected, as the factor belongs to all
     clients.
 
     When: clients take different numbers of local steps.

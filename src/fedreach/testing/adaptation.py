@@ -114,7 +114,7 @@ class Clientele:
         return self.words
 
     def outputs(self, component: Any, inputs: Float32s) -> Outputs:
-        """Return what the model says, as far as the component asks for it."""
+        """Return the outputs of the model, as far as the component asks for it."""
         return self.model.of(inputs, all_there_is=Traits.of(component).reads_inputs)
 
     def fitted(self, component: Any) -> Fitted:
@@ -174,7 +174,7 @@ def world(
         held_out_counts: Examples that each participant holds out.
         scale: Of the logits.
         apart: How far the classes' means lie from 0.
-        shares: Makes the class shares of a participant, given a generator, c and its number.
+        shares: Makes the class prior of a participant, given a generator, c and its number.
         counts: Makes the training counts of a participant, likewise.
     """
     rng = generator(c, "testing serving", len(held_out_counts))
@@ -294,7 +294,7 @@ class Kept:
 
 
 def play(component: Any, case: Clientele, keep: Callable[[State], State] = as_it_is) -> list[Outcome]:
-    """Fit the rule and serve each client, batch by batch."""
+    """Fit the rule and adapt to each client, batch by batch."""
     state = case.fitted(Kept(component, keep)).state
     outcomes = []
     for number, batches in enumerate(case.clients, start=1):
@@ -338,15 +338,15 @@ def labelled(outputs: Outputs) -> tuple[Outputs, Ints]:
 
 
 def uneven(c: int) -> Floats:
-    """Return class shares of which no two are alike."""
+    """Return a class prior of which no two entries are equal."""
     shares: Floats = np.arange(1.0, c + 1) / (c * (c + 1) / 2)
     return shares
 
 
 def trusted(subject: Subject) -> Subject:
-    """Return the subject with inputs trusted in full, where it is participants who decide on that.
+    """Return the subject with inputs trusted in full, if participants decide on that.
 
-    Few participants decide nothing, and what they decide depends on who holds what: a check of what trusted inputs do
+    Few participants decide nothing, and what they decide depends on their data: a check of what trusted inputs do
     would try nothing, or something else.
     """
     component = subject.component

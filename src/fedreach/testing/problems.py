@@ -80,7 +80,7 @@ class World:
         return f"{self.words}; cohort {self.cohort}"
 
     def view(self, needs: Iterable[str] = ()) -> ClientView:
-        """Return what the server knows before round 1, with the facts that a component needs."""
+        """Return what the server knows before round 1, with the client statistics that a component needs."""
         facts: Mapping[str, Any] = {
             "label_counts": self.label_counts,
             "label_entropy": released_entropy(self.label_counts),
@@ -148,14 +148,14 @@ class World:
         return moved.astype(np.float32)
 
     def outputs(self, row: int, number: int) -> LocalOutputs:
-        """Return what a client's local model says about its examples."""
+        """Return the outputs of a client's local model on its examples."""
         rng, c = generator(0, "outputs", number, int(self.who[row])), self.label_counts.shape[1]
         labels = rng.integers(c, size=3 + int(self.num_examples[row]) % 5)
         local, before = (rng.standard_normal((len(labels), c)).astype(np.float32) for _ in range(2))
         return LocalOutputs(local, labels, before)
 
     def renamed(self, order: Ints) -> World:
-        """Return the federation in which the i-th id is that of the client who was the order[i]-th."""
+        """Return the federation in which the i-th id is that of the client that was the order[i]-th."""
         return replace(
             self,
             num_examples=self.num_examples[order],
@@ -506,7 +506,7 @@ class _Clients:
 
 
 def choice(policy: Any, world: World, seed: int = 0) -> list[int]:
-    """Return whom a policy chooses in round 1."""
+    """Return the clients that a policy selects in round 1."""
     _, request = _Clients(federation_of(policy, world, seed), world).plan(begin(policy, world))
     chosen: list[int] = request.selection.ids.tolist()
     return chosen

@@ -325,7 +325,7 @@ class RelaxedProblem:
     def _products(self, name: str, on_a: float, fixed: float) -> tuple[Any, Floats]:
         """Return x b >= 1 or x b >= a^2 for each client, as |(2 or 2 a, x - b)| <= x + b with x this variable.
 
-        The solver wants limit - A x in the cone, three rows a client.
+        The solver wants limit - A x in the cone, three rows per client.
         """
         K = self._K
         three = [self._row(**{name: -1.0, "b": -1.0}), self._row(a=on_a), self._row(**{name: -1.0, "b": 1.0})]

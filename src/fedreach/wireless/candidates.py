@@ -164,7 +164,7 @@ def covers_below(
 
 
 class Candidates(NamedTuple):
-    """Those who may take part, of whom some must, as the bounds need them; n clients, which `rows` names."""
+    """Clients that may take part, of which some must, as the bounds need them; `rows` names the n clients."""
 
     needs: Needs
     sizes: Ints  # (n,) d, numbers of examples
@@ -186,11 +186,11 @@ class Candidates(NamedTuple):
 
     @property
     def short(self) -> int:
-        """How many examples those who must take part leave open; at least 0."""
+        """Missing examples of the clients that must take part; at least 0."""
         return max(0, self.demand - int(self.sizes[self.forced].sum()))
 
     def only(self, flags: Bools, forced: Bools) -> Candidates:
-        """Return those who are kept, and who of them must take part; flags (n,)."""
+        """Return the flagged clients, and which of them must take part; flags (n,)."""
         if flags.all():
             return self._replace(forced=forced)
         return self._replace(

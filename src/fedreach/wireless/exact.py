@@ -183,7 +183,7 @@ def allocate_batch(problem: AllocationProblem, rows: Ints, counted: Bools) -> tu
     Args:
         problem: Of K clients.
         rows: (m, n) positions of the clients of each set in the problem; any row where not counted.
-        counted: (m, n) which of them count; at least one a set.
+        counted: (m, n) which of them count; at least one per set.
 
     Raises:
         ConfigError: If a set is empty.

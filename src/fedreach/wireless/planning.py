@@ -91,7 +91,7 @@ class Question:
             raise ConfigError("--report-bits and --model-parameters say the same; give one of them.")
 
     def fit(self, columns: Mapping[str, Any], where: str) -> None:
-        """Refuse an option that has no effect, and columns that need one that is not there, by a ConfigError."""
+        """Reject an option that has no effect, and columns that need one that is not there, by a ConfigError."""
         for name, rule in RANGES.items():
             if getattr(self, name) is not None and rule.columns and not any(c in columns for c in rule.columns):
                 columns_text = " or ".join(rule.columns)

@@ -17,7 +17,7 @@ from fedreach._util.errors import ConfigError, InfeasibleError
 
 
 def training_cycles(passes: Any, num_examples: Any, bits_per_example: Any, cycles_per_bit: Any) -> Any:
-    """Return W = passes * examples * bits an example * cycles a bit, the work of local training in CPU cycles."""
+    """Return W = passes * examples * bits per example * cycles per bit, the work of local training in CPU cycles."""
     return passes * np.asarray(num_examples, dtype=np.float64) * bits_per_example * cycles_per_bit
 
 
@@ -152,7 +152,7 @@ def is_whole(value: Any) -> bool:
 
 
 def check_coverable(problem: AllocationProblem, min_examples: Any) -> None:
-    """Refuse a number of examples that no set of clients holds.
+    """Reject a number of examples that no set of clients holds.
 
     Raises:
         ConfigError: If `min_examples` is not a whole number from 1.

@@ -79,7 +79,7 @@ class Devices(NamedTuple):
 class Radio:
     """A cell whose clients share one uplink band, and the prices of a second and a joule.
 
-    Ranges are drawn from uniformly, once a run; a power is drawn in dBm. The fading |h|^2 of each client is
+    Ranges are drawn from uniformly, once per run; a power is drawn in dBm. The fading |h|^2 of each client is
     drawn again in each round, exponential with mean `mean_gain` (Rayleigh), or is `mean_gain` itself. Both depend only
     on the seed, the round and the number of clients, so that all methods of a comparison see the same channels. Only
     the clients' sending and computing is accounted for: the base station's broadcast costs bits, but no
@@ -98,7 +98,7 @@ class Radio:
             takes a minute and microjoules; 2 to 5 GHz fits its energies. See `PaperRadio`.
         cycles_per_bit: Range of the CPU cycles that one pass needs for a bit of training data.
         bits_per_example: Of the training data; None: as many as its numbers take (28 * 28 * 8 for Fashion-MNIST). With
-            1, `cycles_per_bit` are cycles an example, as eq. 4 of the paper reads.
+            1, `cycles_per_bit` are cycles per example, as eq. 4 of the paper reads.
         capacitance: eps, in J / (cycle Hz^2).
         mean_gain: Mean of |h|^2.
         fading: ``"rayleigh"`` or ``"none"``.

@@ -17,7 +17,7 @@ from fedreach.wireless.problem import Allocation, AllocationProblem
 
 @runtime_checkable
 class AllocationRule(Protocol):
-    """Gives every client of a problem its share of the band and its CPU frequency; who takes part is settled."""
+    """Gives every client of a problem its share of the band and its CPU frequency; the clients are given."""
 
     def allocate(self, problem: AllocationProblem, rng: np.random.Generator) -> Allocation:
         """Return an allocation of all clients of `problem`, at least one, whose shares sum to at most 1.

@@ -111,7 +111,7 @@ def narrowed(node: Node, values: Floats, limit: float) -> Node | None:
 
 
 def fixed(clients: Candidates, ends: Ends, limit: float) -> Candidates | None:
-    """Return the clients without those whom no set below the limit has, forcing whom every such set has; None: no set.
+    """Return the clients without those in no set below the limit, forcing those in every such set; None: no set.
 
     Taking in a client, or leaving it out, against the sign of its reduced cost r raises a bound by |r|. The sets that
     do so are again bounded at the two ends.
@@ -156,7 +156,7 @@ def relax(
     """Return the best bound that fractional covers give on all sets by a deadline that some fractional cover keeps.
 
     Args:
-        clients: Who may and who must take part.
+        clients: Clients that may and that must take part.
         T: Deadline in seconds, with ``clients.band_needed(T) <= 1``; else the bound has no end.
         band_price: Where to begin; a1 T where left out.
         limit: A bound above it is as good as any, and of a gap to it a twentieth does not matter; +inf for no limit.
@@ -260,12 +260,12 @@ MAX_BAND_PRICES = 8  # prices of the band that are tried at most
 
 @dataclass(frozen=True, eq=False)
 class WholeCovers:
-    """The covers of some clients by whole ones: those who must, and of the others, in order of worth, some."""
+    """Covers by whole clients: those that must take part, and some of the others, in order of worth."""
 
     clients: Candidates
-    free: Ints  # (f,) who is free
+    free: Ints  # (f,) clients that may be left out
     sizes: Ints  # (f,) in the unit of the table
-    short: int  # demand that those who must leave open, in that unit
+    short: int  # missing examples of the forced clients, in that unit
 
     @classmethod
     def of(cls, clients: Candidates, T: float, mu: float, cells: int) -> WholeCovers | None:
@@ -285,7 +285,7 @@ class WholeCovers:
         return np.asarray(costs[:, self.clients.forced].sum(axis=1) + table[0, :, self.short])
 
     def with_forced(self, chosen: Bools) -> Bools:
-        """Return sets of free clients (s, f), and those who must, as flags (s, n)."""
+        """Return sets of free clients (s, f) together with the forced ones, as flags (s, n)."""
         sets = np.tile(self.clients.forced, (len(chosen), 1))
         sets[:, self.free] = chosen
         return sets

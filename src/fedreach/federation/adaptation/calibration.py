@@ -19,7 +19,7 @@ TOLERANCE = 1e-8
 MAX_STEPS = 30
 MOST_BY_NEWTON = 100
 MATCHES = 3
-"""Rounds after which mean predictions are near enough to class shares, see `matched`."""
+"""Rounds after which mean predictions are near enough to the class prior, see `matched`."""
 SCALES = 2.0 ** (np.arange(-16, 17) / 4)
 """Of logits, compared to correct the temperature alone: from 1/16 to 16."""
 LARGEST_FACTOR = 10.0
@@ -51,7 +51,7 @@ def likelihood(z: Floats, labels: Ints, point: Floats, *, bias: bool = True) -> 
         z: (m, c), see `centred`.
         labels: (m,)
         point: (1 + c,) a and b.
-        bias: Whether b is fitted, too.
+        bias: Fit b, too.
 
     Returns:
         `loss` (1,), `gradient` (d,) and the upper triangle of the Hessian by rows, `curvature` (d (d + 1) / 2,), where
@@ -178,7 +178,7 @@ def predicted(z: Floats, point: Floats) -> Floats:
 
 
 def matched(search: State, sums: Floats, base: Floats) -> State:
-    """Return the search after another round in which the mean prediction comes nearer to the class shares.
+    """Return the search after another round in which the mean prediction comes nearer to the class prior.
 
     b_c grows by log(base_c / mean p_c), and then by what makes its mean 0. Where mean predictions are base, b is that
     of the largest likelihood; the pull on b is not followed. In synthetic cases of 10 to 200 classes accuracy
@@ -188,7 +188,7 @@ def matched(search: State, sums: Floats, base: Floats) -> State:
     Args:
         search: Of `begin_matching`, or as this returned it.
         sums: (c,) over participants, of what `predicted` returned at the candidate.
-        base: (c,) class shares of the same examples, positive.
+        base: (c,) class prior of the same examples, positive.
     """
     point = search["candidate"].copy()
     step = np.log(base) - np.log(np.maximum(sums / sums.sum(), np.finfo(np.float64).tiny))

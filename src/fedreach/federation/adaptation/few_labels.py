@@ -61,7 +61,7 @@ def label_gains(query: State, z: Floats, labels: Ints, trained: Floats) -> Float
 
 
 def shrunk(counts: Floats | Ints, base: Floats, pseudo_counts: Floats) -> Floats:
-    """Return (..., c) class shares (n + B base)/(m + B) of (c,) label counts, given (...,) pseudo-counts B."""
+    """Return (..., c) class priors (n + B base)/(m + B) of (c,) label counts, given (...,) pseudo-counts B."""
     pulls = pseudo_counts[..., None]
     result: Floats = (counts + pulls * base) / (counts.sum() + pulls)
     return result
@@ -296,7 +296,7 @@ OWN_SUMS = ("feature_squares", "label_gains")
 class FewShot:
     """Few-shot adaptation: class prior from labels, then the last layer as labels grow; inputs where they help.
 
-    With the counts n of a client's m labels, participants' class shares base and the pseudo-counts B of the client's
+    With the counts n of a client's m labels, the participants' class prior base and the pseudo-counts B of the client's
     own class prior:
 
         own = (n + B base)/(m + B)
@@ -321,10 +321,10 @@ class FewShot:
     Args:
         labels: How many labeled examples clients have where they are evaluated, the first ones; 0 or more. A deployed
             client may have any number.
-        head: Whether the last layer may move; it needs a model with a last linear layer.
+        head: Let the last layer move; it needs a model with a last linear layer.
         odds: See `LabelShift`, as the next three.
         pseudo_counts: A, or ``"fitted"``.
-        guard: Whether the safeguard of inputs is on; it never changes their intensity here.
+        guard: Use the safeguard of inputs; it never changes their intensity here.
         strength: Of inputs, or ``"fitted"``.
 
     Raises:

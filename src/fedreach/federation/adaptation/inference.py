@@ -24,7 +24,7 @@ SORTED_COLUMNS = 3  # by which inputs are brought into an order, unless they tie
 
 
 class ClientPrior(NamedTuple):
-    """What a client learns from its inputs."""
+    """What a client infers from its inputs."""
 
     prior: Floats  # (c,)
     log_evidence: float  # log W against "its prior is base"

@@ -27,13 +27,13 @@ FITTED = ("base", "shares", "pseudo_counts", "inverse_temperature", *trust.FITTE
 class LabelShift:
     """Label-shift adaptation by MAP-EM (Saerens et al., 2002), as strong as participants' held-out labels support.
 
-    z are the model's logits. Participants fit a, b (calibration), base (their class shares), A (how far the class
-    shares of clients lie apart), and from their labels how far inputs can be trusted: a strength s from 0 (off) to 1,
+    z are the model's logits. Participants fit a, b (calibration), base (their class prior), A (how far the class
+    priors of clients lie apart), and from their labels how far inputs can be trusted: a strength s from 0 (off) to 1,
     and an intraclass correlation rho, see `trust`. A client with inputs x_1 ... x_n then uses u = a z + b - log
     base, the logarithms of likelihood ratios:
 
-        pi = mode of the posterior of its class shares, with rho and an amplification limit (`inference.infer_priors`)
-        W  = evidence that its class shares are not base (ibid.),  w = 1/(1 + odds/W)
+        pi = mode of the posterior of its class prior, with rho and an amplification limit (`inference.infer_priors`)
+        W  = evidence that its class prior is not base (ibid.),  w = 1/(1 + odds/W)
         log p(y|x) = a z + b + s (log(w pi + (1 - w) base) - log base) + constant
 
     The order of the inputs changes no bit. Without any input this is softmax(a z + b). Where s is 0, and for a client
@@ -46,8 +46,8 @@ class LabelShift:
     adapts, or abstains. It needs features and inputs; with logits alone it is off. A
     client that may still see inputs keeps those that it has seen, as all are decided on together.
 
-    When: clients hold other class shares than the participants. Whether they do so in a way that adaptation
-    corrects is what participants decide, so nothing else needs to be known beforehand. Start here.
+    When: label distributions of clients differ from the participants'. Participants decide whether they differ in a
+    way that adaptation corrects, so nothing else needs to be known beforehand. Start here.
 
     Args:
         odds: Of no shift against a shift, before any input is seen, not negative; 0 always adapts.
@@ -109,9 +109,9 @@ class LabelShift:
                 require(self, **{option: "[0, 1]: Or 'fitted'."})
 
     def query(self, state: State) -> State | None:
-        """Return nothing but the question at first, then `shares` and `candidate`, where these are to be judged.
+        """Return an empty query at first, then `shares` and `candidate`, if these are to be evaluated.
 
-        With `matches`, of the candidate only the mean prediction is asked for. Once there is a calibration, follow the
+        With `matches`, only the mean prediction of the candidate is asked for. Once there is a calibration, follow the
         two exchanges of `trust`, unless strength and correlation are given.
         """
         if not state:
@@ -160,7 +160,7 @@ class LabelShift:
         return trust.are_sums(sums, held_out, trained)
 
     def fold(self, state: State, sums: State) -> State:
-        """Return what is fitted as far as it is known, and what the next query needs."""
+        """Return what is fitted so far, and what the next query needs."""
         if "class_examples" in sums:
             return {**state, **sums}
         if "miniatures" in sums:
@@ -198,7 +198,7 @@ class LabelShift:
         return after
 
     def _begin(self, sums: State) -> dict[str, Floats]:
-        """Return what the sums of the first exchange say, before the candidate that came with it is looked at."""
+        """Return the state after the sums of the first exchange, before its candidate is evaluated."""
         classes = len(sums["held_out"])
         new = {"base": priors.source_prior(sums["held_out"])}
         if not self.is_learned:

@@ -15,7 +15,7 @@ from fedreach.federation.adaptation.base import blended, log_softmax, source_pri
 from fedreach.federation.adaptation.label_shift import LabelShift
 from fedreach.federation.types import NO_STATE, Outputs, RunningStatistics, State
 
-# -------------------- BBSE and RLLS: class shares from a confusion matrix
+# -------------------- BBSE and RLLS: class priors from a confusion matrix
 
 CONFIDENCE = 0.05
 """Probability with which the confusion matrix may be further off than RLLS assumes."""
@@ -73,7 +73,7 @@ class _ByConfusion(ABC):
 
 @dataclass(frozen=True)
 class BBSE(_ByConfusion):
-    """Explain a client's mean prediction by the participants' confusion matrix, and predict with the shares found.
+    """Black-box shift estimation: the class prior that explains a client's mean prediction by a confusion matrix.
 
     f is the model's softmax, uncalibrated, or 1 for its argmax and 0 otherwise. With C_cy = the mean over participants'
     held-out examples of f_c 1{label = y}, and mu the mean of f over a client's inputs:
@@ -83,10 +83,10 @@ class BBSE(_ByConfusion):
     Where C is singular, such as for a class that no participant holds, w is the solution nearest to 1. A class with
     w_y = 0 is not predicted. If all are 0, pi = base.
 
-    When: as the textbook estimate to compare with, or many inputs a client and a well separated model.
+    When: as the textbook estimate to compare with, or with many inputs per client and well separated classes.
 
     Args:
-        hard: Whether f is the argmax.
+        hard: Use the argmax for f.
 
     Reference: Lipton, Wang and Smola, ICML 2018 (arXiv 1802.03916). They retrain with weights w; as in
     Alexandari et al., ICML 2020, the predictions are adjusted instead.
@@ -120,7 +120,7 @@ class RLLS(_ByConfusion):
     Args:
         strength: Of the pull, not negative; 0 is BBSE.
         gamma: From 0, which never adapts, to 1.
-        hard: Whether predictions are the argmax of the model.
+        hard: Use the argmax of the model as predictions.
 
     Raises:
         ConfigError: If an option is outside its range.
@@ -199,12 +199,12 @@ def _nearest(confusion: Floats, mu: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class TruePrior:
-    """Predict with a client's true class shares pi: log p(y|x) = a z + b - log base + log pi + constant.
+    """Predict with a client's true class prior pi: log p(y|x) = a z + b - log base + log pi + constant.
 
     a, b and base are those of `LabelShift`, which estimates pi where this knows it. An estimate can beat the truth by
     chance.
 
-    When: as the reference: what knowing the class shares exactly would be worth.
+    When: as the reference: what knowing the class prior exactly would be worth.
 
     Args:
         calibration: ``"bias"`` fits a and b, ``"temperature"`` a only, ``"none"`` neither.
@@ -279,7 +279,7 @@ class BatchNormRefresh:
     shared model stays as it is. Each participant does the same with its held-out examples while the rule is fitted, so
     that a, b and base are those of the model as it will be used.
 
-    Own statistics also take away part of what the client's classes change in them. After convolutions, whose means are
+    Statistics of the client also remove part of the effect of its classes on them. After convolutions, whose means are
     over many places, that is little. Where each unit of a dense layer has statistics of its own it is most of it: with
     `BatchNorm1d` in an MLP, label-shifted clients of Fashion-MNIST fell from 94 to 69% with 200 inputs (2 seeds). So
     `BatchNorm1d` layers keep their running statistics, and a model without others is rejected. A client keeps its

@@ -222,7 +222,7 @@ def nothing(classes: int, half_lives: Sequence[float]) -> Stream:
 
 
 def seen(client: State, outputs: Outputs) -> Outputs:
-    """Return what the model says of the inputs that the client has kept, and of further ones."""
+    """Return the outputs of the model on the inputs that the client has kept, and of further ones."""
     before = "stream_" if "stream_n" in client else ""
     if f"{before}logits" not in client or outputs.features is None:
         return Outputs(outputs.logits, outputs.features)

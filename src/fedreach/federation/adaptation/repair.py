@@ -101,7 +101,7 @@ def intensity(state: State, values: Values, prior: Floats) -> Intensity:
     Args:
         state: With the (k, C) m_c and s2_c.
         values: m and sigma.
-        prior: (C,) class shares p.
+        prior: (C,) class prior p.
 
     Example:
         >>> state = {"guard_value_mean": np.zeros((1, 2)), "guard_value_variance": np.full((1, 2), 4.0)}

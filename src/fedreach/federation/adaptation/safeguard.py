@@ -68,7 +68,7 @@ class Frame(NamedTuple):
 
     @property
     def dimensions(self) -> int:
-        """H - q, in which drift is seen; 0 says that class means span everything, so that none can be."""
+        """H - q, in which drift is visible; 0 if class means span everything, so that none is."""
         return len(self.span) - len(self.span.T)
 
     def residuals(self, features: Floats) -> Floats:
@@ -184,7 +184,7 @@ def first_sums(outputs: Outputs, labels: Ints, c: int) -> State:
 
 
 def first_fit(sums: State, ridge: float = RIDGE) -> State:
-    """Return what follows from the first exchange: mu_c, L, and the mean and variance of input values by class.
+    """Return the results of the first exchange: mu_c, L, and the mean and variance of input values by class.
 
     A class without examples gets the values of all examples together: it then adds neither to the span
     nor to the signal.
@@ -367,8 +367,8 @@ class Guard:
     ```
 
     It is the size of the drift against that of the signal that counts, not whether the drift is significant. Drift off
-    the span of the class means says that inputs look different; R says whether that matters. It is about 1 while inputs
-    lie, in the span, where the classes lie that they are taken for, and then drift does little harm (a vignette,
+    the span of the class means means that inputs look different; R shows whether that matters. It is about 1 while
+    inputs lie, in the span, where the classes lie that they are taken for, and then drift does little harm (a vignette,
     blurred or bold strokes). Where they lie between or beyond the classes (low contrast, black for white, moved by some
     pixels) it is 2 to 13, and what they are taken for means little. R is divided by what few held-out examples make of
     it. The last term of d is left out after a repair.
@@ -391,11 +391,11 @@ class Guard:
         threshold: Drift d below which a client adapts in any case.
         allowance: Standard deviations of D that are added to the threshold. With 1 few inputs abstain less.
         min_weight: Weight w of its own prior below which a client does not adapt for the signal's sake.
-        repair: Whether inputs are repaired.
+        repair: Repair inputs.
         most_left: Total drift d after a repair above which it is not accepted after all. Strong noise is only paled by
             a repair, and with it the image: noise of standard deviation 1 on pixels in 0..1 cost up to 14, 38 and 60
             points with 5, 20 and 200 inputs, and at most 1.6 with 4, on 13 fresh seeds of two data sets. The price is
-            that repairs of clipped noise and of uneven brightness are mostly refused. Infinite: D' alone decides.
+            that repairs of clipped noise and of uneven brightness are mostly rejected. Infinite: D' alone decides.
 
     Raises:
         ConfigError: If an option is out of range.
@@ -435,7 +435,7 @@ class Guard:
         Args:
             state: Fitted, see `drift.second_fit`.
             client_outputs: Of the model on each client's inputs, as they came.
-            base: (C,) class shares among the participants.
+            base: (C,) class prior of the participants.
             priors_of: The rule's estimates; for each client at most four times.
             classes_of: What the rule takes inputs for; for each client once.
         """
@@ -513,7 +513,7 @@ def least_gone_by_colors(deviation: float) -> float:
 
 
 def _run_together(clients: Sequence[Steps], priors_of: Estimates) -> list[Chosen]:
-    """Return what each client ends with; at each step all priors that are waited for are estimated together."""
+    """Run all clients in parallel; at each step the priors that they wait for are estimated together."""
     choices: dict[int, Chosen] = {}
     sent: dict[int, Floats | None] = dict.fromkeys(range(len(clients)))
     while sent:
@@ -532,7 +532,7 @@ def _try_repair(
 ) -> Generator[Outputs, Floats, Chosen | None]:
     """Return the outputs on repaired inputs, if the repair takes away most of the drift and leaves little."""
     inputs, rerun_model, prior = plain.outputs.inputs, plain.outputs.again, plain.prior
-    assert inputs is not None  # channels_to_repair says so, and the next
+    assert inputs is not None  # channels_to_repair ensures it, and the next
     assert rerun_model is not None
     values = Values.of(inputs, channels)
     for number in range(1, PASSES + 1):

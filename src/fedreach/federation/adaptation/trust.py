@@ -232,8 +232,8 @@ def _squares(squares: Floats, sums: Floats, counts: Floats) -> bool:
 #
 # - **Do inputs of a class look alike?** The intraclass correlation of predictions given the label: 0 under label shift,
 #   more where examples of one client have something in common besides their classes.
-# - **Do inputs reveal the class shares?** Whether the prior that is estimated from held-out inputs predicts the counts
-# of   the labels that the participant trained on better than the class shares of all participants do, and how much of
+# - **Do inputs reveal the class prior?** Whether the prior that is estimated from held-out inputs predicts the counts
+# of   the labels that the participant trained on better than the class prior of all participants does, and how much of
 # what   these counts themselves would bring.
 # - **What would adaptation have brought?** It adapts to its own held-out inputs, at several strengths, by a calibration
 #   that was fitted without it, and compares with that calibration; and whether one that holds many examples would have
@@ -252,9 +252,9 @@ LEVEL = 0.05
 ALIKE = (0.02, 0.25)
 """Largest lower and upper confidence limit of the correlation with which inputs of a class count as alike."""
 TOLD = 0.2
-"""Share of the information on class shares in labels that inputs must reach."""
+"""Share of the information on the class prior in labels that inputs must reach."""
 MANY = 50
-"""Held-out examples, from which on a participant knows its accuracy well enough to say that it was harmed."""
+"""Held-out examples, from which on a participant knows its accuracy well enough to detect harm."""
 HARM = 0.05
 """Loss of accuracy that is harm, as `fedreach.evaluation.scores.HARM_POINTS`."""
 HARMED = 0.025
@@ -426,7 +426,7 @@ def fitted_trust(sums: State) -> State:
     """Return what participants decide, given the sums of `miniature_sums`.
 
     Adaptation is trusted in full where its assumptions hold: the correlation is small (its one-sided 95% confidence
-    limits are at most 0.02 and 0.25), inputs predict the class shares (decided, and at least a fifth of what labels
+    limits are at most 0.02 and 0.25), inputs predict the class prior (decided, and at least a fifth of what labels
     reveal), and participants gained in log loss and lost no accuracy, on average. Where at least four of them hold 50
     examples, and so know what they gained, the gain in log loss must be decided, too: one that is not differs from
     client to client. Elsewhere it is off, unless it is decided at some strength that participants gained in log loss
@@ -461,7 +461,7 @@ def fitted_trust(sums: State) -> State:
 
 
 def _trust_at(sums: State, row: int, column: int, n: float) -> State:
-    """Return what is decided where a correlation and a strength, by their places, are taken."""
+    """Return the decision for a correlation and a strength, given their positions."""
     return {
         "strength": STRENGTHS[column : column + 1],
         "correlation": CORRELATIONS[row : row + 1],

@@ -26,10 +26,10 @@ TOGETHER = 2**16  # bytes of the rows of a large table that are copied, and stor
 class GradientTable(Policy):
     """Remember what each participant last sent; inherit from it and write `choose`.
 
-    The state holds ``ids`` (n,), ``rows`` (n, p), p numbers a client, and ``heard`` (n,), the round of each
+    The state holds ``ids`` (n,), ``rows`` (n, p), p numbers per client, and ``heard`` (n,), the round of each
     row, 0 for a client never heard from. A row is the trained part of an update, without buffers; no policy here minds
     that the paper's gradients are its negative. Clients never heard from are asked for their update before a cohort
-    is chosen: all of them in round 1, later those whose answer was lost or who were away. Afterwards a row is as old
+    is chosen: all of them in round 1, later those whose answer was lost or that were away. Afterwards a row is as old
     as the last round in which its client was chosen, unless `refresh` says otherwise. Clients without a row are
     chosen last, the lower id first.
 
@@ -168,7 +168,7 @@ def those_of(rows: AnyArray | RowTable, flags: Bools) -> AnyArray:
 
 
 def _as_array(rows: RowTable) -> AnyArray:
-    """Let a memory be the array of a state: policies, checkpoints and the mathematics of rows read both alike."""
+    """Use a memory as the array of a state: policies, checkpoints and row arithmetic read both alike."""
     return cast(AnyArray, rows)
 
 
@@ -377,7 +377,7 @@ MOST = 4096  # rows that are compared with all at a time, as their cosines with 
 
 
 def renewed(rows: AnyArray, length: Floats, old: Nearest, changed: Ints) -> Nearest:
-    """Return who is nearest to whom in a table (n, p), with rows of these lengths, of which some rows changed."""
+    """Return the nearest rows in a table (n, p) with these lengths after some rows changed."""
     if len(changed) > min(MANY * len(rows), MOST):
         return nearest_of_all(rows, length)
     cosine, whom = old.cosine.copy(), old.whom.copy()
@@ -465,7 +465,7 @@ class NearestTable(GradientTable):
         raise NotImplementedError(f"{type(self).__name__} must have a method choose(ids, rows, k, rng, nearest).")
 
     def observe(self, state: State, reports: Reports) -> State:
-        """Return the table with the rows of those that reported replaced, and who is nearest to whom now."""
+        """Return the table with the rows of the clients that reported, and the nearest rows."""
         new = super().observe(state, reports)
         if new is state:
             return state

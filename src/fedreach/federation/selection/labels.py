@@ -49,7 +49,7 @@ class KLFilter(Admission):
     shrinks, as the row of the round says. If none is admitted, or all of them together hold fewer than
     `min_examples`, the filter cannot be kept, see `infeasible`.
 
-    With few examples a client, hardly any passes the paper's 0.2 nats: of clients with 750 examples from
+    With few examples per client, hardly any passes the paper's 0.2 nats: of clients with 750 examples from
     Dirichlet(0.5) fewer than 1%, so that the filter keeps the clients that are nearly balanced.
 
     When: label counts may be known, and clients far from all others in their labels should stay out.
@@ -211,7 +211,7 @@ class Clustered(Policy):
     hold what all clients once had in common, and so resemble each other; the means of the two parts point opposite
     ways where the model stands still, and there this cancels. As a split is for ever, it waits for members never
     heard from: those available in the next round are asked for an update first, which costs bytes, and from then on the
-    cluster may split. Those who could not be asked join the part with more reports.
+    cluster may split. Those that could not be asked join the part with more reports.
 
     The cohort is drawn as by `Uniform`. If it is small, clusters may never have three reports in a round, and then do
     not split. In the paper all clients report, and updates count equally.
@@ -345,8 +345,8 @@ class HiCS(Policy):
         angle(b_i, b_j) + entropy_weight |H_i - H_j|.
 
     In round t of R, a place of the cohort goes to group g with probability proportional to exp(gamma_t H_g), H_g the
-    mean of its H_i and gamma_t = gamma (1 - t / R), and there to client i in proportion to its number of examples. Who
-    has a place already gets no other, and the place is drawn again. At first clients never heard from are chosen at
+    mean of its H_i and gamma_t = gamma (1 - t / R), and there to client i in proportion to its number of examples. A
+    client with a place gets no other; the place is drawn again. At first clients never heard from are chosen at
     random, which needs no probe and takes n / k rounds where all are available; places that they leave free are drawn
     as above.
 

@@ -95,7 +95,7 @@ class Oort(Policy):
         u_i = (U_i - min U) / (max U - min U) + sqrt(0.1 log t / t_i),    U_i = n_i sqrt((1/n_i) sum_j l_j^2),
 
     U_i cut off at their 95% quantile, l_j the losses of client i's n_i examples when it was last chosen, in round t_i.
-    Only those whose u_i is at least `cutoff` of that of the last one who would be chosen by u alone can be drawn. With
+    Only those whose u_i is at least `cutoff` of that of the last one that would be chosen by u alone can be drawn. With
     all U equal the first term is 0.
 
     With a radio, u_i is multiplied by (T / s_i)^penalty for clients that take s_i > T seconds, with an equal share of
@@ -110,7 +110,7 @@ class Oort(Policy):
         decay: Of that share from round to round, in (0, 1].
         least_exploration: Which it does not fall below, in [0, 1].
         cutoff: See above, in [0, 1].
-        penalty: Of slow clients, not negative; 0 leaves seconds out.
+        penalty: Exponent of the slowness penalty, not negative; 0 ignores speed.
         pace: Quantile of seconds, in (0, 1].
         pace_step: By how much it rises, in [0, 1].
         window: Rounds, at least 1.
@@ -285,8 +285,8 @@ class Rademacher(Policy):
     Clients never heard from have no cluster and are chosen last.
 
     What the cohort reports in between changes neither clusters nor scores: a score changes with the model, and
-    those who train would be compared with others' scores under an older one. For the same reason scores of clients that
-    were away at the last probe are less comparable. n clients take memory for n^2 numbers.
+    those that train would be compared with others' scores under an older one. For the same reason scores of clients
+    that were away at the last probe are less comparable. n clients take memory for n^2 numbers.
 
     When: to reproduce that paper, or to draw on clusters of clients that train alike.
 

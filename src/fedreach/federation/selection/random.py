@@ -228,7 +228,7 @@ class Admitted(NamedTuple):
     min_examples: int  # that were asked for
     enough: bool  # whether they hold as many
     kept: bool  # whether all of them are within the threshold
-    said: str  # how many are, and who else was let in
+    said: str  # how many are, and how many others were admitted
 
 
 @dataclass(frozen=True)

@@ -158,7 +158,7 @@ def hull_distances(rows: AnyArray) -> Floats:
 
 
 def _centred_gram(rows: AnyArray) -> Floats:
-    lengths(rows)  # refuses what is not finite
+    lengths(rows)  # rejects what is not finite
     return gram(rows, shift=weighted_sum(np.full(len(rows), 1 / len(rows)), rows))
 
 
@@ -285,7 +285,7 @@ class DivFL(GradientTable):
         ConfigError: If an option is out of its range.
 
     Reference: Balakrishnan, Li, Zhou, Himayat, Smith and Bilmes, "Diverse Client Selection for Federated Learning via
-    Submodular Maximization", ICLR 2022, eq. (5) and Algorithm 1. There those who were not chosen keep their old
+    Submodular Maximization", ICLR 2022, eq. (5) and Algorithm 1. There those that were not chosen keep their old
     updates, as here without `refresh`. The authors' code, github.com/melodi-lab/divfl, compares gradients of all local
     data at the broadcast model in place of updates: of all clients in round 1, later of those that were chosen. From
     the same rows it chooses as this, but for ties. Its stochastic greedy looks at k clients or a tenth, whichever is
