@@ -84,7 +84,7 @@ def total_change(update: Float32s, last: Float32s) -> Floats:
 
 @dataclass(frozen=True)
 class FedVARP:
-    """Replace the update of each absent client by its last update y_j.
+    """FedVARP (Jhunjhunwala et al., 2022): absent clients count by their last updates y_j.
 
     With the r clients of a round, their updates u_i, and the y_j of all n participants, 0 at first::
 
@@ -129,7 +129,7 @@ class FedVARP:
 
 @dataclass(frozen=True)
 class MIFA:
-    """Count every client in every round, by the last update that it sent.
+    """MIFA (Gu et al., 2021): the mean of the last updates of all clients.
 
     With the updates u_i of the clients of a round, and what all n participants sent last, y_j, 0 at first::
 

@@ -56,7 +56,7 @@ class FunctionAugmentation:
 
 @dataclass(frozen=True)
 class FlipAndCrop:
-    """Flip images from left to right at random, pad them, and crop them to their size at random places.
+    """Random horizontal flips and random crops of padded images.
 
     Each image is flipped with probability `flip`. It is then padded by `padding` pixels of 0 on each side, and a window
     of its own size is cut out at an offset that is uniform over all (2 `padding` + 1)^2 possible ones. The whole batch
@@ -113,7 +113,7 @@ class FlipAndCrop:
 
 @dataclass(frozen=True)
 class Torchvision:
-    """Apply transforms of `torchvision.transforms.v2` to the batch, one after another.
+    """Transforms of `torchvision.transforms.v2`, applied to the batch one after another.
 
     They draw once per batch: all images of a batch are flipped, or none. torchvision must be installed.
 

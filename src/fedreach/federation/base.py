@@ -217,7 +217,7 @@ class Loss(Protocol):
 
 @runtime_checkable
 class ShiftsOutputs(Protocol):
-    """A loss of outputs that are shifted by what labels a client has. Only training sees them so, no evaluation."""
+    """A loss of outputs shifted by the client's label counts; in training only."""
 
     def shift(self, counts: Ints) -> Floats:
         """Return (n, c) finite numbers, which are added to the outputs before `per_example` is given them.
@@ -237,7 +237,7 @@ class ServerStep(Protocol):
 
 
 class OwnData(Protocol):
-    """What a server can do with its own data in one round, for one model; it never sees a test set.
+    """Operations of a server on its own data in one round, for one model; it never sees a test set.
 
     An `index` says which of its examples, (b,) numbers below `examples`.
     """
@@ -477,7 +477,7 @@ class KnowsPossibleLabels(Protocol):
 
 @runtime_checkable
 class Objective(Protocol):
-    """A loss with a method `objective`: what clients make small depends on more than outputs and targets.
+    """A loss with a method `objective`, which depends on more than outputs and targets.
 
     The engine `sequential` trains by it. What else asks for the loss of a model, such as probes, the row of a round and
     a server that trains on its own data, still means that of `per_example`.
@@ -501,7 +501,7 @@ class RemembersClients(Protocol):
 
 
 class ForwardPass(Protocol):
-    """What a model makes of a batch of b examples."""
+    """Outputs and features of a model on a batch of b examples."""
 
     @property
     def outputs(self) -> Any:

@@ -1,4 +1,4 @@
-"""Checks of what clients and components answer."""
+"""Checks of the answers of clients and components."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROUNDING = 1e-6
 
 
 class Range(NamedTuple):
-    """What lies between two numbers, both included; None: no end on this side. Nothing that is not finite lies in it.
+    """A range of finite numbers, both ends included; None: no end on this side.
 
     Example:
         >>> loss = Range(0.0)

@@ -190,7 +190,7 @@ def _sizes(function: str, sizes: ArrayLike, loss_bound: float, stability: float,
 
 
 class Bounds(NamedTuple):
-    """What the mean squared loss lies between, for each distance."""
+    """Lower and upper bounds on the mean squared loss, for each distance."""
 
     lower: Floats
     upper: Floats

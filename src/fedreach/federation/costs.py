@@ -1,4 +1,4 @@
-"""What a round costs: bytes, seconds, joules."""
+"""Costs of a round: bytes, seconds, joules."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -154,7 +154,7 @@ def round_cost(federation: Federation, view: ClientView, selection: Selection, d
 
 
 class FittingCost(NamedTuple):
-    """What it costs the participants to fit an adaptation rule."""
+    """Cost for the participants of fitting an adaptation rule."""
 
     seconds: float  # of all exchanges, one after the other
     joules: float  # of all participants, to compute and to send

@@ -186,7 +186,7 @@ class Federation:
 
 
 class HasTargets(Protocol):
-    """What is asked of a data set."""
+    """The targets of a data set."""
 
     @property
     def name(self) -> str:

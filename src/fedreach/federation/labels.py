@@ -59,7 +59,7 @@ def entropy_range(classes: int) -> Range:
 
 @dataclass(frozen=True)
 class Exact:
-    """The server sees the label counts that a part asks for as they are.
+    """Exact label counts, if a component asks for them.
 
     Whatever is chosen here, the server knows how many examples each client has: sizes are public in FedReach.
 
@@ -113,7 +113,7 @@ def spent_epsilon(one_count: Any, delta: float) -> float:
 
 @dataclass(frozen=True)
 class DiscreteGaussian:
-    """The server sees label counts with noise that hides any single example: (epsilon, delta)-differential privacy.
+    """Label counts with discrete Gaussian noise: (epsilon, delta)-differential privacy of single examples.
 
     To each count a client adds a whole number x with probability proportional to exp(-x^2 / (2 sigma^2)), once, before
     round 1; sigma is the smallest that will do, see `deviation`. Its tails are shorter than those of `DiscreteLaplace`.
@@ -239,7 +239,7 @@ FURTHEST = 100.0
 
 @dataclass(frozen=True)
 class DiscreteLaplace:
-    """The server sees label counts with noise that hides any single example: epsilon-differential privacy.
+    """Label counts with discrete Laplace noise: epsilon-differential privacy of single examples.
 
     To each count a client adds a whole number x with probability proportional to exp(-epsilon |x| / 2), whose variance
     is about 8 / epsilon^2, once, before round 1.

@@ -87,7 +87,7 @@ class Adam:
 
 @dataclass(frozen=True)
 class AdamW(Adam):
-    """Adam whose weights decay by themselves: w <- w - rate * (Adam's step of the plain gradient + weight_decay * w).
+    """AdamW (Loshchilov and Hutter, 2019): w <- w - rate * (Adam's step of the plain gradient + weight_decay * w).
 
     With weight_decay 0 it is `Adam`. There, decay is part of the gradient and so is scaled away where gradients are
     large; here all weights decay alike.
@@ -146,7 +146,7 @@ def with_tuples(options: Mapping[str, Any] | None) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class TorchSteps:
-    """Let an optimizer of PyTorch take a client's steps.
+    """An optimizer of PyTorch for the clients' steps.
 
     It is handed the corrected and clipped gradient, and the rate of the round as its ``lr``. It begins again in every
     round, so nothing of its state is sent or kept. The engine `sequential` trains with it.
@@ -211,7 +211,7 @@ Drawn = Literal["client", "round"]
 
 @dataclass(frozen=True)
 class UnevenSteps:
-    """Let each client take a number of steps of its own, each from `least` to `most` as likely as the others.
+    """Uneven numbers of local steps, uniform from `least` to `most` for each client.
 
     The draw depends on the seed of the run and on client and round, and on nothing else: all methods of a comparison
     have the same, and a client on a real network knows its own as the server does.

@@ -45,7 +45,7 @@ class FunctionLoss:
 
 @dataclass(frozen=True)
 class CrossEntropy:
-    """Minus the log-probability that the model gives to the right class.
+    """Cross-entropy: minus the log-probability of the true class.
 
     l(z, y) = log sum_c exp(z_c) - z_y, in nats, for the outputs z of the model and the class y.
 
@@ -72,7 +72,7 @@ class CrossEntropy:
 
 @dataclass(frozen=True)
 class Around:
-    """A loss of outputs and targets, to which a subclass adds a term of its own by `objective`.
+    """Base of losses that add a term to another loss by `objective`.
 
     Args:
         inner: The loss: cross-entropy unless another one is named.
@@ -106,7 +106,7 @@ class Around:
 
 @dataclass(frozen=True)
 class LabelSmoothing:
-    """Cross-entropy where each label is (1 - share) the class y, and share / C every class.
+    """Cross-entropy with label smoothing: (1 - share) on the class y, and share / C on every class.
 
     l(z, y) = log sum_c exp(z_c) - (1 - share) z_y - (share / C) sum_c z_c, in nats. A model that is never wholly
     certain drifts less from the others on few examples. With share 0 it is cross-entropy.
@@ -145,7 +145,7 @@ class LabelSmoothing:
 
 @dataclass(frozen=True)
 class LogitAdjusted(CrossEntropy):
-    """Cross-entropy of outputs to which each client adds its own log class shares while it trains.
+    """Logit-adjusted cross-entropy: in training each client adds its log label distribution to the outputs.
 
     l(z, y) = log sum_c exp(z_c + a_c) - (z_y + a_y) with a_c = strength log(C p_c) and
     p_c = (n_c + smoothing) / (n + C smoothing), in nats; n_c of the client's n training examples are of class c, of C.
@@ -185,7 +185,7 @@ class LogitAdjusted(CrossEntropy):
 
 @dataclass(frozen=True)
 class FedLC(CrossEntropy):
-    """Cross-entropy of outputs that each client lowers by a margin, the larger the fewer examples it has of a class.
+    """FedLC: cross-entropy with a margin for each class that grows as the client's examples of it get fewer.
 
     l(z, y) = log sum_c exp(z_c - m_c) - (z_y - m_y) with m_c = strength n_c^(-1/4), in nats; n_c of the client's
     training examples are of class c. Only training sees the margins. With strength 0 it is cross-entropy.
@@ -225,7 +225,7 @@ class FedLC(CrossEntropy):
 
 @dataclass(frozen=True)
 class MSE:
-    """The squared distance of outputs and targets that are numbers, as a mean over an example's t targets.
+    """Mean squared error over an example's t targets that are numbers.
 
     l(z, y) = (1/t) sum_j (z_j - y_j)^2; its gradient by z_j is 2 (z_j - y_j) / t. The
     best constant is the mean of the targets. Take it where targets are numbers and no few of them are far off; else
@@ -266,7 +266,7 @@ class MSE:
 
 @dataclass(frozen=True)
 class Huber:
-    """Half the squared error up to delta, and linear beyond, as a mean over an example's t targets.
+    """Huber loss: half the squared error up to delta, linear beyond; the mean over an example's t targets.
 
     l(z, y) = (1/t) sum_j h(z_j - y_j), with h(e) = e^2 / 2 where |e| <= delta and delta (|e| - delta / 2) beyond. No
     example pulls by more than delta: take it where few targets are far off, such as costs of single patients. With
@@ -313,7 +313,7 @@ class Huber:
 
 @dataclass(frozen=True)
 class MOON(Around):
-    """The loss, and mu times a contrast of the batch's features with those of two frozen models.
+    """MOON: the loss plus mu times a contrast of the features with those of two frozen models.
 
     l + mu mean_i -log(e^(s(z, z_glob) / tau) / (e^(s(z, z_glob) / tau) + e^(s(z, z_prev) / tau))), s the cosine of two
     vectors of features of example i: by the local model, the global one as it was sent, and the client's own after the
@@ -364,7 +364,7 @@ class MOON(Around):
 
 @dataclass(frozen=True)
 class FedDecorr(Around):
-    """The loss, and beta times the mean square of the correlations between features over the batch.
+    """FedDecorr: the loss plus beta times the mean square of the correlations between features.
 
     l + beta ||K||_F^2 / d^2, K the (d, d) matrix of correlations of the d features over the b examples of the batch. As
     in the authors' code 1e-8 is added to each variance, so that a feature that does not vary correlates with none. A
@@ -410,7 +410,7 @@ class FedDecorr(Around):
 
 @dataclass(frozen=True)
 class FedNTD(Around):
-    """The loss, and beta times the divergence from the global model over the classes that are not the true one.
+    """FedNTD: the loss plus beta times the divergence from the global model over the other classes.
 
     l + beta mean_i sum_(c != y) q_g(c) log(q_g(c) / q_l(c)), q the softmax of the outputs / tau without that of the
     true class y: q_l of the local model, q_g of the global one as it was sent. Clients keep nothing.
@@ -458,7 +458,7 @@ class FedNTD(Around):
 
 @dataclass(frozen=True)
 class FedSAM(Around):
-    """The loss at w + rho g / ||g||, g the gradient of the batch at w: clients look for flat minima (SAM).
+    """FedSAM: the loss at w + rho g / ||g||, g the gradient of the batch at w, which favors flat minima.
 
     The step follows the gradient at that place, with the same batch; the place itself counts as a constant. Where g is
     0, it is the loss at w. Solvers, clipping and weight decay act on the gradient that is followed.

@@ -18,7 +18,7 @@ from fedreach.federation.types import LocalOutputs
 
 @dataclass(frozen=True)
 class LossRMS:
-    """Return sqrt((1/m) sum_i l_i^2), l_i the cross-entropy of the broadcast model on the client's example i, in nats.
+    """Root mean square sqrt((1/m) sum_i l_i^2) of the broadcast model's cross-entropies l_i, in nats.
 
     Of targets that are numbers l_i is the mean squared error.
 
@@ -53,7 +53,7 @@ class LossRMS:
 
 @dataclass(frozen=True)
 class Disagreement:
-    """How much room a shift of the client's data leaves for the squared loss of its local model.
+    """Disagreement of the bounds on the squared loss of the local model under a shift of the client's data.
 
     eta = sum_i (u(d_i) - l(d_i)), where u and l are the most and the least that the mean squared loss can be within
     Hellinger distance d_i = step, 2 step, ... up to the radius: see `convergence`. Small for a client
@@ -127,7 +127,7 @@ Estimator = Literal["monte_carlo", "closed_form"]
 
 @dataclass(frozen=True)
 class WLRC:
-    """Score a client by how well random signs correlate with its local model's outputs; lower is better.
+    """Rademacher score: correlation of random signs with the local model's outputs; lower is better.
 
     The client's m examples are cut, in their order, into batches of B; the last may be shorter. With F_b the (B_b, C)
     outputs of a batch and Q draws of random signs for each,

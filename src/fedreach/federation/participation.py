@@ -32,7 +32,7 @@ def replies_of(participation: Participation) -> Callable[[int, np.random.Generat
 
 @dataclass(frozen=True)
 class Always:
-    """Every participant is available in every round.
+    """Full availability: every participant in every round.
 
     When: a cross-silo federation, or to leave availability out of a question.
 
@@ -47,7 +47,7 @@ class Always:
 
 @dataclass(frozen=True)
 class Bernoulli:
-    """Each participant is available with the same probability, independently in each round.
+    """Independent availability with the same probability for each participant and round.
 
     A round without any available client is run as an empty round: the model stays, and the row reports it. (FedDyn's
     code draws again instead, which hides such rounds and their share of the time.)

@@ -1,4 +1,4 @@
-"""One round of a federation, and how many there are."""
+"""The decisions of one round of a federation."""
 
 from __future__ import annotations
 

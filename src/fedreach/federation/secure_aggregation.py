@@ -218,7 +218,7 @@ def error_bound(raw: Floats, update: Float32s) -> Floats:
 
 @dataclass(frozen=True)
 class SecureSum:
-    """The server sees no client's labels, weight or update, but their sums.
+    """Secure aggregation: the server sees sums over clients, not their labels, weights or updates.
 
     Clients weigh and scale their updates themselves; the server sees sum_i a_i update_i and sum_i a_i. Their quotient
     is the weighted mean, so the model is the same, up to rounding, as if the server had seen the weights

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Average:
-    """Move the model along the weighted mean update u.
+    """Averaging: the model moves along the weighted mean update u.
 
     v <- momentum * v + u;  x <- x + rate * v.  With rate 1 and momentum 0 the new model is the weighted mean of
     the local models, as in FedAvg; with momentum it is `FedAvgM`.
@@ -64,7 +64,7 @@ class Average:
 
 @dataclass(frozen=True)
 class FedAvgM(Average):
-    """Move the model along a running sum of the weighted mean updates u, in which old ones fade.
+    """FedAvgM (Hsu et al., 2019): averaging with momentum at the server.
 
     v <- momentum * v + u;  x <- x + rate * v.  It is `Average` under the paper's name and with its momentum; momentum 0
     is FedAvg. A constant u moves the model by up to u / (1 - momentum) a round, ten times as far with 0.9.
@@ -123,7 +123,7 @@ class Adaptive(ABC):
 
 @dataclass(frozen=True)
 class FedAdam(Adaptive):
-    """Move along the mean of past updates, each number by its own step size.
+    """FedAdam (Reddi et al., 2021): Adam at the server.
 
     With the weighted mean update u, for each of the d numbers, from m = 0 and v = tau^2::
 
@@ -196,7 +196,7 @@ class FedYogi(Adaptive):
 
 @dataclass(frozen=True)
 class TorchOptimizer:
-    """Hand the weighted mean update to an optimizer of PyTorch as if it were a gradient.
+    """An optimizer of PyTorch at the server, with the weighted mean update as its gradient.
 
     The gradient is -u, with u the weighted mean update, as an optimizer goes down a gradient; so SGD with rate 1 is
     `Average`. It computes in float64, on one thread, and the optimizer's own state is the state of this component: a
@@ -326,7 +326,7 @@ PLAIN = Average()
 
 @dataclass(frozen=True)
 class FedDF:
-    """Distil the mean of the clients' logits into the averaged model, on the server's inputs without their labels.
+    """FedDF (Lin et al., 2020): ensemble distillation on the server's unlabeled inputs.
 
     Clients train in every round, and `inner` takes the step. From there on, `steps` times::
 
@@ -405,7 +405,7 @@ When = Literal["each_round", "end"]
 
 @dataclass(frozen=True)
 class FineTune:
-    """Take steps of stochastic gradient descent on the server's data from the aggregated model.
+    """Fine-tuning of the aggregated model on the server's data by stochastic gradient descent.
 
     Clients train in every round, and `inner` takes the step. Then, E epochs or exactly `steps` times::
 
@@ -474,7 +474,7 @@ class FineTune:
 
 @dataclass(frozen=True)
 class ServerOnly:
-    """Train on the server's data alone: stochastic gradient descent, `steps` steps per round.
+    """Training on the server's data alone by stochastic gradient descent, `steps` steps per round.
 
     The control experiment of all methods that use the server's data. No model is sent. As it is, one
     step per round, it is `Safari` without clients' rounds.
@@ -564,7 +564,7 @@ class ServerOnly:
 
 @dataclass(frozen=True)
 class Safari:
-    """Correct the clients' training by the server's own data, which also know of clients that never take part.
+    """SAFARI: some rounds train on the server's data, which also cover unseen clients.
 
     For each round one number u is drawn uniformly from [0, 1). If u < `client_probability`, the round is like any
     other: clients train and `inner` takes the step. Otherwise no client is asked, and the server takes one step of

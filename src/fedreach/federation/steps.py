@@ -75,7 +75,7 @@ Request = AskLosses | AskUpdates | AskServer
 
 
 class Done(NamedTuple):
-    """What a round leaves behind."""
+    """The outcome of a round."""
 
     state: FederationState
     result: RoundResult

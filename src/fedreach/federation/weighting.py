@@ -69,7 +69,7 @@ class FunctionWeighting:
 
 @dataclass(frozen=True)
 class Equal(OwnWeight):
-    """Give each client the same weight: w_i = 1 / r.
+    """Equal weights: w_i = 1 / r.
 
     When: every client should count the same, however few examples it holds.
     """
@@ -83,7 +83,7 @@ class Equal(OwnWeight):
 
 @dataclass(frozen=True)
 class ByExamples(OwnWeight):
-    """Give each example the same weight: w_i = m_i / sum_j m_j, where m_i is client i's number of examples.
+    """Weights by number of examples: w_i = m_i / sum_j m_j, where m_i is client i's number of examples.
 
     When: every example should count the same; the default, and what most theory is about.
 
@@ -99,7 +99,7 @@ class ByExamples(OwnWeight):
 
 @dataclass(frozen=True)
 class ByDraws(OwnWeight):
-    """Give each draw the same weight: w_i = t_i / sum_j t_j, t_i how often client i was drawn.
+    """Weights by number of draws: w_i = t_i / sum_j t_j, t_i how often client i was drawn.
 
     That is the plain mean over draws, in which a client that was drawn twice counts twice. Replies that are lost take
     their draws along: the mean is over those that came. Under a selection that draws each once it is `equal`.
@@ -177,7 +177,7 @@ def weights_of(parts: Mapping[str, Weighting], state: State, reports: Reports) -
 
 @dataclass(frozen=True)
 class Clip:
-    """Let no client count more than a largest weight; what is cut off goes to the others in proportion.
+    """Clipped weights: none above a largest weight; the excess goes to the others in proportion.
 
     v_i = min(cap, factor * w_i), with the factor for which they sum to 1, as in
     ``{ name = "clip", inner = "entropy", most = 0.3 }``. Weights below the cap keep their ratios. Where all that have a
@@ -246,7 +246,7 @@ def capped(weights: Floats, cap: float) -> Floats:
 
 @dataclass(frozen=True)
 class Mix:
-    """Average weightings: w_i = sum_j s_j w_ij, where w_ij is the weight that part j gives client i.
+    """Averages of weightings: w_i = sum_j s_j w_ij, where w_ij is the weight that part j gives client i.
 
     The influence of a part is its share s_j; under `Product`, a part with equal weights has none. With
     a share of equal weights, every client counts: ``{ name = "mix", parts = ["entropy", "equal"], shares = [9, 1] }``.
@@ -289,7 +289,7 @@ class Mix:
 
 @dataclass(frozen=True)
 class Product:
-    """Multiply weightings, so that a large weight takes every reason for one.
+    """Products of weightings: only clients with large weights in all parts count much.
 
     w_i is proportional to prod_j (w_ij)^e_j, where w_ij is the weight that part j gives client i. By entropy and number
     of examples: ``{ name = "product", parts = ["entropy", "by_examples"] }``.
@@ -344,7 +344,7 @@ class Product:
 
 @dataclass(frozen=True)
 class ByDisagreement(OwnWeight):
-    """Give less weight to clients whose loss could change much if their data shifted a little.
+    """Smaller weights for clients whose loss could change much if their data shifted a little.
 
     w_i is proportional to 1 / eta_i, where eta_i > 0 is the disagreement of bounds that client i measures on its own
     training data after local training: see `Disagreement`.
@@ -390,7 +390,7 @@ class ByDisagreement(OwnWeight):
 
 @dataclass(frozen=True)
 class ByEntropy(OwnWeight):
-    """Give more weight to clients whose labels are varied.
+    """Weights by label entropy: larger for clients with varied labels.
 
     w_i is proportional to exp(H_i / T), where H_i = -sum_c p_ic ln p_ic is the entropy of client i's labels in nats.
     With T = 1 two weights never differ by more than a factor c, the number of classes: one class counts 1, a uniform
@@ -441,7 +441,7 @@ def softmax(logits: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class FedAU:
-    """Give more weight to clients that take part rarely, as estimated from the past alone.
+    """FedAU (Wang and Ji, 2024): larger weights for clients that take part rarely, estimated from the past.
 
     The rounds of each client are cut into intervals that end where its report counts, or are `cutoff` rounds long. Its
     number a_i is the mean length of the intervals that ended before this round, 1 where none did: an estimate of 1 /
@@ -525,7 +525,7 @@ EXAMPLES = ByExamples()
 
 @dataclass(frozen=True)
 class FedNova:
-    """Average updates per local step, and take as many such steps as clients did on average.
+    """FedNova (Wang et al., 2020): normalized averaging of updates per local step.
 
     With update u_i of a client that took tau_i local steps, and weights p_i by `inner`, the server's step is
 

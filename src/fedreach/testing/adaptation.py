@@ -1,4 +1,4 @@
-"""Participants and clients that adaptation rules are tried on, with a model that is known and is not calibrated."""
+"""Participants and clients for checks of adaptation rules, with a known uncalibrated model."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def moments(inputs: Float32s) -> Float32s:
 
 @dataclass(frozen=True, eq=False)
 class Holding:
-    """What one participant holds."""
+    """Data of one participant."""
 
     inputs: Float32s  # (m, INPUTS) held out
     labels: Ints  # (m,) of these

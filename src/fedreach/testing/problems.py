@@ -447,7 +447,7 @@ def two_quadratics(
 
 @dataclass(frozen=True)
 class PlayedRound:
-    """Whom a policy asked and chose in a round."""
+    """Clients that a policy probed and selected in a round."""
 
     round: int
     probed: tuple[int, ...]

@@ -227,7 +227,7 @@ SOLVED = ("Solved", "AlmostSolved", "InsufficientProgress")  # the last: as far 
 
 
 class RelaxedProblem:
-    """Choose parts a of clients and their band at fixed frequencies: convex, for one price on each a.
+    """The relaxed choice of parts a of clients and their band at fixed frequencies, a convex problem.
 
     With v = W / f the time to compute, Y bounding the cost of time, and u standing for a / b::
 
@@ -361,7 +361,7 @@ class DCResult:
 
 @dataclass(frozen=True)
 class DC:
-    """The paper's two steps: choose clients and shares at fixed frequencies, then frequencies at fixed shares.
+    """The paper's DC algorithm: clients and shares at fixed frequencies, then frequencies at fixed shares.
 
     Step (a) relaxes the choice to parts 0 <= a <= 1 and charges a penalty rho (a - a^2) for each that is neither. The
     penalty is replaced by its tangent at the last a, so that a convex problem is left, `iterations` times or until a

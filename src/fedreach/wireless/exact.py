@@ -27,7 +27,7 @@ NO_PRICE = 1e-200  # keeps quotients finite where joules cost nothing, A = Q = 0
 
 
 class Needs(NamedTuple):
-    """What the kernel needs of clients; any shape."""
+    """Inputs of the kernel per client; any shape."""
 
     tau: Floats  # seconds to send over the whole band
     root_tau: Floats  # sqrt(tau)

@@ -453,7 +453,7 @@ def _or(value: float | None, default: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """An answer, and what would change it; None where that cannot be, or was interrupted."""
+    """A plan, and plans with more bandwidth or examples; None if infeasible or interrupted."""
 
     clients: ClientTable
     question: Question

@@ -1,4 +1,4 @@
-"""What sending and computing cost: four formulas and the cycles of local training.
+"""Costs of sending and computing: four formulas and the cycles of local training.
 
 Shapes broadcast. Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks",
 eq. 4 to 8, in which the number of examples replaces their number of bits.
@@ -49,7 +49,7 @@ TOO_LARGE = 1e100  # beyond it, products of these numbers could leave float64
 
 @dataclass(frozen=True, eq=False)
 class AllocationProblem:
-    """What each of K clients needs in a round, and what a second and a joule are worth.
+    """The needs of K clients in a round, and the weights of a second and a joule.
 
     For a set S of clients, bandwidth shares b and CPU frequencies f are sought that::
 

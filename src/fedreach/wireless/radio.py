@@ -1,4 +1,4 @@
-"""Channels and devices: what a round costs in seconds and joules."""
+"""Channels and devices: the cost of a round in seconds and joules."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ Fading = Literal["rayleigh", "none"]
 
 
 class Devices(NamedTuple):
-    """What n clients keep for a whole run."""
+    """Properties of n clients that stay the same for a run."""
 
     distance_meters: Floats  # (n,) to the base station
     power_watts: Floats  # (n,) with which they send

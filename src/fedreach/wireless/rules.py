@@ -67,7 +67,7 @@ def printed_frequency(problem: AllocationProblem) -> Floats:
 
 @dataclass(frozen=True)
 class Equal:
-    """Give each of k clients b = 1 / k of the band, and the frequency that suits it on its own.
+    """Equal shares b = 1 / k of the band, and the best frequency of each client on its own.
 
     f_k = min(f_k^max, (a1 / (2 a2 eps))^(1/3)), and f_k^max where joules are free (a2 = 0).
 
@@ -90,7 +90,7 @@ class Equal:
 
 @dataclass(frozen=True)
 class Exact:
-    """Give these clients the shares and frequencies with the least cost, all found at once (see `exact.allocate`).
+    """The shares and frequencies with the least cost for the given clients (see `exact.allocate`).
 
     When: always, where clients are chosen by something else: the default under `[radio]`.
 
@@ -118,7 +118,7 @@ def marginal_gains(problem: AllocationProblem, share: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Greedy:
-    """Hand out the band in equal units, each to the client whose cost falls fastest.
+    """Greedy allocation: the band in equal units, each to the client whose cost falls fastest.
 
     Each client begins with one unit. The next goes where the marginal gain (a1 + a2 P_k) tau_k / b_k^2 is largest,
     until none is left; ties go to the lower position. The gain counts the seconds of every client, although only the
@@ -194,7 +194,7 @@ LEAST_SHARE = 1e-15  # a draw of exactly 0 is possible, if hardly ever met, and 
 
 @dataclass(frozen=True)
 class Random:
-    """Cut the band at random and set the CPU frequencies at random: the floor for every other rule.
+    """Random shares and CPU frequencies: the floor for every other rule.
 
     b is Dirichlet(c, ..., c) with c = `concentration`, and f_k / f_k^max uniform from `slowest` to 1. With c = 1, b is
     uniform over all ways to share the band, and the time of an upload, which goes with 1 / b_k, has no mean: no number

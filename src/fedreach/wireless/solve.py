@@ -91,7 +91,7 @@ def prove(
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """What is done to a node: all that is left of it, in parts, is returned; nothing if no set in it is better."""
+    """The processing of nodes: returns the parts of a node that may hold a better set."""
 
     best: Incumbent
     tolerance: float

@@ -1,4 +1,4 @@
-"""What every adaptation rule shares."""
+"""Base of all adaptation rules: fitting by sums, class priors, the unadapted model."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def log_softmax(z: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Plain:
-    """The model predicts as it is: log softmax of its logits. No exchange, no state.
+    """No adaptation: log softmax of the logits, without exchanges and state.
 
     When: always, as the baseline of the other prediction modes.
 
@@ -192,7 +192,7 @@ BYTES_PER_NUMBER = 8  # sums are of float64: an optimum is found by small differ
 
 
 class HeldOut(NamedTuple):
-    """What one participant fits an adaptation rule by."""
+    """The held-out data by which one participant fits an adaptation rule."""
 
     outputs: Outputs  # on its m held-out examples
     labels: Ints  # (m,)
@@ -200,7 +200,7 @@ class HeldOut(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """A rule as far as it is fitted, and what that took."""
+    """The state of a rule so far, and the cost of fitting it."""
 
     state: State
     sent: tuple[int, ...]  # bytes that one participant sends, exchange by exchange

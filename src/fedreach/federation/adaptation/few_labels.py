@@ -115,7 +115,7 @@ ROUNDING = 1e-14
 
 @dataclass(frozen=True)
 class FewLabels:
-    """Fine-tune the last layer on m labeled examples of the client's own, and predict its other examples with that.
+    """Fine-tuning of the last layer on m labeled examples of the client: a reference.
 
     h are features, what goes into the last linear layer, and z = V h + v the model's logits. With D and d, what is
     added to V and v, and the labeled examples (x_i, y_i):

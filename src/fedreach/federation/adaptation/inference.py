@@ -1,4 +1,4 @@
-"""A client's class prior from its inputs, and how strongly they speak for it: the same bits in any order of the inputs.
+"""Inference of class priors from inputs, with evidence; the order of the inputs changes no bit.
 
 Many clients are worked on at a time, and each gets what it would get alone: rows are padded to a length that depends on
 the client's own number of inputs only.

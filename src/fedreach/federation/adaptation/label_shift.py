@@ -1,4 +1,4 @@
-"""Adapt a model to a client's own class prior, estimated from its unlabeled inputs, if participants support it."""
+"""Label-shift adaptation: a client's class prior, estimated from its unlabeled inputs."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ HALVINGS = 100
 
 
 class _ByConfusion(ABC):
-    """What `BBSE` and `RLLS` have in common: all but how a mean prediction is explained."""
+    """Base of `BBSE` and `RLLS`: all but the solution for the importance weights."""
 
     hard: bool
 
@@ -73,7 +73,7 @@ class _ByConfusion(ABC):
 
 @dataclass(frozen=True)
 class BBSE(_ByConfusion):
-    """Black-box shift estimation: the class prior that explains a client's mean prediction by a confusion matrix.
+    """Black-box shift estimation (Lipton et al., 2018): the class prior from a confusion matrix.
 
     f is the model's softmax, uncalibrated, or 1 for its argmax and 0 otherwise. With C_cy = the mean over participants'
     held-out examples of f_c 1{label = y}, and mu the mean of f over a client's inputs:
@@ -107,7 +107,7 @@ class BBSE(_ByConfusion):
 
 @dataclass(frozen=True)
 class RLLS(_ByConfusion):
-    """As `BBSE`, but importance weights are pulled to 1, the more the fewer examples the confusion matrix is from.
+    """Regularized learning under label shift (Azizzadenesheli et al., 2019): `BBSE` with weights pulled to 1.
 
         theta = argmin |C theta - (mu - C 1)| + Delta |theta|,  w = 1 + gamma theta, clipped at 0
 
@@ -199,7 +199,7 @@ def _nearest(confusion: Floats, mu: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class TruePrior:
-    """Predict with a client's true class prior pi: log p(y|x) = a z + b - log base + log pi + constant.
+    """Prior correction with the true class prior pi: log p(y|x) = a z + b - log base + log pi + constant.
 
     a, b and base are those of `LabelShift`, which estimates pi where this knows it. An estimate can beat the truth by
     chance.
@@ -268,7 +268,7 @@ class TruePrior:
 
 @dataclass(frozen=True)
 class BatchNormRefresh:
-    """Let BatchNorm layers normalize by the client's own inputs, then predict by its class prior as `LabelShift` does.
+    """BatchNorm statistics of the client's own inputs (Schneider et al., 2020), then `LabelShift`.
 
     A client with n inputs puts its own mean and variance of what comes to a layer, over inputs and places, in place of
     the running ones, channel by channel, in one layer after the other:

@@ -17,7 +17,7 @@ from fedreach.federation.types import Outputs, State
 
 
 class Course(NamedTuple):
-    """What was known before each of n inputs, and after the last, with each of k half-lives."""
+    """Evidence, counts and priors before each of n inputs and after the last, for k half-lives."""
 
     log_w: Floats  # (n + 1, k) log W_0 ... log W_n
     counts: Floats  # (n + 1, k, c) expected number of inputs seen of each class
@@ -121,7 +121,7 @@ class Followed(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """What a client keeps of the inputs that it followed."""
+    """What a client keeps of its stream of inputs."""
 
     n: float
     log_w: Floats  # (k,) evidence with each half-life

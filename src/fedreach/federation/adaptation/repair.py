@@ -40,7 +40,7 @@ class Intensity(NamedTuple):
 
 
 class Values(NamedTuple):
-    """What a repair looks at, of all values of a client's inputs."""
+    """Moments of all values of a client's inputs, by which a repair is chosen."""
 
     mean: Floats  # (k,)
     deviation: Floats  # (k,)

@@ -41,7 +41,7 @@ SAME_SPAN = 1e-6  # relative to the largest singular value; above the rounding o
 
 
 class Residue(NamedTuple):
-    """What of a client's features lies off the span of the class means, and where in the span they lie."""
+    """A client's features off the span of the class means, and their position in the span."""
 
     drift: float  # D
     size: float  # mean ||r_i||^2
@@ -49,7 +49,7 @@ class Residue(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """What drift is measured in."""
+    """Class means, whitening and span, in which drift is measured."""
 
     means: Floats  # (C, H) mu_c; the mean of all examples for a class without examples
     whiten: Floats  # (H, H) L
@@ -355,7 +355,7 @@ Steps = Generator[Outputs, Floats, Chosen]
 
 @dataclass(frozen=True)
 class Guard:
-    """Repair the inputs' intensity first, then weigh the signal of label shift against the drift of features.
+    """The safeguard: intensity correction, then the signal of label shift against the drift of features.
 
     A client adapts if (s >= k max(R, 1)^power d and w >= min_weight) or d <= threshold + allowance sd(D), where
 

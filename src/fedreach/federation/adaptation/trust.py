@@ -1,4 +1,4 @@
-"""How far an adaptation is trusted, by what participants gained."""
+"""Trust in adaptation, learned from what participants gain by it."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ TOGETHER = 2**16  # bytes of the rows of a large table that are copied, and stor
 
 @dataclass(frozen=True, kw_only=True)
 class GradientTable(Policy):
-    """Remember what each participant last sent; inherit from it and write `choose`.
+    """Base of policies that remember each participant's last update; write `choose`.
 
     The state holds ``ids`` (n,), ``rows`` (n, p), p numbers per client, and ``heard`` (n,), the round of each
     row, 0 for a client never heard from. A row is the trained part of an update, without buffers; no policy here minds
@@ -446,7 +446,7 @@ def _cosines_with_all(rows: AnyArray, length: Floats, who: Ints) -> Iterator[tup
 
 @dataclass(frozen=True, kw_only=True)
 class NearestTable(GradientTable):
-    """Remember updates and their nearest rows; `Minimax` and `MaxSimilarity` choose by it.
+    """Base of policies that also remember nearest rows: `Minimax` and `MaxSimilarity`.
 
     In addition to the table the state holds ``length``, ``nearest`` and ``whom`` (n,), see `Nearest`.
     """

@@ -17,7 +17,7 @@ from fedreach.federation.types import ClientView, Probe, Reports, Selection, Sta
 
 @dataclass(frozen=True)
 class EntropyTopK(Policy):
-    """Choose the k available clients whose labels have the highest entropy; ties go to the lower id.
+    """Selection of the k available clients with the highest label entropy; ties go to the lower id.
 
     It follows from the tight form of the bound in "Advocating for the Silent" (arXiv 2310.07171, proof of
     Theorem 2), b/K sum_{i not chosen} H_i, which the k highest entropies make smallest. Unless availability
@@ -41,7 +41,7 @@ class EntropyTopK(Policy):
 
 @dataclass(frozen=True)
 class KLFilter(Admission):
-    """Choose k at random among clients whose label distribution is close to that of all participants together.
+    """Random selection among clients whose label distribution is close to that of all participants.
 
     An available client i is admitted if KL(p || p_i) <= `threshold`, where p_i is its label distribution, smoothed, and
     p the pooled one of all participants, available or not (see `fedreach._util.divergence.label_divergences`). k of
@@ -195,7 +195,7 @@ Thresholds = Literal["relative", "absolute"]
 
 @dataclass(frozen=True)
 class Clustered(Policy):
-    """Split clients into clusters with a model each, where training has come to a stop that not all of them want.
+    """Clustered federated learning (Sattler et al., 2021): clusters split when their model stands still.
 
     All start in one cluster. From round `first_round` on, a cluster of which more than two clients reported splits in
     two after the round if
@@ -337,7 +337,7 @@ def _nearer(rows: AnyArray, fresh: AnyArray, side: Bools) -> Bools:
 
 @dataclass(frozen=True)
 class HiCS(Policy):
-    """Prefer groups of clients whose labels are varied, inferred from the bias of the output layer; later prefer none.
+    """HiCS-FL (Chen and Vikalo, 2024): groups with varied labels first, inferred from the output layer's bias.
 
     The update b_i of the output layer's bias grows with a class's share of client i's examples. Its labels' entropy is
     estimated by H_i = H(softmax(b_i / T)), T the temperature. Clients are joined into `groups` by Ward's method on

@@ -21,7 +21,7 @@ Loss = Literal["full", "batch", "last"]
 
 @dataclass(frozen=True)
 class PowerOfChoice(Policy):
-    """Choose the k clients with the largest loss among randomly drawn candidates.
+    """Power-of-choice client selection (Cho et al., 2022): the largest losses among candidates.
 
     Candidates are drawn without replacement with probability proportional to their number of examples. A candidate
     that is asked is sent the model and answers with its mean training loss: one model down and 4 bytes up, counted.
@@ -87,7 +87,7 @@ DOUBT = 0.1  # factor within the root of how long ago a client was heard
 
 @dataclass(frozen=True)
 class Oort(Policy):
-    """Choose by statistical utility, by speed where there is a radio, and try clients never heard from.
+    """Oort (Lai et al., 2021): selection by loss and speed, with exploration.
 
     In round t, with e = max(least_exploration, exploration decay^(t-1)), about e k clients are drawn of those never
     heard from, the others of those known, in proportion to
@@ -225,7 +225,7 @@ def _seconds(view: ClientView, k: int) -> Floats:
 
 @dataclass(frozen=True, kw_only=True)
 class Minimax(NearestTable):
-    """Choose the k clients whose update is least like that of the client it is most like.
+    """Minimax selection: the k clients with the smallest largest cosine to another client's update.
 
     The k smallest m_i = max_{j != i} cos(g_i, g_j) over the available clients, g_i the latest update of client i. As
     the maximum runs over all of them and not over those chosen, this minimizes the sum of m_i over all choices of k.
@@ -269,7 +269,7 @@ Average = Literal["mean", "by_examples"]
 
 @dataclass(frozen=True)
 class Rademacher(Policy):
-    """Cluster clients by their updates and choose from clusters with a low Rademacher score.
+    """Selection from clusters of updates with a low Rademacher score.
 
     In round 1, and then every `every` rounds, all available clients are asked for an update and their score (see
     `WLRC`), all of one broadcast model; in other rounds, those never heard from. These probes cost a model down and a

@@ -56,7 +56,7 @@ Search = Literal["certified", "sorted", "genetic", "paper"]
 
 @dataclass(frozen=True)
 class CSRA(Admission):
-    """Choose the set of clients, near to all in their labels and rich enough in examples, that costs least.
+    """CSRA: the cheapest set of clients with enough examples and labels close to those of all.
 
     Among the available clients with KL(p || p_i) <= `threshold` (see `KLFilter`), the set S that holds at least
     `min_examples`, its bandwidth shares b and CPU frequencies f are chosen together to

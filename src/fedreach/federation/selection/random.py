@@ -17,7 +17,7 @@ from fedreach.federation.types import ClientView, Selection, State
 
 @dataclass(frozen=True)
 class Uniform(Policy):
-    """Choose k of the available clients at random, each set of k equally likely.
+    """Uniform selection of k available clients, each set of k equally likely.
 
     When: always, as the baseline; it is unbiased and asks nothing of clients.
 
@@ -36,7 +36,7 @@ class Uniform(Policy):
 
 @dataclass(frozen=True)
 class Full(Policy):
-    """Choose all available participants, whatever the cohort size: what selection is measured against.
+    """Full participation: all available participants, whatever the cohort size.
 
     When: there are few clients, or to see what choosing costs.
 
@@ -55,7 +55,7 @@ class Full(Policy):
 
 
 class Urns(Policy):
-    """Draw one client from each of k urns, so that a client may be drawn several times; inherit and write `urns`.
+    """Base of policies that draw one client from each of k urns, with repeats; write `urns`.
 
     Each of k urns holds M = sum_i m_i balls, m_i the examples of client i. If client i has k m_i balls in them all, the
     mean over the k draws is on average sum_i (m_i / M) u_i: what all clients together would have sent. That mean is
@@ -139,7 +139,7 @@ def _pairs(tree: AnyArray) -> Iterable[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Multinomial(Urns):
-    """Draw each of the k places from all available clients, client i with probability p_i = m_i / sum_j m_j.
+    """Multinomial (MD) sampling: each of k places goes to client i with probability p_i = m_i / sum_j m_j.
 
     m_i is its number of examples. With the weighting `by_draws` the mean update is on average that of all clients,
     sum_i p_i u_i, and the weight of client i has the variance p_i (1 - p_i) / k. With `by_examples` large clients would
@@ -169,7 +169,7 @@ class Multinomial(Urns):
 
 @dataclass(frozen=True)
 class UrnsBySize(Urns):
-    """Draw one client from each of k urns that clients fill in the order of their size: clustered sampling by size.
+    """Clustered sampling by size (Fraboni et al., 2021): one client from each of k urns.
 
     Client i has k m_i balls, m_i its number of examples, and each urn takes M = sum_j m_j. The largest client goes
     first (of equal ones that with the lower id), and what an urn cannot take goes into the next. Client i is drawn

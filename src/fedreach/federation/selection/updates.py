@@ -30,7 +30,7 @@ from fedreach.federation.types import ClientView, Reports, Selection, State
 
 @dataclass(frozen=True, kw_only=True)
 class MaxSimilarity(NearestTable):
-    """Choose the k clients whose update has the most similar neighbor: the opposite of `Minimax`, to compare with.
+    """Selection of the k clients with the most similar neighbor: the opposite of `Minimax`, to compare with.
 
     The k largest m_i = max_{j != i} cos(g_i, g_j); ties go to the client whose second largest cosine is larger, then
     the third, and so on, and at last to the lower id. A client whose update is zero has m_i = 1.
@@ -56,7 +56,7 @@ class MaxSimilarity(NearestTable):
 
 @dataclass(frozen=True, kw_only=True)
 class Hull(GradientTable):
-    """What policies share that look at the hull of the updates along their principal axes."""
+    """Base of policies that use the hull of the updates along their principal axes."""
 
     components: int = 2
     normalize: bool = False
@@ -69,7 +69,7 @@ class Hull(GradientTable):
 
 @dataclass(frozen=True, kw_only=True)
 class ConvexHull(Hull):
-    """Choose the clients whose updates, along a few principal axes, are vertices of the convex hull of all updates.
+    """Selection of the vertices of the convex hull of all updates, along a few principal axes.
 
     The paper takes the vertices of the hull of the whole updates, however many there are. But n points in p >= n - 1
     dimensions are all vertices, as a rule, so that this chooses all clients; the reduction to few dimensions that must
@@ -114,7 +114,7 @@ NO_DISTANCE = 3e-7  # what is less is 0: the root of rounding in float64, and wh
 
 @dataclass(frozen=True, kw_only=True)
 class HullDistance(GradientTable):
-    """Choose the k clients whose update is farthest from all mixtures of the others.
+    """Selection of the k clients whose updates are farthest from all mixtures of the others.
 
     The k largest e_i = min |g_i - sum_{j != i} l_j g_j| over l_j >= 0 with sum 1, g_i the latest update of client i.
     It is positive exactly for the vertices of the convex hull of all updates. Unlike `ConvexHull` this needs no
@@ -228,7 +228,7 @@ def _squared_distance(inner: Floats, i: int, independent: bool) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Interior(Hull):
-    """Choose k at random of the clients inside the hull: the opposite of `ConvexHull`, to compare with.
+    """Random selection inside the hull: the opposite of `ConvexHull`, to compare with.
 
     If fewer than k are inside, all of these are chosen. If all clients are vertices, k are drawn of all. The remark of
     the round reports either.
@@ -265,7 +265,7 @@ NUMBERS = 2**22  # that are made at a time on the way to the distances
 
 @dataclass(frozen=True, kw_only=True)
 class DivFL(GradientTable):
-    """Choose k clients such that each client's update is close to one of theirs.
+    """DivFL (Balakrishnan et al., 2022): k clients such that each update is close to one of theirs.
 
     The greedy algorithm for the smallest G(S) = sum_i min_{j in S} |g_i - g_j| over the available clients, g_i the
     latest update of client i: the first is the client to which all others are nearest, and each further one is that
@@ -347,7 +347,7 @@ Measure = Literal["angle", "l2", "l1"]
 
 @dataclass(frozen=True)
 class UrnsBySimilarity(Urns):
-    """Draw one client from each of k urns of clients that train alike: clustered sampling by similarity.
+    """Clustered sampling by similarity (Fraboni et al., 2021): one client from each of k urns.
 
     Urns are those of `UrnsBySize`, filled otherwise: client i has k m_i balls, m_i its number of examples, and each urn
     takes M = sum_j m_j over the available clients. Ward's method joins clients by the distances of their latest

@@ -18,7 +18,7 @@ ROUNDS = 3
 
 @dataclass(frozen=True, eq=False)
 class Updates(Case):
-    """What some clients sent, and how much each counts; twice as many share the model."""
+    """Updates of some clients and their weights; twice as many share the model."""
 
     weights: Floats  # (r,)
     updates: Float32s  # (rounds, r, d)
