@@ -244,7 +244,7 @@ class OwnData(Protocol):
 
     @property
     def examples(self) -> int:
-        """How many there are."""
+        """Number of examples."""
 
     @property
     def rng(self) -> np.random.Generator:
@@ -267,7 +267,7 @@ class OwnData(Protocol):
 
         Args:
             params: (d,) the model before.
-            index: (b,) the examples, of which no label is looked at.
+            index: (b,) the examples; their labels are not used.
             teacher: (b, c) logits.
             rate: Step size.
         """
@@ -348,10 +348,10 @@ class Serving(Protocol):
         """Return the rule's state after an exchange, given the sums over participants by name."""
 
     def start(self, state: State) -> State:
-        """Return what a client keeps before it has seen an input, given the fitted state."""
+        """Return the client's state before its first input, given the fitted state."""
 
     def update(self, state: State, client: State, outputs: Outputs) -> State:
-        """Return what a client keeps after more of its inputs, one or many at a time."""
+        """Return the client's state after more of its inputs, one or many at a time."""
 
     def predict(self, state: State, client: State, outputs: Outputs) -> Floats:
         """Return (m, c) log-probabilities of the classes; with what `start` returned, those of the calibrated model."""
@@ -377,7 +377,7 @@ class KnowsPrior(Protocol):
     """An adaptation rule that can predict as if a client knew its class prior."""
 
     def with_prior(self, state: State, prior: Floats) -> State:
-        """Return what a client keeps that has this (c,) class prior, positive and summing to 1."""
+        """Return the state of a client with this (c,) class prior, positive and summing to 1."""
 
 
 @runtime_checkable
@@ -386,10 +386,10 @@ class LearnsLabels(Protocol):
 
     @property
     def labels(self) -> int:
-        """How many of its examples, the first ones, a client has labels of."""
+        """Number of labeled examples of a client, its first ones."""
 
     def with_labels(self, state: State, outputs: Outputs, labels: Ints) -> State:
-        """Return what a client keeps that has labeled examples.
+        """Return the state of a client with labeled examples.
 
         Args:
             state: As the rule was fitted.
@@ -403,7 +403,7 @@ class LearnsMoreLabels(LearnsLabels, Protocol):
     """A rule by which a deployed client learns from labels as they arrive, in addition to unlabeled inputs."""
 
     def learn_labels(self, state: State, client: State, outputs: Outputs, labels: Ints) -> State:
-        """Return what a client keeps after further labeled examples.
+        """Return the client's state after further labeled examples.
 
         Args:
             state: As the rule was fitted.
@@ -419,7 +419,7 @@ class ServesMany(Protocol):
     """An adaptation rule that is quicker for many clients at once than for one after the other."""
 
     def update_many(self, state: State, clients: Sequence[State], outputs: Sequence[Outputs]) -> list[State]:
-        """Return what `update` returns for each of these clients."""
+        """Update each of these clients, as `update` does."""
 
 
 @runtime_checkable
@@ -427,7 +427,7 @@ class ServesOnline(Protocol):
     """An adaptation rule by which a client predicts each input before it learns from it."""
 
     def predict_online(self, state: State, client: State, outputs: Outputs) -> tuple[Floats, State]:
-        """Return (m, c) log-probabilities, each row by the rows before it only, and what the client then keeps."""
+        """Return (m, c) log-probabilities, each row by the rows before it only, and the client's new state."""
 
 
 @runtime_checkable
@@ -484,7 +484,7 @@ class Objective(Protocol):
     """
 
     def objective(self, step: LocalStep) -> Any:
-        """Return what the batch of this step makes small: a tensor of one number that torch can differentiate."""
+        """Return the objective of this step's batch: a tensor of one number that torch can differentiate."""
 
 
 @runtime_checkable
@@ -557,7 +557,7 @@ class LocalStep(ForwardPass, Protocol):
         """Return the (p,) gradient of `loss`, as a constant."""
 
     def loss_at(self, move: Any) -> Any:
-        """Return what `loss` is where the trained numbers are moved by (p,) `move`; its gradient is that of there.
+        """Return `loss` where the trained numbers are moved by (p,) `move`, with its gradient there.
 
         Dropout is drawn again, and running statistics stay as they are.
         """

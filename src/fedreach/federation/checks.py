@@ -85,7 +85,7 @@ def checked_ids(policy: object, method: str, ids: Ints, view: ClientView) -> Int
     if twice.size:
         raise PartError(f"{where} must not return a client twice; got {int(twice[0])} twice.")
     rows = view.rows(ids)
-    stranger = ids[view.ids.take(rows, mode="clip") != ids]  # an id above all others would stand after the last
+    stranger = ids[view.ids.take(rows, mode="clip") != ids]  # an id above all others would be placed after the last
     if stranger.size:
         raise PartError(
             f"{where} must return participants only; client {int(stranger[0])} is not one of the "
@@ -149,7 +149,7 @@ def checked_labels(statistics: LabelStatistics, released: Floats, sizes: Ints, i
 
 
 def checked_allocation(part: object, method: str, answer: Allocation, problem: AllocationProblem) -> Allocation:
-    """Return what the shares and frequencies come to, or raise an error that names the broken rule."""
+    """Return the allocation of the shares and frequencies, or raise an error that names the broken rule."""
     where = f"{name_of(part)}.{method}"
     check_type(part, method, answer, Allocation)
     if not np.array_equal(answer.ids, problem.ids):
@@ -189,7 +189,7 @@ def checked_weights(weighting: object, answer: tuple[Floats, State], r: int) -> 
 
 
 def checked_scale(weighting: object, scale: float) -> float:
-    """Return what a mean update is multiplied by, or raise an error that names the broken rule."""
+    """Return the factor of a mean update, or raise an error that names the broken rule."""
     if not 0 <= scale < np.inf:
         raise PartError(
             f"{name_of(weighting)}.mean_scale must return a number that is finite and not negative; got {scale}."

@@ -26,8 +26,9 @@ from fedreach._util.errors import ConfigError, check
 #   p_g and the 0-1 loss is 0.1 off, while the sum tends to 0.0204 as d grows. Pinsker's inequality gives one that
 # holds.
 # - Lemma 2 bounds how far local steps lead away from the broadcast, not how far the global model moves: for one local
-#   step, E = 1, it says that the model stands still. Uniform stability, which is assumed anyway, makes it superfluous:
-#   the mean of l^' - l^ is at most beta (Bousquet and Elisseeff, "Stability and Generalization", JMLR 2002, lemma 7).
+#   step, E = 1, it implies that the model does not move. Uniform stability, which is assumed anyway, makes it
+# superfluous:   the mean of l^' - l^ is at most beta (Bousquet and Elisseeff, "Stability and Generalization", JMLR
+# 2002, lemma 7).
 # - The K inequalities of eq. 29 hold together with probability 1 - K delta only; Hoeffding's inequality for all d
 #   examples at once needs no such union and is tighter.
 

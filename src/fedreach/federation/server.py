@@ -532,7 +532,7 @@ class ServerOnly:
         return True
 
     def learn(self, params: Float32s, state: State, data: OwnData) -> tuple[Float32s, State]:
-        """Return the model to hand out; with early stopping the state holds where training stands.
+        """Return the model to hand out; with early stopping the state holds the progress of training.
 
         That is `at`, the (d,) model after the round, `loss`, the lowest one so far on what is held out, and `waited`,
         the rounds since.

@@ -106,7 +106,7 @@ def play(
     rounds: int,
     summed: Callable[[Floats, Float32s], Floats] | None = None,
 ) -> Steps:
-    """Play round ``state.round + 1``.
+    """Run round ``state.round + 1``.
 
     Args:
         rounds: Length of the run, which schedules of the local rate refer to, and servers that tune at its end.
@@ -148,7 +148,7 @@ def play(
 
 
 def drive(steps: Steps, side: Side) -> Done:
-    """Let a side answer all that a round asks for."""
+    """Run a round to its end; a side answers all requests."""
     request = advance(steps)
     while not isinstance(request, Done):
         request = advance(steps, answered(side, request))
@@ -165,7 +165,7 @@ def planned(steps: Steps, side: Side) -> AskUpdates | AskServer:
 
 
 def advance(steps: Steps, answer: Any = None) -> Request | Done:
-    """Send a round the answer to its last request, None at first; return the next one, or what the round did."""
+    """Send a round the answer to its last request, None at first; return the next one, or the outcome."""
     try:
         return steps.send(answer)
     except StopIteration as end:
@@ -174,7 +174,7 @@ def advance(steps: Steps, answer: Any = None) -> Request | Done:
 
 
 def answered(side: Side, request: Request) -> Any:
-    """Return what a side answers."""
+    """Return the answer of a side."""
     if isinstance(request, AskUpdates):
         return side.updates(request)
     return side.losses(request) if isinstance(request, AskLosses) else side.learnt(request)

@@ -60,7 +60,7 @@ class Traits:
     measures: tuple[Measurement, ...] = ()  # what clients measure after local training
     reads_updates: bool = False  # of single clients
     needs_radio: bool = False  # channels and devices
-    reads_length: bool = False  # a selection looks at how many rounds the run has
+    reads_length: bool = False  # a selection depends on the length of the run
     ignores_cohort: bool = False  # may choose more than k
     only_sum: bool = False  # the server sees sums over clients only
     sends_note: bool = False  # clients send the change of their memory
@@ -109,7 +109,7 @@ class Traits:
 
     @property
     def is_reference(self) -> bool:
-        """Whether none can deploy an adaptation rule: it is given labels that no client has, or only once."""
+        """Whether an adaptation rule cannot be deployed: it needs labels that clients do not have."""
         return self.needs_labels and not self.learns_more_labels
 
     @classmethod
@@ -256,7 +256,7 @@ def _inner_parts(part: object) -> list[object]:
 def _read_attribute(part: object, name: str, owners: Mapping[str, int]) -> Any:
     """Return the value of a trait, or raise an error that explains what is wrong."""
     default = ATTRIBUTES[name]
-    # In a property, an AttributeError is an error, and no sign that there is none; a proxy may have none.
+    # An AttributeError raised in a property is an error; a proxy may lack the attribute.
     value = getattr(part, name) if name in owners else getattr(part, name, default)
     if isinstance(default, bool):
         rule, right = "True or False", isinstance(value, bool | np.bool_)

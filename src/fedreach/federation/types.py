@@ -110,7 +110,7 @@ class Selection:
 
     @property
     def places(self) -> int:
-        """How many places of the cohort are taken: a client that was drawn twice takes two."""
+        """Number of taken places of the cohort: a client that was drawn twice takes two."""
         return len(self.ids) if self.draws is None else int(self.draws.sum())
 
 

@@ -127,7 +127,7 @@ def checked_parts(owner: str, parts: Any) -> tuple[Weighting, ...]:
     """Return the parts as a tuple, or raise an error that names the part that is not a weighting.
 
     Raises:
-        ConfigError: If there is none, or one has no method `weights`.
+        ConfigError: If `parts` is empty, or one lacks a method `weights`.
     """
     listed = isinstance(parts, Iterable) and not isinstance(parts, str)
     weightings: tuple[Any, ...] = tuple(parts) if listed else (parts,)
@@ -321,7 +321,7 @@ class Product:
 
     @property
     def raw(self) -> Callable[[Mapping[str, Floats]], Floats]:
-        """The function prod_j (a_ij)^e_j of the metrics; there is none (AttributeError) unless every part has one."""
+        """The function prod_j (a_ij)^e_j of the metrics; an AttributeError unless every part has one."""
         functions = [cast(ClientsOwn, part).raw for part in self.parts]
         return lambda metrics: self._multiply([function(metrics) for function in functions])
 

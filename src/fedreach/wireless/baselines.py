@@ -265,7 +265,7 @@ class RelaxedProblem:
         check_solver()
         self._clarabel, self._sparse = import_module("clarabel"), import_module("scipy.sparse")
         K = self._K = len(problem)
-        # Variables stand as a, u, b, K each, then Y, then z, K, if any.
+        # Order of variables: a, u, b, K each, then Y, then z, K, if any.
         self._width = 3 * K + 1 + (K if relaxation == "rlt" else 0)
         tau, v = problem.upload_seconds, cost.compute_seconds(problem.cycles, hertz)
         rows = [self._row(a=-1.0), self._row(a=1.0), self._row(u=problem.seconds_price * tau / unit,

@@ -181,7 +181,7 @@ class Candidates(NamedTuple):
 
     @property
     def num_free(self) -> int:
-        """How many may take part but need not."""
+        """Number of clients that may take part but need not."""
         return len(self.rows) - int(np.count_nonzero(self.forced))
 
     @property
@@ -202,7 +202,7 @@ class Candidates(NamedTuple):
         return self._least_band(T).value
 
     def keeping(self, T: float) -> Candidates | None:
-        """Return them without those in no cover that keeps T, forcing those in every such cover; None: there is none.
+        """Return them without those in no cover that keeps T, forcing those in every one; None: no cover keeps T.
 
         Taking in a client, or leaving it out, against the sign of its reduced share raises the band needed by that.
         """
@@ -323,11 +323,11 @@ class Thresholds:
 
     @property
     def feasible(self) -> bool:
-        """Whether those kept hold enough; where they do not, `message` says what would do."""
+        """Whether the kept clients hold enough examples; if not, `message` names thresholds that would."""
         return self.kept > 0 and self.covered >= self.min_examples
 
     def message(self) -> str:
-        """Return what is held, what is needed and what to change, for an `InfeasibleError`."""
+        """Return the held and needed examples and what to change, for an `InfeasibleError`."""
         ways = [f"lower min_examples to {self.covered} or less"] if self.covered else []
         if self.max_divergence == math.inf:
             sentences = [f"All {self.clients} clients together hold {self.covered} examples;"]

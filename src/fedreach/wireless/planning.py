@@ -113,11 +113,11 @@ class Question:
 
     @property
     def bits(self) -> float:
-        """Bits of a report; 32 a parameter."""
+        """Bits of a report; 32 per parameter."""
         return 32.0 * (self.model_parameters or 0) if self.report_bits is None else self.report_bits
 
     def given(self) -> dict[str, Any]:
-        """Return the options that are not left at None."""
+        """Return the options that are not None."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
 

@@ -186,7 +186,7 @@ class Allocation:
     def of(
         cls, problem: AllocationProblem, rows: Any, share: Floats, hertz: Floats, band_price: float | None = None
     ) -> Allocation:
-        """Return what shares and frequencies of the clients at these rows come to."""
+        """Return the allocation of shares and frequencies to the clients at these rows."""
         chosen = problem.only(rows)
         sending, computing = upload_seconds(chosen.upload_seconds, share), compute_seconds(chosen.cycles, hertz)
         joules = (
@@ -222,7 +222,7 @@ class Solution:
     allocation: Allocation
     lower_bound: float  # no set of clients with enough examples costs less
     status: Status
-    nodes: int  # parts that the proof looked at
+    nodes: int  # parts that the proof examined
 
     @property
     def cost(self) -> float:

@@ -343,7 +343,7 @@ MAX_PRICING_ROUNDS = (
 
 
 def round_core(costs: Floats, sizes: Ints, demand: int, *, core: int = CORE) -> Bools | None:
-    """Return a cheap cover (n,) of whole items; None: there is none of finite cost.
+    """Return a cheap cover (n,) of whole items; None: no cover has finite cost.
 
     In the order of c/d all items before the `core` nearest the break are taken, and none after them; among those near
     it, the best are found by dynamic programming. Most optimal covers differ from the fractional one only there.

@@ -51,7 +51,7 @@ class Effort:
 
 @dataclass(frozen=True)
 class Proof:
-    """A lower bound on all sets, the parts looked at, and whether the search came to its end."""
+    """A lower bound on all sets, the number of examined parts, and whether the search is complete."""
 
     lower_bound: float
     nodes: int
@@ -72,7 +72,7 @@ def prove(
         seeds: Parts that together hold every set that may be better.
         best: The best set so far.
         tolerance: Relative, positive.
-        go_on: Asked with the number of parts looked at before each; False ends the search.
+        go_on: Called before each part with the number of examined parts; False ends the search.
         effort: How much work a node may take.
     """
     search, order = Search(best, tolerance, effort or Effort()), count()
@@ -99,7 +99,7 @@ class Search:
 
     @property
     def limit(self) -> float:
-        """What a set must cost less than to be looked for."""
+        """Cost below which a set counts as better."""
         return self.best.cost * (1 - 0.99 * self.tolerance)  # rounding must not bring the gap above the tolerance
 
     def examine(self, node: Node) -> list[Node]:
@@ -181,7 +181,7 @@ class Search:
         return chosen is not None and self.best.offer([clients.rows[chosen]])
 
     def _enumerate(self, whole_covers: WholeCovers, ends: Ends, table: Floats, max_sets: int) -> bool:
-        """Offer every cover that may be better; return whether they were few enough for that."""
+        """Offer every cover that may be better; return whether they were few enough."""
         covers = whole_covers.below(ends.costs, table, self.limit - ends.base, min(max_sets, self.effort.covers))
         if covers is not None:
             self.best.offer(covers)
@@ -226,7 +226,7 @@ def solve(
         time_limit_seconds: After which the proof stops where it is; the bound holds all the same. The search for a
             good set that comes before it is always finished: about 0.1 s for 1000 clients, 3 s for 100,000.
         max_nodes: Parts after which the proof stops likewise, on every machine at the same place; None: no limit.
-        certify: Whether to prove, where not all sets are tried anyway. Without, the set is the same in nearly all
+        certify: Prove the result, unless all sets are tried anyway. Without a proof, the set is the same in nearly all
             cases, and the bound looser.
 
     Raises:

@@ -356,14 +356,14 @@ class FewShot:
         self._inputs()  # checks its options
 
     def _inputs(self) -> LabelShift:
-        """Return what is done with inputs."""
+        """Return the rule for inputs without labels."""
         return LabelShift(self.odds, self.pseudo_counts, guard=self.guard, repairs=False, strength=self.strength)
 
     def query(self, state: State) -> State | None:
         return self._inputs().query(state)
 
     def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
-        """Return what `LabelShift` does, the squares of features, and what labels would have done."""
+        """Return the sums of `LabelShift`, the squares of features, and the gains by labels."""
         answer = dict(self._inputs().contribute(query, outputs, labels, counts))
         if not query and outputs.features is not None:
             answer["feature_squares"] = np.square(outputs.features, dtype=np.float64).sum(keepdims=True).reshape(1)
@@ -393,12 +393,12 @@ class FewShot:
         return self._inputs().start(state)
 
     def update(self, state: State, client: State, outputs: Outputs) -> State:
-        """Return what a client keeps after more inputs: those of `LabelShift`, and what it has seen and learned."""
+        """Return the client's state after more inputs: that of `LabelShift`, its inputs and its labels."""
         labeled_state = {name: value for name, value in client.items() if name.startswith(LABELED) or name == "head"}
         return self._infer_client(state, labeled_state, _concatenate(_outputs(client, SEEN), outputs))
 
     def learn_labels(self, state: State, client: State, outputs: Outputs, labels: Ints) -> State:
-        """Return what a client keeps after more labeled examples.
+        """Return the client's state after more labeled examples.
 
         Args:
             state: As the rule was fitted.
@@ -427,7 +427,7 @@ class FewShot:
         )
 
     def with_labels(self, state: State, outputs: Outputs, labels: Ints) -> State:
-        """Return what a client keeps that has labeled examples and has seen no input."""
+        """Return the state of a client with labeled examples and without other inputs."""
         return self.learn_labels(state, self.start(state), outputs, labels)
 
     def predict(self, state: State, client: State, outputs: Outputs) -> Floats:
@@ -512,7 +512,7 @@ def _arrays(outputs: Outputs, prefix: str) -> dict[str, AnyArray]:
 
 
 def _outputs(client: State, prefix: str) -> Outputs | None:
-    """Return what a client has kept under a prefix; None where there is nothing."""
+    """Return the outputs that a client stores under a prefix; None if it stores none."""
     if f"{prefix}logits" not in client:
         return None
     return Outputs(client[f"{prefix}logits"], client.get(f"{prefix}features"))

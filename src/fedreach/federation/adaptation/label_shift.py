@@ -129,7 +129,7 @@ class LabelShift:
         return self.strength == "fitted"
 
     def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
-        """Return label counts, the log likelihoods of each A, what Newton's method needs, or what `trust` asks."""
+        """Return label counts, the log likelihoods of each A, the sums for Newton's method, or those for `trust`."""
         classes, trained = outputs.logits.shape[1], np.maximum(counts, 0).astype(np.float64)  # noise may make some < 0
         if "point" in query:
             z = calibration.centred(outputs.logits)
@@ -245,7 +245,7 @@ class LabelShift:
         return self.guard
 
     def update(self, state: State, client: State, outputs: Outputs) -> State:
-        """Return what a client keeps.
+        """Return the client's state.
 
         `n` inputs, of these the expected `counts` of independent ones, `predicted` sums under the base prior, `log_w`,
         `prior`, `weight` and `strength`, and `u`; online, `stream_...` instead of counts, sums and u. Under the
@@ -255,7 +255,7 @@ class LabelShift:
         return self.update_many(state, [client], [outputs])[0]
 
     def update_many(self, state: State, clients: Sequence[State], outputs: Sequence[Outputs]) -> list[State]:
-        """Return what `update` returns for each client, many at a time: to the same bits."""
+        """Update many clients at a time, to the same bits as `update`."""
         if not self.strength_of(state):
             return [self._count_inputs(c, client_outputs) for c, client_outputs in zip(clients, outputs, strict=True)]
         if self.online:
@@ -346,7 +346,7 @@ class LabelShift:
         return guard.choose(state, client_outputs, state["base"], priors_of, classes_of)
 
     def _decide(self, state: State, client_outputs: Sequence[Outputs]) -> list[State]:
-        """Return what clients keep under the safeguard, given all that each has seen."""
+        """Return the states of clients under the safeguard, given all inputs of each."""
         guard = Guard(k=self.k, repair=self.repairs)
         ordered = [_sort_inputs(outputs) for outputs in client_outputs]
         chosen = self._choose(state, guard, ordered)
@@ -367,7 +367,7 @@ class LabelShift:
         return client_states
 
     def _client(self, state: State, u: Floats, inferred: ClientPrior) -> State:
-        """Return what a client keeps that has the (n, c) scores u, given what was inferred from them."""
+        """Return the state of a client with (n, c) scores u, given its inferred prior."""
         u = u[input_order(u)]
         return {
             **self.start(state),
@@ -381,11 +381,11 @@ class LabelShift:
         }
 
     def _count_inputs(self, client: State, outputs: Outputs) -> State:
-        """Return what a client keeps where adaptation is off: how many inputs it has seen."""
+        """Return the client's state where adaptation is off: its number of inputs."""
         return {**client, "n": client["n"] + len(outputs.logits)}
 
     def _follow(self, state: State, client: State, outputs: Outputs) -> tuple[Floats, State]:
-        """Return log-probabilities of further inputs, each before it is learned from, and what the client keeps."""
+        """Return log-probabilities of further inputs, each before it is learned from, and the client's state."""
         base, strength = state["base"], self.strength_of(state)
         before = stream.Stream.of(client, self._half_lives)
         followed, after = stream.follow(
@@ -494,7 +494,7 @@ def _sort_inputs(outputs: Outputs) -> Outputs:
 
 
 def _inputs_to_keep(outputs: Outputs) -> State:
-    """Return what the safeguard needs again once a client sees further inputs."""
+    """Return the arrays that the safeguard needs again with further inputs."""
     arrays = {"logits": outputs.logits, "features": outputs.features, "inputs": outputs.inputs}
     return {name: value for name, value in arrays.items() if value is not None}
 

@@ -234,7 +234,7 @@ class TruePrior:
 
     @property
     def _rule(self) -> LabelShift:
-        """The same rule, of which neither the evidence nor A plays a part."""
+        """The label-shift rule that predicts; it uses neither the evidence nor A."""
         return LabelShift(pseudo_counts=1.0, calibration=self.calibration, guard=False, strength=1.0)
 
     def query(self, state: State) -> State | None:
@@ -337,14 +337,14 @@ class BatchNormRefresh:
 
     @property
     def _rule(self) -> LabelShift:
-        """What is done with refreshed outputs."""
+        """The rule for refreshed outputs."""
         return LabelShift(self.odds, self.pseudo_counts, self.calibration, guard=False, strength=self.trust)
 
     def query(self, state: State) -> State | None:
         return self._rule.query(state)
 
     def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
-        """Return what `LabelShift` does, of the model that the participant's held-out examples have refreshed."""
+        """Return the sums of `LabelShift` for the model refreshed by the participant's held-out examples."""
         layers, inputs = _refreshable(outputs)
         refreshed = layers.outputs(layers.refreshed(inputs, self.strength), inputs)
         return self._rule.contribute(query, refreshed, labels, counts)

@@ -142,7 +142,7 @@ class Stream(NamedTuple):
         return cls(n, log_w, retained[:, None] * client["counts"], retained[:, None] * client["predicted"])
 
     def state(self) -> State:
-        """Return it as arrays by their names."""
+        """Return the stream as arrays by name."""
         arrays = {"n": np.array([self.n]), "log_w": self.log_w, "counts": self.counts, "predicted": self.predicted}
         return {f"stream_{name}": value for name, value in arrays.items()}
 
@@ -158,7 +158,7 @@ def follow(
     correlation: float = 0.0,
     amplification: float = math.inf,
 ) -> tuple[Followed, Stream]:
-    """Return prior and weight of a client before each further input and after the last, and what it keeps.
+    """Return prior and weight of a client before each further input and after the last, and its new stream.
 
     With W_k and pi_k of `evidence.course` for each of K half-lives, a design effect and a limit (`infer_priors`):
 
@@ -216,7 +216,7 @@ def decides_after(first: int, last: int) -> list[int]:
 
 
 def nothing(classes: int, half_lives: Sequence[float]) -> Stream:
-    """Return what a client keeps that has seen no input yet."""
+    """Return the stream of a client before its first input."""
     k = len(half_lives)
     return Stream(0.0, np.zeros(k), np.zeros((k, classes)), np.zeros((k, classes)))
 

@@ -21,7 +21,7 @@ MOST_CHANNELS = 4
 
 
 def channels_of(inputs: AnyArray) -> int:
-    """Return of how many channels the intensity is repaired: those of an image in color, else 1 for all values."""
+    """Return for how many channels the intensity is repaired: those of an image in color, else 1 for all values."""
     return inputs.shape[1] if inputs.ndim == IMAGE_DIMENSIONS and inputs.shape[1] <= MOST_CHANNELS else 1
 
 
@@ -71,7 +71,7 @@ def _moments(inputs: Float32s) -> tuple[float, float]:
 
 
 def channels_to_repair(outputs: Outputs, state: State) -> list[int]:
-    """Return of how many channels an intensity can be changed, fewest first.
+    """Return for which numbers of channels the intensity can be changed, increasing.
 
     None where inputs are not many values, or words, or all equal, or not as participants' are.
     """

@@ -78,7 +78,7 @@ class Frame(NamedTuple):
         return result
 
     def residue(self, outputs: Outputs) -> Residue:
-        """Return what is off the span of a client's n inputs, at least two."""
+        """Return the residue of a client's n inputs, at least two."""
         features = seen(outputs)
         residuals = self.residuals(features)
         inside = (features - self.means.mean(axis=0)) @ (self.whiten @ self.span)
@@ -246,7 +246,7 @@ def second_fit(state: State, sums: State) -> State:
 
 
 def sampling(state: State, dimensions: int, prior: Floats) -> tuple[float, float]:
-    """Return what few held-out examples do to clients without any drift: the mean of D, and ln of the factor on E.
+    """Return the effect of few held-out examples without drift: the mean of D, and ln of the factor on E.
 
     With n_c examples of class c, nu = sum_c n_c - C degrees of freedom and H features, L is from a covariance that is
     too small off the sample: f = nu / (nu - H - 1) is the mean of S^-1 against that of the true covariance. So
@@ -558,6 +558,6 @@ def _log_size(state: State, frame: Frame, chosen: Chosen) -> float:
 
 
 def _distance(state: State, frame: Frame, chosen: Chosen, classes: Floats) -> float:
-    """Return R, over what few held-out examples make of it, which is what they make of E, too."""
+    """Return R, divided by the effect of few held-out examples on it, which is that on E."""
     _, log_factor = sampling(state, frame.dimensions, chosen.prior)
     return min(frame.distance(chosen.residue.inside, classes), LARGEST_DISTANCE) / math.exp(log_factor)

@@ -271,7 +271,7 @@ SUMS = ("class_examples", "class_views", "class_squares", "curvature")
 
 
 def query(state: State) -> State:
-    """Return what participants are sent: the calibration, and in the second exchange what the first one brought."""
+    """Return the query to participants: the calibration, and in the second exchange the sums of the first."""
     arrays = {name: state[name] for name in SUMS if name in state}
     if "class_examples" not in state:
         arrays = {}
@@ -282,7 +282,7 @@ def query(state: State) -> State:
 
 
 def contribution(query: State, z: Floats, labels: Ints, trained: Floats, odds: float, amplification: float) -> State:
-    """Return what a participant answers; arguments as those of `miniature_sums`."""
+    """Return the answer of a participant; arguments as those of `miniature_sums`."""
     if "class_examples" in query:
         return miniature_sums(query, z, labels, trained, odds, amplification)
     return class_sums(z, labels, query["point"])
@@ -412,7 +412,7 @@ def _gains(scores: Floats, before: Floats, unadapted: Floats, labels: Ints) -> F
 
 
 def _share_gains(prior: Floats, base: Floats, trained: Floats) -> Floats:
-    """Return how much better a prior predicts the labels that a participant trained on than base, in nats a label.
+    """Return how much better a prior predicts the labels that a participant trained on than base, in nats per label.
 
     And the square of that, and how much better their own shares predict them.
     """
@@ -423,7 +423,7 @@ def _share_gains(prior: Floats, base: Floats, trained: Floats) -> Floats:
 
 
 def fitted_trust(sums: State) -> State:
-    """Return what participants decide, given the sums of `miniature_sums`.
+    """Return the decision of the participants, given the sums of `miniature_sums`.
 
     Adaptation is trusted in full where its assumptions hold: the correlation is small (its one-sided 95% confidence
     limits are at most 0.02 and 0.25), inputs predict the class prior (decided, and at least a fifth of what labels

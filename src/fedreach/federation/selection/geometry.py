@@ -77,7 +77,7 @@ class GradientTable(Policy):
         return {"ids": view.ids, "rows": np.empty((n, 0), np.float32), "heard": np.zeros(n, np.int64)}
 
     def age(self, state: State, round_: int) -> Floats:
-        """Return (n,) how many rounds before `round_` each row was heard, infinity where there is none."""
+        """Return (n,) how many rounds before `round_` each row was heard, infinity for clients never heard from."""
         heard = state["heard"]
         return np.where(heard > 0, round_ - heard, np.inf)
 
@@ -593,7 +593,7 @@ def farthest_first(
 ) -> Ints:
     """Return the chosen and, until they are k, always the candidate that is farthest from all of them.
 
-    Distances are compared after rounding to 1e-9 of the largest; ties go to the candidate that stands first.
+    Distances are compared after rounding to 1e-9 of the largest; ties go to the first candidate.
 
     Args:
         distance: Gives the (n,) distances to point i.

@@ -81,8 +81,8 @@ class ConvexHull(Hull):
 
     Args:
         components: Principal axes, 1 to 5.
-        normalize: Whether updates are first divided by their length, so that only directions count.
-        exact: Whether to choose exactly the cohort; False, as in the paper, chooses all vertices, whatever the cohort.
+        normalize: Divide updates by their length first, so that only directions count.
+        exact: Choose exactly the cohort; False, as in the paper, chooses all vertices, whatever the cohort.
 
     Reference: "Advocating for the Silent" (arXiv 2310.07171), section 4.2.2 and appendix C.2.2; Barber, Dobkin and
     Huhdanpaa, "The Quickhull Algorithm for Convex Hulls", ACM TOMS 22(4), 1996.
@@ -278,8 +278,8 @@ class DivFL(GradientTable):
     When: a small cohort should represent all clients, by the updates of all.
 
     Args:
-        candidates: How many clients, drawn again for each place, are looked at (stochastic greedy), at least 1; None
-            looks at all. A number near (n / k) log(1 / e) keeps all but e of the bound, on average.
+        candidates: Number of clients, drawn again for each place, that are compared (stochastic greedy), at least 1;
+            None compares all. A number near (n / k) log(1 / e) keeps all but e of the bound, on average.
 
     Raises:
         ConfigError: If an option is out of its range.
@@ -363,7 +363,7 @@ class UrnsBySimilarity(Urns):
     take memory for a^2 numbers, and `"l1"` time for a^2 updates.
 
     *When to use it:* where clients come in kinds, such as a few classes each, and a cohort should have all kinds
-    without a bias to any. Updates of single clients are looked at, so not under secure aggregation. With
+    without a bias to any. It reads updates of single clients, so it cannot be used under secure aggregation. With
     `weighting = "by_draws"`.
 
     When: as `urns_by_size`, where updates show which clients are alike; with the weighting `by_draws`.
