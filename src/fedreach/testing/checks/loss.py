@@ -219,7 +219,7 @@ def one_number_an_example(subject: Subject, case: Batch) -> None:
 
 @of_batches
 def losses_in_their_range(subject: Subject, case: Batch) -> None:
-    """No loss is below the `minimum` or above the `maximum` that it states: beyond, clients would be rejected."""
+    """No loss is below the `minimum` or above the `maximum` that it states: beyond, clients would be refused."""
     loss, allowed = loss_and_gradient(subject.component, case.outputs, case.targets)[0], Range.of(subject.component)
     if not allowed.holds(loss[np.isfinite(loss)]).all():
         fail(f"the losses are {shown(loss)}; they should be {allowed}")
@@ -256,7 +256,7 @@ def labels() -> Iterator[Labels]:
 
 @define_check(labels)
 def shifts_by_what_each_has(subject: Subject, case: Labels) -> None:
-    """What a loss adds to outputs is one finite number per class, by what labels a client itself has."""
+    """What a loss adds to outputs is one finite number a class, by what labels a client itself has."""
     if not isinstance(subject.component, ShiftsOutputs):
         return
     shifts = np.asarray(subject.component.shift(case.counts))

@@ -62,7 +62,7 @@ def a_finite_number(subject: Subject, case: OutputsCase) -> None:
 
 @define_check(outputs)
 def a_number_in_its_range(subject: Subject, case: OutputsCase) -> None:
-    """A measurement lies between the `minimum` and the `maximum` that it states: beyond, clients would be rejected."""
+    """A measurement lies between the `minimum` and the `maximum` that it states: beyond, clients would be refused."""
     ((description, number),) = PLAYING.straight(subject, case)
     allowed = Range.of(subject.component)
     if np.isfinite(number) and not allowed.holds(np.float64(number)):

@@ -29,13 +29,13 @@ def _straight(subject: Subject, case: World) -> list[PlayedRound]:
 
 @define_check(worlds)
 def valid_choice(subject: Subject, case: World) -> None:
-    """In every round a policy chooses participants that are available, each once, and says so in a `Selection`."""
+    """In every round a policy chooses participants that can be reached, each once, and says so in a `Selection`."""
     _straight(subject, case)
 
 
 @define_check(worlds)
 def cohort_size(subject: Subject, case: World) -> None:
-    """The cohort has k clients, or all that are available if they are fewer, or the remark says why it is smaller.
+    """The cohort has k clients, or all that can be reached if they are fewer, or the remark says why it is smaller.
 
     A client that was drawn several times counts as often. A policy with `ignores_cohort` may choose any number.
     """
