@@ -32,14 +32,14 @@ class WorstChannels(BestChannels):
 
 @caught_by("no set is cheaper", threshold=10.0)
 class TakesTheCheapestFirst(CSRA):
-    def _searched(self, problem, min_examples, rng):
+    def _search(self, problem, min_examples, rng):
         return allocate(problem.only(sqrt_sort(problem, min_examples))), ""
 
 
 @caught_by("golden choice", threshold=10.0)
 class ForgetsTheJoules(CSRA):
-    def _searched(self, problem, min_examples, rng):
-        return super()._searched(replace(problem, joules_price=0.0), min_examples, rng)
+    def _search(self, problem, min_examples, rng):
+        return super()._search(replace(problem, joules_price=0.0), min_examples, rng)
 
 
 @caught_by("the filter comes first")
@@ -50,8 +50,8 @@ class Unfiltered(CSRA):
 
 @caught_by("the proof ends at the tolerance", threshold=10.0)
 class ToleranceOfItsOwn(CSRA):
-    def _searched(self, problem, min_examples, rng):
-        return CSRA(max_nodes=self.max_nodes)._searched(problem, min_examples, rng)
+    def _search(self, problem, min_examples, rng):
+        return CSRA(max_nodes=self.max_nodes)._search(problem, min_examples, rng)
 
 
 @caught_by("golden optimum")

@@ -18,8 +18,8 @@ caught_by = noting(FAULTS)
 class CountsAsTheyAre(FewShot):
     """One label of a class, and there is no other: half a pseudo-count keeps it finite."""
 
-    def _own(self, state, client):
-        own = super()._own(state, client)
+    def _informed_state(self, state, client):
+        own = super()._informed_state(state, client)
         if "labeled_classes" not in client:
             return own
         counts = np.bincount(client["labeled_classes"], minlength=len(state["base"])) + 0.5

@@ -178,4 +178,4 @@ def test_the_lemma_says_that_one_local_epoch_moves_nothing() -> None:
 def test_what_is_out_of_range_is_refused(options: dict[str, Any], said: str) -> None:
     for bound in (generalization_bound, printed_bound):
         with pytest.raises(ConfigError, match=said):
-            bound(**{"labels": LABELS, "whole": WHOLE, "sizes": SIZES} | options)  # type: ignore[arg-type]
+            bound(**{"labels": LABELS, "pooled": WHOLE, "sizes": SIZES} | options)  # type: ignore[arg-type]

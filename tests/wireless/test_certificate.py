@@ -172,9 +172,9 @@ def test_the_search_ends_at_the_optimum_with_any_effort(kind, effort, monkeypatc
     [
         ("_branch", Effort(cells=0), 0, "plain", 0),
         ("_branch", Effort(covers=0), 0, "dear_seconds", 1),
-        ("_enumerated", Effort(), 80, "plain", 0),
-        ("_enumerated", Effort(), 0, "dear_seconds", 1),
-        ("_rounded", Effort(), 0, "plain", 0),
+        ("_enumerate", Effort(), 80, "plain", 0),
+        ("_enumerate", Effort(), 0, "dear_seconds", 1),
+        ("_offer_rounded", Effort(), 0, "plain", 0),
         ("_whole", Effort(), 0, "plain", 0),
     ],
 )

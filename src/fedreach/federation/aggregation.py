@@ -9,7 +9,7 @@ import numpy as np
 from fedreach._util.arrays import Bools, Float32s, Floats
 from fedreach.federation.types import State
 
-# -------------------- The weighted sum of updates, row by row in float64: the same bits for any number of threads
+# -------------------- Weighted sum of updates
 
 
 def finite_rows(update: Float32s) -> Bools:
@@ -40,11 +40,11 @@ def weighted_sum(weights: Floats, update: Float32s) -> Floats:
     product = np.empty(min(len(total), BLOCK))
     for begin in range(0, len(total), BLOCK):  # block by block, so that sums stay in the cache
         part = total[begin : begin + BLOCK]
-        own = product[: len(part)]
+        scaled_row = product[: len(part)]
         for weight, row in zip(weights, update[:, begin : begin + BLOCK], strict=True):
-            own[:] = row  # float64 first: a product of two kinds of numbers is twice as slow
-            own *= weight
-            part += own
+            scaled_row[:] = row  # float64 first: a product of two kinds of numbers is twice as slow
+            scaled_row *= weight
+            part += scaled_row
     return total
 
 
@@ -52,7 +52,7 @@ def weighted_sum(weights: Floats, update: Float32s) -> Floats:
 class Mean:
     """The weighted mean of the updates, sum_i w_i u_i, as weights sum to 1.
 
-    When: always, as the baseline; the one that a secure sum allows.
+    When: always, as the baseline; the only aggregator that secure aggregation allows.
 
     Example:
         >>> update = np.array([[1, 2], [3, 6]], np.float32)
@@ -68,7 +68,7 @@ class Mean:
         return weighted_sum(weights, update), state
 
 
-# -------------------- FedVARP: the mean update, without the variance that a small cohort brings
+# -------------------- FedVARP
 
 
 def total_change(update: Float32s, last: Float32s) -> Floats:
@@ -84,7 +84,7 @@ def total_change(update: Float32s, last: Float32s) -> Floats:
 
 @dataclass(frozen=True)
 class FedVARP:
-    """Let the last update y_j of each client that is not there stand in for it.
+    """FedVARP (Jhunjhunwala et al., 2022): absent clients count by their last updates y_j.
 
     With the r clients of a round, their updates u_i, and the y_j of all n participants, 0 at first::
 
@@ -93,9 +93,9 @@ class FedVARP:
     The server steps along v, whose mean over uniform cohorts is that of all n updates. It varies less than a cohort's
     own mean where a client's updates change little from round to round. With all clients in every round it is FedAvg.
 
-    Updates come in weighed: of weights w_i that sum to 1, u_i stands for r w_i u_i, so that equal weights give the
+    Updates come in weighed: with weights w_i that sum to 1, u_i denotes r w_i u_i, so that equal weights give the
     paper. They are remembered per unit of the local rate, as in the paper, so that a schedule scales old ones, too. The
-    server keeps 4 p bytes a participant, in files from 16 MiB on; clients send what they send in FedAvg.
+    server keeps 4 p bytes per participant, in files from 16 MiB on; clients send what they send in FedAvg.
 
     *When to use it:* with cohorts drawn uniformly from clients whose labels differ, if each comes up again within some
     tens of rounds. Where some are away for long, `fedau` or `mifa`; where clients can keep a memory, `scaffold` does
@@ -124,31 +124,31 @@ class FedVARP:
         return mean + change / len(update), {"mean": mean + change / n}
 
 
-# -------------------- MIFA: the mean of all clients' last updates
+# -------------------- MIFA
 
 
 @dataclass(frozen=True)
 class MIFA:
-    """Count every client in every round, by the last update that it sent.
+    """MIFA (Gu et al., 2021): the mean of the last updates of all clients.
 
     With the updates u_i of the clients of a round, and what all n participants sent last, y_j, 0 at first::
 
         y_i <- u_i for the clients of the round,   then v = (1/n) sum_j y_j
 
     The server steps along v, in which each client counts the same, however often it is there. With all clients in every
-    round it is FedAvg. In the paper all take part in round 1; here whoever was never heard counts 0, so that first
-    steps are short: with k of n clients, k / n of FedAvg's in round 1. Where nobody replies the model stays, as with
+    round it is FedAvg. In the paper all take part in round 1; here clients never heard from count 0, so that first
+    steps are short: with k of n clients, k / n of FedAvg's in round 1. Without any reply the model stays, as with
     all methods; github.com/IBM/fedau steps along v then, too.
 
     Updates come in weighed and are remembered per unit of the local rate, as with `FedVARP`: with weights w_i of r
-    reports, u_i stands for r w_i u_i, and equal weights give the paper. The server keeps 4 p bytes a participant, in
+    reports, u_i denotes r w_i u_i, and equal weights give the paper. The server keeps 4 p bytes per participant, in
     files from 16 MiB on.
 
-    *When to use it:* where clients are away in ways that nobody knows (`population.participation`), some for long, and
+    *When to use it:* where availability is unknown (`population.participation`), some clients are away for long, and
     all should count. Updates of clients that are away for very long point where the model was: lower `local.rate` then,
     or use `fedau`, which keeps no updates.
 
-    When: clients are away for long and shall count all the same; one update of each is kept.
+    When: clients are away for long and should still count; one update of each is kept.
 
     Reference: Gu, Huang, Zhang and Huang, "Fast Federated Learning in the Presence of Arbitrary Device Unavailability",
     NeurIPS 2021, Algorithm 1.
@@ -170,7 +170,7 @@ class MIFA:
         return mean, {"mean": mean}
 
 
-# --- How updates become one: the weighted mean, in the open or under a secure sum, or with what clients sent before
+# -------------------- Table of aggregators
 
 AGGREGATIONS: Mapping[str, Any] = {
     "mean": Mean,

@@ -56,7 +56,7 @@ class FunctionAugmentation:
 
 @dataclass(frozen=True)
 class FlipAndCrop:
-    """Flip images from left to right at random, pad them, and crop them to their size at random places.
+    """Random horizontal flips and random crops of padded images.
 
     Each image is flipped with probability `flip`. It is then padded by `padding` pixels of 0 on each side, and a window
     of its own size is cut out at an offset that is uniform over all (2 `padding` + 1)^2 possible ones. The whole batch
@@ -113,7 +113,7 @@ class FlipAndCrop:
 
 @dataclass(frozen=True)
 class Torchvision:
-    """Apply transforms of `torchvision.transforms.v2` to the batch, one after another.
+    """Transforms of `torchvision.transforms.v2`, applied to the batch one after another.
 
     They draw once per batch: all images of a batch are flipped, or none. torchvision must be installed.
 
@@ -134,10 +134,10 @@ class Torchvision:
     def __post_init__(self) -> None:
         if not self.transforms:
             raise ConfigError("Torchvision.transforms must name at least one transform; got none.")
-        _ = self._made
+        _ = self._modules
 
     @cached_property
-    def _made(self) -> list[Any]:
+    def _modules(self) -> list[Any]:
         try:
             v2 = importlib.import_module("torchvision.transforms.v2")
         except ImportError as error:
@@ -148,18 +148,18 @@ class Torchvision:
         return [_transform(v2, dict(table)) for table in self.transforms]
 
     def augment(self, inputs: Any) -> Any:
-        for transform in self._made:
+        for transform in self._modules:
             inputs = transform(inputs)
         return inputs
 
 
 def _transform(v2: Any, options: dict[str, Any]) -> Any:
     name = str(options.pop("name", ""))
-    known = [key for key, thing in vars(v2).items() if isinstance(thing, type)]
-    if name not in known:
+    class_names = [key for key, thing in vars(v2).items() if isinstance(thing, type)]
+    if name not in class_names:
         raise ConfigError(
             f"Torchvision.transforms must name classes of torchvision.transforms.v2; got {name!r}."
-            + nearest(name, known)
+            + nearest(name, class_names)
         )
     try:
         return getattr(v2, name)(**with_tuples(options))

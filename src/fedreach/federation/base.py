@@ -1,6 +1,6 @@
-"""What the parts of a federation must have; small, so that others can write their own.
+"""Protocols of the components of a federation; small, so that users can write their own.
 
-A part is a frozen dataclass of hyper-parameters. What changes during a run is its `State`, which comes in and goes
+A component is a frozen dataclass of hyper-parameters. What changes during a run is its `State`, which comes in and goes
 out, so saving the states saves the run. No method writes into its arguments.
 """
 
@@ -17,7 +17,7 @@ from fedreach.federation.types import ClientView, LocalOutputs, Outputs, Probe, 
 
 @runtime_checkable
 class SelectionPolicy(Protocol):
-    """Decides who trains.
+    """Selects the clients that train.
 
     May have the attributes `needs`, `measures`, `reads_updates`, `reads_length`, `needs_radio` and `ignores_cohort`,
     see `fedreach.federation.traits.Traits`; one that gives clusters of clients a model each is a `Clustering`, too.
@@ -27,7 +27,7 @@ class SelectionPolicy(Protocol):
         """Return the state before round 1."""
 
     def probe(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Probe | None:
-        """Return whom to ask for a loss or an update first (it costs bytes), or None."""
+        """Return the clients to ask for a loss or an update first (it costs bytes), or None."""
 
     def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
         """Return at most k available clients; k is never larger than the number available."""
@@ -71,7 +71,7 @@ class ClientsOwn(Protocol):
 
 @runtime_checkable
 class ScalesMean(Protocol):
-    """A weighting that also says how far the weighted mean is followed: its paper's weights do not sum to 1."""
+    """A weighting that also scales the weighted mean: its paper's weights do not sum to 1."""
 
     def mean_scale(self, state: State, reports: Reports, n: int) -> float:
         """Return what the mean update of one model is multiplied by, finite and not negative; buffers are not.
@@ -88,11 +88,11 @@ class LocalSolver(Protocol):
 
     A correction acts on each number by itself. The arguments are torch tensors of one shape, or with one more
     dimension in front for a stack of clients: all trainable parameters of a model in a row, or some of them. Written
-    with +, - and * the same line serves all. None of them may be written to.
+    with +, - and * the same line works for all. None of them may be written to.
 
     A solver may have a class variable ``affine = True`` to say that its correction is g + pull (w - w0) + shift, with
     one number `pull` and one vector `shift` a client that stay the same through a round; then the engine `native`
-    trains with it, too. A subclass with a `correct` of its own says so again.
+    trains with it, too. A subclass with a `correct` of its own declares it again.
     """
 
     def correct(self, gradient: Any, params: Any, broadcast: Any) -> Any:
@@ -106,7 +106,7 @@ class LocalSolver(Protocol):
 class MemorySolver(Protocol):
     """A local solver whose clients each keep a (p,) vector between rounds, 0 at first.
 
-    The server keeps a `State` of the solver's own beside it, empty at first. `sends_note` says whether clients send
+    The server also keeps a `State` of the solver, empty at first. `sends_note` says whether clients send
     the change of their memory as a second message, `sends_state` whether the server sends its state's arrays along
     with the model; both cost bytes.
     """
@@ -115,7 +115,7 @@ class MemorySolver(Protocol):
     sends_state: ClassVar[bool]
 
     def prepare(self, memory: Float32s, state: State, share: Floats) -> Mapping[str, Float32s]:
-        """Return what `correct` is handed by name: arrays (k, p), or (k, 1) for one number a client.
+        """Return what `correct` is handed by name: arrays (k, p), or (k, 1) for one number per client.
 
         Args:
             memory: (k, p) of the clients that are about to train.
@@ -150,10 +150,10 @@ class MemorySolver(Protocol):
 
 @runtime_checkable
 class Aggregator(Protocol):
-    """Makes one update of those that were sent.
+    """Aggregates the updates of a round into one.
 
-    Class variable ``linear = True`` says that it is sum_i w_i u_i: then a secure sum may stand in for it, and engines
-    may add up in their own way, to the same bits.
+    Class variable ``linear = True`` says that it is sum_i w_i u_i: then secure aggregation may replace it, and
+    engines may add up in their own way, to the same bits.
 
     With ``remembers_updates = True`` it is a `RemembersUpdates` and handed what clients sent last.
     """
@@ -195,13 +195,13 @@ class RemembersUpdates(Protocol):
 
 
 class Loss(Protocol):
-    """What a client's model is trained to make small.
+    """The objective that a client's model minimizes in training.
 
     Class variable ``cross_entropy = True`` says that it is the cross-entropy of the outputs as they are, whose gradient
     some engines have written out, and ``squared_error = True`` that it is their mean squared error, which `chain` has,
     too; others are trained by `sequential` and `stacked`. With a method `shift` it is that of
     shifted outputs, see `ShiftsOutputs`, which all engines follow. Attributes ``minimum`` and ``maximum`` say that no
-    loss is below or above: a real federation refuses the report of a client that is. ``needs_classes`` and
+    loss is below or above: a real federation rejects the report of a client that is. ``needs_classes`` and
     ``needs_numbers`` say what targets it takes; without either, both. With a method `objective` it sees more than
     outputs and targets, see `Objective`.
     """
@@ -210,14 +210,14 @@ class Loss(Protocol):
         """Return the loss of each example, a (b,) tensor that torch can differentiate.
 
         Args:
-            outputs: (b, c) tensor, what the model says; (b, t) where targets are numbers.
+            outputs: (b, c) tensor, the outputs of the model; (b, t) where targets are numbers.
             targets: (b,) tensor of classes, or (b, t) of numbers.
         """
 
 
 @runtime_checkable
 class ShiftsOutputs(Protocol):
-    """A loss of outputs that are shifted by what labels a client has. Only training sees them so, no evaluation."""
+    """A loss of outputs shifted by the client's label counts; in training only."""
 
     def shift(self, counts: Ints) -> Floats:
         """Return (n, c) finite numbers, which are added to the outputs before `per_example` is given them.
@@ -237,14 +237,14 @@ class ServerStep(Protocol):
 
 
 class OwnData(Protocol):
-    """What a server can do with its own data in one round, for one model; it never sees a test set.
+    """Operations of a server on its own data in one round, for one model; it never sees a test set.
 
     An `index` says which of its examples, (b,) numbers below `examples`.
     """
 
     @property
     def examples(self) -> int:
-        """How many there are."""
+        """Number of examples."""
 
     @property
     def rng(self) -> np.random.Generator:
@@ -263,23 +263,23 @@ class OwnData(Protocol):
     def distill(self, params: Float32s, index: Ints, teacher: Float32s, rate: float) -> Float32s:
         """Return the (d,) model after one gradient step on the mean KL(softmax(teacher) || softmax(logits)).
 
-        The model is in evaluation mode: dropout rests, and BatchNorm goes by its running statistics.
+        The model is in evaluation mode: dropout rests, and BatchNorm uses its running statistics.
 
         Args:
             params: (d,) the model before.
-            index: (b,) the examples, of which no label is looked at.
+            index: (b,) the examples; their labels are not used.
             teacher: (b, c) logits.
             rate: Step size.
         """
 
     def logits(self, params: Float32s, index: Ints) -> Float32s:
-        """Return what the (d,) model says in evaluation mode, (b, c)."""
+        """Return the (b, c) logits of the (d,) model in evaluation mode."""
 
     def loss(self, params: Float32s, index: Ints) -> float:
         """Return the mean cross-entropy of the (d,) model in evaluation mode, in nats."""
 
     def local_models(self) -> Iterator[Float32s]:
-        """Yield the (d,) local models of this round's reports, ids increasing; only to parts with `reads_updates`."""
+        """Yield the (d,) local models of this round's reports, ids increasing; for components with `reads_updates`."""
 
 
 @runtime_checkable
@@ -289,42 +289,42 @@ class ServerTrains(Protocol):
     def trains(self, rng: np.random.Generator) -> bool:
         """Return whether the server trains in this round; `rng` is a stream of its own for each round."""
 
-    def learn(self, params: Float32s, state: State, own: OwnData) -> tuple[Float32s, State]:
+    def learn(self, params: Float32s, state: State, data: OwnData) -> tuple[Float32s, State]:
         """Return the (d,) model after the server's work on its own data, and the new state, which `apply` shares."""
 
 
 @runtime_checkable
 class ServerTunes(Protocol):
-    """A server step that goes on with the server's own data once the clients' updates are in.
+    """A server step that continues with the server's own data once the clients' updates are in.
 
-    Says ``reads_updates = True`` where it looks at the clients' local models.
+    Sets ``reads_updates = True`` if it reads the clients' local models.
     """
 
     def tunes(self, round_: int, rounds: int) -> bool:
-        """Return whether it does after round `round_` of so many."""
+        """Return whether it does so after round `round_` of `rounds`."""
 
-    def learn(self, params: Float32s, state: State, own: OwnData) -> tuple[Float32s, State]:
+    def learn(self, params: Float32s, state: State, data: OwnData) -> tuple[Float32s, State]:
         """Return the (d,) model and the new state, given those that the round ended with."""
 
 
 @runtime_checkable
 class Serving(Protocol):
-    """What a client that never takes part does with the model before it predicts.
+    """What an unseen client does with the model before it predicts.
 
     After training, participants are asked in several exchanges what they see on their held-out examples. What they
-    answer is added up over them, so that a secure sum may stand in; `fold` sees nothing but sums. The fitted state is
-    handed out beside the model. A client then goes by its own inputs, which have no labels.
+    answer is added up over them, so that secure aggregation may do it; `fold` sees sums only. The fitted state is
+    handed out with the model. A client then adapts by its own inputs, which have no labels.
 
-    Class variable or property ``reads_inputs = True`` asks for features and inputs, and the model again, beside logits.
-    With ``needs_batchnorm = True``, too, a model without BatchNorm after convolutions is refused before it is trained.
-    With a method `with_prior(state, prior)` it says what it were to predict if it knew the (c,) class shares of a
+    Class variable or property ``reads_inputs = True`` asks for features, inputs and the model, in addition to logits.
+    With ``needs_batchnorm = True``, too, a model without BatchNorm after convolutions is rejected before it is trained.
+    With a method `with_prior(state, prior)` it predicts as if it knew the (c,) class prior of a
     client: a reference that needs labels. With ``reads_true_prior = True`` it is that reference and nothing else.
-    With a method `with_labels(state, outputs, labels)` and a number `labels` it learns from so many labelled examples
-    of a client, which are never scored: a reference, too. With ``needs_features = True`` a model without a last linear
-    layer is refused before it is trained. With a method `learn_labels(state, client, outputs, labels)`, too, a client
-    may have labels when it is deployed.
+    With a method `with_labels(state, outputs, labels)` and a number `labels` it learns from this number of labeled
+    examples of a client, which are never scored: a reference, too. With ``needs_features = True`` a model without a
+    last linear layer is rejected before it is trained. With a method `learn_labels(state, client, outputs, labels)`,
+    too, a client may have labels when it is deployed.
     ``keeps_bias = True`` says that it takes the model's mean prediction for right where it differs from the
-    participants' class shares: the checks then use a calibrated model only.
+    participants' class prior: the checks then use a calibrated model only.
     """
 
     def query(self, state: State) -> State | None:
@@ -348,10 +348,10 @@ class Serving(Protocol):
         """Return the rule's state after an exchange, given the sums over participants by name."""
 
     def start(self, state: State) -> State:
-        """Return what a client keeps before it has seen an input, given the fitted state."""
+        """Return the client's state before its first input, given the fitted state."""
 
     def update(self, state: State, client: State, outputs: Outputs) -> State:
-        """Return what a client keeps after more of its inputs, one or many at a time."""
+        """Return the client's state after more of its inputs, one or many at a time."""
 
     def predict(self, state: State, client: State, outputs: Outputs) -> Floats:
         """Return (m, c) log-probabilities of the classes; with what `start` returned, those of the calibrated model."""
@@ -359,7 +359,7 @@ class Serving(Protocol):
 
 @runtime_checkable
 class KnowsPossibleSums(Protocol):
-    """A serving rule that says which contributions no honest participant makes: a real federation refuses those."""
+    """An adaptation rule that knows which contributions are impossible: a real federation rejects those."""
 
     def possible(self, query: State, sums: State, held_out: int, trained: int) -> bool:
         """Return whether participants can have contributed this, one of them or several in sum.
@@ -374,22 +374,22 @@ class KnowsPossibleSums(Protocol):
 
 @runtime_checkable
 class KnowsPrior(Protocol):
-    """A serving rule that says what it would do if a client knew its class shares."""
+    """An adaptation rule that can predict as if a client knew its class prior."""
 
     def with_prior(self, state: State, prior: Floats) -> State:
-        """Return what a client keeps that has these (c,) class shares, positive and summing to 1."""
+        """Return the state of a client with this (c,) class prior, positive and summing to 1."""
 
 
 @runtime_checkable
 class LearnsLabels(Protocol):
-    """A serving rule that learns from a few labelled examples of a client: a reference that nobody without them has."""
+    """An adaptation rule that learns from a few labeled examples of a client: a reference that needs labels."""
 
     @property
     def labels(self) -> int:
-        """How many of its examples, the first ones, a client has labels of."""
+        """Number of labeled examples of a client, its first ones."""
 
     def with_labels(self, state: State, outputs: Outputs, labels: Ints) -> State:
-        """Return what a client keeps that has labelled examples.
+        """Return the state of a client with labeled examples.
 
         Args:
             state: As the rule was fitted.
@@ -400,10 +400,10 @@ class LearnsLabels(Protocol):
 
 @runtime_checkable
 class LearnsMoreLabels(LearnsLabels, Protocol):
-    """A rule by which a deployed client learns from labels as they arrive, beside inputs without labels."""
+    """A rule by which a deployed client learns from labels as they arrive, in addition to unlabeled inputs."""
 
     def learn_labels(self, state: State, client: State, outputs: Outputs, labels: Ints) -> State:
-        """Return what a client keeps after further labeled examples.
+        """Return the client's state after further labeled examples.
 
         Args:
             state: As the rule was fitted.
@@ -416,28 +416,29 @@ class LearnsMoreLabels(LearnsLabels, Protocol):
 
 @runtime_checkable
 class ServesMany(Protocol):
-    """A serving rule that is quicker for many clients at once than for one after the other."""
+    """An adaptation rule that is quicker for many clients at once than for one after the other."""
 
     def update_many(self, state: State, clients: Sequence[State], outputs: Sequence[Outputs]) -> list[State]:
-        """Return what `update` returns for each of these clients."""
+        """Update each of these clients, as `update` does."""
 
 
 @runtime_checkable
 class ServesOnline(Protocol):
-    """A serving rule by which a client predicts each input before it learns from it."""
+    """An adaptation rule by which a client predicts each input before it learns from it."""
 
     def predict_online(self, state: State, client: State, outputs: Outputs) -> tuple[Floats, State]:
-        """Return (m, c) log-probabilities, each row by the rows before it only, and what the client then keeps."""
+        """Return (m, c) log-probabilities, each row by the rows before it only, and the client's new state."""
 
 
 @runtime_checkable
 class Measurement(Protocol):
     """A number that each client computes on its own training data after local training, and sends with its report.
 
-    Its name is the key of ``Reports.metrics``. With ``wants_before = True`` it also sees what the broadcast model says.
+    Its name is the key of ``Reports.metrics``. With ``wants_before = True`` it also sees the outputs of the broadcast
+    model.
 
     May have attributes `minimum` and `maximum`, numbers that no honest client is below or above: a real federation
-    refuses a report that is, and a simulated one says that the measurement is wrong.
+    rejects a report that is, and a simulated one reports that the measurement is wrong.
     """
 
     wants_before: ClassVar[bool]
@@ -452,9 +453,9 @@ class Measurement(Protocol):
 
 @runtime_checkable
 class LabelStatistics(Protocol):
-    """What the server is told of clients' labels. `only_sum`: nothing; clients scale their own updates (secure sum).
+    """What the server learns of clients' labels. `only_sum`: nothing, as under secure aggregation.
 
-    One that is a `KnowsPossibleLabels`, too, says what a real federation refuses.
+    One that is a `KnowsPossibleLabels`, too, says what a real federation rejects.
     """
 
     only_sum: ClassVar[bool]
@@ -465,10 +466,10 @@ class LabelStatistics(Protocol):
 
 @runtime_checkable
 class KnowsPossibleLabels(Protocol):
-    """Label statistics that say which counts they never release: a real federation refuses a client that tells them."""
+    """Label statistics that say which counts they never release: a real federation rejects a client that sends them."""
 
     def possible(self, counts: Floats, sizes: Ints) -> Bools:
-        """Return (n,) whether clients with these (n,) numbers of examples can have told these (n, c) finite counts."""
+        """Return (n,) whether clients with these (n,) numbers of examples can have sent these (n, c) finite counts."""
 
 
 # --- What a loss may have that sees more than outputs and targets, and what it is handed in a step of local training
@@ -476,14 +477,14 @@ class KnowsPossibleLabels(Protocol):
 
 @runtime_checkable
 class Objective(Protocol):
-    """A loss with a method `objective`: what clients make small depends on more than outputs and targets.
+    """A loss with a method `objective`, which depends on more than outputs and targets.
 
     The engine `sequential` trains by it. What else asks for the loss of a model, such as probes, the row of a round and
     a server that trains on its own data, still means that of `per_example`.
     """
 
     def objective(self, step: LocalStep) -> Any:
-        """Return what the batch of this step makes small: a tensor of one number that torch can differentiate."""
+        """Return the objective of this step's batch: a tensor of one number that torch can differentiate."""
 
 
 @runtime_checkable
@@ -500,17 +501,17 @@ class RemembersClients(Protocol):
 
 
 class ForwardPass(Protocol):
-    """What a model makes of a batch of b examples."""
+    """Outputs and features of a model on a batch of b examples."""
 
     @property
     def outputs(self) -> Any:
         """(b, c) tensor."""
 
     def features(self, layer: str | None = None) -> Any:
-        """Return (b, h) what goes into the last linear layer, or what a named layer returns, one row an example.
+        """Return (b, h) what goes into the last linear layer, or what a named layer returns, one row per example.
 
         Raises:
-            PartError: If there is no such layer, or it does not return one tensor of b rows once a pass.
+            PartError: If the layer does not exist, or does not return one tensor of b rows once per pass.
         """
 
 
@@ -556,7 +557,7 @@ class LocalStep(ForwardPass, Protocol):
         """Return the (p,) gradient of `loss`, as a constant."""
 
     def loss_at(self, move: Any) -> Any:
-        """Return what `loss` is where the trained numbers are moved by (p,) `move`; its gradient is that of there.
+        """Return `loss` where the trained numbers are moved by (p,) `move`, with its gradient there.
 
         Dropout is drawn again, and running statistics stay as they are.
         """

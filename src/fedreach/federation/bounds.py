@@ -13,7 +13,7 @@ from fedreach._util.arrays import AnyArray, Floats, Ints
 from fedreach._util.errors import ConfigError, check
 from fedreach.data.assignment import label_entropy
 
-# --- How well random signs fit what a model says: Rademacher scores of clients and of clusters of clients
+# -------------------- Rademacher scores of clients and clusters
 
 
 def random_signs(draws: int, size: int, rng: np.random.Generator) -> Floats:
@@ -34,11 +34,11 @@ def all_signs(size: int) -> Floats:
 def monte_carlo_score(outputs: AnyArray, signs: Floats) -> float:
     """Return the score (1/Q) sum_q |(1/(B C)) sum_ic sigma^q_ic f_c(x_i)| of one batch.
 
-    The absolute value is taken of each draw. Outside the mean over draws, where it could also be read to stand, the
+    The absolute value is taken of each draw. Outside the mean over draws, which the paper's notation also allows, the
     score would tend to 0 with Q, as each sum has mean 0.
 
     Args:
-        outputs: (B, C) what the model says, B examples and C numbers each.
+        outputs: (B, C) outputs of the model, B examples and C numbers each.
         signs: (Q, B C) see `random_signs` and `all_signs`.
 
     Reference: "Client Selection with Rademacher Complexity for Federated Learning", Algorithm 1, without its slips: one
@@ -72,7 +72,7 @@ def class_complexity(values: AnyArray, signs: Floats) -> float:
     """Return (1/Q) sum_q max_f (1/n) sum_i sigma^q_i f(x_i), the complexity of a finite class of functions.
 
     With excess losses l(f(x_i), y_i) - l(f*(x_i), y_i) as values, a row of zeros among them for f*, this is the local
-    Rademacher complexity itself, which the score of `monte_carlo_score` stands in for.
+    Rademacher complexity itself, which the score of `monte_carlo_score` replaces.
 
     Args:
         values: (functions, n) each function's value on n examples.
@@ -186,7 +186,7 @@ class StarHull:
 # al., "Non-IID Federated Learning with Sharper Risk Bound" (2022), and Bartlett, Bousquet and Mendelson, "Local
 # Rademacher Complexities", Ann. Statist. 33 (2005), from which the form of the bound and the conditions are checked.
 #
-# Slips of the paper, put right here:
+# Slips of the paper, corrected here:
 #
 # - Theorem 1 takes r* = WLRC(r*). A radius r is a squared loss and a complexity a loss, so it must be r* = B WLRC(r*),
 #   with the loss bound B; this is c = 1 / B in Lemma 1, which leaves c open.
@@ -215,7 +215,7 @@ class ExcessRisk(NamedTuple):
 def excess_risk(
     radius: float, examples: int, *, loss_bound: float = 1.0, delta: float = 0.05, slack: float = 2.0
 ) -> ExcessRisk:
-    """Return the bound on the empirical minimiser's expected loss above the least one there is.
+    """Return the bound on the empirical minimizer's expected loss above the least one there is.
 
         800 G / B r*  +  (16 G + 12) B ln(1 / delta) / n,    with probability at least 1 - delta
 
@@ -288,7 +288,7 @@ def fixed_point(complexity: Callable[[float], float], slope: float = 1.0) -> flo
     low = high / 2
     while low > 0 and within(low):
         low, high = low / 2, low
-    if low == 0:  # halved away: phi is 0, or below all that a double can tell from 0
+    if low == 0:  # halved away: phi is 0, or too small for a double
         return 0.0
     while low < (middle := low + (high - low) / 2) < high:
         if within(middle):
@@ -363,14 +363,14 @@ def joint_risk(p: Floats, loss: Floats, weights: Floats | None = None) -> float:
     return float(w @ (self_information_risk(p, loss) + (p @ loss) * (entropy.sum() - entropy)))
 
 
-# --- How far a model may be off for those who never train: what is known from the entropies of all clients
+# -------------------- Participation gap from label entropies
 # Row i of an (n, c) array is the distribution of client i over c outcomes, such as its class mix. The entropy of all
 # clients together, H(all), is the sum of theirs: the sources are independent. (Dependent ones have less, and the bounds
 # hold all the more.)
 #
 # The bounds are those of "Advocating for the Silent" (arXiv 2310.07171), corrected:
 #
-# - Lemma 3 claims that minimising the plain risk costs at most 2b sum_i sum_z P_i(z)^2 of the self-information weighted
+# - Lemma 3 claims that minimizing the plain risk costs at most 2b sum_i sum_z P_i(z)^2 of the self-information weighted
 #   one. The second half of its proof bounds ln(1 / P) - 1 by P, and a counterexample is among our tests; `shift` is
 #   what does hold.
 # - The same lemma drops a deviation that "does not affect the bound", and Lemma 4 divides by the number of all examples
@@ -382,8 +382,8 @@ class Gap(NamedTuple):
     """Terms that add up to a bound on the gap between a model's risk for all clients and for those that trained it."""
 
     overfitting: float  # L ||h - h*|| H(all): how far the trained model is from the others of its class
-    participation: float  # who took part, and with what weight
-    shift: float  # plain loss minimised, self-information weighted loss meant
+    participation: float  # participation, and weights
+    shift: float  # plain loss minimized, self-information weighted loss meant
     sampling: float  # finite numbers of examples
 
     @property
@@ -451,22 +451,22 @@ def gap_of_cohort(
     complexity: float = 1.0,
     delta: float = 0.05,
 ) -> Gap:
-    """Return the bound that suggests whom to choose, for k clients of equal weight among r participants.
+    """Return the bound that suggests which clients to select, for k clients of equal weight among r participants.
 
     The participation term is
 
         b (3 - 2r / n) H(all) + b (2 - 2k / r - 1 / k) H(participants) + b / k sum_{i not chosen} H_i,
 
-    least for the k clients of largest entropy. The paper goes on from H_i to the larger H(P_i, P_j), any other j, which
-    motivates choosing clients unlike all others; `relaxed` does so with the nearest participant j, and is inf where
-    every other participant lacks one of i's outcomes.
+    least for the k clients of largest entropy. The paper continues from H_i to the larger H(P_i, P_j), any other j,
+    which motivates choosing clients unlike all others; `relaxed` does so with the nearest participant j, and is inf
+    where every other participant lacks one of i's outcomes.
 
     Args:
         p: (n, c) distributions of all clients.
         participants: (r,) rows of those that may be chosen.
         cohort: (k,) rows of those chosen, all of them participants.
         num_examples: (k,) numbers of examples of those chosen.
-        relaxed: Whether cross-entropies stand for entropies.
+        relaxed: Use cross-entropies in place of entropies.
         bound: As of `gap_of_weights`, like `drift`, `complexity` and `delta`.
 
     Reference: Theorem 2, eq. 7, and the step before the last in appendix A.2; corrected as the module says. The printed
@@ -480,8 +480,8 @@ def gap_of_cohort(
     n, r, k = len(p), len(participants), len(cohort)
     entropy = label_entropy(p)
     everybody, taking_part = float(entropy.sum()), float(entropy[participants].sum())
-    rest = participants[~np.isin(participants, cohort)]
-    left_out = _nearest_cross_entropy(p, rest, participants) if relaxed else entropy[rest]
+    unchosen = participants[~np.isin(participants, cohort)]
+    left_out = _nearest_cross_entropy(p, unchosen, participants) if relaxed else entropy[unchosen]
     weights = np.full(k, 1 / k)
     return Gap(
         overfitting=drift * everybody,
@@ -492,10 +492,10 @@ def gap_of_cohort(
     )
 
 
-def _nearest_cross_entropy(p: Floats, rows: Ints, others: Ints) -> Floats:
+def _nearest_cross_entropy(p: Floats, rows: Ints, candidates: Ints) -> Floats:
     """Return min over j in others, j != i, of H(P_i, P_j) for each i in rows."""
-    found = np.where(rows[:, None] == others[None, :], np.inf, cross_entropy(p[rows], p[others]))
-    return np.asarray(found.min(axis=1))
+    entropies = np.where(rows[:, None] == candidates[None, :], np.inf, cross_entropy(p[rows], p[candidates]))
+    return np.asarray(entropies.min(axis=1))
 
 
 def in_distribution_gap(p: Floats, weights: Floats, bound: float = 1.0) -> float:
@@ -522,16 +522,16 @@ def in_distribution_gap(p: Floats, weights: Floats, bound: float = 1.0) -> float
 def shift(p: Floats, weights: Floats, bound: float = 1.0) -> float:
     """Return b sum_i w_i sum_z P_i(z) |ln(1 / P_i(z)) - 1|.
 
-    The self-information weighted risk of the model that minimises the plain risk exceeds the smallest one by at most
+    The self-information weighted risk of the model that minimizes the plain risk exceeds the smallest one by at most
     this. The two risks of a model differ by D(h) = sum_i w_i sum_z P_i loss (ln(1 / P_i) - 1), and what is lost is at
-    most D(plain minimiser) - D(weighted minimiser), each summand of which lies between 0 and b times its factor.
+    most D(plain minimizer) - D(weighted minimizer), each summand of which lies between 0 and b times its factor.
 
     Args:
         p: (r, c) distributions of those that train.
         weights: (r,) their weights.
         bound: b, what no loss exceeds.
 
-    Reference: stands for E_p in Lemma 3 and E_t in Theorem 2, which do not hold.
+    Reference: replaces E_p in Lemma 3 and E_t in Theorem 2, which do not hold.
     """
     surprise = np.abs(np.log(np.where(p > 0, p, 1)) + 1)
     return bound * float(weights @ (p * surprise).sum(axis=1))

@@ -1,4 +1,4 @@
-"""Checks of what clients and components answer."""
+"""Checks of the answers of clients and components."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from fedreach.federation.types import ClientView, Selection, State
 
 
-# -------------------- Which numbers a client can have reported: what leaves the range, no honest client computed
+# -------------------- Ranges of reported numbers
 
 ROUNDING = 1e-6
 """Of numbers that clients compute in single precision, relative to the end of a range and at least absolute."""
 
 
 class Range(NamedTuple):
-    """What lies between two numbers, both included; None: no end on this side. Nothing that is not finite lies in it.
+    """A range of finite numbers, both ends included; None: no end on this side.
 
     Example:
         >>> loss = Range(0.0)
@@ -36,7 +36,7 @@ class Range(NamedTuple):
 
     @classmethod
     def of(cls, part: object) -> Range:
-        """Return what a measurement or a loss says of its numbers, see `Traits.minimum` and `Traits.maximum`."""
+        """Return the range that a measurement or a loss declares, see `Traits.minimum` and `Traits.maximum`."""
         traits = Traits.of(part)
         return cls(traits.minimum, traits.maximum)
 
@@ -69,11 +69,11 @@ def is_part_of(share: float, count: int) -> bool:
     return count > 0 and 0 <= share <= 1 and abs(share * count - round(share * count)) <= 1e-8 * count
 
 
-# -------------------- What parts must return, checked where their answers come in; what comes after trusts them
+# -------------------- Checks of what components return
 
 
 def checked_ids(policy: object, method: str, ids: Ints, view: ClientView) -> Ints:
-    """Return the ids increasing, or say which rule of the contract they break."""
+    """Return the ids increasing, or raise an error that names the broken rule."""
     ids = np.asarray(ids)
     where = f"{name_of(policy)}.{method}"
     if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
@@ -85,7 +85,7 @@ def checked_ids(policy: object, method: str, ids: Ints, view: ClientView) -> Int
     if twice.size:
         raise PartError(f"{where} must not return a client twice; got {int(twice[0])} twice.")
     rows = view.rows(ids)
-    stranger = ids[view.ids.take(rows, mode="clip") != ids]  # an id above all others would stand after the last
+    stranger = ids[view.ids.take(rows, mode="clip") != ids]  # an id above all others would be placed after the last
     if stranger.size:
         raise PartError(
             f"{where} must return participants only; client {int(stranger[0])} is not one of the "
@@ -98,7 +98,7 @@ def checked_ids(policy: object, method: str, ids: Ints, view: ClientView) -> Int
 
 
 def checked_draws(policy: object, method: str, selection: Selection) -> Ints | None:
-    """Return how often each client was drawn, in the order of increasing ids, or say which rule that breaks."""
+    """Return how often each client was drawn, ids increasing, or raise an error that names the broken rule."""
     if selection.draws is None:
         return None
     draws = np.asarray(selection.draws)
@@ -111,30 +111,32 @@ def checked_draws(policy: object, method: str, selection: Selection) -> Ints | N
     return draws[np.argsort(selection.ids)].astype(np.int64)
 
 
-def check_type(part: object, method: str, answer: object, wanted: type) -> None:
-    """Refuse an answer of another type."""
-    if not isinstance(answer, wanted):
-        name = wanted.__name__
+def check_type(part: object, method: str, answer: object, expected: type) -> None:
+    """Reject an answer of another type."""
+    if not isinstance(answer, expected):
+        name = expected.__name__
         raise PartError(
             f"{name_of(part)}.{method} must return a {name}; got {type(answer).__name__}. Return `{name}(ids)`."
         )
 
 
 def checked_measured(measurement: Measurement, values: Floats, ids: Ints) -> Floats:
-    """Return what clients measured, (r,) of these ids, or say that the measurement left its own range."""
-    wanted = Range.of(measurement)
-    outside = np.flatnonzero(np.isfinite(values) & ~wanted.holds(values))  # a client that diverged is another matter
+    """Return what clients measured, (r,) of these ids, or raise an error if the measurement left its own range."""
+    valid_range = Range.of(measurement)
+    outside = np.flatnonzero(
+        np.isfinite(values) & ~valid_range.holds(values)
+    )  # a client that diverged is another matter
     if outside.size:
         first = outside[0]
         raise PartError(
-            f"{name_of(measurement)}.measure must return numbers {wanted}, as its `minimum` and `maximum` say; client "
-            f"{ids[first]} measured {values[first]:.6g}."
+            f"{name_of(measurement)}.measure must return numbers {valid_range}, as its `minimum` and `maximum` say; "
+            f"client {ids[first]} measured {values[first]:.6g}."
         )
     return values
 
 
 def checked_labels(statistics: LabelStatistics, released: Floats, sizes: Ints, ids: Ints) -> Floats:
-    """Return the (n, c) counts that were released, or say that the statistics call them impossible themselves."""
+    """Return the (n, c) counts that were released, or raise an error if the statistics call them impossible."""
     if isinstance(statistics, KnowsPossibleLabels) and Traits.of(statistics).knows_possible:
         wrong = np.flatnonzero(~statistics.possible(released, sizes))
         if wrong.size:
@@ -147,7 +149,7 @@ def checked_labels(statistics: LabelStatistics, released: Floats, sizes: Ints, i
 
 
 def checked_allocation(part: object, method: str, answer: Allocation, problem: AllocationProblem) -> Allocation:
-    """Return what the shares and frequencies come to, or say which rule of the contract they break."""
+    """Return the allocation of the shares and frequencies, or raise an error that names the broken rule."""
     where = f"{name_of(part)}.{method}"
     check_type(part, method, answer, Allocation)
     if not np.array_equal(answer.ids, problem.ids):
@@ -172,7 +174,7 @@ def checked_allocation(part: object, method: str, answer: Allocation, problem: A
 
 
 def checked_weights(weighting: object, answer: tuple[Floats, State], r: int) -> tuple[Floats, State]:
-    """Return (r,) weights on the simplex and the new state, or say which rule of the contract they break."""
+    """Return (r,) weights on the simplex and the new state, or raise an error that names the broken rule."""
     where = f"{name_of(weighting)}.weights"
     if not (isinstance(answer, tuple) and len(answer) == 2):
         raise PartError(f"{where} must return a pair, the weights and the new state; got {type(answer).__name__}.")
@@ -187,7 +189,7 @@ def checked_weights(weighting: object, answer: tuple[Floats, State], r: int) -> 
 
 
 def checked_scale(weighting: object, scale: float) -> float:
-    """Return what a mean update is multiplied by, or say which rule of the contract that breaks."""
+    """Return the factor of a mean update, or raise an error that names the broken rule."""
     if not 0 <= scale < np.inf:
         raise PartError(
             f"{name_of(weighting)}.mean_scale must return a number that is finite and not negative; got {scale}."
@@ -196,7 +198,7 @@ def checked_scale(weighting: object, scale: float) -> float:
 
 
 def checked_update(aggregator: object, answer: tuple[Floats, State], d: int) -> tuple[Floats, State]:
-    """Return the (d,) update and the new state, or say which rule of the contract they break."""
+    """Return the (d,) update and the new state, or raise an error that names the broken rule."""
     where = f"{name_of(aggregator)}.combine"
     if not (isinstance(answer, tuple) and len(answer) == 2):
         raise PartError(f"{where} must return a pair, the update and the new state; got {type(answer).__name__}.")
@@ -207,7 +209,7 @@ def checked_update(aggregator: object, answer: tuple[Floats, State], d: int) -> 
 
 
 def checked_clusters(policy: object, clusters: Ints, n: int, models: int) -> Ints:
-    """Return each of the n participants' model, or say which rule of the contract the clusters break."""
+    """Return each of the n participants' model, or raise an error that names the broken rule."""
     where = f"{name_of(policy)}.clusters"
     clusters = np.asarray(clusters)
     if clusters.shape != (n,) or clusters.dtype.kind not in "iu":

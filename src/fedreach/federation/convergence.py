@@ -12,30 +12,31 @@ from fedreach._util.arrays import AnyArray, Floats, Ints
 from fedreach._util.divergence import kl_divergence
 from fedreach._util.errors import ConfigError, check
 
-# --- What unlike labels and few examples may cost on everybody's data: a generalisation bound, printed and put right
+# -------------------- Generalization bound of CSRA, printed and corrected
 # Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks" (CSRA), Theorem 1.
 #
-# The generalisation error l - l^ (loss on the distribution p_g of all clients minus loss on the clients' examples) is
+# The generalization error l - l^ (loss on the distribution p_g of all clients minus loss on the clients' examples) is
 # split in three: l - l_bar, because clients are unlike p_g (`Terms.divergence`); l_bar - l^', because they hold few
 # examples (`Terms.sampling`); l^' - l^, because the model has seen these examples (`Terms.stability`, `Terms.drift`).
 #
 # What is wrong in Theorem 1 and its proof, besides the misprints that `printed_bound` names:
 #
 # - Eq. 9 takes a client's whole data set for a single sample: with d_k samples the divergence is d_k KL(p_g || p_k).
-#   The printed c^2 / (8 d) + sum_k KL(p_g || p_k) is no bound: one client with a fair coin for p_k, 0.6 : 0.4 for p_g
-# and
-#   the 0-1 loss is 0.1 off, while the sum tends to 0.0204 as d grows. Pinsker's inequality gives one that holds.
+#   The printed c^2 / (8 d) + sum_k KL(p_g || p_k) is not a bound: one client with a fair coin for p_k, 0.6 : 0.4 for
+#   p_g and the 0-1 loss is 0.1 off, while the sum tends to 0.0204 as d grows. Pinsker's inequality gives one that
+# holds.
 # - Lemma 2 bounds how far local steps lead away from the broadcast, not how far the global model moves: for one local
-#   step, E = 1, it says that the model stands still. Uniform stability, which is assumed anyway, makes it superfluous:
-#   the mean of l^' - l^ is at most beta (Bousquet and Elisseeff, "Stability and Generalization", JMLR 2002, lemma 7).
+#   step, E = 1, it implies that the model does not move. Uniform stability, which is assumed anyway, makes it
+# superfluous:   the mean of l^' - l^ is at most beta (Bousquet and Elisseeff, "Stability and Generalization", JMLR
+# 2002, lemma 7).
 # - The K inequalities of eq. 29 hold together with probability 1 - K delta only; Hoeffding's inequality for all d
 #   examples at once needs no such union and is tighter.
 
 
 class Terms(NamedTuple):
-    """The summands of a bound on the generalisation error, in the unit of the loss."""
+    """The summands of a bound on the generalization error, in the unit of the loss."""
 
-    divergence: float  # clients unlike the whole
+    divergence: float  # clients unlike all together
     sampling: float  # few examples
     stability: float  # what the model owes to single examples
     drift: float  # what it moved in training; 0 in `generalization_bound`, which needs none
@@ -48,14 +49,14 @@ class Terms(NamedTuple):
 
 def generalization_bound(
     labels: ArrayLike,
-    whole: ArrayLike,
+    pooled: ArrayLike,
     sizes: ArrayLike,
     *,
     loss_bound: float = 1.0,
     stability: float = 0.0,
     delta: float = 0.05,
 ) -> Terms:
-    """Return a bound on the generalisation error that follows from the paper's assumptions 1, 3 and 4.
+    """Return a bound on the generalization error that follows from the paper's assumptions 1, 3 and 4.
 
     With probability at least 1 - delta over the clients' examples,
 
@@ -63,13 +64,13 @@ def generalization_bound(
                     +  beta + (2 beta + c / d) sqrt(d ln(2 / delta))
 
     (derived here, see the head of the module). It grows in proportion when the loss is measured in another unit, as
-    the printed one does not. Where a divergence is inf (a client lacks a class) the loss bound c stands for its root,
+    the printed one does not. Where a divergence is inf (a client lacks a class) the loss bound c replaces its root,
     which no distance exceeds.
 
     Args:
         labels: p_k, (k, c) distributions of the k clients that are averaged; where clients differ in how often they
-            see a class but not in how a class looks, labels tell all of KL(p_g || p_k).
-        whole: p_g, (c,), the distribution of all clients.
+            see a class but not in how a class looks, labels determine KL(p_g || p_k).
+        pooled: p_g, (c,), the distribution of all clients.
         sizes: d_k, (k,) examples, positive.
         loss_bound: c, the loss lies in [0, c]; positive.
         stability: beta, by how much one example replaced changes any loss; not negative. 0 leaves it out.
@@ -84,7 +85,7 @@ def generalization_bound(
         ([0.1739, 0.0679, 0.096, 0.0], 0.3378)
     """
     shares, d = _sizes("generalization_bound", sizes, loss_bound, stability, delta)
-    kl = kl_divergence(np.asarray(whole, np.float64), np.asarray(labels, np.float64))
+    kl = kl_divergence(np.asarray(pooled, np.float64), np.asarray(labels, np.float64))
     log = math.log(2 / delta)
     return Terms(
         divergence=float(shares @ divergence_loss(kl, loss_bound)),
@@ -110,7 +111,7 @@ def divergence_loss(kl: ArrayLike, loss_bound: float = 1.0) -> Floats:
 
 def printed_bound(
     labels: ArrayLike,
-    whole: ArrayLike,
+    pooled: ArrayLike,
     sizes: ArrayLike,
     *,
     loss_bound: float = 1.0,
@@ -134,7 +135,7 @@ def printed_bound(
     """
     shares, d = _sizes("printed_bound", sizes, loss_bound, stability, delta)
     check("printed_bound", "drift", drift, "[0, inf)")
-    kl = kl_divergence(np.asarray(whole, np.float64), np.asarray(labels, np.float64))
+    kl = kl_divergence(np.asarray(pooled, np.float64), np.asarray(labels, np.float64))
     return Terms(
         divergence=float(kl.sum()) + loss_bound**2 / (8 * d),
         sampling=loss_bound * math.sqrt(math.log(4 / delta) / 2) * float(np.sqrt(shares).sum()) / math.sqrt(d),
@@ -190,7 +191,7 @@ def _sizes(function: str, sizes: ArrayLike, loss_bound: float, stability: float,
 
 
 class Bounds(NamedTuple):
-    """What the mean squared loss lies between, for each distance."""
+    """Lower and upper bounds on the mean squared loss, for each distance."""
 
     lower: Floats
     upper: Floats
@@ -232,8 +233,8 @@ def lower_bound(mean: ArrayLike, variance: ArrayLike, distance: ArrayLike) -> Fl
 
     l(d) = max(S e - C s, 0)^2 / e, in the letters of `upper_bound`; l = 0 where e = 0.
 
-    Beyond the radius of eq. 11 the printed bound rises again, even above the mean (.2179 for e = .02, v = .015 and
-    d = .5); it stays at 0 here. That radius is 0.1 for a 0-1 loss of 2 %, so it is passed all the time.
+    Beyond the radius of eq. 11 the printed bound rises again, even above the mean (0.2179 for e = 0.02, v = 0.015
+    and d = 0.5); it stays at 0 here. That radius is 0.1 for a 0-1 loss of 2%, so it is passed all the time.
 
     Reference: as of `upper_bound`, Theorem 3.2.
 
@@ -429,7 +430,7 @@ def largest_server_rate(smoothness: float) -> float:
     """Return the largest eta_s that the theorem allows, 1 / (8 sqrt(30) L), whatever the number of local steps.
 
     It follows from eta_c = 2 eta_s / K <= 1 / (4 sqrt(30) L K). The paper's root covers L and K too, which would
-    make a rate that is no inverse of L.
+    make a rate that is not an inverse of L.
 
     Args:
         smoothness: L, positive.
@@ -545,10 +546,9 @@ def speedup_settings(rounds: int, cohort: int, local_steps: int) -> tuple[float,
     return math.sqrt(cohort * local_steps / rounds), 1 - 1 / (cohort * local_steps)
 
 
-# --- What theorems say about learning where some clients never take part, with and without data on the server
+# -------------------- Learning with unseen clients: the theorems of SAFARI
 # Reference: "Understanding of Server-Assisted Federated Learning with Incomplete Client Participation" (SAFARI),
-# Theorems
-# 1 to 3. How fast its algorithm converges is told in `fedreach.federation.convergence`.
+# Theorems 1 to 3. How fast its algorithm converges: see `fedreach.federation.convergence`.
 
 
 def worst_case_error(participants: int, clients: int) -> float:
@@ -575,7 +575,7 @@ def worst_case_error(participants: int, clients: int) -> float:
 def generalization_rate(
     vc_dimension: float, server_examples: int, client_examples: int, *, noise: float, relation: float
 ) -> float:
-    """Return the order of the excess error when clients and the server's own sample of everybody are used.
+    """Return the order of the excess error when clients and the server's own sample of all clients are used.
 
         (d / (n_T + n_S)) ** (1 / (2 - beta_Q)) + (d / (n_T + n_S)) ** (beta / (2 - beta_Q))
 
@@ -632,8 +632,8 @@ def excess_allowed(vc_dimension: float, server_examples: int, delta: float) -> f
         A = d / n_T ln(n_T / d) + ln(1 / delta) / n_T
 
     If the best hypothesis on server and clients together has an excess error of this order on all clients, training
-    on both is no worse than on the server's sample alone. The paper closes a bracket too late, which puts the second
-    summand inside the first logarithm: certainty (a small delta) would then cost next to nothing.
+    on both is at least as good as on the server's sample alone. The paper closes a bracket too late, which puts the
+    second summand inside the first logarithm: certainty (a small delta) would then cost next to nothing.
 
     Args:
         vc_dimension: d, positive, at most `server_examples`.

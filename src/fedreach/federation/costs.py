@@ -1,4 +1,4 @@
-"""What a round costs: bytes, seconds, joules."""
+"""Costs of a round: bytes, seconds, joules."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,14 +16,14 @@ from fedreach.wireless.exact import allocate
 from fedreach.wireless.problem import Allocation, AllocationProblem
 from fedreach.wireless.radio import Devices, RadioState
 
-# -------------------- What a round costs in bytes
+# -------------------- Bytes of a round
 
 BYTES_PER_NUMBER = 4
-REPORT_SCALARS = 2  # a report carries num_examples and loss beside the update and what was measured
+REPORT_SCALARS = 2  # a report carries num_examples and loss in addition to the update and measurements
 
 
 def report_numbers(federation: Federation, d: int) -> int:
-    """Return how many numbers a report carries beside its note, for a model of d."""
+    """Return how many numbers a report carries without its note, for a model of d."""
     return d + REPORT_SCALARS + len(federation.measurements())
 
 
@@ -34,10 +34,10 @@ def note_numbers(federation: Federation, p: int) -> int:
 
 
 def count_constants(view: ClientView, selection: Selection, holds: Bools | None) -> tuple[Bools | None, int, int]:
-    """Return who holds the model's constants after a round, the bytes of those sent in it, and the part of a probe.
+    """Return which clients hold the model's constants after a round, the bytes sent for them, and those of a probe.
 
-    A client is sent them once, with the first model that it is sent, for a probe or to train. `holds` says who has
-    them; None: the model has none. Nothing is sent back.
+    A client is sent them once, with the first model that it is sent, for a probe or to train. `holds` flags the clients
+    that have them; None: the model has none. Nothing is sent back.
 
     Example:
         >>> from dataclasses import replace
@@ -47,10 +47,10 @@ def count_constants(view: ClientView, selection: Selection, holds: Bools | None)
     """
     if holds is None:
         return None, 0, 0
-    asked = view.probed.copy()
-    asked[view.rows(selection.ids)] = True
-    new, probed = int((asked & ~holds).sum()), int((view.probed & ~holds).sum())
-    return holds | asked, new * view.constant_bytes, probed * view.constant_bytes
+    received = view.probed.copy()
+    received[view.rows(selection.ids)] = True
+    new, probed = int((received & ~holds).sum()), int((view.probed & ~holds).sum())
+    return holds | received, new * view.constant_bytes, probed * view.constant_bytes
 
 
 def count_bytes(
@@ -59,8 +59,8 @@ def count_bytes(
     """Return (down, up, probe) bytes of a round; those of the probe are part of the other two.
 
     A probed client holds the model already: it is not sent again to the cohort, and a client that was probed for its
-    update does not send it twice. In round 1 facts about labels are sent. The model has d numbers, trained ones and
-    averaged buffers; `reports` are those that count.
+    update does not send it twice. In round 1 client statistics about labels are sent. The model has d numbers, trained
+    ones and averaged buffers; `reports` are those that count.
     """
     solver = federation.memory_solver
     p = d if reports.trainable is None else reports.trainable
@@ -68,9 +68,9 @@ def count_bytes(
     report, note = report_numbers(federation, d), note_numbers(federation, p)
 
     sent = view.sent_update
-    asked = int(np.count_nonzero(view.probed))
-    probe_down, probe_up = asked * model, asked if sent is None else int(sent.sum()) * report
-    holds = int(np.count_nonzero(view.probed[view.rows(selection.ids)])) if asked else 0
+    probed = int(np.count_nonzero(view.probed))
+    probe_down, probe_up = probed * model, probed if sent is None else int(sent.sum()) * report
+    holds = int(np.count_nonzero(view.probed[view.rows(selection.ids)])) if probed else 0
     done = 0 if sent is None else int(sent[view.rows(reports.ids)].sum())
     down = (len(selection.ids) - holds) * model + probe_down
     up = (len(reports.ids) - done) * report + len(reports.ids) * note + probe_up
@@ -79,7 +79,7 @@ def count_bytes(
     return down * BYTES_PER_NUMBER, up * BYTES_PER_NUMBER, (probe_down + probe_up) * BYTES_PER_NUMBER
 
 
-# -------------------- What a round costs in seconds and joules, probes included; and what fitting a serving rule does
+# -------------------- Seconds and joules of a round, and of fitting an adaptation rule
 
 FORWARD_PASS = 1 / 3  # of a pass of training, which is a forward and a backward one, and that about twice as much
 
@@ -112,20 +112,20 @@ def with_radio(
 def training_passes(federation: Federation, view: ClientView) -> Floats:
     """Return (n,) the passes over its data that each client's round takes; looking at all of it is a third of one."""
     local, measured, num_examples = federation.local, federation.measurements(), view.num_examples.astype(np.float64)
-    looks = bool(measured) + any(measurement.wants_before for measurement in measured)
+    evaluations = bool(measured) + any(measurement.wants_before for measurement in measured)
     if local.steps is None:
-        seen = local.examples_per_epoch(np.maximum(num_examples, 1).astype(np.int64))
-        trained = local.epochs * seen / np.maximum(num_examples, 1)
+        examples = local.examples_per_epoch(np.maximum(num_examples, 1).astype(np.int64))
+        trained = local.epochs * examples / np.maximum(num_examples, 1)
     else:
         steps = local.steps_of(view.num_examples, view.ids, federation.seed, view.round)
         trained = steps * np.minimum(local.batch_size, num_examples) / np.maximum(num_examples, 1)
-    return trained + looks * FORWARD_PASS
+    return trained + evaluations * FORWARD_PASS
 
 
 def round_cost(federation: Federation, view: ClientView, selection: Selection, d: int) -> RoundCost | None:
     """Return what the round costs, or None without a radio.
 
-    Those who are asked work and send at the same time, with the shares and frequencies of the allocation rule, first
+    Clients that are asked work and send at the same time, with the shares and frequencies of the allocation rule, first
     for the probe and then for the round. A client that has sent its update in the probe has no work left. A
     client whose reply is lost has spent what it spent.
     """
@@ -136,25 +136,25 @@ def round_cost(federation: Federation, view: ClientView, selection: Selection, d
         raise ConfigError("The federation has a radio, but the view has no `radio`: pass it through `with_radio`.")
     probed = None
     if view.probe is not None:
-        probed = _allocated(federation, _probe_problem(federation, radio, view, view.probe, d), "probe", view.round)
+        probed = _allocate(federation, _probe_problem(federation, radio, view, view.probe, d), "probe", view.round)
     idle = np.zeros(len(view.ids), np.bool_) if view.sent_update is None else view.sent_update
     rows = view.rows(selection.ids)
     rows = rows[~idle[rows]]
-    given, allocation = selection.allocation, None
+    preset, allocation = selection.allocation, None
     if len(rows):
         problem = radio.problem()
-        if given is None or federation.allocation is not None:
-            allocation = _allocated(federation, problem.only(rows), "round", view.round)
+        if preset is None or federation.allocation is not None:
+            allocation = _allocate(federation, problem.only(rows), "round", view.round)
         else:
-            at = np.searchsorted(given.ids, view.ids[rows])
-            allocation = Allocation.of(problem, rows, given.share[at], given.hertz[at])
+            at = np.searchsorted(preset.ids, view.ids[rows])
+            allocation = Allocation.of(problem, rows, preset.share[at], preset.hertz[at])
     first = (probed.seconds, probed.joules) if probed is not None else (0.0, 0.0)
     then = (allocation.seconds, allocation.joules) if allocation is not None else (0.0, 0.0)
     return RoundCost(first[0] + then[0], first[1] + then[1], *first, allocation)
 
 
 class FittingCost(NamedTuple):
-    """What it costs the participants to fit a serving rule."""
+    """Cost for the participants of fitting an adaptation rule."""
 
     seconds: float  # of all exchanges, one after the other
     joules: float  # of all participants, to compute and to send
@@ -170,12 +170,12 @@ def fitting_cost(
     round_: int,
     bits_per_example: float,
 ) -> FittingCost:
-    """Return what fitting a serving rule costs by the channels and devices of rounds.
+    """Return what fitting an adaptation rule costs by the channels and devices of rounds.
 
-    The exchanges follow round `round_`, each with channels of its own, as rounds r + 1, r + 2 ... would have. All who
-    are asked send at the same time, by the allocation rule of rounds. Before the first answer each passes its m
-    held-out examples through the model, a third of a pass of training over them, and keeps what the model says; what it
-    then computes of that is nothing against it. As in rounds, what the server sends takes no time.
+    The exchanges follow round `round_`, each with channels of its own, as rounds r + 1, r + 2 ... would have. All
+    clients that are asked send at the same time, by the allocation rule of rounds. Before the first answer each passes
+    its m held-out examples through the model, a third of a pass of training over them, and keeps the outputs; what it
+    then computes from them is negligible. As in rounds, what the server sends takes no time.
 
     Args:
         devices: Of the n participants.
@@ -203,12 +203,12 @@ def fitting_cost(
             report_bits=8 * max(size, BYTES_PER_NUMBER),  # an empty answer is sent, too
         )
         problem = state.problem().only(np.flatnonzero(held_out))
-        allocation = _allocated(federation, problem, "serving", round_ + number)
+        allocation = _allocate(federation, problem, "serving", round_ + number)
         seconds, joules = seconds + allocation.seconds, joules + allocation.joules
     return FittingCost(seconds, joules)
 
 
-def _allocated(federation: Federation, problem: AllocationProblem, purpose: str, round_: int) -> Allocation:
+def _allocate(federation: Federation, problem: AllocationProblem, purpose: str, round_: int) -> Allocation:
     rule = federation.allocation
     if rule is None:
         return allocate(problem)

@@ -40,12 +40,12 @@ from fedreach.federation.types import ClientView, Reports
 from fedreach.wireless.radio import Radio
 from fedreach.wireless.rules import AllocationRule
 
-# -------------------- A federation: the parts that decide, and what they ask of clients together
+# -------------------- The federation and its components
 
 
 @dataclass(frozen=True)
 class Federation:
-    """Parts that combine freely; the repr is the configuration."""
+    """A federation of freely combined components; the repr is the configuration."""
 
     selection: SelectionPolicy
     weighting: Weighting
@@ -73,9 +73,9 @@ class Federation:
                         f"{name_of(part)} needs to know channels and devices, and there is no radio. Add a section "
                         "`[radio]` to the experiment, or `radio=Radio()` to the `Federation`."
                     )
-        for name, least in {"cohort": 1, "seed": 0}.items():
-            if getattr(self, name) < least:
-                raise ConfigError(f"Federation.{name} must be at least {least}; got {getattr(self, name)}.")
+        for name, minimum in {"cohort": 1, "seed": 0}.items():
+            if getattr(self, name) < minimum:
+                raise ConfigError(f"Federation.{name} must be at least {minimum}; got {getattr(self, name)}.")
         if self.traits["label_statistics"].only_sum:
             self._refuse_what_sees_single_clients()
         if self.serves and not isinstance(self.label_statistics, Exact | SecureSum):
@@ -124,24 +124,24 @@ class Federation:
                 "Choose a weighting with a method `raw`, such as 'by_examples', 'equal', 'entropy' or 'disagreement'."
             )
 
-    # Kept: a round asks for traits many times.
+    # Cached: a round asks for traits many times.
     @cached_property
     def traits(self) -> Mapping[str, Traits]:
-        """What each part says of itself, by kind; a part that is left out says nothing."""
+        """The traits of each component, by type; those of a missing component are the defaults."""
         parts = {field.name: getattr(self, field.name) for field in fields(self) if field.name in KINDS}
         return {kind: Traits() if part is None else Traits.of(part) for kind, part in parts.items()}
 
     @property
     def serves(self) -> bool:
-        """Whether clients that are served do anything but predict by the model as it is."""
-        return type(self.serving) is not Plain  # one's own may build on it
+        """Whether unseen clients do anything but predict with the model as it is."""
+        return type(self.serving) is not Plain  # a custom rule may build on it
 
     def needs(self) -> frozenset[str]:
-        """Return the facts that the parts ask of clients."""
+        """Return the names of the client statistics that the components need."""
         return frozenset(fact for traits in self.traits.values() for fact in traits.needs)
 
     def measurements(self) -> tuple[Measurement, ...]:
-        """Return what the parts have clients measure.
+        """Return what the components have clients measure.
 
         Raises:
             PartError: If two of them give one name to different measurements.
@@ -150,15 +150,15 @@ class Federation:
 
     @cached_property  # as with traits
     def _measurements(self) -> tuple[Measurement, ...]:
-        found: dict[str, Measurement] = {}
+        measurements: dict[str, Measurement] = {}
         for traits in self.traits.values():
             for measurement in traits.measures:
-                if found.setdefault(measurement.name, measurement) != measurement:
+                if measurements.setdefault(measurement.name, measurement) != measurement:
                     raise PartError(
-                        f"Two parts ask for {measurement.name!r}, but not the same: {found[measurement.name]} "
+                        f"Two parts ask for {measurement.name!r}, but not the same: {measurements[measurement.name]} "
                         f"and {measurement}. Give both the same options."
                     )
-        return tuple(found.values())
+        return tuple(measurements.values())
 
     @property
     def memory_solver(self) -> MemorySolver | None:
@@ -182,11 +182,11 @@ class Federation:
         return self.memory_solver is not None or self.memory_loss is not None
 
 
-# --- Whether parts and data go together: some take targets that are classes, others targets that are numbers
+# -------------------- Targets: classes or numbers
 
 
 class HasTargets(Protocol):
-    """What is asked of a data set."""
+    """The targets of a data set."""
 
     @property
     def name(self) -> str:
@@ -202,7 +202,7 @@ class HasTargets(Protocol):
 
 
 def refuse_targets(kind: str, part: object, data: HasTargets) -> None:
-    """Refuse a part that does not take what data have as targets.
+    """Reject a component that does not accept the targets of the data.
 
     Raises:
         ConfigError: If it needs classes and they are numbers, or the other way round.
@@ -230,7 +230,7 @@ def refuse_targets(kind: str, part: object, data: HasTargets) -> None:
 
 
 def _why_not_at_positions(traits: Traits) -> str:
-    """Return why a part cannot be used where each position of an example has a label; "" where it can."""
+    """Return why a component cannot be used if each position of an example has a label; "" if it can."""
     if traits.needs:
         return "goes by how many examples of each class a client has"
     if traits.shifts_outputs:
@@ -243,7 +243,7 @@ def _why_not_at_positions(traits: Traits) -> str:
 
 
 def refuse_targets_of(federation: Federation, data: HasTargets) -> None:
-    """Refuse a federation of which a part does not take what data have as targets, see `refuse_targets`."""
+    """Reject a federation with a component that does not accept the targets of the data, see `refuse_targets`."""
     for kind in federation.traits:
         refuse_targets(kind, getattr(federation, kind), data)
     if federation.serves and data.positions:
@@ -263,17 +263,17 @@ def refuse_targets_of(federation: Federation, data: HasTargets) -> None:
         )
 
 
-# -------------------- What the server sees of clients: all that they send, or what a secure sum leaves of it
+# -------------------- What the server sees of clients
 # A simulation knows everything, and hands policies what they would see on a real network, where clients compute with
 # their labels and scale their updates themselves.
 
-KNOWN_OPENLY = ("num_examples", "loss", "draws", "steps")  # metrics that the server knows under a secure sum, too
+KNOWN_OPENLY = ("num_examples", "loss", "draws", "steps")  # metrics that secure aggregation does not hide
 
 
 def visible_view(federation: Federation, view: ClientView) -> ClientView:
-    """Return the view as policies see it: under a secure sum without what clients know of their labels.
+    """Return the view as policies see it: under secure aggregation without what clients know of their labels.
 
-    The length of the run is told to those only that say that they read it: the others decide the same in a longer one.
+    Only policies with `reads_length` see the length of the run: the others decide the same in a longer run.
     """
     if view.rounds is not None and not federation.traits["selection"].reads_length:
         view = replaced(view, rounds=None)
@@ -285,8 +285,8 @@ def visible_view(federation: Federation, view: ClientView) -> ClientView:
 def visible_reports(federation: Federation, reports: Reports) -> Reports:
     """Return the reports as the server sees them.
 
-    Under a secure sum it sees the weighted mean of the updates, and of each client its number of examples, its loss
-    and the steps that it was asked for: `update` is (r, 0), and there are no measurements, labels or notes.
+    Under secure aggregation it sees the weighted mean of the updates, and of each client its number of examples, its
+    loss and its requested steps: `update` is (r, 0), without measurements, labels or notes.
     """
     if not federation.label_statistics.only_sum or reports.secure_mean is not None:
         return reports

@@ -14,7 +14,7 @@ from fedreach.data.assignment import label_entropy
 from fedreach.federation.checks import Range
 from fedreach.federation.secure_aggregation import SecureSum as SecureSum
 
-# -------------------- What label counts are; without other imports, as a serving rule takes it along
+# -------------------- Label counts
 
 
 def are_counts(counts: Floats) -> Bools:
@@ -27,25 +27,25 @@ def are_counts(counts: Floats) -> Bools:
     return np.asarray((np.isfinite(counts) & (counts >= 0) & (counts == np.rint(counts))).all(axis=1))
 
 
-# -------------------- Label entropies as the server computes them from what it was told
+# -------------------- Label entropies from released counts
 
 
 def released_entropy(counts: Floats) -> Floats:
     """Return (n,) entropies in nats of (n, c) label counts, which may be noised.
 
     Counts below 0 count as 0. A client of whose counts the noise left nothing gets ln c, the entropy of a uniform mix:
-    nothing is known of it. Where counts are nan (not told), so is the entropy.
+    nothing is known of it. Where counts are nan (not released), so is the entropy.
 
     Example:
         >>> released_entropy(np.array([[3.0, 3.0, -2.0], [0.0, 7.0, 0.0], [0.0, 0.0, 0.0]])).round(4)
         array([0.6931, 0.    , 1.0986])
     """
-    held = np.maximum(counts, 0)
-    return np.where((held == 0).all(axis=1), np.log(counts.shape[1]), label_entropy(held))
+    positive = np.maximum(counts, 0)
+    return np.where((positive == 0).all(axis=1), np.log(counts.shape[1]), label_entropy(positive))
 
 
 def entropy_range(classes: int) -> Range:
-    """Return what the entropy of labels of so many classes lies in, in nats.
+    """Return the range of the entropy of labels of this number of classes, in nats.
 
     Example:
         >>> print(entropy_range(10))
@@ -54,12 +54,12 @@ def entropy_range(classes: int) -> Range:
     return Range(0.0, math.log(classes))
 
 
-# -------------------- Clients tell the truth about their labels
+# -------------------- Exact counts
 
 
 @dataclass(frozen=True)
 class Exact:
-    """The server sees the label counts that a part asks for as they are.
+    """Exact label counts, if a component asks for them.
 
     Whatever is chosen here, the server knows how many examples each client has: sizes are public in FedReach.
 
@@ -80,7 +80,7 @@ class Exact:
         return np.asarray(are_counts(counts) & (counts.sum(axis=1) == sizes))
 
 
-# --- What noise on label counts costs in privacy, by the privacy loss distributions of the library dp_accounting
+# -------------------- Privacy accounting with dp_accounting
 
 EPSILON = "[0.001, inf)"  # at 0.001 the noise is that of thousands of examples
 
@@ -108,12 +108,12 @@ def spent_epsilon(one_count: Any, delta: float) -> float:
     return float(one_count.self_compose(2).get_epsilon_for_delta(delta))
 
 
-# -------------------- Clients add whole-number Gaussian noise to their label counts
+# -------------------- Discrete Gaussian noise
 
 
 @dataclass(frozen=True)
 class DiscreteGaussian:
-    """The server sees label counts with noise that hides any single example: (epsilon, delta)-differential privacy.
+    """Label counts with discrete Gaussian noise: (epsilon, delta)-differential privacy of single examples.
 
     To each count a client adds a whole number x with probability proportional to exp(-x^2 / (2 sigma^2)), once, before
     round 1; sigma is the smallest that will do, see `deviation`. Its tails are shorter than those of `DiscreteLaplace`.
@@ -173,10 +173,10 @@ class DiscreteGaussian:
         Raises:
             ConfigError: If dp_accounting is not installed (the extra `privacy`).
         """
-        one = loss_distributions().from_discrete_gaussian_mechanism(
+        one_count = loss_distributions().from_discrete_gaussian_mechanism(
             self.deviation, value_discretization_interval=self.epsilon / 2000
         )
-        return spent_epsilon(one, self.delta), self.delta
+        return spent_epsilon(one_count, self.delta), self.delta
 
 
 def discrete_gaussian(deviation: float, count: int, rng: np.random.Generator) -> Ints:
@@ -190,13 +190,13 @@ def discrete_gaussian(deviation: float, count: int, rng: np.random.Generator) ->
     """
     t = np.floor(deviation) + 1
     success = -np.expm1(-1 / t)
-    found = np.empty(0, np.int64)
-    while len(found) < count:
-        need = 2 * (count - len(found)) + 10
+    numbers = np.empty(0, np.int64)
+    while len(numbers) < count:
+        need = 2 * (count - len(numbers)) + 10
         y = rng.geometric(success, need) - rng.geometric(success, need)
-        kept = rng.random(need) < np.exp(-((np.abs(y) - deviation**2 / t) ** 2) / (2 * deviation**2))
-        found = np.concatenate([found, y[kept]])
-    return found[:count]
+        accepted = rng.random(need) < np.exp(-((np.abs(y) - deviation**2 / t) ** 2) / (2 * deviation**2))
+        numbers = np.concatenate([numbers, y[accepted]])
+    return numbers[:count]
 
 
 def exceeding(epsilon: float, deviation: float) -> float:
@@ -231,7 +231,7 @@ def smallest_deviation(epsilon: float, delta: float) -> float:
     return high
 
 
-# -------------------- Clients add whole-number Laplace noise to their label counts
+# -------------------- Discrete Laplace noise
 
 FURTHEST = 100.0
 """-log of the probability of noise that no client ever drew; uniform numbers of 53 bits make it 45 at most."""
@@ -239,7 +239,7 @@ FURTHEST = 100.0
 
 @dataclass(frozen=True)
 class DiscreteLaplace:
-    """The server sees label counts with noise that hides any single example: epsilon-differential privacy.
+    """Label counts with discrete Laplace noise: epsilon-differential privacy of single examples.
 
     To each count a client adds a whole number x with probability proportional to exp(-epsilon |x| / 2), whose variance
     is about 8 / epsilon^2, once, before round 1.
@@ -247,14 +247,14 @@ class DiscreteLaplace:
     What is hidden: whether one example of a client was another one instead. That changes two of the client's counts by
     1 (an L1 distance of 2); its number of examples is public in FedReach. What the server sees is at most exp(epsilon)
     times as probable with the one as with the other (but for events of probability 1e-15: uniform numbers have 53
-    bits). Clients share no examples, so this holds for each of them whatever the others tell. It is about the counts
+    bits). Clients share no examples, so this holds for each of them whatever the others send. It covers the counts
     only, not about the updates that clients send later. And in a simulation the noise follows from the seed of the
-    run, which must stay unknown to whom it shall deceive.
+    run, which an attacker must not know.
 
-    When: label counts shall be private by themselves, with one number to argue about.
+    When: label counts must be private by themselves, with one number to argue about.
 
     Args:
-        epsilon: At least 0.001. Small is private; 1 gives noise of about 3 examples a class.
+        epsilon: At least 0.001. Small is private; 1 gives noise of about 3 examples per class.
 
     Raises:
         ConfigError: If `epsilon` is outside its range.
@@ -297,11 +297,11 @@ class DiscreteLaplace:
         """
         a = self.epsilon / 2
         grid = a / 1000 * (1 + 1e-12)  # to which losses are rounded up: that of one count, a, by next to nothing
-        one = loss_distributions().from_discrete_laplace_mechanism(a, value_discretization_interval=grid)
-        return spent_epsilon(one, 0.0), 0.0
+        one_count = loss_distributions().from_discrete_laplace_mechanism(a, value_discretization_interval=grid)
+        return spent_epsilon(one_count, 0.0), 0.0
 
 
-# -------------------- What the server is told of clients' labels
+# -------------------- Table of label statistics
 
 LABEL_STATISTICS: Mapping[str, Any] = {
     "exact": Exact,

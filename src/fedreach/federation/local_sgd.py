@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     import torch
 
 
-# -------------------- Adam and AdamW at the clients: steps scaled for each number by how large its gradients were
+# -------------------- Adam and AdamW at the clients
 
 
 @dataclass(frozen=True)
 class Adam:
-    """Let a client follow the running mean of its gradients, each number by the size of its own.
+    """Adam (Kingma and Ba, 2015) as the local optimizer.
 
     With g the corrected and clipped gradient plus weight_decay * w, in the steps t = 1, 2, ... of a round, from m = v =
     0::
@@ -32,11 +32,11 @@ class Adam:
         v <- beta2 * v + (1 - beta2) * g^2
         w <- w - rate * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon)
 
-    m and v begin anew in every round, as momentum does: nothing of them is sent or kept. A step moves each number by
+    m and v start from 0 in every round, as momentum does: nothing of them is sent or kept. A step moves each number by
     about `rate`, whatever the gradient; so choose a rate of a hundredth of what suits plain steps, such as 0.001.
 
     *When to use it:* for models that plain steps train badly, such as those with embeddings or attention. With few
-    steps a round, m and v hardly settle; take plain steps then, and Adam at the server (`server = "adam"`).
+    steps per round, m and v hardly settle; take plain steps then, and Adam at the server (`server = "adam"`).
 
     Args:
         beta1: How much of m is kept, in [0, 1).
@@ -59,7 +59,7 @@ class Adam:
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
-    decoupled: ClassVar[bool] = False  # whether weights decay beside the step and not by the gradient
+    decoupled: ClassVar[bool] = False  # whether weights decay apart from the gradient
 
     def __post_init__(self) -> None:
         require(self, beta1="[0, 1)", beta2="[0, 1)", epsilon="(0, inf)")
@@ -87,7 +87,7 @@ class Adam:
 
 @dataclass(frozen=True)
 class AdamW(Adam):
-    """Adam whose weights decay by themselves: w <- w - rate * (Adam's step of the plain gradient + weight_decay * w).
+    """AdamW (Loshchilov and Hutter, 2019): w <- w - rate * (Adam's step of the plain gradient + weight_decay * w).
 
     With weight_decay 0 it is `Adam`. There, decay is part of the gradient and so is scaled away where gradients are
     large; here all weights decay alike.
@@ -106,14 +106,14 @@ class AdamW(Adam):
     decoupled: ClassVar[bool] = True
 
 
-# -------------------- Classes of `torch.optim`: which there are, and their options as an experiment file says them
+# -------------------- Optimizer classes of torch
 
 
 def optimizer_class(part: str, name: str) -> Any:
     """Return a class of `torch.optim` that steps from gradients alone.
 
     Args:
-        part: That asks, for errors.
+        part: Name of the component, for errors.
         name: Of the class.
 
     Raises:
@@ -121,19 +121,19 @@ def optimizer_class(part: str, name: str) -> Any:
     """
     import torch
 
-    known = {
+    optimizers = {
         key: thing
         for key, thing in vars(torch.optim).items()
         if inspect.isclass(thing) and issubclass(thing, torch.optim.Optimizer) and thing is not torch.optim.Optimizer
     }
-    if name not in known:
-        raise ConfigError(f"{part}.optimizer must be a class of torch.optim; got {name!r}." + nearest(name, known))
-    if inspect.signature(known[name].step).parameters["closure"].default is inspect.Parameter.empty:
+    if name not in optimizers:
+        raise ConfigError(f"{part}.optimizer must be a class of torch.optim; got {name!r}." + nearest(name, optimizers))
+    if inspect.signature(optimizers[name].step).parameters["closure"].default is inspect.Parameter.empty:
         raise ConfigError(
             f"{part}.optimizer must step from a gradient alone; {name} calls for the loss itself, several times a "
             "step. Choose another, such as 'Adam'."
         )
-    return known[name]
+    return optimizers[name]
 
 
 def with_tuples(options: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def with_tuples(options: Mapping[str, Any] | None) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class TorchSteps:
-    """Let an optimizer of PyTorch take a client's steps.
+    """An optimizer of PyTorch for the clients' steps.
 
     It is handed the corrected and clipped gradient, and the rate of the round as its ``lr``. It begins again in every
     round, so nothing of its state is sent or kept. The engine `sequential` trains with it.
@@ -182,7 +182,7 @@ class TorchSteps:
         weights.grad = torch.ones(2, 2)
         try:
             self.begun([weights], 0.01).step()
-        except Exception as error:  # torch refuses options and gradients by errors of many types
+        except Exception as error:  # torch rejects options and gradients by errors of many types
             raise ConfigError(
                 f"TorchSteps cannot step with torch.optim.{self.optimizer} and options {dict(self.options or {})}: "
                 f"{error}. Correct the options, or choose another optimizer."
@@ -194,24 +194,24 @@ class TorchSteps:
         Raises:
             ConfigError: If it does not take parameters of such shapes.
         """
-        made = optimizer_class("TorchSteps", self.optimizer)
+        cls = optimizer_class("TorchSteps", self.optimizer)
         try:
-            found: torch.optim.Optimizer = made(list(parameters), lr=rate, **with_tuples(self.options))
+            optimizer: torch.optim.Optimizer = cls(list(parameters), lr=rate, **with_tuples(self.options))
         except ValueError as error:
             raise ConfigError(
                 f"torch.optim.{self.optimizer} does not take this model or these options: {error}. Choose another."
             ) from error
-        return found
+        return optimizer
 
 
-# --- Numbers of local steps that differ between clients, drawn: who has a fast machine today, and who a slow one
+# -------------------- Uneven numbers of local steps
 
 Drawn = Literal["client", "round"]
 
 
 @dataclass(frozen=True)
 class UnevenSteps:
-    """Let each client take a number of steps of its own, each from `least` to `most` as likely as the others.
+    """Uneven numbers of local steps, uniform from `least` to `most` for each client.
 
     The draw depends on the seed of the run and on client and round, and on nothing else: all methods of a comparison
     have the same, and a client on a real network knows its own as the server does.
@@ -221,7 +221,7 @@ class UnevenSteps:
     Args:
         least: The fewest steps, at least 1.
         most: The most steps, at least `least`; at most 10^9.
-        drawn: ``"client"``: once for each client, which keeps its number; ``"round"``: anew in each round.
+        drawn: ``"client"``: once for each client, which keeps its number; ``"round"``: again in each round.
 
     Raises:
         ConfigError: If a value is outside its range.
@@ -245,16 +245,16 @@ class UnevenSteps:
     def of(self, ids: Ints, seed: int, round_: int) -> Ints:
         """Return the steps of these clients in a round."""
         rng = generator(seed, "local-steps", round_ if self.drawn == "round" else 0)
-        share = rng.random(int(ids.max(initial=-1)) + 1)[ids]  # of client i the i-th number, whoever else is asked for
+        share = rng.random(int(ids.max(initial=-1)) + 1)[ids]  # of client i the i-th number, whatever the other ids
         return self.least + (share * (self.most - self.least + 1)).astype(np.int64)
 
     @property
     def mean(self) -> float:
-        """What is expected."""
+        """Expected number of steps."""
         return (self.least + self.most) / 2
 
 
-# --- The local loop that all solvers share, as numbers: steps, batches, rate, momentum, decay, clipping
+# -------------------- The local loop of all solvers
 
 Schedule = Literal["constant", "exponential", "cosine", "step", "warmup"]
 DECAYING = ("exponential", "cosine", "step")
@@ -263,7 +263,7 @@ OVER_ROUNDS = ("step", "warmup")
 
 @dataclass(frozen=True)
 class LocalSGD:
-    """Stochastic gradient descent at a client, started anew in every round.
+    """Stochastic gradient descent at a client, restarted in every round.
 
     With the solver's corrected gradient g, one step is::
 
@@ -274,11 +274,11 @@ class LocalSGD:
 
     Args:
         rate: Step size of round 1, positive.
-        batch_size: B, examples a step; of a client with fewer, all m of them. It and the next two are at most 10^9.
+        batch_size: B, examples per step; of a client with fewer, all m of them. It and the next two are at most 10^9.
         epochs: Passes over the client's training examples; used where `steps` is None.
         steps: Exact number of steps for every client, whatever its size; or `UnevenSteps`, under which each has its
             own; or None.
-        drop_last: Whether an epoch leaves out m mod B examples, those left after its full batches; others each time. If
+        drop_last: Leave out m mod B examples in each epoch, those left after its full batches; others each time. If
             not, they are a last, smaller batch. A client with fewer than B examples keeps its one batch. A weight
             counts all of a client's examples.
         momentum: In [0, 1).
@@ -290,7 +290,7 @@ class LocalSGD:
         decay: See `schedule`; in (0, 1].
         schedule_rounds: See `schedule`; of ``step`` and ``warmup``.
         optimizer: `Adam` or `AdamW`, which then take the step in place of the last three lines; None: plain steps.
-            Solvers with a memory are refused beside them, and the engines `chain` and `native` do not know them. Or
+            Solvers with a memory are rejected with them, and the engines `chain` and `native` do not know them. Or
             `TorchSteps`, any optimizer of PyTorch, in the engine `sequential`; `weight_decay` is among its options.
 
     Raises:
@@ -362,7 +362,7 @@ class LocalSGD:
             )
 
     def examples_per_epoch(self, sizes: Ints) -> Ints:
-        """Return how many of so many examples a client goes through in an epoch.
+        """Return how many of its examples a client goes through in an epoch, given (k,) sizes.
 
         Example:
             >>> LocalSGD(batch_size=4, drop_last=True).examples_per_epoch(np.array([3, 8, 11]))
@@ -380,7 +380,7 @@ class LocalSGD:
         return -(-self.examples_per_epoch(sizes) // self._batches(sizes))
 
     def steps_of(self, sizes: Ints, ids: Ints, seed: int, round_: int) -> Ints:
-        """Return the local steps of clients with so many examples in a round.
+        """Return the local steps of clients with these numbers of examples in a round.
 
         Args:
             sizes: (k,) examples.
@@ -399,7 +399,7 @@ class LocalSGD:
         return np.full(len(ids), self.steps)
 
     def expected_steps(self, sizes: Ints) -> Floats:
-        """Return what `steps_of` is on average, to plan work by; the round and who the clients are do not count.
+        """Return what `steps_of` is on average, to plan work by; it does not depend on the round and the clients.
 
         Example:
             >>> LocalSGD(steps=UnevenSteps(2, 5)).expected_steps(np.array([3, 8]))
@@ -410,7 +410,7 @@ class LocalSGD:
         return np.full(len(sizes), self.steps.mean if isinstance(self.steps, UnevenSteps) else float(self.steps))
 
     def _batches(self, sizes: Ints) -> Ints:
-        """Return how large they are; 1 where there is no example."""
+        """Return the batch sizes; 1 for clients without examples."""
         return np.minimum(self.batch_size, np.maximum(sizes, 1))
 
     def rate_at(self, round_: int, rounds: int) -> float:
@@ -470,14 +470,14 @@ class LocalSGD:
 
 
 def _factor(schedule: Callable[[int], float], round_: int) -> float:
-    found: Any = schedule(round_)
+    value: Any = schedule(round_)
     try:
-        factor = float(found)
+        factor = float(value)
     except (TypeError, ValueError):
         factor = math.nan
     if not 0 < factor < math.inf:
         name = getattr(schedule, "__name__", "schedule")
         raise PartError(
-            f"{name} must return a positive number, the factor of the rate; got {found!r} in round {round_}."
+            f"{name} must return a positive number, the factor of the rate; got {value!r} in round {round_}."
         )
     return factor

@@ -40,12 +40,12 @@ class FunctionLoss:
         return self.function(outputs, targets)
 
 
-# -------------------- Cross-entropy: what a prediction costs in nats
+# -------------------- Cross-entropy
 
 
 @dataclass(frozen=True)
 class CrossEntropy:
-    """Minus the log-probability that the model gives to the right class.
+    """Cross-entropy: minus the log-probability of the true class.
 
     l(z, y) = log sum_c exp(z_c) - z_y, in nats, for the outputs z of the model and the class y.
 
@@ -67,12 +67,12 @@ class CrossEntropy:
         return F.cross_entropy(outputs, targets, reduction="none")
 
 
-# -------------------- What losses share that add something to another loss
+# -------------------- Base of losses that extend another loss
 
 
 @dataclass(frozen=True)
 class Around:
-    """A loss of outputs and targets, to which a subclass adds a term of its own by `objective`.
+    """Base of losses that add a term to another loss by `objective`.
 
     Args:
         inner: The loss: cross-entropy unless another one is named.
@@ -101,12 +101,12 @@ class Around:
         return self.inner.per_example(outputs, targets)
 
 
-# -------------------- Cross-entropy to labels of which a share is spread over all classes
+# -------------------- Label smoothing
 
 
 @dataclass(frozen=True)
 class LabelSmoothing:
-    """Cross-entropy where each label is (1 - share) the class y, and share / C every class.
+    """Cross-entropy with label smoothing: (1 - share) on the class y, and share / C on every class.
 
     l(z, y) = log sum_c exp(z_c) - (1 - share) z_y - (share / C) sum_c z_c, in nats. A model that is never wholly
     certain drifts less from the others on few examples. With share 0 it is cross-entropy.
@@ -140,12 +140,12 @@ class LabelSmoothing:
         return F.cross_entropy(outputs, targets, reduction="none", label_smoothing=self.share)
 
 
-# -------------------- Cross-entropy that asks more of classes which a client has few examples of
+# -------------------- Logit adjustment
 
 
 @dataclass(frozen=True)
 class LogitAdjusted(CrossEntropy):
-    """Cross-entropy of outputs to which each client adds its own log class shares while it trains.
+    """Logit-adjusted cross-entropy: in training each client adds its log label distribution to the outputs.
 
     l(z, y) = log sum_c exp(z_c + a_c) - (z_y + a_y) with a_c = strength log(C p_c) and
     p_c = (n_c + smoothing) / (n + C smoothing), in nats; n_c of the client's n training examples are of class c, of C.
@@ -180,17 +180,17 @@ class LogitAdjusted(CrossEntropy):
         return np.asarray(self.strength * np.log(classes * shares), np.float64)
 
 
-# -------------------- Cross-entropy with a margin for classes which a client has few examples of
+# -------------------- FedLC
 
 
 @dataclass(frozen=True)
 class FedLC(CrossEntropy):
-    """Cross-entropy of outputs that each client lowers by a margin, the larger the fewer examples it has of a class.
+    """FedLC: cross-entropy with a margin for each class that grows as the client's examples of it get fewer.
 
     l(z, y) = log sum_c exp(z_c - m_c) - (z_y - m_y) with m_c = strength n_c^(-1/4), in nats; n_c of the client's
     training examples are of class c. Only training sees the margins. With strength 0 it is cross-entropy.
 
-    When: as `logit_adjusted`, where rare classes shall keep a wider margin.
+    When: as `logit_adjusted`, where rare classes should keep a wider margin.
 
     Args:
         strength: The factor of the margins, tau in the paper; not negative.
@@ -216,22 +216,22 @@ class FedLC(CrossEntropy):
         require(self, strength="[0, inf)", absent="(0, inf)")
 
     def shift(self, counts: Ints) -> Floats:
-        held = np.where(counts > 0, counts, self.absent)
-        return np.asarray(-self.strength * held**-0.25, np.float64)
+        present = np.where(counts > 0, counts, self.absent)
+        return np.asarray(-self.strength * present**-0.25, np.float64)
 
 
-# -------------------- Squared error: the mean is what makes it smallest
+# -------------------- Squared error
 
 
 @dataclass(frozen=True)
 class MSE:
-    """The squared distance of outputs and targets that are numbers, as a mean over an example's t targets.
+    """Mean squared error over an example's t targets that are numbers.
 
     l(z, y) = (1/t) sum_j (z_j - y_j)^2; its gradient by z_j is 2 (z_j - y_j) / t. The
     best constant is the mean of the targets. Take it where targets are numbers and no few of them are far off; else
     `Huber`. Both sides are on the participants' scale, (y - mean) / sd, see `fedreach.data.preparation.TargetScale`: a
     loss of 1 is what their mean gets on their own training rows. Predictions and errors are in the targets' units all
-    the same. Targets that are classes are refused: everything else reads a classifier's outputs as logarithms of odds,
+    the same. Targets that are classes are rejected: everything else reads a classifier's outputs as logarithms of odds,
     which a squared error does not make of them.
 
     When: numbers are predicted, and large errors are what hurts.
@@ -261,12 +261,12 @@ class MSE:
         return (outputs - targets).square().mean(-1)
 
 
-# -------------------- Squared error near the target, absolute error far from it
+# -------------------- Huber loss
 
 
 @dataclass(frozen=True)
 class Huber:
-    """Half the squared error up to delta, and linear beyond, as a mean over an example's t targets.
+    """Huber loss: half the squared error up to delta, linear beyond; the mean over an example's t targets.
 
     l(z, y) = (1/t) sum_j h(z_j - y_j), with h(e) = e^2 / 2 where |e| <= delta and delta (|e| - delta / 2) beyond. No
     example pulls by more than delta: take it where few targets are far off, such as costs of single patients. With
@@ -308,12 +308,12 @@ class Huber:
         return F.huber_loss(outputs, targets, reduction="none", delta=self.delta).mean(-1)
 
 
-# --- MOON: learn features that are like the global model's, and unlike those of the client's last model
+# -------------------- MOON
 
 
 @dataclass(frozen=True)
 class MOON(Around):
-    """The loss, and mu times a contrast of the batch's features with those of two frozen models.
+    """MOON: the loss plus mu times a contrast of the features with those of two frozen models.
 
     l + mu mean_i -log(e^(s(z, z_glob) / tau) / (e^(s(z, z_glob) / tau) + e^(s(z, z_prev) / tau))), s the cosine of two
     vectors of features of example i: by the local model, the global one as it was sent, and the client's own after the
@@ -351,7 +351,7 @@ class MOON(Around):
         if self.mu == 0 or not step.memory.any():
             return step.loss
         models = step.global_model, step.frozen(step.memory)
-        z, to, away = (one.features(self.layer) for one in (step, *models))
+        z, to, away = (forward.features(self.layer) for forward in (step, *models))
         closer = F.cosine_similarity(z, to) - F.cosine_similarity(z, away)
         return step.loss + self.mu * F.softplus(-closer / self.temperature).mean()
 
@@ -359,12 +359,12 @@ class MOON(Around):
         return local
 
 
-# -------------------- FedDecorr: keep features from becoming copies of each other
+# -------------------- FedDecorr
 
 
 @dataclass(frozen=True)
 class FedDecorr(Around):
-    """The loss, and beta times the mean square of the correlations between features over the batch.
+    """FedDecorr: the loss plus beta times the mean square of the correlations between features.
 
     l + beta ||K||_F^2 / d^2, K the (d, d) matrix of correlations of the d features over the b examples of the batch. As
     in the authors' code 1e-8 is added to each variance, so that a feature that does not vary correlates with none. A
@@ -405,12 +405,12 @@ class FedDecorr(Around):
         return step.loss + self.beta * correlations.square().mean()
 
 
-# -------------------- FedNTD: keep what the global model says about the classes that an example is not of
+# -------------------- FedNTD
 
 
 @dataclass(frozen=True)
 class FedNTD(Around):
-    """The loss, and beta times the divergence from the global model over the classes that are not the true one.
+    """FedNTD: the loss plus beta times the divergence from the global model over the other classes.
 
     l + beta mean_i sum_(c != y) q_g(c) log(q_g(c) / q_l(c)), q the softmax of the outputs / tau without that of the
     true class y: q_l of the local model, q_g of the global one as it was sent. Clients keep nothing.
@@ -445,20 +445,20 @@ class FedNTD(Around):
 
         if self.beta == 0:
             return step.loss
-        others = F.one_hot(step.y, step.outputs.shape[1]) == 0
+        other_classes = F.one_hot(step.y, step.outputs.shape[1]) == 0
         ours, theirs = (
-            F.log_softmax(outputs[others].view(len(step.y), -1) / self.tau, dim=1)
+            F.log_softmax(outputs[other_classes].view(len(step.y), -1) / self.tau, dim=1)
             for outputs in (step.outputs, step.global_model.outputs)
         )
         return step.loss + self.beta * F.kl_div(ours, theirs, reduction="batchmean", log_target=True)
 
 
-# -------------------- FedSAM: follow the gradient of the worst place nearby
+# -------------------- FedSAM
 
 
 @dataclass(frozen=True)
 class FedSAM(Around):
-    """The loss at w + rho g / ||g||, g the gradient of the batch at w: clients look for flat minima (SAM).
+    """FedSAM: the loss at w + rho g / ||g||, g the gradient of the batch at w, which favors flat minima.
 
     The step follows the gradient at that place, with the same batch; the place itself counts as a constant. Where g is
     0, it is the loss at w. Solvers, clipping and weight decay act on the gradient that is followed.
@@ -494,7 +494,7 @@ class FedSAM(Around):
         return step.loss_at(self.rho * gradient / norm) if norm > 0 else step.loss
 
 
-# -------------------- What clients' models are trained to make small
+# -------------------- Table of losses
 
 LOSSES: Mapping[str, Any] = {
     "cross_entropy": CrossEntropy,

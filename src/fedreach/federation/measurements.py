@@ -13,16 +13,16 @@ from fedreach.federation.bounds import closed_form_score, monte_carlo_score, ran
 from fedreach.federation.convergence import LOSSES, distances, total_disagreement
 from fedreach.federation.types import LocalOutputs
 
-# -------------------- How large the broadcast model's loss on a client's examples is, large ones counting more
+# -------------------- Root mean square of losses
 
 
 @dataclass(frozen=True)
 class LossRMS:
-    """Return sqrt((1/m) sum_i l_i^2), l_i the cross-entropy of the broadcast model on the client's example i, in nats.
+    """Root mean square sqrt((1/m) sum_i l_i^2) of the broadcast model's cross-entropies l_i, in nats.
 
     Of targets that are numbers l_i is the mean squared error.
 
-    When: the selection `oort` asks for it; or in a part of your own.
+    When: the selection `oort` asks for it; or in a custom component.
 
     Reference: Lai, Zhu, Madhyastha and Chowdhury, "Oort: Efficient Federated Learning via Guided Participant
     Selection", OSDI 2021, eq. (2), where the losses are those that training meets; here they are of one model.
@@ -48,12 +48,12 @@ class LossRMS:
         return float(np.sqrt(np.mean(shares[np.arange(len(outputs.labels)), outputs.labels] ** 2)))
 
 
-# -------------------- How far the bounds on a client's squared loss disagree
+# -------------------- Disagreement of bounds
 
 
 @dataclass(frozen=True)
 class Disagreement:
-    """How much room a shift of the client's data leaves for the squared loss of its local model.
+    """Disagreement of the bounds on the squared loss of the local model under a shift of the client's data.
 
     eta = sum_i (u(d_i) - l(d_i)), where u and l are the most and the least that the mean squared loss can be within
     Hellinger distance d_i = step, 2 step, ... up to the radius: see `convergence`. Small for a client
@@ -64,7 +64,7 @@ class Disagreement:
     training, as in the paper's Algorithm 1 and unlike its Fig. 1. Before it, a model that is always wrong would look as
     good as one that is always right.
 
-    When: the weighting `disagreement` asks for it; or in a part of your own.
+    When: the weighting `disagreement` asks for it; or in a custom component.
 
     Args:
         loss: ``"jsd"`` or ``"zero_one"``.
@@ -105,7 +105,7 @@ class Disagreement:
 
     @property
     def minimum(self) -> float:
-        """Eta of a client whose examples the model fits perfectly; less is no eta."""
+        """Eta of a client whose examples the model fits perfectly; a smaller number is impossible."""
         perfect = total_disagreement(np.zeros(1), distances(self.radius, self.step))
         return perfect * (1 - 1e-9)  # rounding
 
@@ -119,7 +119,7 @@ class Disagreement:
         return total_disagreement(losses, distances(self.radius, self.step), confidence=self.confidence)
 
 
-# -------------------- How well random signs fit what a client's local model says about its data
+# -------------------- Rademacher score
 
 Outputs = Literal["softmax", "logits", "excess_loss"]
 Estimator = Literal["monte_carlo", "closed_form"]
@@ -127,7 +127,7 @@ Estimator = Literal["monte_carlo", "closed_form"]
 
 @dataclass(frozen=True)
 class WLRC:
-    """Score a client by how well random signs correlate with its local model's outputs; lower is better.
+    """Rademacher score: correlation of random signs with the local model's outputs; lower is better.
 
     The client's m examples are cut, in their order, into batches of B; the last may be shorter. With F_b the (B_b, C)
     outputs of a batch and Q draws of random signs for each,
@@ -139,11 +139,11 @@ class WLRC:
     1 / sqrt(B), all clients use the same B. A client with m < B examples has one batch of m, which raises its score
     by up to sqrt(B/m): prefer a B that even small clients fill.
 
-    When: the selection `rademacher` asks for it; or in a part of your own.
+    When: the selection `rademacher` asks for it; or in a custom component.
 
     Args:
         outputs: ``"softmax"``, free of the scale of the logits; ``"logits"``; or ``"excess_loss"``: C = 1 and F_b[i] is
-            the cross-entropy under the local model minus that under the broadcast model, which stands in for the best
+            the cross-entropy under the local model minus that under the broadcast model, used in place of the best
             one.
         draws: Q, at least 1.
         estimator: ``"monte_carlo"`` as in the paper, with a standard error of about 0.76 / sqrt(Q) of the score in each
@@ -223,7 +223,7 @@ def _log_softmax(logits: np.ndarray) -> Floats:
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
 
 
-# -------------------- Numbers that clients compute on their own data after local training, and send with their report
+# -------------------- Table of measurements
 
 MEASUREMENTS: Mapping[str, Any] = {
     "wlrc": WLRC,

@@ -1,4 +1,4 @@
-"""Which participants can be reached in a round."""
+"""Which participants are available in a round."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from fedreach.federation.traits import Traits
 
 
 class Participation(Protocol):
-    """Says who is available; the generator is that of the round. One that loses replies is a `LosesReplies`, too."""
+    """Decides which clients are available; the generator is that of the round. May be a `LosesReplies`, too."""
 
     def available(self, n: int, rng: np.random.Generator) -> Bools:
         """Return (n,) flags over the participants."""
 
 
 class LosesReplies(Protocol):
-    """Says whose replies arrive."""
+    """Decides which replies arrive."""
 
     def replies(self, k: int, rng: np.random.Generator) -> Bools:
         """Return (k,) flags over the clients that worked."""
@@ -32,7 +32,7 @@ def replies_of(participation: Participation) -> Callable[[int, np.random.Generat
 
 @dataclass(frozen=True)
 class Always:
-    """Everybody can be reached in every round.
+    """Full availability: every participant in every round.
 
     When: a cross-silo federation, or to leave availability out of a question.
 
@@ -47,15 +47,15 @@ class Always:
 
 @dataclass(frozen=True)
 class Bernoulli:
-    """Each participant can be reached with the same probability, independently in each round.
+    """Independent availability with the same probability for each participant and round.
 
-    A round in which nobody can be reached is run as an empty round: the model stays, the row says so. (FedDyn's
+    A round without any available client is run as an empty round: the model stays, and the row reports it. (FedDyn's
     code draws again instead, which hides such rounds and their share of the time.)
 
     When: phones and sensors that are often offline, or whose replies get lost.
 
     Args:
-        act_prob: Probability that a participant can be reached, in (0, 1].
+        act_prob: Probability that a participant is available, in (0, 1].
         reply_prob: Probability that the reply of a client that trained arrives, in (0, 1]. A client whose reply was
             lost forgets the round, as if it had not been asked.
     """

@@ -1,4 +1,4 @@
-"""One round of a federation, and how many there are."""
+"""The decisions of one round of a federation."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ from fedreach.federation.state import FederationState, reclustered
 from fedreach.federation.traits import name_of
 from fedreach.federation.types import ClientView, Probe, Reports, RoundCost, RoundResult, Selection, State
 
-# --- The decisions of a round as pure functions; `fedreach.federation.steps` says in which order they are taken
-# A *part* (selection, weighting, solver, server step) is a frozen dataclass of hyper-parameters. What changes during
-# a run is its `State`, which comes in and goes out, so saving the states saves the run. Nothing here imports torch:
-# decisions are small numpy functions, the same in the simulator and on a real network.
+# -------------------- The decisions of a round as pure functions
+# `fedreach.federation.steps` has their order.
+# A *component* (selection, weighting, solver, server step) is a frozen dataclass of hyper-parameters. What changes
+# during a run is its `State`, which comes in and goes out, so saving the states saves the run. Nothing here imports
+# torch: decisions are small numpy functions, the same in the simulator and on a real network.
 
 LARGE = 2**24  # bytes of what clients sent last that are not kept in main memory
 
@@ -46,12 +47,12 @@ def server_trains(federation: Federation, state: FederationState) -> bool:
 
 
 def server_tunes(federation: Federation, round_: int, rounds: int) -> bool:
-    """Return whether the server goes on with its own data after a round in which clients were asked."""
+    """Return whether the server continues with its own data after a round in which clients trained."""
     return federation.traits["server"].tunes_server and cast(ServerTunes, federation.server).tunes(round_, rounds)
 
 
 def plan_probe(federation: Federation, state: FederationState, view: ClientView) -> Probe | None:
-    """Return whom the selection policy asks before it chooses in round ``state.round + 1``, or None."""
+    """Return the probe that the selection policy makes before round ``state.round + 1``, or None."""
     if not federation.traits["selection"].probes:
         return None
     k = min(federation.cohort, int(np.count_nonzero(view.available)))
@@ -76,7 +77,7 @@ def observe_probe(federation: Federation, state: FederationState, answers: Repor
 
 
 def plan_round(federation: Federation, state: FederationState, view: ClientView) -> Selection:
-    """Return the cohort of round ``state.round + 1``; nobody where nobody is available."""
+    """Return the cohort of round ``state.round + 1``; empty if no client is available."""
     policy = federation.selection
     k = min(federation.cohort, int(np.count_nonzero(view.available)))
     if k == 0:
@@ -127,8 +128,8 @@ def conclude_round(
     if view.probed.any():
         answered = view.probed & ~np.isnan(view.loss)
         loss[answered] = view.loss[answered]
-    seen = visible_reports(federation, reports)
-    observed = federation.selection.observe(state.selection, seen)
+    visible = visible_reports(federation, reports)
+    observed = federation.selection.observe(state.selection, visible)
     if len(reports.ids) == 0:
         state = replace(state, round=state.round + 1, loss=loss, selection=observed, holds=holds)
         return reclustered(federation, state), RoundResult(
@@ -139,13 +140,13 @@ def conclude_round(
     weights, weighed = _weights(federation, state, reports)
     loss[rows] = reports.metrics["loss"]
     models, sent = state.models.copy(), state.sent
-    kept = list(zip(state.server, state.solver, state.aggregation, strict=True))
-    for model, mine in state.by_model(rows):
+    part_states = list(zip(state.server, state.solver, state.aggregation, strict=True))
+    for model, positions in state.by_model(rows):
         state = state if sent is state.sent else replaced(state, sent=sent)
-        models[model], kept[model], sent = _updated(
-            federation, state, view, model, weights, reports, seen, mine, summed
+        models[model], part_states[model], sent = _update_model(
+            federation, state, view, model, weights, reports, visible, positions, summed
         )
-    server, solver, aggregation = zip(*kept, strict=True)
+    server, solver, aggregation = zip(*part_states, strict=True)
     state = FederationState(
         round=state.round + 1,
         models=models,
@@ -172,7 +173,7 @@ def conclude_round(
         metrics={
             name: tuple(reports.metrics[name].tolist())
             for name in ("loss", "draws", *steps, *(measurement.name for measurement in federation.measurements()))
-            if name in reports.metrics  # not where a secure sum hides it
+            if name in reports.metrics  # not those that secure aggregation hides
         },
         remark=selection.remark,
         cost=cost,
@@ -183,7 +184,7 @@ def conclude_round(
 def conclude_server_round(
     federation: Federation, state: FederationState, view: ClientView, learnt: FederationState
 ) -> tuple[FederationState, RoundResult]:
-    """Return the state after a round in which the server trained and no client was asked: what was `learnt`."""
+    """Return the state after a round in which the server trained and no client was asked: that of the argument."""
     nobody, d = Selection(np.empty(0, np.int64)), state.models.shape[1]
     silence = Reports(nobody.ids, np.empty((0, d), np.float32), {})
     down, up, probe_bytes = count_bytes(federation, state.round + 1, view, nobody, silence, d)
@@ -193,7 +194,7 @@ def conclude_server_round(
 
 
 def _steps(federation: Federation, view: ClientView, reports: Reports) -> Floats:
-    """Return (r,) local steps, with momentum what they amount to; where nobody says, as many as were asked for."""
+    """Return (r,) local steps, with momentum what they amount to; the planned steps if the reports have none."""
     local, steps = federation.local, reports.steps
     if steps is None:
         sizes = view.num_examples[view.rows(reports.ids)]
@@ -211,15 +212,15 @@ def _weights(federation: Federation, state: FederationState, reports: Reports) -
     return weights, new
 
 
-def _updated(
+def _update_model(
     federation: Federation,
     state: FederationState,
     view: ClientView,
     model: int,
     weights: Floats,
     reports: Reports,
-    seen: Reports,
-    mine: Ints,
+    visible: Reports,
+    positions: Ints,
     summed: Callable[[Floats, Float32s], Floats] | None,
 ) -> tuple[Float32s, tuple[State, State, State], RowTable | None]:
     """Return one model, and what server, solver and aggregation keep, after the reports of those that train it.
@@ -229,12 +230,12 @@ def _updated(
     solver, p, params = federation.memory_solver, reports.trainable, state.models[model]
     server_state, solver_state, aggregated = state.server[model], state.solver[model], state.aggregation[model]
     traits, sent = federation.traits, state.sent
-    if len(mine) < len(reports.ids):
-        reports, weights = reports.at(mine), weights[mine]
+    if len(positions) < len(reports.ids):
+        reports, weights = reports.at(positions), weights[positions]
         if weights.sum() == 0:
             return params, (server_state, solver_state, aggregated), sent
-        weights, seen = weights / weights.sum(), visible_reports(federation, reports)
-    mean = seen.secure_mean
+        weights, visible = weights / weights.sum(), visible_reports(federation, reports)
+    mean = visible.secure_mean
     if mean is None and summed is not None and traits["aggregation"].linear:
         mean = summed(weights, reports.update)
     elif mean is None and traits["aggregation"].remembers_updates:
@@ -278,13 +279,13 @@ def _with_last(
     return mean, aggregated, sent.written(rows, update)
 
 
-# --- Whether the rounds of a run depend on how many there are in all: only where they do not can a run be extended
+# -------------------- Whether a run can be extended
 
 FIRST = 1000  # rounds after which a server is asked whether it learns then
 
 
 def refers_to_length(federation: Federation, rounds: int, longer: int | None = None) -> str:
-    """Say what of the first `rounds` rounds is another in a run of `longer`; empty where they are the same.
+    """Return what makes the first `rounds` rounds differ in a run of `longer` rounds; empty if nothing does.
 
     Args:
         federation: Whose rounds they are.
@@ -306,7 +307,10 @@ def refers_to_length(federation: Federation, rounds: int, longer: int | None = N
         return "local.schedule 'cosine' spreads its decay over all rounds of a run"
     if federation.traits["selection"].reads_length:
         return f"the selection {name_of(federation.selection)} goes by how many rounds a run has"
-    asked = [*range(1, min(rounds, FIRST) + 1), rounds]
-    if any(server_tunes(federation, each, rounds) != server_tunes(federation, each, longer) for each in asked):
+    checked_rounds = [*range(1, min(rounds, FIRST) + 1), rounds]
+    if any(
+        server_tunes(federation, round_, rounds) != server_tunes(federation, round_, longer)
+        for round_ in checked_rounds
+    ):
         return f"the server step {name_of(federation.server)} learns by how many rounds a run has"
     return ""

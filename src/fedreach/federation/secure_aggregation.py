@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from fedreach._util.arrays import Float32s, Floats, Ints
 from fedreach._util.errors import PartError
 
-# --- A weighted mean of updates of which the server sees two sums only: sum_i a_i update_i and sum_i a_i
+# -------------------- Masked sums
+# The server sees two sums only: sum_i a_i update_i and sum_i a_i.
 # Each client writes a_i update_i and a_i as whole numbers of 64 bits and adds masks, one for each other client, that
-# the
-# other subtracts (modulo 2^64). A masked share is uniformly distributed, whatever is in it; the masks cancel exactly in
-# the sum:
+# the other subtracts (modulo 2^64). A masked share is uniformly distributed, whatever is in it; the masks cancel
+# exactly in the sum:
 #
 # ```
 # share -> mask -> [the server adds up] -> decode
@@ -22,8 +22,7 @@ from fedreach._util.errors import PartError
 #
 # In a simulation the masks are left out, since they change no bit of the sum: `weighted_mean_of_shares`. On Flower
 # clients exchange keys, see `fedreach.flower.messages`. What is not here is the recovery of the masks of clients that
-# drop
-# out: without them all, there is no sum.
+# drop out: a missing mask spoils the sum.
 #
 # Reference: Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning", CCS 2017,
 # section 4.
@@ -74,7 +73,7 @@ class FixedPoint:
         return np.rint(np.ldexp(numbers, self.bits)).astype(np.int64).view(np.uint64)
 
     def decode(self, total: Words) -> Floats:
-        """Return the numbers that a sum of encoded ones stands for."""
+        """Return the numbers that a sum of encoded numbers represents."""
         return np.ldexp(total.view(np.int64).astype(np.float64), -self.bits)
 
 
@@ -109,16 +108,16 @@ def limbs(numbers: Floats) -> Words:
     """
     if not np.abs(numbers).max(initial=0) <= LARGEST_EXACT:
         raise PartError("Under a secure sum each number that is added up must be finite and at most 2^62.")
-    result, rest = np.zeros((LIMBS, *numbers.shape), np.int64), np.ldexp(np.abs(numbers), -32)
+    result, remainder = np.zeros((LIMBS, *numbers.shape), np.int64), np.ldexp(np.abs(numbers), -32)
     for place in range(LIMBS):
-        whole = np.rint(rest) if place == LIMBS - 1 else np.floor(rest)
-        result[place] = np.where(numbers < 0, -whole, whole)
-        rest = np.ldexp(rest - whole, 32)
+        limb = np.rint(remainder) if place == LIMBS - 1 else np.floor(remainder)
+        result[place] = np.where(numbers < 0, -limb, limb)
+        remainder = np.ldexp(remainder - limb, 32)
     return result.view(np.uint64)
 
 
 def sum_of_limbs(total: Words, clients: int) -> Floats:
-    """Return the numbers that the sum of (4, ...) words of so many clients stands for.
+    """Return the numbers that the sum of (4, ...) words of `clients` clients represents.
 
     Raises:
         PartError: If no such clients can have sent words of this sum.
@@ -137,8 +136,8 @@ def sum_of_limbs(total: Words, clients: int) -> Floats:
 
 def share(weight: float, update: Float32s, code: FixedPoint) -> Words:
     """Return what a client contributes: the (d + 1,) words of weight * update and of the weight."""
-    own = code.encode(np.array([weight]))
-    return np.concatenate([code.encode(weight * update.astype(np.float64)), own])
+    weight_words = code.encode(np.array([weight]))
+    return np.concatenate([code.encode(weight * update.astype(np.float64)), weight_words])
 
 
 def mask(words: Words, client: int, cohort: Sequence[int], pad: Callable[[int, int, int], Words]) -> Words:
@@ -150,11 +149,11 @@ def mask(words: Words, client: int, cohort: Sequence[int], pad: Callable[[int, i
             the server does not know; others in each round.
     """
     masked = words.copy()
-    for other in cohort:
-        if other == client:
+    for peer in cohort:
+        if peer == client:
             continue
-        one_time = pad(min(client, other), max(client, other), len(words))
-        masked = masked + one_time if client < other else masked - one_time  # wraps around at 2^64
+        one_time = pad(min(client, peer), max(client, peer), len(words))
+        masked = masked + one_time if client < peer else masked - one_time  # wraps around at 2^64
     return masked
 
 
@@ -219,17 +218,17 @@ def error_bound(raw: Floats, update: Float32s) -> Floats:
 
 @dataclass(frozen=True)
 class SecureSum:
-    """The server sees no client's labels, weight or update, but their sums.
+    """Secure aggregation: the server sees sums over clients, not their labels, weights or updates.
 
     Clients weigh and scale their updates themselves; the server sees sum_i a_i update_i and sum_i a_i. Their quotient
     is the weighted mean, so the model is the same, up to rounding, as if the server had seen the weights
     a_i / sum_j a_j: see `fedreach.federation.secure_aggregation`, which states how far off it may be.
 
     This needs a weighting in which a_i is the client's own (one with a method `raw`), and a selection that asks for
-    neither labels nor updates. Sizes are public in FedReach, and so is who was chosen; and a sum over a single client
+    neither labels nor updates. Sizes are public in FedReach, and so is the cohort; and a sum over a single client
     is that client's update.
 
-    When: the server shall see nothing of any single client; then only sums can be used.
+    When: the server must see nothing of any single client; then only sums can be used.
     """
 
     only_sum: ClassVar[bool] = True

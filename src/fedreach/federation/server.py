@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     import torch
 
 
-# -------------------- Add the weighted mean update, with a server rate and momentum
+# -------------------- Weighted mean, with rate and momentum
 
 
 @dataclass(frozen=True)
 class Average:
-    """Move the model along the weighted mean update u.
+    """Averaging: the model moves along the weighted mean update u.
 
     v <- momentum * v + u;  x <- x + rate * v.  With rate 1 and momentum 0 the new model is the weighted mean of
     the local models, as in FedAvg; with momentum it is `FedAvgM`.
@@ -59,12 +59,12 @@ class Average:
         return (params + self.rate * velocity).astype(np.float32), state
 
 
-# -------------------- FedAvgM: add the weighted mean update with momentum at the server
+# -------------------- FedAvgM
 
 
 @dataclass(frozen=True)
 class FedAvgM(Average):
-    """Move the model along a running sum of the weighted mean updates u, in which old ones fade.
+    """FedAvgM (Hsu et al., 2019): averaging with momentum at the server.
 
     v <- momentum * v + u;  x <- x + rate * v.  It is `Average` under the paper's name and with its momentum; momentum 0
     is FedAvg. A constant u moves the model by up to u / (1 - momentum) a round, ten times as far with 0.9.
@@ -95,7 +95,7 @@ class FedAvgM(Average):
     momentum: float = 0.9
 
 
-# -------------------- Adam and Yogi at the server: a step scaled for each number by how large its updates were
+# -------------------- FedAdam and FedYogi
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Adaptive(ABC):
 
 @dataclass(frozen=True)
 class FedAdam(Adaptive):
-    """Move along the mean of past updates, each number by its own step size.
+    """FedAdam (Reddi et al., 2021): Adam at the server.
 
     With the weighted mean update u, for each of the d numbers, from m = 0 and v = tau^2::
 
@@ -131,8 +131,8 @@ class FedAdam(Adaptive):
         v <- beta2 * v + (1 - beta2) * u^2
         x <- x + rate * m / (sqrt(v) + tau)
 
-    Steps are then about as long as `rate`, whatever the length of the updates. As in the paper there is no correction
-    of m and v for their start; torch's Adam, which has one, is ``torch_optim``.
+    Steps are then about as long as `rate`, whatever the length of the updates. As in the paper m and v are not
+    corrected for their start; torch's Adam, which corrects them, is ``torch_optim``.
 
     When: numbers of the model move by very different amounts: embeddings, text.
 
@@ -191,27 +191,27 @@ class FedYogi(Adaptive):
         return v - (1 - self.beta2) * square * np.sign(v - square)
 
 
-# -------------------- Any optimiser of PyTorch at the server
+# -------------------- Optimizers of PyTorch
 
 
 @dataclass(frozen=True)
 class TorchOptimizer:
-    """Hand the weighted mean update to an optimiser of PyTorch as if it were a gradient.
+    """An optimizer of PyTorch at the server, with the weighted mean update as its gradient.
 
-    The gradient is -u, with u the weighted mean update, as an optimiser goes down a gradient; so SGD with rate 1 is
-    `Average`. It computes in float64, on one thread, and the optimiser's own state is the state of this part: a run
-    that is resumed goes on with the same bits.
+    The gradient is -u, with u the weighted mean update, as an optimizer goes down a gradient; so SGD with rate 1 is
+    `Average`. It computes in float64, on one thread, and the optimizer's own state is the state of this component: a
+    run that is resumed continues with the same bits.
 
-    When: an optimiser of PyTorch that is not built in shall be tried.
+    When: you want to try an optimizer of PyTorch that is not built in.
 
     Args:
         optimizer: A class of `torch.optim`, such as ``"Adam"``; it must step from gradients alone, which L-BFGS and
             SparseAdam do not.
-        rate: The optimiser's learning rate, positive.
+        rate: The optimizer's learning rate, positive.
         options: Its other options, such as ``{"betas": [0.9, 0.99]}``; None for torch's defaults.
 
     Raises:
-        ConfigError: If torch has no such optimiser, or it cannot be used here or with these options.
+        ConfigError: If torch has no such optimizer, or it cannot be used here or with these options.
 
     Reference: "FedOpt" of Reddi et al., "Adaptive Federated Optimization" (ICLR 2021, arXiv 2003.00295), Algorithm 1.
 
@@ -234,14 +234,14 @@ class TorchOptimizer:
             params, state = np.zeros(2, np.float32), NO_STATE
             for _ in range(2):
                 params, state = self.apply(params, state, np.array([1.0, -2.0]))
-        except Exception as error:  # torch refuses options and gradients by errors of many types
+        except Exception as error:  # torch rejects options and gradients by errors of many types
             raise ConfigError(
                 f"TorchOptimizer cannot step with torch.optim.{self.optimizer}, rate {self.rate} and options "
                 f"{dict(self.options or {})}: {error}. Correct the options, or choose another optimizer."
             ) from error
 
     def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:
-        """Return the new (d,) parameters and what the optimiser keeps, by torch's names."""
+        """Return the new (d,) parameters and what the optimizer keeps, by torch's names."""
         import torch
 
         with _one_thread():
@@ -256,9 +256,9 @@ class TorchOptimizer:
         return vector.detach().numpy().astype(np.float32), _arrays(optimizer.state[vector])
 
 
-def _arrays(kept: Mapping[str, Any]) -> State:
-    """Return the tensors of an optimiser's state as arrays; None, as SGD keeps without momentum, is no state."""
-    return {key: value.detach().numpy() for key, value in kept.items() if value is not None}
+def _arrays(tensors: Mapping[str, Any]) -> State:
+    """Return the tensors of an optimizer's state as arrays; None, as of SGD without momentum, is left out."""
+    return {key: value.detach().numpy() for key, value in tensors.items() if value is not None}
 
 
 @contextmanager
@@ -274,7 +274,7 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-# --- What server steps that learn from the server's own data share: their batches, and what they are not made of
+# -------------------- Base of servers that learn from their own data
 
 
 def batches(
@@ -285,8 +285,8 @@ def batches(
     Args:
         rng: The round's stream.
         index: (s,) examples that are drawn from.
-        batch_size: At most so many a step; all s where there are fewer.
-        steps: How many, each drawn from all s without replacement; None: the steps of so many
+        batch_size: Most examples of a step; all s if there are fewer.
+        steps: Number of steps, each drawn from all s without replacement; None: those of the epochs.
         epochs: Passes over all s in random order. The last batch of a pass may be smaller.
 
     Example:
@@ -307,7 +307,7 @@ def batches(
 
 
 def check_inner(part: object, inner: object) -> None:
-    """Refuse a step that uses the server's data as the `inner` one of a part that does, too.
+    """Reject an `inner` step that uses the server's data in a step that does so, too.
 
     Raises:
         ConfigError: If it does.
@@ -319,14 +319,14 @@ def check_inner(part: object, inner: object) -> None:
         )
 
 
-# -------------------- The server's model learns what the clients' models say together of the server's inputs
+# -------------------- FedDF
 
 PLAIN = Average()
 
 
 @dataclass(frozen=True)
 class FedDF:
-    """Distil the mean of the clients' logits into the averaged model, on the server's inputs without their labels.
+    """FedDF (Lin et al., 2020): ensemble distillation on the server's unlabeled inputs.
 
     Clients train in every round, and `inner` takes the step. From there on, `steps` times::
 
@@ -339,7 +339,8 @@ class FedDF:
 
     Use it where the server has inputs like the clients' and no labels (write any, such as 0), and clients' models
     differ so much that their mean is worse than their vote. Against `FineTune` it shows what the labels are worth. It
-    reads single clients' updates, and so does not go with secure sums; it runs each local model once over the inputs.
+    reads single clients' updates, and so does not go with secure aggregation; it runs each local model once over the
+    inputs.
 
     The paper's experiments take Adam with a rate of 1e-3 that falls as a cosine, and stop early by labels that the
     server has; here it is the plain gradient step of its eq. 1, without labels. The authors' student has dropout and
@@ -350,9 +351,9 @@ class FedDF:
     Args:
         inner: What the server does with the mean update; the student starts there.
         rate: Step size, positive.
-        batch_size: Inputs of one step, at least 1; all of the server's where it holds fewer. Drawn anew for each step
+        batch_size: Inputs of one step, at least 1; all of the server's where it holds fewer. Drawn again for each step
             from a stream of the round. The paper has 128.
-        steps: Exactly so many, not negative; 0 is `inner` alone, bit for bit. The paper has 10 000.
+        steps: Number of steps, not negative; 0 is `inner` alone, bit for bit. The paper has 10,000.
 
     Raises:
         ConfigError: If a value is outside its range, or `inner` trains on the server's data itself.
@@ -380,31 +381,31 @@ class FedDF:
     def tunes(self, round_: int, rounds: int) -> bool:
         return self.steps > 0
 
-    def learn(self, params: Float32s, state: State, own: OwnData) -> tuple[Float32s, State]:
-        drawn = list(batches(own.rng, np.arange(own.examples), self.batch_size, self.steps))
-        seen = np.unique(np.concatenate(drawn))
+    def learn(self, params: Float32s, state: State, data: OwnData) -> tuple[Float32s, State]:
+        drawn = list(batches(data.rng, np.arange(data.examples), self.batch_size, self.steps))
+        inputs = np.unique(np.concatenate(drawn))
         logits, clients = np.zeros(()), 0
-        for local in own.local_models():
-            logits, clients = logits + own.logits(local, seen), clients + 1  # in float64
+        for local in data.local_models():
+            logits, clients = logits + data.logits(local, inputs), clients + 1  # in float64
         if clients == 0:
             return params, state
         teacher = (logits / clients).astype(np.float32)
         for batch in drawn:
-            params = own.distill(params, batch, teacher[np.searchsorted(seen, batch)], self.rate)
+            params = data.distill(params, batch, teacher[np.searchsorted(inputs, batch)], self.rate)
         return params, state
 
     def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:
         return self.inner.apply(params, state, mean_update)
 
 
-# -------------------- The server goes on training on its own data after the clients
+# -------------------- Fine-tuning after the clients
 
 When = Literal["each_round", "end"]
 
 
 @dataclass(frozen=True)
 class FineTune:
-    """Take steps of stochastic gradient descent on the server's data from the aggregated model.
+    """Fine-tuning of the aggregated model on the server's data by stochastic gradient descent.
 
     Clients train in every round, and `inner` takes the step. Then, E epochs or exactly `steps` times::
 
@@ -412,19 +413,19 @@ class FineTune:
 
     after each round, so that the clients begin from the tuned model, or once, after the last one. It costs no bytes.
 
-    It is the control to `Safari` that spends the server's data beside the clients' rounds and not in their place: use
-    it to see whether the coin is worth anything. At the end only it shows what the data are worth to a model that was
-    trained without them.
+    It is the control experiment of `Safari`: it uses the server's data in addition to the clients' rounds and not in
+    their place. Use it to see whether the coin is worth anything. At the end only it shows what the data are worth to a
+    model that was trained without them.
 
-    When: the server holds labelled data, and every round may use them.
+    When: the server holds labeled data, and every round may use them.
 
     Args:
         inner: What the server does with the mean update.
-        when: ``"each_round"`` or ``"end"``. By a run that `evaluation.patience` may end early, ``"end"`` is refused.
+        when: ``"each_round"`` or ``"end"``. By a run that `evaluation.patience` may end early, ``"end"`` is rejected.
         rate: Step size, positive.
-        batch_size: Examples of one step, at least 1; all of the server's where it holds fewer. Drawn anew for each
+        batch_size: Examples of one step, at least 1; all of the server's where it holds fewer. Drawn again for each
             step from a stream of the round.
-        steps: Exactly so many, not negative; 0 is `inner` alone, bit for bit. None: as many as `epochs` make.
+        steps: Number of steps, not negative; 0 is `inner` alone, bit for bit. None: as many as `epochs` make.
         epochs: Passes over the server's data, at least 1, used where `steps` is None; the last batch of a pass may be
             smaller.
 
@@ -459,38 +460,38 @@ class FineTune:
     def tunes(self, round_: int, rounds: int) -> bool:
         return self.steps != 0 and (self.when == "each_round" or round_ == rounds)
 
-    def learn(self, params: Float32s, state: State, own: OwnData) -> tuple[Float32s, State]:
-        for batch in batches(own.rng, np.arange(own.examples), self.batch_size, self.steps, self.epochs):
-            params = own.step(params, batch, self.rate)
+    def learn(self, params: Float32s, state: State, data: OwnData) -> tuple[Float32s, State]:
+        for batch in batches(data.rng, np.arange(data.examples), self.batch_size, self.steps, self.epochs):
+            params = data.step(params, batch, self.rate)
         return params, state
 
     def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:
         return self.inner.apply(params, state, mean_update)
 
 
-# -------------------- The server trains on its own data in every round
+# -------------------- Training on the server alone
 
 
 @dataclass(frozen=True)
 class ServerOnly:
-    """Leave the clients alone: stochastic gradient descent on the server's data, some steps a round.
+    """Training on the server's data alone by stochastic gradient descent, `steps` steps per round.
 
-    The control of whatever uses the server's data: what they are worth by themselves. No model is sent. As it is, one
-    step a round, it is `Safari` without clients' rounds.
+    The control experiment of all methods that use the server's data. No model is sent. As it is, one
+    step per round, it is `Safari` without clients' rounds.
 
     *With early stopping*, by `held_out` and `patience`, the server holds a share of its data out, the same in every
-    round, and goes on training on the rest. The model is the one of the round with the lowest mean cross-entropy (of
-    numbers, squared error) on what is held out; after `patience` rounds without a lower one nothing moves any more.
-    Neither the test set nor any client's data are looked at. Use it where few examples would be learnt by heart in as
+    round, and trains on the rest. The model is the one of the round with the lowest mean cross-entropy (of
+    numbers, squared error) on what is held out; after `patience` rounds without a lower one training stops.
+    It never uses the test set or any client's data. Use it where few examples would be memorized in as
     many rounds as clients need. Let `steps` times `patience` be some hundred: on few held-out examples the loss often
     rises before it falls.
 
-    When: always beside `safari` and `fine_tune`: what the server's data are worth alone.
+    When: always, next to `safari` and `fine_tune`: what the server's data are worth alone.
 
     Args:
         rate: Step size, positive.
-        batch_size: Examples of one step, at least 1; all that are trained on where there are fewer. Drawn anew for each
-            step from a stream of the round.
+        batch_size: Examples of one step, at least 1; all that are trained on where there are fewer. Drawn again for
+            each step from a stream of the round.
         steps: Of a round, at least 1.
         held_out: Share of the server's data to stop by, in (0, 1), at least one example; None: train on all.
         patience: Rounds without a lower held-out loss after which training stops, at least 1; None: never.
@@ -530,40 +531,40 @@ class ServerOnly:
     def trains(self, rng: np.random.Generator) -> bool:
         return True
 
-    def learn(self, params: Float32s, state: State, own: OwnData) -> tuple[Float32s, State]:
-        """Return the model to hand out; with early stopping the state holds where training stands.
+    def learn(self, params: Float32s, state: State, data: OwnData) -> tuple[Float32s, State]:
+        """Return the model to hand out; with early stopping the state holds the progress of training.
 
         That is `at`, the (d,) model after the round, `loss`, the lowest one so far on what is held out, and `waited`,
         the rounds since.
         """
         if self.held_out is None or self.patience is None:
-            return self._trained(params, np.arange(own.examples), own), state
+            return self._train(params, np.arange(data.examples), data), state
         if state and state["waited"][0] >= self.patience:
             return params, state
-        train, held_out = own.split(self.held_out)
-        lowest = state["loss"][0] if state else own.loss(params, held_out)
+        train, held_out = data.split(self.held_out)
+        lowest = state["loss"][0] if state else data.loss(params, held_out)
         waited = state["waited"][0] if state else 0
-        at = self._trained(state["at"] if state else params, train, own)
-        loss = own.loss(at, held_out)
+        at = self._train(state["at"] if state else params, train, data)
+        loss = data.loss(at, held_out)
         if loss < lowest:
             params, lowest, waited = at, loss, -1
         return params, {"at": at, "loss": np.array([lowest]), "waited": np.array([waited + 1])}
 
-    def _trained(self, params: Float32s, index: Ints, own: OwnData) -> Float32s:
-        for batch in batches(own.rng, index, self.batch_size, self.steps):
-            params = own.step(params, batch, self.rate)
+    def _train(self, params: Float32s, index: Ints, data: OwnData) -> Float32s:
+        for batch in batches(data.rng, index, self.batch_size, self.steps):
+            params = data.step(params, batch, self.rate)
         return params
 
     def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:
         return params, state
 
 
-# -------------------- In some rounds the server trains on its own data, in all others clients do
+# -------------------- SAFARI
 
 
 @dataclass(frozen=True)
 class Safari:
-    """Correct the clients' training by the server's own data, which also know of clients that never take part.
+    """SAFARI: some rounds train on the server's data, which also cover unseen clients.
 
     For each round one number u is drawn uniformly from [0, 1). If u < `client_probability`, the round is like any
     other: clients train and `inner` takes the step. Otherwise no client is asked, and the server takes one step of
@@ -579,12 +580,12 @@ class Safari:
     equal rounds, and with what the paper does not compare: the server's data alone (`ServerOnly`, with early stopping),
     and the same data after the clients' rounds instead of in their place (`FineTune`, `FedDF`).
 
-    When: the server holds some labelled data, and many clients never train.
+    When: the server holds some labeled data, and many clients never train.
 
     Args:
         inner: What the server does in the clients' rounds.
-        client_probability: q of the paper, in [0, 1]. The paper leaves it open, as its bound on q needs constants that
-            nobody knows (`fedreach.federation.convergence.largest_share`): try 0.5, 0.8 and 0.9.
+        client_probability: q of the paper, in [0, 1]. The paper leaves it open, as its bound on q needs unknown
+            constants (`fedreach.federation.convergence.largest_share`): try 0.5, 0.8 and 0.9.
         rate: Step size of the server, positive; the paper ties it to the clients' by rate = K * client rate / 2 for
             K local steps, which Theorem 4 needs and practice does not.
         batch_size: Examples of one server step, at least 1; all of the server's where it holds fewer.
@@ -614,15 +615,15 @@ class Safari:
     def trains(self, rng: np.random.Generator) -> bool:
         return not rng.random() < self.client_probability
 
-    def learn(self, params: Float32s, state: State, own: OwnData) -> tuple[Float32s, State]:
-        (batch,) = batches(own.rng, np.arange(own.examples), self.batch_size, steps=1)
-        return own.step(params, batch, self.rate), state
+    def learn(self, params: Float32s, state: State, data: OwnData) -> tuple[Float32s, State]:
+        (batch,) = batches(data.rng, np.arange(data.examples), self.batch_size, steps=1)
+        return data.step(params, batch, self.rate), state
 
     def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:
         return self.inner.apply(params, state, mean_update)
 
 
-# -------------------- What the server does with the weighted mean of the updates, and in which rounds it trains itself
+# -------------------- Table of server steps
 
 SERVERS: Mapping[str, Any] = {
     "average": Average,

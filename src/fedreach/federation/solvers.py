@@ -20,7 +20,7 @@ from fedreach.federation.types import Reports, State
 
 @dataclass(frozen=True)
 class FedAvg:
-    """Follow the client's own gradient.
+    """FedAvg (McMahan et al., 2017): plain gradient steps.
 
     When: always, as the baseline; no memory at clients and the fewest bytes.
 
@@ -43,7 +43,7 @@ class FedAvg:
 
 @dataclass(frozen=True)
 class FedProx:
-    """Pull each local step towards the broadcast parameters.
+    """FedProx (Li et al., 2020): a pull of each local step towards the broadcast parameters.
 
     The local objective is F_i(w) + mu / 2 ||w - w0||^2, so the gradient becomes g + mu (w - w0).
 
@@ -71,12 +71,12 @@ class FedProx:
         return gradient + self.mu * (params - broadcast)
 
 
-# -------------------- FedDyn: regularise each client so that all agree where the sum of the objectives is least
+# -------------------- FedDyn: regularize each client so that all agree where the sum of the objectives is least
 
 
 @dataclass(frozen=True)
 class FedDyn:
-    """Let each client remember how far it was moved in all, h_i, and pull it by that.
+    """FedDyn (Acar et al., 2021): each client is pulled by its accumulated updates h_i.
 
     Local gradient: g + a_i (w - w0 + h_i) with a_i = alpha / (N p_i), where N p_i is the client's number of examples
     relative to the mean. Each client that was heard keeps h_i + update_i; with h the mean of the h_i over all
@@ -142,7 +142,7 @@ class FedDyn:
 
 @dataclass(frozen=True)
 class Scaffold:
-    """Let each client subtract its own mean gradient c_i and add everybody's, c, so that all drift the same way.
+    """SCAFFOLD (Karimireddy et al., 2020): control variates c_i and c that correct client drift.
 
     Local step: w <- w - rate (g + c - c_i). After K steps from x to y, each client that was heard keeps
     c_i' = c_i - c + (x - y) / (K rate) (option II of the paper), K being the steps that this client ran, and
@@ -156,7 +156,7 @@ class Scaffold:
 
     Args:
         memory_dtype: ``"float16"`` keeps the c_i in half the bytes, each number off by at most 2^-11 of itself or 2^-39
-            of the largest, see `fedreach._util.arrays`. c is told of what is kept and so stays the mean of the
+            of the largest, see `fedreach._util.arrays`. c follows what is kept and so stays the mean of the
             c_i; a client corrects its drift but for 2^-11 of its c_i.
 
     Raises:

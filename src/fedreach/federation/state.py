@@ -29,7 +29,7 @@ class FederationState:
     solver: tuple[State, ...]  # one a model
     aggregation: tuple[State, ...] = (NO_STATE,)  # one a model
     memory: RowTable | None = None  # in a simulation, what the n clients keep; elsewhere they keep it themselves
-    holds: Bools | None = None  # (n,) who was sent the model's constants; None of a model without any
+    holds: Bools | None = None  # (n,) clients that were sent the model's constants; None of a model without any
     sent: RowTable | None = None  # what the n clients sent last, from the first reports on, if the aggregation wants it
 
     @property
@@ -40,17 +40,17 @@ class FederationState:
         return np.asarray(self.models[0])
 
     def by_model(self, rows: Ints) -> Iterator[tuple[int, Ints]]:
-        """Yield each model and where the participants that train it stand among these rows; no model without any."""
+        """Yield each model and the positions of the participants that train it; no model without any."""
         if len(self.models) == 1:
             if len(rows):
                 yield 0, np.arange(len(rows))
             return
-        own = self.clusters[rows]
-        for model in np.unique(own):
-            yield int(model), np.flatnonzero(own == model)
+        models = self.clusters[rows]
+        for model in np.unique(models):
+            yield int(model), np.flatnonzero(models == model)
 
     def served(self, federation: Federation) -> Float32s:
-        """Return the (m, d) models that are evaluated and handed out; most solvers serve what they broadcast."""
+        """Return the (m, d) models that are evaluated and handed out; most solvers hand out what they broadcast."""
         solver = federation.memory_solver
         if solver is None:
             return self.models

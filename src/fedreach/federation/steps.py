@@ -1,15 +1,15 @@
 """START HERE: one federated round, without a network.
 
-`play` is the round. It is a generator: it yields what it asks of clients, and is sent what they answer.
+`play` is the round. It is a generator: it yields requests to clients, and is sent their answers.
 
 ```
 view -> plan_probe -> [AskLosses | AskUpdates] -> after_probe
      -> plan_round -> [AskUpdates]             -> remembered -> conclude_round -> [AskServer]
 ```
 
-A `Side` answers: `simulation` with an engine, `fedreach.flower` by messages, `fedreach.testing` with a made-up
-world; a recipe of decisions stops once the cohort is chosen. A generator can be neither copied nor stored, so it lives
-within a round, and what outlives the round stands in `Done`.
+A `Side` answers: `simulation` with an engine, `fedreach.flower` by messages, `fedreach.testing` with a synthetic
+federation; a recipe of decisions stops once the cohort is chosen. A generator can be neither copied nor stored, so it
+lives within a round, and `Done` holds what outlives the round.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -44,7 +44,7 @@ NUMBERS = 2**21  # of clients' memories that are worked on at a time
 
 @dataclass(frozen=True, eq=False)
 class AskLosses:
-    """Asks the clients of a probe for losses; the answer maps the ids of those that told theirs to it."""
+    """Asks the clients of a probe for losses; the answer maps the ids of those that replied to their losses."""
 
     state: FederationState
     view: ClientView
@@ -75,7 +75,7 @@ Request = AskLosses | AskUpdates | AskServer
 
 
 class Done(NamedTuple):
-    """What a round leaves behind."""
+    """The outcome of a round."""
 
     state: FederationState
     result: RoundResult
@@ -86,10 +86,10 @@ Steps = Generator[Request, Any, Done]
 
 
 class Side(Protocol):
-    """Whoever answers what a round asks for."""
+    """The other side of a round: it answers what the round asks for."""
 
     def losses(self, request: AskLosses) -> Mapping[int, float]:
-        """Return the loss of each client of the probe that told it."""
+        """Return the loss of each client of the probe that replied."""
 
     def updates(self, request: AskUpdates) -> Reports:
         """Return the reports that count; `lost` says why the others do not."""
@@ -106,7 +106,7 @@ def play(
     rounds: int,
     summed: Callable[[Floats, Float32s], Floats] | None = None,
 ) -> Steps:
-    """Play round ``state.round + 1``.
+    """Run round ``state.round + 1``.
 
     Args:
         rounds: Length of the run, which schedules of the local rate refer to, and servers that tune at its end.
@@ -144,11 +144,11 @@ def play(
     return Done(after, result, reports.update)
 
 
-# ------------------------------------------------------------------------------------------------- driving a round
+# -------------------- Running a round
 
 
 def drive(steps: Steps, side: Side) -> Done:
-    """Let a side answer all that a round asks for."""
+    """Run a round to its end; a side answers all requests."""
     request = advance(steps)
     while not isinstance(request, Done):
         request = advance(steps, answered(side, request))
@@ -156,7 +156,7 @@ def drive(steps: Steps, side: Side) -> Done:
 
 
 def planned(steps: Steps, side: Side) -> AskUpdates | AskServer:
-    """Let a side answer a probe, if there is one; return what comes then: the cohort is to train, or the server."""
+    """Let a side answer a probe, if there is one; return the request to the cohort, or to the server."""
     request = advance(steps)
     while isinstance(request, AskLosses) or (isinstance(request, AskUpdates) and request.probe):
         request = advance(steps, answered(side, request))
@@ -165,7 +165,7 @@ def planned(steps: Steps, side: Side) -> AskUpdates | AskServer:
 
 
 def advance(steps: Steps, answer: Any = None) -> Request | Done:
-    """Send a round the answer to its last request, None at first; return the next one, or what the round did."""
+    """Send a round the answer to its last request, None at first; return the next one, or the outcome."""
     try:
         return steps.send(answer)
     except StopIteration as end:
@@ -174,27 +174,27 @@ def advance(steps: Steps, answer: Any = None) -> Request | Done:
 
 
 def answered(side: Side, request: Request) -> Any:
-    """Return what a side answers."""
+    """Return the answer of a side."""
     if isinstance(request, AskUpdates):
         return side.updates(request)
     return side.losses(request) if isinstance(request, AskLosses) else side.learnt(request)
 
 
-# -------------------------------------------------------------------------------- what the server does between requests
+# -------------------- The server between requests
 
 
 def next_view(
-    federation: Federation, known: ClientView, state: FederationState, participation: Participation
+    federation: Federation, clients: ClientView, state: FederationState, participation: Participation
 ) -> ClientView:
-    """Return what the server knows as round ``state.round + 1`` begins; channels are added by `with_radio`.
+    """Return what the server knows when round ``state.round + 1`` begins; channels are added by `with_radio`.
 
-    `known` says what it knows of clients, and who of them is there; `participation` who of those can be asked.
+    `clients` holds what it knows of clients and which are present; `participation` which of those are available.
     """
-    view = replaced(known, loss=state.loss, round=state.round + 1)
+    view = replaced(clients, loss=state.loss, round=state.round + 1)
     if type(participation) is Always:  # it draws nothing
         return view
-    wanted = participation.available(len(view.ids), generator(federation.seed, "participation", view.round))
-    return replace(view, available=view.available & wanted)
+    reachable = participation.available(len(view.ids), generator(federation.seed, "participation", view.round))
+    return replace(view, available=view.available & reachable)
 
 
 def after_probe(
@@ -206,7 +206,7 @@ def after_probe(
 ) -> tuple[FederationState, ClientView]:
     """Return state and view after the answers to a probe: losses by client, or reports that the policy observes.
 
-    For who did not answer, the last known loss stands.
+    Clients that did not reply keep their last known loss.
     """
     probed, loss, sent = view.probed.copy(), view.loss.copy(), None
     probed[view.rows(probe.ids)] = True
@@ -221,14 +221,14 @@ def after_probe(
 
 
 def lost_replies(participation: Participation, ids: Ints, seed: int, round_: int, *, probe: bool) -> Ints:
-    """Return which of these clients' replies get lost on the way, ids increasing; none if nothing is said."""
+    """Return which of these clients' replies get lost on the way, ids increasing; none without `replies`."""
     replies = None if type(participation) is Always else replies_of(participation)
     if replies is None:
         return ids[:0]
     return ids[~replies(len(ids), generator(seed, "probe-replies" if probe else "replies", round_))]
 
 
-# ------------------------------------------------------------------------------------------- what clients keep
+# -------------------- Memories of clients
 
 
 def memory_width(federation: Federation, p: int, d: int) -> int:
@@ -248,24 +248,24 @@ def remembered(
 ) -> tuple[FederationState, Reports]:
     """Return the state in which those whose reports count keep what their training left them, and the reports.
 
-    Where the solver has clients send the change of what they keep, it stands in the `note` of the reports.
+    If the solver has clients send the change of what they keep, the `note` of the reports holds it.
     """
     solver, memory = federation.memory_solver, state.memory
     if memory is None or len(reports.ids) == 0:
         return state, reports
     if solver is None:
         return _remembered_by_loss(federation, state, memory, view.rows(reports.ids), reports.update), reports
-    assert reports.steps is not None  # whoever answers `AskUpdates` says how many each client ran
+    assert reports.steps is not None  # the answer to `AskUpdates` has the steps of each client
     rows, rate = view.rows(reports.ids), federation.local.rate_at(view.round, rounds)
     steps = federation.local.moved_steps(reports.steps)
     old = memory.read(rows)
     new = np.empty_like(old)
-    together = max(1, NUMBERS // max(1, old.shape[1]))  # arithmetic on a whole cohort would hold it several times
-    for model, mine in state.by_model(rows):
-        for some in np.split(mine, range(together, len(mine), together)):
-            update = reports.update[some, : reports.trainable]
-            kept = solver.remember(old[some], state.solver[model], update, steps[some], rate)
-            new[some] = memory.kept(kept)  # the server is told the change of what is kept, rounded as that is
+    together = max(1, NUMBERS // max(1, old.shape[1]))  # arithmetic on a whole cohort would hold several copies
+    for model, positions in state.by_model(rows):
+        for part in np.split(positions, range(together, len(positions), together)):
+            update = reports.update[part, : reports.trainable]
+            memories = solver.remember(old[part], state.solver[model], update, steps[part], rate)
+            new[part] = memory.kept(memories)  # the server gets the change of what is kept, rounded in the same way
     change = np.subtract(new, old, out=old)
     state = replace(state, memory=memory.written(rows, new))
     return state, replace(reports, note=change) if solver.sends_note else reports
@@ -275,11 +275,11 @@ def _remembered_by_loss(
     federation: Federation, state: FederationState, memory: RowTable, rows: Ints, update: Float32s
 ) -> FederationState:
     """Return the state in which the clients of these rows keep what the loss has them keep."""
-    kept = memory.read(rows)
-    for model, mine in state.by_model(rows):
-        for one in mine[:, None]:  # each by itself, as a real client would
-            kept[one] = kept_for(federation, kept[one], state.models[model] + update[one])
-    return replace(state, memory=memory.written(rows, kept))
+    memories = memory.read(rows)
+    for model, positions in state.by_model(rows):
+        for position in positions[:, None]:  # each by itself, as a real client would
+            memories[position] = kept_for(federation, memories[position], state.models[model] + update[position])
+    return replace(state, memory=memory.written(rows, memories))
 
 
 def kept_for(federation: Federation, memory: Float32s, local: Float32s) -> Float32s:
@@ -289,15 +289,15 @@ def kept_for(federation: Federation, memory: Float32s, local: Float32s) -> Float
         PartError: If it is not float32 of the same shape.
     """
     loss = federation.memory_loss
-    assert loss is not None  # or nobody keeps anything
-    kept = loss.keep(memory, local)
-    if not isinstance(kept, np.ndarray) or kept.shape != memory.shape or kept.dtype != np.float32:
-        got = f"{kept.dtype} {kept.shape}" if isinstance(kept, np.ndarray) else type(kept).__name__
+    assert loss is not None  # else clients keep nothing
+    vectors = loss.keep(memory, local)
+    if not isinstance(vectors, np.ndarray) or vectors.shape != memory.shape or vectors.dtype != np.float32:
+        got = f"{vectors.dtype} {vectors.shape}" if isinstance(vectors, np.ndarray) else type(vectors).__name__
         raise PartError(f"{name_of(loss)}.keep must return float32 of shape {memory.shape}; got {got}.")
-    return kept
+    return vectors
 
 
-# ------------------------------------------------------------------------- what is drawn for the work of a round
+# -------------------- Random draws of a round
 
 
 def probe_batch(samples: Ints, size: int, seed: int, round_: int, client: int) -> Ints:
@@ -319,10 +319,10 @@ def server_split(labels: Ints | Floats, held_out: float, seed: int) -> tuple[Int
     Raises:
         ConfigError: If nothing would be left of either.
     """
-    n, least = len(labels), 2
-    if n < least:
+    n, minimum = len(labels), 2
+    if n < minimum:
         raise ConfigError(
-            f"A server that holds examples out of its own data must have at least {least}; it has {n}. Raise "
+            f"A server that holds examples out of its own data must have at least {minimum}; it has {n}. Raise "
             "server_data.examples, or leave out `held_out`."
         )
     order = generator(seed, "server-held-out").permutation(n)
@@ -334,10 +334,10 @@ def server_split(labels: Ints | Floats, held_out: float, seed: int) -> tuple[Int
 
 
 def measured(
-    wanted: Sequence[Measurement], outputs: LocalOutputs, seed: int, round_: int, client: int
+    measurements: Sequence[Measurement], outputs: LocalOutputs, seed: int, round_: int, client: int
 ) -> dict[str, float]:
     """Return what a client measures with its local model, by name."""
     return {
         measurement.name: measurement.measure(outputs, generator(seed, f"measure {measurement.name}", round_, client))
-        for measurement in wanted
+        for measurement in measurements
     }

@@ -1,4 +1,4 @@
-"""What a part says of itself beside its methods: `Traits`, read once. Nothing else asks a part by `getattr`."""
+"""Traits: what a component declares in addition to its methods, read once. Nothing else uses `getattr` on it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedreach.federation.types import ClientView, Probe, State
 
 
 def name_of(part: object) -> str:
-    """Return what messages call a part: its `name`, a function's name, or that of its class."""
+    """Return the name of a component in messages: its `name`, a function's name, or that of its class."""
     return str(getattr(part, "name", None) or getattr(part, "__name__", None) or part.__class__.__name__)
 
 
@@ -31,19 +31,19 @@ FACTS: Mapping[str, str] = MappingProxyType(
         "label_entropy": "entropy of the client's labels in nats, one number a client, sent once",
     }
 )
-"""What a part may ask of clients through its attribute `needs`; 4 bytes a number, counted in round 1."""
+"""What a component may ask of clients through its attribute `needs`; 4 bytes per number, counted in round 1."""
 
 
 def no_probe(self: object, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Probe | None:
-    """Ask nobody; a policy whose method `probe` this is need not be asked, and no generator made for it."""
+    """Return no probe; a policy with this method `probe` is not called, and needs no generator."""
     return None
 
 
 @dataclass(frozen=True)
 class Traits:
-    """What a part says of itself beside its methods: attributes that it may have, and optional methods that it has.
+    """What a component declares in addition to its methods: optional attributes, and the optional methods that it has.
 
-    A part that is made of others of its kind, as `inner` or `parts`, or of a `function`, needs and measures what they
+    A component that contains others of its type, as `inner` or `parts`, or a `function`, needs and measures what they
     do.
 
     A promise about a method (`affine` about `correct`, `minimum` about `measure`) holds for the method that it was made
@@ -56,11 +56,11 @@ class Traits:
     """
 
     # Attributes of the same name; a class, an instance or a property may have them.
-    needs: tuple[str, ...] = ()  # facts about clients' labels, see `FACTS`
+    needs: tuple[str, ...] = ()  # client statistics, see `FACTS`
     measures: tuple[Measurement, ...] = ()  # what clients measure after local training
     reads_updates: bool = False  # of single clients
     needs_radio: bool = False  # channels and devices
-    reads_length: bool = False  # a selection looks at how many rounds the run has
+    reads_length: bool = False  # a selection depends on the length of the run
     ignores_cohort: bool = False  # may choose more than k
     only_sum: bool = False  # the server sees sums over clients only
     sends_note: bool = False  # clients send the change of their memory
@@ -74,16 +74,16 @@ class Traits:
     scales_targets: bool = False  # a loss of numbers is handed targets and outputs on the participants' scale
     needs_classes: bool = False  # targets must be classes,
     needs_numbers: bool = False  # or numbers
-    reads_inputs: bool = False  # a serving rule looks at features and inputs, beside logits
-    reads_true_prior: bool = False  # a serving rule needs labels of those that it serves: a reference
-    needs_batchnorm: bool = False  # a serving rule refreshes BatchNorm layers after convolutions
-    needs_features: bool = False  # a serving rule can do nothing with a model that has no last linear layer
-    keeps_bias: bool = False  # a serving rule takes the model's mean prediction for right, not the class shares
+    reads_inputs: bool = False  # an adaptation rule reads features and inputs, in addition to logits
+    reads_true_prior: bool = False  # an adaptation rule needs labels of the adapting clients: a reference
+    needs_batchnorm: bool = False  # an adaptation rule refreshes BatchNorm layers after convolutions
+    needs_features: bool = False  # an adaptation rule can do nothing with a model that has no last linear layer
+    keeps_bias: bool = False  # an adaptation rule trusts the model's mean prediction, not the class prior
     minimum: float | None = None  # of a measurement or a loss: no honest client's number is below it,
     maximum: float | None = None  # or above it
     lower_is_better: bool = False  # of a metric
 
-    # Methods that the part has, see `METHODS`.
+    # Methods that the component has, see `METHODS`.
     probes: bool = False
     clusters: bool = False
     own_weight: bool = False
@@ -104,20 +104,20 @@ class Traits:
 
     @property
     def needs_labels(self) -> bool:
-        """Whether a serving rule is given labels of those that it serves, where it is evaluated."""
+        """Whether an adaptation rule is given labels of the adapting clients in evaluation."""
         return self.reads_true_prior or self.learns_labels
 
     @property
     def is_reference(self) -> bool:
-        """Whether none can deploy a serving rule: it is given labels that no client has, or only once."""
+        """Whether an adaptation rule cannot be deployed: it needs labels that clients do not have."""
         return self.needs_labels and not self.learns_more_labels
 
     @classmethod
     def of(cls, part: object) -> Traits:
-        """Read what a part says.
+        """Read the traits of a component.
 
         Raises:
-            PartError: If something looks like a misspelt trait, or a trait is of the wrong type.
+            PartError: If something looks like a misspelled trait, or a trait is of the wrong type.
 
         Example:
             >>> class MyPolicy:
@@ -126,29 +126,29 @@ class Traits:
             Traceback (most recent call last):
             fedreach.PartError: `read_updates` is no trait of MyPolicy; did you mean `reads_updates`?
         """
-        kind: type = part.__class__  # which a proxy may say is another's
-        owners, own = _owners(kind), vars(part) if hasattr(part, "__dict__") else {}
-        further = {key: value for key, value in own.items() if key not in _options(kind)}
-        for name, meant in (*_misspelt_in(kind), *_misspelt(further, kind)):
+        kind: type = part.__class__  # a proxy may name another class
+        owners, instance_attributes = _owners(kind), vars(part) if hasattr(part, "__dict__") else {}
+        extra_attributes = {key: value for key, value in instance_attributes.items() if key not in _options(kind)}
+        for name, suggestion in (*_misspelled_in_class(kind), *_find_misspelled(extra_attributes, kind)):
             raise PartError(
-                f"`{name}` is no trait of {getattr(part, '__name__', kind.__name__)}; did you mean `{meant}`?"
+                f"`{name}` is no trait of {getattr(part, '__name__', kind.__name__)}; did you mean `{suggestion}`?"
             )
-        # Asking for what is not there is slow, and needed of a proxy only.
-        names = NAMES if hasattr(type(part), "__getattr__") else NAMES & (owners.keys() | own.keys())
-        said: dict[str, Any] = {name: _stated(part, name, owners) for name in ATTRIBUTES if name in names}
-        said |= {trait: _has(part, method) for trait, method in METHODS.items() if method in names}
-        broken = [trait for trait in PROMISES if trait in said and not _kept(owners, *PROMISES[trait])]
-        said |= {trait: ATTRIBUTES.get(trait, False) for trait in broken}
-        for other in map(cls.of, _made_of(part)):
-            said |= {key: (*said.get(key, ()), *getattr(other, key)) for key in ("needs", "measures")}
-            said |= {key: said.get(key, False) or getattr(other, key) for key in INHERITED}
-        if "needs" in said:
-            said["needs"] = tuple(dict.fromkeys(said["needs"]))
-        return cls(**said)
+        # Looking up missing attributes is slow, and only a proxy needs it.
+        names = NAMES if hasattr(type(part), "__getattr__") else NAMES & (owners.keys() | instance_attributes.keys())
+        values: dict[str, Any] = {name: _read_attribute(part, name, owners) for name in ATTRIBUTES if name in names}
+        values |= {trait: _has(part, method) for trait, method in METHODS.items() if method in names}
+        broken = [trait for trait in PROMISES if trait in values and not _holds_for_methods(owners, *PROMISES[trait])]
+        values |= {trait: ATTRIBUTES.get(trait, False) for trait in broken}
+        for inner_traits in map(cls.of, _inner_parts(part)):
+            values |= {key: (*values.get(key, ()), *getattr(inner_traits, key)) for key in ("needs", "measures")}
+            values |= {key: values.get(key, False) or getattr(inner_traits, key) for key in INHERITED}
+        if "needs" in values:
+            values["needs"] = tuple(dict.fromkeys(values["needs"]))
+        return cls(**values)
 
 
 INHERITED = ("reads_updates", "reads_length", "needs_radio", "needs_classes", "needs_numbers", "scales_targets")
-"""Traits that a part has where one that it is made of has them."""
+"""Traits that a component inherits from the components that it contains."""
 
 METHODS: Mapping[str, str] = {
     "probes": "probe",
@@ -169,7 +169,7 @@ METHODS: Mapping[str, str] = {
     "remembers_clients": "keep",
     "knows_possible": "possible",
 }
-"""Trait -> the optional method that a part with it has."""
+"""Trait -> the optional method that a component with it has."""
 
 PROMISES: Mapping[str, tuple[str, ...]] = {
     "affine": ("affine", "correct"),
@@ -183,17 +183,17 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
     "minimum": ("minimum", "measure", "per_example"),
     "maximum": ("maximum", "measure", "per_example"),
 }
-"""Trait -> what states it, and the methods, of different kinds of parts, that it speaks about."""
+"""Trait -> the attribute or method that declares it, and the methods of components that it covers."""
 
 ATTRIBUTES: Mapping[str, Any] = {field.name: field.default for field in fields(Traits) if field.name not in METHODS}
 """Trait that is stated as an attribute -> what holds where it is not."""
 
 NAMES = ATTRIBUTES.keys() | METHODS.values() | {method for _, *methods in PROMISES.values() for method in methods}
-"""All that is asked of a part."""
+"""All attributes and methods that are read from a component."""
 
 
 def kinds_of(part: object) -> list[str]:
-    """Return the kinds whose methods a part has, see `fedreach._util.registry.Kind.known_by`.
+    """Return the types whose methods a component has, see `fedreach._util.registry.Kind.known_by`.
 
     Example:
         >>> from fedreach.federation.weighting import Equal
@@ -204,9 +204,9 @@ def kinds_of(part: object) -> list[str]:
 
 
 def lacking(kind: str, part: object) -> list[str]:
-    """Return which protocols of its kind a part does not follow in full, and what of them is missing."""
+    """Return which protocols of its type a component does not implement in full, and what is missing."""
     row = KINDS[kind]
-    protocols = [row.protocol, *(further for method, further in row.also.items() if _has(part, method))]
+    protocols = [row.protocol, *(protocol for method, protocol in row.also.items() if _has(part, method))]
     return [
         f"must have all of {where.replace(':', '.')}; {', '.join(missing)} missing."
         for where in protocols
@@ -216,21 +216,21 @@ def lacking(kind: str, part: object) -> list[str]:
 
 def _missing(part: object, protocol: type) -> list[str]:
     """Return which methods, properties and attributes of a protocol an object does not have."""
-    methods, others = _members(protocol)
+    methods, attributes = _members(protocol)
     missing = [key for key in methods if not callable(getattr(part, key, None))]
-    return missing + [key for key in others if not hasattr(part, key)]
+    return missing + [key for key in attributes if not hasattr(part, key)]
 
 
 @cache
 def _members(protocol: type) -> tuple[list[str], list[str]]:
     methods = [key for key, value in vars(protocol).items() if inspect.isfunction(value) and key[0] != "_"]
-    others = [key for key, value in vars(protocol).items() if isinstance(value, property)]
-    return methods, others + list(inspect.get_annotations(protocol))
+    attributes = [key for key, value in vars(protocol).items() if isinstance(value, property)]
+    return methods, attributes + list(inspect.get_annotations(protocol))
 
 
 @cache
 def _owners(cls: type) -> dict[str, int]:
-    """Return how far up the classes each name that says something is defined, 0 being the class itself."""
+    """Return the depth in the class hierarchy at which each trait is defined, 0 for the class itself."""
     return {name: i for i, owner in reversed([*enumerate(cls.__mro__)]) for name in NAMES & vars(owner).keys()}
 
 
@@ -238,23 +238,25 @@ def _has(part: object, method: str) -> bool:
     return callable(getattr(part, method, None)) and getattr(part.__class__, method, None) is not no_probe
 
 
-def _kept(owners: Mapping[str, int], promise: str, *methods: str) -> bool:
-    """Return whether a promise was made for the methods that the part has, and not for some that it replaced."""
-    made = owners.get(promise, len(owners))
-    return all(made <= owners[method] for method in methods if method in owners)
+def _holds_for_methods(owners: Mapping[str, int], promise: str, *methods: str) -> bool:
+    """Return whether a promise covers the methods that the component has, not ones that it replaced."""
+    depth = owners.get(promise, len(owners))
+    return all(depth <= owners[method] for method in methods if method in owners)
 
 
-def _made_of(part: object) -> list[object]:
+def _inner_parts(part: object) -> list[object]:
     parts = getattr(part, "parts", ())
-    found = (getattr(part, "inner", None), *(parts if isinstance(parts, tuple | list) else ()))
+    candidates = (getattr(part, "inner", None), *(parts if isinstance(parts, tuple | list) else ()))
     function = getattr(part, "function", None)
-    return [one for one in found if one is not None and kinds_of(one)] + [function] * callable(function)
+    return [candidate for candidate in candidates if candidate is not None and kinds_of(candidate)] + [
+        function
+    ] * callable(function)
 
 
-def _stated(part: object, name: str, owners: Mapping[str, int]) -> Any:
-    """Return the value of a trait, or say why it cannot be one."""
+def _read_attribute(part: object, name: str, owners: Mapping[str, int]) -> Any:
+    """Return the value of a trait, or raise an error that explains what is wrong."""
     default = ATTRIBUTES[name]
-    # In a property, an AttributeError is an error, and no sign that there is none; a proxy may have none.
+    # An AttributeError raised in a property is an error; a proxy may lack the attribute.
     value = getattr(part, name) if name in owners else getattr(part, name, default)
     if isinstance(default, bool):
         rule, right = "True or False", isinstance(value, bool | np.bool_)
@@ -281,9 +283,9 @@ def _stated(part: object, name: str, owners: Mapping[str, int]) -> Any:
 
 
 @cache
-def _misspelt_in(cls: type) -> tuple[tuple[str, str], ...]:
+def _misspelled_in_class(cls: type) -> tuple[tuple[str, str], ...]:
     """Return (name, trait that it is near to) of what a class and those above it define."""
-    return tuple(pair for owner in cls.__mro__ for pair in _misspelt(vars(owner), cls))
+    return tuple(pair for owner in cls.__mro__ for pair in _find_misspelled(vars(owner), cls))
 
 
 @cache
@@ -291,21 +293,21 @@ def _options(cls: type) -> dict[str, Any]:
     return {field.name: field.default for field in fields(cls)} if is_dataclass(cls) else {}
 
 
-def _misspelt(own: Mapping[str, Any], cls: type) -> Iterator[tuple[str, str]]:
-    """Yield (name, trait that it is near to) of what a part, or a class above its own, holds.
+def _find_misspelled(attributes: Mapping[str, Any], cls: type) -> Iterator[tuple[str, str]]:
+    """Yield (name, trait with a similar name) of the attributes of a component or of a base class.
 
     A method is compared with optional methods, anything else with attributes. A field of a dataclass is an option of
-    the part's own, and is left alone unless it is a flag and all but spells one.
+    the component, and is skipped unless it is a flag whose name is almost a trait.
     """
     options = _options(cls)
-    for name, value in own.items():
+    for name, value in attributes.items():
         if name.startswith("_") or name in ATTRIBUTES:
             continue
         if callable(value) or isinstance(value, classmethod | staticmethod):
-            known, cutoff = [method for method in METHODS.values() if not callable(getattr(cls, method, None))], 0.9
+            names, cutoff = [method for method in METHODS.values() if not callable(getattr(cls, method, None))], 0.9
         elif name in options:
-            known = [key for key, default in ATTRIBUTES.items() if isinstance(default, bool)]
-            known, cutoff = known if isinstance(options[name], bool) else [], 0.9
+            names = [key for key, default in ATTRIBUTES.items() if isinstance(default, bool)]
+            names, cutoff = names if isinstance(options[name], bool) else [], 0.9
         else:
-            known, cutoff = list(ATTRIBUTES), 0.8
-        yield from ((name, meant) for meant in difflib.get_close_matches(name, known, n=1, cutoff=cutoff))
+            names, cutoff = list(ATTRIBUTES), 0.8
+        yield from ((name, suggestion) for suggestion in difflib.get_close_matches(name, names, n=1, cutoff=cutoff))

@@ -1,4 +1,4 @@
-"""The values of a round: what the server sees, asks for, chooses and hears."""
+"""The values of a round: views, probes, selections and results."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 
 
 State = Mapping[str, AnyArray]
-"""What a part remembers between rounds: named arrays, never written to in place."""
+"""What a component keeps between rounds: named arrays, never written to in place."""
 NO_STATE: State = MappingProxyType({})
 
 
 @dataclass(frozen=True, eq=False)
 class ClientView:
-    """All that the server may look at before it chooses; arrays over the n participants, ids increasing."""
+    """All that the server may read before it selects; arrays over the n participants, ids increasing."""
 
     ids: Ints  # (n,)
-    available: Bools  # (n,) can be reached in this round
+    available: Bools  # (n,) is available in this round
     num_examples: Ints  # (n,)
     loss: Floats  # (n,) last loss heard from each client, nan where never heard
     probed: Bools  # (n,) was asked by this round's probe
-    label_counts: Floats | None = None  # (n, c) where a part asked for it; whole numbers unless they are noised
+    label_counts: Floats | None = None  # (n, c) where a component asked for it; whole numbers unless they are noised
     label_entropy: Floats | None = None  # (n,) in nats, likewise
     sent_update: Bools | None = None  # (n,) answered this round's probe for updates, if that was one
     round: int = 1  # the round that is being planned
-    rounds: int | None = None  # length of the run, for policies that say `reads_length = True`; None: nobody said
+    rounds: int | None = None  # length of the run, for policies with `reads_length = True`; None: unknown
     probe: Probe | None = None  # that of this round, if there was one
     radio: RadioState | None = None  # channels and devices, where the federation has a radio
     constant_bytes: int = 0  # of what a client is sent once, with its first model: what is neither trained nor averaged
@@ -43,7 +43,7 @@ class ClientView:
     def of(
         cls, ids: Ints, num_examples: Ints, *, available: Bools | None = None, loss: Floats | None = None
     ) -> ClientView:
-        """Return a view in which, unless said otherwise, everybody is available and nothing was heard yet.
+        """Return a view in which, by default, all clients are available and nothing was heard yet.
 
         Example:
             >>> ClientView.of(np.arange(3), np.array([10, 20, 30])).available
@@ -60,19 +60,19 @@ class ClientView:
 
     @property
     def available_ids(self) -> Ints:
-        """Ids of the clients that can be reached; mostly those of all, which are then not copied."""
+        """Ids of the available clients; if these are all, they are not copied."""
         return self.ids if self.available.all() else self.ids[self.available]
 
     def rows(self, ids: Ints) -> Ints:
-        """Return where these ids stand in the arrays of this view."""
+        """Return the positions of these ids in the arrays of this view."""
         return self.ids.searchsorted(ids).astype(np.int64, copy=False)
 
 
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """Clients that are sent the model before anybody is chosen, and what they are asked for.
+    """Clients that are sent the model before the selection, and what they are asked for.
 
-    - ``loss``: their mean training loss. It stands in ``view.loss`` when the policy selects.
+    - ``loss``: their mean training loss. ``view.loss`` holds it when the policy selects.
     - ``batch_loss``: the same over `batch_size` of their examples, drawn for the round.
     - ``update``: they train as if they were chosen and send their update, which counts for nothing but the
       policy's `observe`, and their metrics. One of them that is then chosen has done its work already.
@@ -87,12 +87,12 @@ class Probe:
 class Selection:
     """The cohort of a round.
 
-    A policy that draws with replacement says in `draws` how often each client came up. Such a client trains once and
+    A policy that draws with replacement stores in `draws` how often it drew each client. Such a client trains once and
     sends one report; `draws` is among its metrics, and counts under the weighting `by_draws`.
     """
 
     ids: Ints  # (k,)
-    remark: str = ""  # what the row of the round should say, such as a filter that could not be kept
+    remark: str = ""  # for the row of the round, such as a filter that could not be kept
     allocation: Allocation | None = None  # of bandwidth and CPU frequency, of a policy that decides these too
     draws: Ints | None = None  # (k,) how often each was drawn, 1 at least; None: once
 
@@ -110,24 +110,24 @@ class Selection:
 
     @property
     def places(self) -> int:
-        """How many places of the cohort are taken: a client that was drawn twice takes two."""
+        """Number of taken places of the cohort: a client that was drawn twice takes two."""
         return len(self.ids) if self.draws is None else int(self.draws.sum())
 
 
 @dataclass(frozen=True, eq=False)
 class RoundCost:
-    """Simulated seconds and joules of a round, of all who were asked, whether their replies arrived or not."""
+    """Simulated seconds and joules of a round, of all clients that were asked, whether their replies arrived or not."""
 
     seconds: float  # the probe's, then until the last of the cohort is ready
     joules: float  # of all clients, to compute and to send
     probe_seconds: float  # part of the two above
     probe_joules: float
-    allocation: Allocation | None  # of those in the cohort that had work left after the probe; None: nobody
+    allocation: Allocation | None  # of those in the cohort that had work left after the probe; None: none had
 
 
 @dataclass(frozen=True, eq=False)
 class Reports:
-    """The r replies of a round, ids increasing, so that the result never depends on who answered first."""
+    """The r replies of a round, ids increasing, so that the result never depends on which client answered first."""
 
     ids: Ints  # (r,)
     update: Float32s  # (r, d) local - broadcast, always this sign
@@ -137,12 +137,12 @@ class Reports:
     label_counts: Floats | None = None  # (r, c) where asked for
     lost: Mapping[int, str] = field(default_factory=dict)  # client id -> why its reply does not count
     trainable: int | None = None  # p: the first p of the d numbers are trained, the rest are buffers; None: all d
-    output_bias: int | None = None  # the last so many of the p are the bias of the output layer; None: it has none
+    output_bias: int | None = None  # this many of the p, the last, are the output layer's bias; None: it has none
     steps: Ints | None = None  # (r,) local steps that each client ran; solvers with a memory need them
     note: Float32s | None = None  # (r, p) the second message, where the solver sends one: the change of its memory
     round: int = 1
     probe: bool = False  # whether these are answers to a probe
-    secure_mean: Floats | None = None  # (d,) weighted mean from a secure sum; then `update` is (r, 0): nobody saw it
+    secure_mean: Floats | None = None  # (d,) weighted mean from secure aggregation; then `update` is (r, 0)
 
     @property
     def trained(self) -> Float32s:
@@ -156,14 +156,14 @@ class Reports:
     def at(self, chosen: Bools | Ints) -> Reports:
         """Return the reports of some of the clients, by flags or positions."""
         rows = ("ids", "update", "label_counts", "steps", "note")
-        given = {name: values for name in rows if (values := getattr(self, name)) is not None}
+        arrays = {name: values for name in rows if (values := getattr(self, name)) is not None}
         metrics = {name: values[chosen] for name, values in self.metrics.items()}
-        return replace(self, metrics=metrics, **{name: values[chosen] for name, values in given.items()})
+        return replace(self, metrics=metrics, **{name: values[chosen] for name, values in arrays.items()})
 
 
 @dataclass(frozen=True, eq=False)
 class LocalOutputs:
-    """What a client's local model says about the client's own training data, in evaluation mode.
+    """Outputs of a client's local model on its own training data, in evaluation mode.
 
     Local means after local training, before aggregation.
     """
@@ -175,7 +175,7 @@ class LocalOutputs:
 
 @dataclass(frozen=True, eq=False)
 class Outputs:
-    """What a model says of m inputs in evaluation mode: all that is seen of a client that is served, no label."""
+    """Outputs of a model on m inputs in evaluation mode: all that adaptation sees of a client, without labels."""
 
     logits: Floats  # (m, c)
     features: Floats | None = None  # (m, h) of the layer before the last; these and what follows where asked for
@@ -184,20 +184,20 @@ class Outputs:
     statistics: RunningStatistics | None = None  # of BatchNorm layers after convolutions, where there are any
 
     def at(self, places: Ints) -> Outputs:
-        """Return what the model says of the inputs at these places."""
+        """Return the outputs on the inputs at these positions."""
         features = None if self.features is None else self.features[places]
         inputs = None if self.inputs is None else self.inputs[places]
         return replace(self, logits=self.logits[places], features=features, inputs=inputs)
 
     def rows(self, part: slice) -> Outputs:
-        """Return what the model says of some of the inputs."""
+        """Return the outputs on a slice of the inputs."""
         features = None if self.features is None else self.features[part]
         inputs = None if self.inputs is None else self.inputs[part]
         return replace(self, logits=self.logits[part], features=features, inputs=inputs)
 
 
 class RunningStatistics(Protocol):
-    """Means and variances by which BatchNorm layers after convolutions normalise: s numbers, all layers together."""
+    """Means and variances by which BatchNorm layers after convolutions normalize: s numbers, all layers together."""
 
     def refreshed(self, inputs: Float32s, strength: float) -> Float32s:
         """Return the (s,) statistics after m inputs, (m, ...); the model stays as it is.
@@ -208,16 +208,16 @@ class RunningStatistics(Protocol):
         ...
 
     def outputs(self, statistics: Float32s, inputs: Float32s) -> Outputs:
-        """Return what the model says of inputs when its layers go by these (s,) statistics."""
+        """Return the outputs of the model on inputs when its layers use these (s,) statistics."""
         ...
 
 
 @dataclass(frozen=True)
 class RoundResult:
-    """What a round did, as its row tells it."""
+    """What a round did, as its row stores it."""
 
     cohort: tuple[int, ...]
-    weights: tuple[float, ...]  # of the clients in `cohort` that replied, summing to 1; clusters renormalise theirs
+    weights: tuple[float, ...]  # of the clients in `cohort` that replied, summing to 1; clusters renormalize theirs
     lost: Mapping[int, str]
     train_loss: float | None  # weighted mean of the clients' losses during training
     bytes_down: int
@@ -236,4 +236,4 @@ class LocalUpdates(NamedTuple):
     loss: Floats  # (k,) mean training loss over all examples of all local steps
     steps: Ints  # (k,) local steps that each client ran
     trainable: int | None = None  # p: the first p of the d numbers are trained, the rest are buffers; None: all d
-    finite: Bools | None = None  # (k,) whether all numbers of an update are finite; None: nobody looked
+    finite: Bools | None = None  # (k,) whether all numbers of an update are finite; None: not checked

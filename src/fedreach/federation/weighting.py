@@ -15,7 +15,7 @@ from fedreach.federation.measurements import Disagreement
 from fedreach.federation.traits import kinds_of, name_of
 from fedreach.federation.types import Reports, State
 
-# -------------------- Weights that a client could work out itself, and a plain function as a weighting
+# -------------------- Weights of the client's own, and functions
 
 
 class OwnWeight(ABC):
@@ -34,7 +34,7 @@ class OwnWeight(ABC):
 
 
 def normalised(weighting: object, raw: Floats) -> Floats:
-    """Return the numbers divided by their sum, or say which weighting gave numbers that are no weights."""
+    """Return the numbers divided by their sum, or raise an error that names the weighting."""
     if not ((raw >= 0).all() and 0 < (total := raw.sum()) < np.inf):
         raise PartError(f"{name_of(weighting)} must return numbers that are not negative, not all 0; got {raw}.")
     return np.asarray(raw / total)
@@ -44,8 +44,8 @@ def normalised(weighting: object, raw: Floats) -> Floats:
 class FunctionWeighting:
     """Use ``function(reports) -> (r,) numbers``; they are divided by their sum.
 
-    Facts that the function needs (see `FACTS`) are named in its attribute ``needs``, what clients shall measure for it
-    stands in ``measures``.
+    Its attribute ``needs`` names the client statistics that the function needs (see `FACTS`), ``measures`` what
+    clients measure for it.
 
     Example:
         >>> reports = Reports(np.arange(2), np.zeros((2, 1), np.float32), {"num_examples": np.array([1.0, 3.0])})
@@ -64,28 +64,28 @@ class FunctionWeighting:
         return normalised(self, np.asarray(self.function(reports), dtype=np.float64)), state
 
 
-# -------------------- Weigh all reports equally
+# -------------------- Equal weights
 
 
 @dataclass(frozen=True)
 class Equal(OwnWeight):
-    """Give each client the same say: w_i = 1 / r.
+    """Equal weights: w_i = 1 / r.
 
-    When: every client shall have the same say, however little it holds.
+    When: every client should count the same, however few examples it holds.
     """
 
     def raw(self, metrics: Mapping[str, Floats]) -> Floats:
         return np.ones(len(metrics["num_examples"]))
 
 
-# -------------------- Weigh reports by their number of training examples
+# -------------------- Weights by number of examples
 
 
 @dataclass(frozen=True)
 class ByExamples(OwnWeight):
-    """Give each example the same say: w_i = m_i / sum_j m_j, where m_i is client i's number of examples.
+    """Weights by number of examples: w_i = m_i / sum_j m_j, where m_i is client i's number of examples.
 
-    When: every example shall have the same say; the default, and what most theory is about.
+    When: every example should count the same; the default, and what most theory is about.
 
     Reference: McMahan et al., AISTATS 2017, Algorithm 1.
     """
@@ -94,12 +94,12 @@ class ByExamples(OwnWeight):
         return metrics["num_examples"]
 
 
-# -------------------- Weigh reports by how often their clients were drawn
+# -------------------- Weights by number of draws
 
 
 @dataclass(frozen=True)
 class ByDraws(OwnWeight):
-    """Give each draw the same say: w_i = t_i / sum_j t_j, t_i how often client i was drawn.
+    """Weights by number of draws: w_i = t_i / sum_j t_j, t_i how often client i was drawn.
 
     That is the plain mean over draws, in which a client that was drawn twice counts twice. Replies that are lost take
     their draws along: the mean is over those that came. Under a selection that draws each once it is `equal`.
@@ -120,26 +120,26 @@ class ByDraws(OwnWeight):
         return metrics["draws"] if "draws" in metrics else np.ones(len(metrics["num_examples"]))
 
 
-# -------------------- Weightings made of weightings: what they ask of clients, what they keep, and how they are asked
+# -------------------- Combined weightings: checks and states
 
 
 def checked_parts(owner: str, parts: Any) -> tuple[Weighting, ...]:
-    """Return the parts as a tuple, or say which of them is no weighting.
+    """Return the parts as a tuple, or raise an error that names the part that is not a weighting.
 
     Raises:
-        ConfigError: If there is none, or one has no method `weights`.
+        ConfigError: If `parts` is empty, or one lacks a method `weights`.
     """
     listed = isinstance(parts, Iterable) and not isinstance(parts, str)
-    found: tuple[Any, ...] = tuple(parts) if listed else (parts,)
-    if not found:
+    weightings: tuple[Any, ...] = tuple(parts) if listed else (parts,)
+    if not weightings:
         raise ConfigError(f"{owner} must have at least one weighting in it; got none.")
-    for part in found:
+    for part in weightings:
         if "weighting" not in kinds_of(part) or isinstance(part, type):
             raise ConfigError(
                 f"{owner} must be made of weightings, such as ByEntropy(); got {part!r}. Names of weightings stand for "
                 "them in experiment files only."
             )
-    return found
+    return weightings
 
 
 def checked_factors(owner: str, factors: Sequence[float] | None, parts: Sequence[Weighting]) -> tuple[float, ...]:
@@ -148,46 +148,46 @@ def checked_factors(owner: str, factors: Sequence[float] | None, parts: Sequence
     Raises:
         ConfigError: If there are not as many as parts, or one is negative or not finite, or all are 0.
     """
-    found = (1.0,) * len(parts) if factors is None else tuple(factors)
-    if len(found) != len(parts):
-        raise ConfigError(f"{owner} must have one number for each of the {len(parts)} parts; got {list(found)}.")
-    if not (np.isfinite(found).all() and min(found) >= 0 and max(found) > 0):
-        raise ConfigError(f"{owner} must be finite, not negative and not all 0; got {list(found)}.")
-    return found
+    numbers = (1.0,) * len(parts) if factors is None else tuple(factors)
+    if len(numbers) != len(parts):
+        raise ConfigError(f"{owner} must have one number for each of the {len(parts)} parts; got {list(numbers)}.")
+    if not (np.isfinite(numbers).all() and min(numbers) >= 0 and max(numbers) > 0):
+        raise ConfigError(f"{owner} must be finite, not negative and not all 0; got {list(numbers)}.")
+    return numbers
 
 
 def weights_of(parts: Mapping[str, Weighting], state: State, reports: Reports) -> tuple[list[Floats], State]:
     """Return each part's (r,) weights, and the new state of all.
 
-    Parts go by the name under which their state is kept, in arrays called ``"NAME.KEY"``.
+    The state of a part is kept under its name, in arrays called ``"NAME.KEY"``.
     """
-    found: list[Floats] = []
-    kept: dict[str, AnyArray] = {}
+    all_weights: list[Floats] = []
+    new_state: dict[str, AnyArray] = {}
     for name, part in parts.items():
         prefix = f"{name}."
-        own = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
-        weights, new = checked_weights(part, part.weights(own, reports), len(reports.ids))
-        found.append(weights)
-        kept |= {prefix + key: value for key, value in new.items()}
-    return found, kept
+        part_state = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+        weights, new = checked_weights(part, part.weights(part_state, reports), len(reports.ids))
+        all_weights.append(weights)
+        new_state |= {prefix + key: value for key, value in new.items()}
+    return all_weights, new_state
 
 
-# -------------------- A limit to what one client may count
+# -------------------- Clipped weights
 
 
 @dataclass(frozen=True)
 class Clip:
-    """Let no client count more than a largest weight; what is cut off goes to the others in proportion.
+    """Clipped weights: none above a largest weight; the excess goes to the others in proportion.
 
     v_i = min(cap, factor * w_i), with the factor for which they sum to 1, as in
     ``{ name = "clip", inner = "entropy", most = 0.3 }``. Weights below the cap keep their ratios. Where all that have a
     weight reach the cap, those of weight 0 share the rest equally.
 
     The cap is the lower of `most` and `times_equal` / r, but never below 1 / r: r weights below that would not sum to
-    1. So all weigh the same in a round with fewer than 1 / `most` replies; that is no error, since nobody knows
-    beforehand how many will reply.
+    1. So all weigh the same in a round with fewer than 1 / `most` replies; that is allowed, since the number
+    of replies is not known beforehand.
 
-    A weight depends on all clients' numbers, so there is no `raw`, and no secure sum.
+    A weight depends on all clients' numbers, so there is no `raw`, and no secure aggregation.
 
     When: any weighting might let one client dominate.
 
@@ -197,7 +197,7 @@ class Clip:
         times_equal: Largest weight as a multiple of the equal weight 1 / r, at least 1; None sets no limit.
 
     Raises:
-        ConfigError: If `inner` is no weighting, there is no limit, or one is outside its range.
+        ConfigError: If `inner` is not a weighting, both limits are missing, or one is outside its range.
 
     Example:
         >>> from fedreach.federation.weighting import ByExamples
@@ -232,35 +232,35 @@ def capped(weights: Floats, cap: float) -> Floats:
         (array([0.5 , 0.375, 0.125, 0. ]), array([0.5 , 0.25, 0.25]))
     """
     result, full = weights, np.zeros(len(weights), np.bool_)
-    while (result > cap).any():  # each time round, somebody new reaches the cap
+    while (result > cap).any():  # in each pass another client reaches the cap
         full |= result > cap
-        rest = np.where(full, 0, weights)
-        rest = rest / rest.max() if rest.any() else (~full).astype(np.float64)
-        left = max(1 - cap * full.sum(), 0)  # rounding
-        result = np.where(full, cap, rest * (left / max(rest.sum(), 1)))
+        uncapped = np.where(full, 0, weights)
+        uncapped = uncapped / uncapped.max() if uncapped.any() else (~full).astype(np.float64)
+        remaining = max(1 - cap * full.sum(), 0)  # rounding
+        result = np.where(full, cap, uncapped * (remaining / max(uncapped.sum(), 1)))
     return result
 
 
-# -------------------- Several weightings, averaged
+# -------------------- Averaged weightings
 
 
 @dataclass(frozen=True)
 class Mix:
-    """Average weightings: w_i = sum_j s_j w_ij, where w_ij is the weight that part j gives client i.
+    """Averages of weightings: w_i = sum_j s_j w_ij, where w_ij is the weight that part j gives client i.
 
-    A part's say is its share s_j whatever it thinks; under `Product`, a part that weighs all equally has none. With
-    a share of equal weights, nobody is left out: ``{ name = "mix", parts = ["entropy", "equal"], shares = [9, 1] }``.
+    The influence of a part is its share s_j; under `Product`, a part with equal weights has none. With
+    a share of equal weights, every client counts: ``{ name = "mix", parts = ["entropy", "equal"], shares = [9, 1] }``.
 
-    A weight depends on all clients' numbers, so there is no `raw`, and no secure sum.
+    A weight depends on all clients' numbers, so there is no `raw`, and no secure aggregation.
 
-    When: several reasons shall be weighed against each other, none of them a veto.
+    When: several reasons should be weighed against each other, none of them a veto.
 
     Args:
         parts: Weightings, at least one.
         shares: One for each part, finite, not negative, not all 0; they are divided by their sum. Equal where left out.
 
     Raises:
-        ConfigError: If a part is no weighting or a share is outside its range.
+        ConfigError: If a part is not a weighting or a share is outside its range.
 
     Example:
         >>> from fedreach.federation.weighting import ByExamples, Equal
@@ -279,29 +279,29 @@ class Mix:
 
     def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
         assert self.shares is not None  # filled in above
-        found, new = weights_of({str(j): part for j, part in enumerate(self.parts)}, state, reports)
-        mixed: Floats = np.average(found, axis=0, weights=self.shares)
+        part_weights, new = weights_of({str(j): part for j, part in enumerate(self.parts)}, state, reports)
+        mixed: Floats = np.average(part_weights, axis=0, weights=self.shares)
         return mixed, new
 
 
-# -------------------- Several reasons for a large weight, multiplied
+# -------------------- Multiplied weightings
 
 
 @dataclass(frozen=True)
 class Product:
-    """Multiply weightings, so that a large weight takes every reason for one.
+    """Products of weightings: only clients with large weights in all parts count much.
 
     w_i is proportional to prod_j (w_ij)^e_j, where w_ij is the weight that part j gives client i. By entropy and number
     of examples: ``{ name = "product", parts = ["entropy", "by_examples"] }``.
 
-    When: several reasons for a weight shall all count.
+    When: several reasons for a weight should all count.
 
     Args:
         parts: Weightings, at least one.
         exponents: e_j, finite and not negative: 1 for each where left out; 0 leaves a part out, 0.5 takes its root.
 
     Raises:
-        ConfigError: If a part is no weighting or an exponent is outside its range.
+        ConfigError: If a part is not a weighting or an exponent is outside its range.
         PartError: If every client has weight 0 in some part.
 
     Example:
@@ -321,34 +321,36 @@ class Product:
 
     @property
     def raw(self) -> Callable[[Mapping[str, Floats]], Floats]:
-        """The function prod_j (a_ij)^e_j of the metrics; there is none (AttributeError) unless every part has one."""
+        """The function prod_j (a_ij)^e_j of the metrics; an AttributeError unless every part has one."""
         functions = [cast(ClientsOwn, part).raw for part in self.parts]
-        return lambda metrics: self._multiplied([function(metrics) for function in functions])
+        return lambda metrics: self._multiply([function(metrics) for function in functions])
 
     def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
-        found, new = weights_of({str(j): part for j, part in enumerate(self.parts)}, state, reports)
-        raw = self._multiplied([weights / weights.max() for weights in found])  # so that many small ones stay above 0
+        part_weights, new = weights_of({str(j): part for j, part in enumerate(self.parts)}, state, reports)
+        raw = self._multiply(
+            [weights / weights.max() for weights in part_weights]
+        )  # so that many small ones stay above 0
         if not raw.any():
             raise PartError(f"Product: every client has weight 0 in one of {', '.join(map(name_of, self.parts))}.")
         return raw / raw.sum(), new
 
-    def _multiplied(self, columns: Sequence[Floats]) -> Floats:
+    def _multiply(self, columns: Sequence[Floats]) -> Floats:
         assert self.exponents is not None  # filled in above
         return np.asarray(np.prod([column**e for column, e in zip(columns, self.exponents, strict=True)], axis=0))
 
 
-# -------------------- Weigh reports by how little the bounds on the client's loss disagree
+# -------------------- Weights by disagreement of bounds
 
 
 @dataclass(frozen=True)
 class ByDisagreement(OwnWeight):
-    """Give less say to clients whose loss could change much if their data shifted a little.
+    """Smaller weights for clients whose loss could change much if their data shifted a little.
 
     w_i is proportional to 1 / eta_i, where eta_i > 0 is the disagreement of bounds that client i measures on its own
     training data after local training: see `Disagreement`.
 
     With the options as they are, a client that its model fits perfectly counts 3.3 and one that it does not fit 0.3.
-    The fit is to the client's own examples: labels all of one class, or noise learnt by heart, count most, too.
+    The fit is to the client's own examples: labels all of one class, or memorized noise, count most, too.
 
     When: some clients' data may be noisy or narrow, and each may measure itself at the cost of extra passes.
 
@@ -383,18 +385,18 @@ class ByDisagreement(OwnWeight):
         return 1 / metrics["disagreement"]
 
 
-# -------------------- Weigh reports by the entropy of the client's labels
+# -------------------- Weights by label entropy
 
 
 @dataclass(frozen=True)
 class ByEntropy(OwnWeight):
-    """Give more say to clients whose labels are varied.
+    """Weights by label entropy: larger for clients with varied labels.
 
     w_i is proportional to exp(H_i / T), where H_i = -sum_c p_ic ln p_ic is the entropy of client i's labels in nats.
     With T = 1 two weights never differ by more than a factor c, the number of classes: one class counts 1, a uniform
     mix c. In general the factor is at most c^(1/T).
 
-    When: label counts may be known and clients hold few classes each: those with varied labels generalise better.
+    When: label counts may be known and clients hold few classes each: those with varied labels generalize better.
 
     Args:
         temperature: T in nats, at least 0.02, so that exp(H / T) is a number for up to a million classes. The paper
@@ -434,12 +436,12 @@ def softmax(logits: Floats) -> Floats:
     return np.asarray(raw / raw.sum())
 
 
-# -------------------- Weigh reports by how rarely their clients take part
+# -------------------- FedAU
 
 
 @dataclass(frozen=True)
 class FedAU:
-    """Give more say to clients that take part rarely, as estimated from the past alone.
+    """FedAU (Wang and Ji, 2024): larger weights for clients that take part rarely, estimated from the past.
 
     The rounds of each client are cut into intervals that end where its report counts, or are `cutoff` rounds long. Its
     number a_i is the mean length of the intervals that ended before this round, 1 where none did: an estimate of 1 /
@@ -451,15 +453,15 @@ class FedAU:
     on average the plain mean over all n once estimates are right. The first steps are short: with k of n clients, k / n
     of the mean in round 1. Inside `product`, `mix` and `clip` only the ratios of the a_i count.
 
-    *When to use it:* where clients differ much in how often they can be reached (`population.participation`) and every
+    *When to use it:* where clients differ much in how often they are available (`population.participation`) and every
     client should count the same, however rarely it is there. Where all are there equally often, `equal` does the same
     without the slow start.
 
-    When: how often clients can be reached differs, and nobody knows by how much.
+    When: how often clients are available differs, by unknown amounts.
 
     Args:
         cutoff: K, the rounds that an interval has at most, at least 1; the authors' code has 50 as well as none. A
-            short one keeps rare clients from large weights; whoever comes less often than every K rounds then counts
+            short one keeps rare clients from large weights; clients that come less often than every K rounds then count
             too little.
 
     Raises:
@@ -485,7 +487,7 @@ class FedAU:
     def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
         """Return the (r,) weights, and of all clients heard so far what their intervals were."""
         raw, intervals = self._mean_lengths(state, reports)
-        return normalised(self, raw), self._noted(state, reports, intervals)
+        return normalised(self, raw), self._end_intervals(state, reports, intervals)
 
     def mean_scale(self, state: State, reports: Reports, n: int) -> float:
         """Return sum_j a_j / n."""
@@ -496,34 +498,34 @@ class FedAU:
         # Intervals lie end to end, so that their lengths sum to the round in which the last one ended.
         ids = state.get("ids", reports.ids[:0])
         intervals, end = np.zeros((2, len(reports.ids)), np.int64)
-        known = np.isin(reports.ids, ids)
-        where = np.searchsorted(ids, reports.ids[known])
+        has_history = np.isin(reports.ids, ids)
+        where = np.searchsorted(ids, reports.ids[has_history])
         if len(where):
-            intervals[known], end[known] = state["intervals"][where], state["end"][where]
+            intervals[has_history], end[has_history] = state["intervals"][where], state["end"][where]
         cut = (reports.round - 1 - end) // self.cutoff
         intervals, end = intervals + cut, end + cut * self.cutoff
         return np.where(intervals > 0, end / np.maximum(intervals, 1), 1.0), intervals
 
-    def _noted(self, state: State, reports: Reports, intervals: Ints) -> State:
+    def _end_intervals(self, state: State, reports: Reports, intervals: Ints) -> State:
         """Return the state in which an interval of each client that reported ended in this round."""
         if "ids" not in state:
             return {"ids": reports.ids, "intervals": intervals + 1, "end": np.full(len(reports.ids), reports.round)}
         ids = np.union1d(state["ids"], reports.ids)
-        kept, new = np.searchsorted(ids, state["ids"]), np.searchsorted(ids, reports.ids)
+        old, new = np.searchsorted(ids, state["ids"]), np.searchsorted(ids, reports.ids)
         count, end = np.zeros((2, len(ids)), np.int64)
-        count[kept], end[kept] = state["intervals"], state["end"]
+        count[old], end[old] = state["intervals"], state["end"]
         count[new], end[new] = intervals + 1, reports.round
         return {"ids": ids, "intervals": count, "end": end}
 
 
-# -------------------- FedNova: clients that take more steps count no more for it
+# -------------------- FedNova
 
 EXAMPLES = ByExamples()
 
 
 @dataclass(frozen=True)
 class FedNova:
-    """Average updates per local step, and take as many such steps as clients did on average.
+    """FedNova (Wang et al., 2020): normalized averaging of updates per local step.
 
     With update u_i of a client that took tau_i local steps, and weights p_i by `inner`, the server's step is
 
@@ -531,14 +533,15 @@ class FedNova:
 
     In other words reports weigh w_i proportional to p_i / tau_i, and their mean is multiplied by
     (sum_i p_i tau_i) (sum_i p_i / tau_i), which is at least 1. FedAvg's step, sum_i p_i u_i, pulls towards clients with
-    many steps and so minimises another objective than sum_i p_i f_i. Where all take equally many steps, they are one.
+    many steps and so minimizes another objective than sum_i p_i f_i. Where all take equally many steps, they are one.
 
     With local momentum, tau_i is the sum of what each gradient moved, see `LocalSGD.moved_steps`: the |a_i|_1 of the
     paper, in the mean's factor as well. A proximal pull and weight decay, which the paper counts in, are left out: a
     solver may correct gradients as it likes. Inside `product`, `mix` and `clip` only the ratios of the w_i count.
 
     *When to use it:* where clients take unequal numbers of steps: with `local.epochs`, if they hold unequal numbers of
-    examples, or with `local.steps` as a table. Under a secure sum it is refused, as the factor belongs to all clients.
+    examples, or with `local.steps` as a table. Under secure aggregation it is rejected, as the factor belongs to all
+    clients.
 
     When: clients take different numbers of local steps.
 
@@ -546,7 +549,7 @@ class FedNova:
         inner: The weighting that gives the p_i; by default each example counts the same, as in the paper.
 
     Raises:
-        ConfigError: If `inner` is no weighting.
+        ConfigError: If `inner` is not a weighting.
 
     Reference: Wang, Liu, Liang, Joshi and Poor, "Tackling the Objective Inconsistency Problem in Heterogeneous
     Federated Optimization", NeurIPS 2020, eq. 5 to 8, with tau_eff = sum_i p_i |a_i|_1, as in the authors' code,
@@ -578,11 +581,11 @@ class FedNova:
 
 
 def steps_of(reports: Reports) -> Floats:
-    """Return (r,) tau_i, 1 for all where nobody says."""
+    """Return (r,) tau_i, 1 for all if the reports have none."""
     return reports.metrics.get("steps", np.ones(len(reports.ids)))
 
 
-# -------------------- How much each report counts
+# -------------------- Table of weightings
 
 WEIGHTINGS: Mapping[str, Any] = {
     "by_examples": ByExamples,

@@ -1,4 +1,4 @@
-"""Participants and clients that serving rules are tried on, with a model that is known and is not calibrated."""
+"""Participants and clients for checks of adaptation rules, with a known uncalibrated model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedreach.testing.base import Check, Subject, shown
 from fedreach.testing.checks.common import Outcome, Playing, as_it_is
 
 INPUTS = 6  # numbers of an input
-EPSILON = 1e-9  # added to variances, so that inputs that are all alike can be normalised
+EPSILON = 1e-9  # added to variances, so that inputs that are all alike can be normalized
 Shares = Callable[[np.random.Generator, int, int], AnyArray]
 
 
@@ -53,7 +53,7 @@ class Model:
         Args:
             inputs: As they come.
             all_there_is: Whether to add features and so on.
-            statistics: (2 INPUTS,) by which the layer normalises; None: the running ones.
+            statistics: (2 INPUTS,) by which the layer normalizes; None: the running ones.
         """
         features = inputs.astype(np.float64)
         if statistics is not None and self.refreshes:
@@ -94,7 +94,7 @@ def moments(inputs: Float32s) -> Float32s:
 
 @dataclass(frozen=True, eq=False)
 class Holding:
-    """What one participant holds."""
+    """Data of one participant."""
 
     inputs: Float32s  # (m, INPUTS) held out
     labels: Ints  # (m,) of these
@@ -103,7 +103,7 @@ class Holding:
 
 @dataclass(frozen=True, eq=False)
 class Clientele:
-    """A model, the participants by whom a rule is fitted, and clients that are served."""
+    """A model, the participants that fit a rule, and clients that adapt."""
 
     words: str
     model: Model
@@ -114,7 +114,7 @@ class Clientele:
         return self.words
 
     def outputs(self, component: Any, inputs: Float32s) -> Outputs:
-        """Return what the model says, as far as the component asks for it."""
+        """Return the outputs of the model, as far as the component asks for it."""
         return self.model.of(inputs, all_there_is=Traits.of(component).reads_inputs)
 
     def fitted(self, component: Any) -> Fitted:
@@ -157,27 +157,27 @@ def learnt(component: Any, state: State, outputs: Sequence[Outputs]) -> State:
 def world(
     words: str,
     c: int,
-    held: Sequence[int],
+    held_out_counts: Sequence[int],
     *,
     scale: float = 2.0,
     apart: float = 0.6,
     shares: Shares | None = None,
     counts: Shares | None = None,
 ) -> Clientele:
-    """Return participants of which `held` says how many examples they hold out, and four clients.
+    """Return participants of which `held_out_counts` says how many examples they hold out, and four clients.
 
     The clients hold 13 inputs, 30 of the last class, a single one, and 12 of the first class before 12 of the last.
 
     Args:
         words: What it is.
         c: Number of classes.
-        held: Examples that each participant holds out.
+        held_out_counts: Examples that each participant holds out.
         scale: Of the logits.
         apart: How far the classes' means lie from 0.
-        shares: Makes the class shares of a participant, given a generator, c and its number.
+        shares: Makes the class prior of a participant, given a generator, c and its number.
         counts: Makes the training counts of a participant, likewise.
     """
-    rng = generator(c, "testing serving", len(held))
+    rng = generator(c, "testing serving", len(held_out_counts))
     model = Model(apart * rng.standard_normal((c, INPUTS)), scale, scale * rng.standard_normal(c))
 
     def drawn(labels: Ints) -> Float32s:
@@ -185,7 +185,7 @@ def world(
         return (model.means[labels] + noise).astype(np.float32)
 
     participants = []
-    for k, m in enumerate(held):
+    for k, m in enumerate(held_out_counts):
         share = rng.dirichlet(np.full(c, 0.5)) if shares is None else shares(rng, c, k)
         labels = rng.choice(c, m, p=share)
         trained = rng.multinomial(10 * m, share) if counts is None else counts(rng, c, k)
@@ -232,9 +232,9 @@ def alike_worlds() -> Iterator[Clientele]:
     def counts(rng: np.random.Generator, c: int, k: int) -> AnyArray:
         return np.arange(1, c + 1) * 5
 
-    for c, held in ((3, (5, 80, 2, 40)), (10, (60, 8, 90))):
-        words = f"{len(held)} participants that trained on the same counts, {c} classes"
-        yield world(words, c, held, counts=counts)
+    for c, held_out_counts in ((3, (5, 80, 2, 40)), (10, (60, 8, 90))):
+        words = f"{len(held_out_counts)} participants that trained on the same counts, {c} classes"
+        yield world(words, c, held_out_counts, counts=counts)
 
 
 def lopsided_worlds() -> Iterator[Clientele]:
@@ -255,9 +255,9 @@ def lopsided_worlds() -> Iterator[Clientele]:
 def calibrated(case: Clientele) -> Clientele:
     """Return the federation with offsets at which the mean prediction is base, (n_c + 1/2)/(n + C/2)."""
     labels = np.concatenate([holding.labels for holding in case.participants])
-    held = np.bincount(labels, minlength=case.classes) + 0.5
+    label_counts = np.bincount(labels, minlength=case.classes) + 0.5
     inputs = np.concatenate([holding.inputs for holding in case.participants])
-    base = held / held.sum()
+    base = label_counts / label_counts.sum()
     model = replace(case.model, scale=1.0, offset=np.log(base))
     for _ in range(100):
         predicted = np.exp(log_softmax(model.of(inputs, all_there_is=False).logits)).mean(axis=0)
@@ -294,7 +294,7 @@ class Kept:
 
 
 def play(component: Any, case: Clientele, keep: Callable[[State], State] = as_it_is) -> list[Outcome]:
-    """Fit the rule and serve each client, batch by batch."""
+    """Fit the rule and adapt to each client, batch by batch."""
     state = case.fitted(Kept(component, keep)).state
     outcomes = []
     for number, batches in enumerate(case.clients, start=1):
@@ -332,21 +332,21 @@ def _outcome(who: str, predicted: Any) -> Outcome:
 
 
 def labelled(outputs: Outputs) -> tuple[Outputs, Ints]:
-    """Return the first half of a client's inputs, labelled with the classes that the model finds second likeliest."""
+    """Return the first half of a client's inputs, labeled with the classes that the model finds second likeliest."""
     half = outputs.rows(slice((len(outputs.logits) + 1) // 2))
     return half, half.logits.argsort(axis=1)[:, -2]
 
 
 def uneven(c: int) -> Floats:
-    """Return class shares of which no two are alike."""
+    """Return a class prior of which no two entries are equal."""
     shares: Floats = np.arange(1.0, c + 1) / (c * (c + 1) / 2)
     return shares
 
 
 def trusted(subject: Subject) -> Subject:
-    """Return the subject with inputs trusted in full, where it is participants who decide on that.
+    """Return the subject with inputs trusted in full, if participants decide on that.
 
-    Few participants decide nothing, and what they decide depends on who holds what: a check of what trusted inputs do
+    Few participants decide nothing, and what they decide depends on their data: a check of what trusted inputs do
     would try nothing, or something else.
     """
     component = subject.component

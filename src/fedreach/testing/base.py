@@ -185,7 +185,7 @@ def run_checks(subject: Subject, checks: Sequence[Check]) -> CheckResults:
     return CheckResults(subject.kind, subject.name, len(checks), tuple(failures))
 
 
-# ------------------------------------------------------------------------------------------------- used inside checks
+# -------------------- Helpers of checks
 
 
 def shown(value: Any) -> str:

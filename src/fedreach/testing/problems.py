@@ -52,7 +52,7 @@ from fedreach.federation.weighting import ByExamples, Equal
 from fedreach.runs.simulation import Simulation
 from fedreach.wireless.radio import Devices, Radio, RadioState
 
-# --- Small federations that components are checked on, ordinary ones and those on which careless code fails
+# -------------------- Small federations for checks
 
 Lists = Mapping[int, Sequence[int]]
 REPORT_BITS = 1_000_000
@@ -70,7 +70,7 @@ class World:
     direction: Floats  # (n, d) of each client's updates
     cohort: int
     rounds: int = 4
-    away: Lists = field(default_factory=dict)  # round -> ids that cannot be reached
+    away: Lists = field(default_factory=dict)  # round -> ids that are not available
     lost: Lists = field(default_factory=dict)  # round -> ids whose replies, to a probe too, do not arrive
     noise: float = 0.1  # how much a client's updates differ between rounds
     losses_known: bool = False  # whether losses are known before round 1
@@ -80,7 +80,7 @@ class World:
         return f"{self.words}; cohort {self.cohort}"
 
     def view(self, needs: Iterable[str] = ()) -> ClientView:
-        """Return what the server knows before round 1, with the facts that a component needs."""
+        """Return what the server knows before round 1, with the client statistics that a component needs."""
         facts: Mapping[str, Any] = {
             "label_counts": self.label_counts,
             "label_entropy": released_entropy(self.label_counts),
@@ -148,14 +148,14 @@ class World:
         return moved.astype(np.float32)
 
     def outputs(self, row: int, number: int) -> LocalOutputs:
-        """Return what a client's local model says about its examples."""
+        """Return the outputs of a client's local model on its examples."""
         rng, c = generator(0, "outputs", number, int(self.who[row])), self.label_counts.shape[1]
         labels = rng.integers(c, size=3 + int(self.num_examples[row]) % 5)
         local, before = (rng.standard_normal((len(labels), c)).astype(np.float32) for _ in range(2))
         return LocalOutputs(local, labels, before)
 
     def renamed(self, order: Ints) -> World:
-        """Return the federation in which the i-th id is that of the client who was the order[i]-th."""
+        """Return the federation in which the i-th id is that of the client that was the order[i]-th."""
         return replace(
             self,
             num_examples=self.num_examples[order],
@@ -273,7 +273,7 @@ def report_series() -> Iterator[ReportSeries]:
     )
 
 
-# -------------------- Federations small enough to think through
+# -------------------- Tiny federations
 
 
 def tiny_data(seed: int = 0) -> FederatedData:
@@ -304,7 +304,7 @@ def tiny_simulation(seed: int = 0) -> Simulation:
 class QuadraticEngine:
     """Trains client k on f_k(w) = 1/2 (w - b_k)' A_k (w - b_k), in numpy and float64: every answer is known.
 
-    There are no batches: each step sees all of f_k, and an epoch is one step. Only updates are rounded to float32.
+    It has one batch: each step sees all of f_k, and an epoch is one step. Only updates are rounded to float32.
 
     Example:
         >>> engine = QuadraticEngine(np.eye(1)[None], np.ones((1, 1)), np.zeros(1, np.float32), FedAvg(), LocalSGD())
@@ -320,7 +320,7 @@ class QuadraticEngine:
 
     @property
     def task(self) -> Task:
-        """The task without its model and data, which the formula stands for."""
+        """The task without its model and data, which the formula replaces."""
         return Task(nn.Identity(), cast(FederatedData, None), self.solver, self.local, seed=0)
 
     @property
@@ -442,12 +442,12 @@ def two_quadratics(
     return Simulation(federation, data, cast(Engine, engine), rounds=600)
 
 
-# -------------------- Running rounds of a synthetic federation, played by the same steps as a real one
+# -------------------- Rounds of a synthetic federation
 
 
 @dataclass(frozen=True)
 class PlayedRound:
-    """Whom a policy asked and chose in a round."""
+    """Clients that a policy probed and selected in a round."""
 
     round: int
     probed: tuple[int, ...]
@@ -483,8 +483,8 @@ class _Clients:
 
     def losses(self, request: AskLosses) -> Mapping[int, float]:
         ids = request.probe.ids
-        known = self.world.losses(request.view.round)[request.view.rows(ids)]
-        return dict(zip(ids.tolist(), known.tolist(), strict=True))
+        losses = self.world.losses(request.view.round)[request.view.rows(ids)]
+        return dict(zip(ids.tolist(), losses.tolist(), strict=True))
 
     def updates(self, request: AskUpdates) -> Reports:
         ids, needs, measures = request.selection.ids, self.federation.needs(), self.federation.measurements()
@@ -494,9 +494,9 @@ class _Clients:
         raise AssertionError("the server of `federation_of` holds no data")
 
     def plan(self, state: FederationState) -> tuple[Steps, AskUpdates]:
-        """Play the next round until the cohort is asked to train."""
-        known = replace(self.world.view(self.federation.needs()), available=self.world.available(state.round + 1))
-        view = next_view(self.federation, known, state, Always())
+        """Run the next round until the cohort is asked to train."""
+        clients = replace(self.world.view(self.federation.needs()), available=self.world.available(state.round + 1))
+        view = next_view(self.federation, clients, state, Always())
         if self.federation.radio is not None:
             view = self.world.with_radio(view)
         steps = play(self.federation, state, view, rounds=self.world.rounds)
@@ -506,7 +506,7 @@ class _Clients:
 
 
 def choice(policy: Any, world: World, seed: int = 0) -> list[int]:
-    """Return whom a policy chooses in round 1."""
+    """Return the clients that a policy selects in round 1."""
     _, request = _Clients(federation_of(policy, world, seed), world).plan(begin(policy, world))
     chosen: list[int] = request.selection.ids.tolist()
     return chosen

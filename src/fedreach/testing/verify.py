@@ -100,7 +100,7 @@ def check_component(
 def check_built_in(kind: str, name: str, options: Mapping[str, Any] | None = None) -> CheckResults:
     """Run the checks of its type on a built-in component, by default with `EXAMPLE_OPTIONS`."""
     options = EXAMPLE_OPTIONS.get((kind, name), {}) if options is None else options
-    shown = ", ".join(f"{key}={value!r}" for key, value in options.items())
+    options_text = ", ".join(f"{key}={value!r}" for key, value in options.items())
     try:
         component = registry.table(kind)[name](**options)
     except TypeError as error:
@@ -109,7 +109,7 @@ def check_built_in(kind: str, name: str, options: Mapping[str, Any] | None = Non
         if NEEDS_LIBRARY not in str(error):
             raise
         return CheckResults(kind, name, skipped=str(error))
-    return check_component(kind, component, options=options, name=f"{name}({shown})" if shown else name)
+    return check_component(kind, component, options=options, name=f"{name}({options_text})" if options_text else name)
 
 
 def check(component: Any, kind: str | None = None, *, without: Sequence[str] = ()) -> None:
@@ -133,7 +133,7 @@ def check(component: Any, kind: str | None = None, *, without: Sequence[str] = (
     if results.skipped:
         raise ConfigError(results.skipped)
     if results.failures:
-        first, *others = results.failures
-        for other in others:
-            first.add_note(f'It also fails "{other.check}": {other.statement}')
+        first, *further_failures = results.failures
+        for failure in further_failures:
+            first.add_note(f'It also fails "{failure.check}": {failure.statement}')
         raise first

@@ -1,1 +1,1 @@
-"""Seconds and joules: the radio channel, what a round costs, and who gets which bandwidth and CPU frequency."""
+"""Seconds and joules: the radio channel, the cost of a round, and the allocation of bandwidth and CPU frequency."""

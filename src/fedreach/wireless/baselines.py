@@ -16,7 +16,7 @@ from fedreach.wireless.exact import Needs
 from fedreach.wireless.problem import Allocation, AllocationProblem, check_coverable
 from fedreach.wireless.rules import frequency_alone, own_frequency
 
-# -------------------- The paper's two steps for clients already chosen: the best shares, and the best frequencies
+# -------------------- The paper's two steps: best shares, best frequencies
 
 HALVINGS = 200  # of an interval of float64, until nothing is left between its ends
 
@@ -26,7 +26,7 @@ def best_shares(problem: AllocationProblem, hertz: Floats) -> Floats:
 
     With v = W / f the time to compute, and r = sqrt(a2 P tau)::
 
-        minimise  a1 T + sum r^2 / b    subject to  b >= m(T) = tau / (T - v),  sum b <= 1
+        minimize  a1 T + sum r^2 / b    subject to  b >= m(T) = tau / (T - v),  sum b <= 1
 
     For a deadline T the best are b = max(m, r / s) with the s for which they sum to 1; and T is where the clients that
     are held up by it, b = m, would together pay a1 for a second more.
@@ -43,22 +43,22 @@ def best_shares(problem: AllocationProblem, hertz: Floats) -> Floats:
     r = np.sqrt(problem.joules_price * problem.power_watts * tau)
     low = _shortest(tau, v)
     if problem.joules_price == 0:
-        return _scaled(tau / (low - v))
-    high = max(low, float(np.max(v + tau * r.sum() / r)))  # from here on nobody is held up
+        return _normalize(tau / (low - v))
+    high = max(low, float(np.max(v + tau * r.sum() / r)))  # from here on no client is held up
     for _ in range(HALVINGS):
         T = low + (high - low) / 2
         if not low < T < high:
             break
         m = tau / (T - v)
         s = _level(r, m)
-        # A share of 1 is worth s^2; who is held up at m has it for r^2 / m^2 less, at dm/dT = -m^2 / tau.
-        held = float(np.sum(np.maximum(s**2 * m**2 - r**2, 0.0) / tau))
-        low, high = (T, high) if held > problem.seconds_price else (low, T)
+        # A share of 1 is worth s^2; a client held up at m has it for r^2 / m^2 less, at dm/dT = -m^2 / tau.
+        delay_value = float(np.sum(np.maximum(s**2 * m**2 - r**2, 0.0) / tau))
+        low, high = (T, high) if delay_value > problem.seconds_price else (low, T)
     m = tau / (high - v)
-    return _scaled(np.maximum(m, r / _level(r, m)))
+    return _normalize(np.maximum(m, r / _level(r, m)))
 
 
-def _scaled(share: Floats) -> Floats:
+def _normalize(share: Floats) -> Floats:
     return np.asarray(share / share.sum())
 
 
@@ -67,9 +67,9 @@ def _level(r: Floats, m: Floats) -> float:
     order = np.argsort(m / r, kind="stable")  # held up, from the last on: those with m > r / s, 1 / s < m / r
     r, m = r[order], m[order]
     free = np.cumsum(r)  # the first n are free
-    left = 1.0 - (m.sum() - np.cumsum(m))  # what those have to share
+    free_band = 1.0 - (m.sum() - np.cumsum(m))  # what those have to share
     # With the first n free, 1 / s = left / free; right for the first n whose next client is indeed held up.
-    rates = np.maximum(left, np.finfo(float).tiny) / free
+    rates = np.maximum(free_band, np.finfo(float).tiny) / free
     right = rates <= np.append(m[1:] / r[1:], np.inf)
     return float(1.0 / rates[int(np.argmax(right))])
 
@@ -103,7 +103,7 @@ class BestFrequencies:
 def best_frequencies(problem: AllocationProblem, share: Floats) -> BestFrequencies:
     """Return the frequencies f that cost all clients of the problem least at these shares b (K,) > 0 of the band.
 
-    With t = tau / b the time to upload, energy grows with f, so nobody computes faster than the deadline asks::
+    With t = tau / b the time to upload, energy grows with f, so no client computes faster than the deadline asks::
 
         f_k = W_k / (T - t_k)
 
@@ -127,8 +127,8 @@ def best_frequencies(problem: AllocationProblem, share: Floats) -> BestFrequenci
     f0 = frequency_alone(problem)
     T = max(_best_deadline(t, problem.cycles / f0), float(shortest.max()))
     hertz = problem.max_hertz.copy()
-    asked = (problem.cycles > 0) & (shortest < T)
-    hertz[asked] = np.minimum(hertz[asked], problem.cycles[asked] / (T - t[asked]))
+    can_slow_down = (problem.cycles > 0) & (shortest < T)
+    hertz[can_slow_down] = np.minimum(hertz[can_slow_down], problem.cycles[can_slow_down] / (T - t[can_slow_down]))
     return BestFrequencies(hertz, T, *_prices(problem, hertz, f0, int(np.argmax(shortest)), not shortest.max() < T))
 
 
@@ -165,7 +165,7 @@ def _prices(problem: AllocationProblem, hertz: Floats, f0: float, last: int, cap
     return beta, gamma
 
 
-# -------------------- The one-line selection: who uploads an example for the least energy
+# -------------------- Selection by energy per example
 
 
 def by_energy(problem: AllocationProblem) -> Ints:
@@ -176,8 +176,8 @@ def by_energy(problem: AllocationProblem) -> Ints:
 def sqrt_sort(problem: AllocationProblem, min_examples: int) -> Ints:
     """Take clients in increasing sqrt(P_k tau_k) / d_k until they hold `min_examples`; return their rows, sorted.
 
-    Blind to computing and to the deadline, yet within 1 % of the optimum for a thousand clients whose cycles cost
-    little beside their uploads. Give the set its exact allocation afterwards.
+    Blind to computing and to the deadline, yet within 1% of the optimum for a thousand clients whose cycles cost
+    little compared with their uploads. Give the set its exact allocation afterwards.
 
     Raises:
         ConfigError: If `min_examples` is not a whole number from 1.
@@ -220,18 +220,18 @@ def cover(problem: AllocationProblem, min_examples: int, order: Ints, first: Int
     return np.sort(np.concatenate([start, more[:needed]]))
 
 
-# --- The convex problem that the DC algorithm solves again and again, in the form of an interior-point solver
+# -------------------- The convex problem of the DC algorithm
 
 Relaxation = Literal["rlt", "perspective"]
 SOLVED = ("Solved", "AlmostSolved", "InsufficientProgress")  # the last: as far as float64 goes
 
 
 class RelaxedProblem:
-    """Choose parts a of clients and their band at fixed frequencies: convex, for one price on each a.
+    """The relaxed choice of parts a of clients and their band at fixed frequencies, a convex problem.
 
     With v = W / f the time to compute, Y bounding the cost of time, and u standing for a / b::
 
-        minimise   Y + a2 sum (P tau u + eps W f^2 a) + sum price a
+        minimize   Y + a2 sum (P tau u + eps W f^2 a) + sum price a
         subject to a1 (tau u + v a) <= Y,  sum d a >= e2,  sum b <= 1,  0 <= a <= 1
 
     ``"rlt"``, the paper's: z >= 1 / b and max(a, z - (1 - a) / b_min) <= u <= min(a / b_min, z + a - 1), eq. 46 to 48.
@@ -265,7 +265,7 @@ class RelaxedProblem:
         check_solver()
         self._clarabel, self._sparse = import_module("clarabel"), import_module("scipy.sparse")
         K = self._K = len(problem)
-        # Variables stand as a, u, b, K each, then Y, then z, K, if any.
+        # Order of variables: a, u, b, K each, then Y, then z, K, if any.
         self._width = 3 * K + 1 + (K if relaxation == "rlt" else 0)
         tau, v = problem.upload_seconds, cost.compute_seconds(problem.cycles, hertz)
         rows = [self._row(a=-1.0), self._row(a=1.0), self._row(u=problem.seconds_price * tau / unit,
@@ -274,11 +274,11 @@ class RelaxedProblem:
         rows += [self._sum(a=-problem.num_examples / min_examples), self._sum(b=1.0)]
         limits += [np.array([-1.0]), np.array([1.0])]
         if relaxation == "rlt":
-            most = 1 / smallest_share
+            max_u = 1 / smallest_share
             # u >= a; u <= a most; u <= z + a - 1; u >= z - (1 - a) most; z <= most
-            rows += [self._row(a=1.0, u=-1.0), self._row(u=1.0, a=-most), self._row(u=1.0, z=-1.0, a=-1.0)]
-            rows += [self._row(z=1.0, a=most, u=-1.0), self._row(z=1.0)]
-            limits += [np.zeros(K), np.zeros(K), -np.ones(K), np.full(K, most), np.full(K, most)]
+            rows += [self._row(a=1.0, u=-1.0), self._row(u=1.0, a=-max_u), self._row(u=1.0, z=-1.0, a=-1.0)]
+            rows += [self._row(z=1.0, a=max_u, u=-1.0), self._row(z=1.0)]
+            limits += [np.zeros(K), np.zeros(K), -np.ones(K), np.full(K, max_u), np.full(K, max_u)]
             cones = self._products("z", 0.0, 2.0)
         else:
             cones = self._products("u", -2.0, 0.0)
@@ -299,13 +299,13 @@ class RelaxedProblem:
         settings = self._clarabel.DefaultSettings()
         settings.verbose = False
         nothing = self._sparse.csc_matrix((self._width, self._width))
-        found = self._clarabel.DefaultSolver(nothing, cost_, self._A, self._limits, self._cones, settings).solve()
-        if str(found.status) not in SOLVED:
+        solution = self._clarabel.DefaultSolver(nothing, cost_, self._A, self._limits, self._cones, settings).solve()
+        if str(solution.status) not in SOLVED:
             raise FedReachError(
-                f"the relaxed selection of {K} clients was not solved: {found.status}. Is `smallest_share` too small, "
-                "or are the clients of very different scale?"
+                f"the relaxed selection of {K} clients was not solved: {solution.status}. Is `smallest_share` too "
+                "small, or are the clients of very different scale?"
             )
-        x = np.asarray(found.x)
+        x = np.asarray(solution.x)
         return np.clip(x[:K], 0.0, 1.0), x[K : 2 * K]
 
     def _at(self, name: str) -> int:
@@ -325,7 +325,7 @@ class RelaxedProblem:
     def _products(self, name: str, on_a: float, fixed: float) -> tuple[Any, Floats]:
         """Return x b >= 1 or x b >= a^2 for each client, as |(2 or 2 a, x - b)| <= x + b with x this variable.
 
-        The solver wants limit - A x in the cone, three rows a client.
+        The solver wants limit - A x in the cone, three rows per client.
         """
         K = self._K
         three = [self._row(**{name: -1.0, "b": -1.0}), self._row(a=on_a), self._row(**{name: -1.0, "b": 1.0})]
@@ -339,7 +339,7 @@ def check_solver() -> None:
         raise ConfigError("the DC algorithm needs clarabel. Install it by `pip install 'fedreach[reproduce]'`.")
 
 
-# -------------------- The paper's own algorithm: a DC relaxation chooses clients and shares, then frequencies, in turn
+# -------------------- The paper's DC algorithm
 
 Shares = Literal["best", "relaxed"]
 BINARY = 1e-3  # nearer to 0 or 1 than this is 0 or 1
@@ -348,7 +348,7 @@ STILL = 1e-6  # of a: no change any more
 
 @dataclass(frozen=True, eq=False)
 class DCResult:
-    """What the algorithm ended with, and what had to be mended on the way."""
+    """The result of the algorithm, and the repairs on the way."""
 
     allocation: Allocation
     after_shares: float  # cost after step (a), at the frequencies it was given
@@ -361,7 +361,7 @@ class DCResult:
 
 @dataclass(frozen=True)
 class DC:
-    """The paper's two steps: choose clients and shares at fixed frequencies, then frequencies at fixed shares.
+    """The paper's DC algorithm: clients and shares at fixed frequencies, then frequencies at fixed shares.
 
     Step (a) relaxes the choice to parts 0 <= a <= 1 and charges a penalty rho (a - a^2) for each that is neither. The
     penalty is replaced by its tangent at the last a, so that a convex problem is left, `iterations` times or until a
@@ -385,7 +385,7 @@ class DC:
         passes: How often steps (a) and (b) are done in turn; the paper does them once. The cheapest pass counts.
         first_speed: Frequencies of the first step (a), as a part of f^max, above 0 and at most 1; None begins with
             those that suit each client alone (`own_frequency`).
-        local_search: Whether clients are dropped and swapped as long as the exact cost falls (`moves.improve`).
+        local_search: Drop and swap clients as long as the exact cost falls (`moves.improve`).
         allocation: ``"joint"`` or ``"paper"``, see above.
 
     Raises:
@@ -446,7 +446,7 @@ class DC:
     def _pass(
         self, problem: AllocationProblem, min_examples: int, hertz: Floats, rho: float
     ) -> tuple[DCResult, Floats]:
-        part, u = self._relaxed(problem, min_examples, hertz, rho)
+        part, u = self._relax(problem, min_examples, hertz, rho)
         chosen = np.flatnonzero(part > 0.5)
         rows = cover(problem, min_examples, by_energy(problem), first=chosen)
         share = self._share(problem, rows, chosen, u, hertz)
@@ -455,7 +455,7 @@ class DC:
         after_b = Allocation.of(problem, rows, share, best)
         final = after_b
         if self.local_search:
-            rows = _improved(problem, min_examples, rows)
+            rows = _improve_locally(problem, min_examples, rows)
         if self.allocation == "joint":
             final = exact.allocate(problem.only(rows))
         elif self.local_search:
@@ -473,9 +473,7 @@ class DC:
         )
         return result, hertz
 
-    def _relaxed(
-        self, problem: AllocationProblem, min_examples: int, hertz: Floats, rho: float
-    ) -> tuple[Floats, Floats]:
+    def _relax(self, problem: AllocationProblem, min_examples: int, hertz: Floats, rho: float) -> tuple[Floats, Floats]:
         """Return a and u of Algorithm 1."""
         typical = sqrt_sort(problem, min_examples)
         unit = Allocation.of(problem, typical, np.full(len(typical), 1 / len(typical)), hertz[typical]).cost
@@ -496,7 +494,7 @@ class DC:
         return share / max(1.0, float(share.sum()))
 
 
-def _improved(problem: AllocationProblem, min_examples: int, rows: Ints) -> Ints:
+def _improve_locally(problem: AllocationProblem, min_examples: int, rows: Ints) -> Ints:
     """Return the rows that local search ends with, never costlier when allocated exactly."""
     best = Incumbent(problem, min_examples)
     best.offer([rows])
@@ -510,7 +508,7 @@ def _paper_allocation(problem: AllocationProblem, rows: Ints, hertz: Floats) -> 
     return Allocation.of(problem, rows, share, best_frequencies(problem.only(rows), share).hertz)
 
 
-# -------------------- Selection by a genetic algorithm, one of the paper's baselines
+# -------------------- Genetic selection
 
 Frequency = Literal["own", "maximum"]
 
@@ -536,8 +534,8 @@ def genetic_selection(
     others win tournaments of two, are mixed client by client, and a few clients change sides. In the end the best set
     is made to hold: clients over `max_divergence` leave it, and the cheapest by `by_energy` join until it is covered.
 
-    Differs from eq. 61, which has no cost in it, so that it cannot tell two covering sets apart, and no sign. The paper
-    states none of the sizes below.
+    Differs from eq. 61, which has no cost in it, so that it cannot distinguish two covering sets, and no sign. The
+    paper states none of the sizes below.
 
     Args:
         min_examples: e2, at least 1.
@@ -580,8 +578,8 @@ def genetic_selection(
         return equal_share_costs(problem, sets, hertz) + M * (c1**2 + c2**2)
 
     # As many clients as hold the examples on average, up to all: sets of every size are tried.
-    least = min_examples / int(problem.num_examples.sum())
-    sets = rng.random((population, K)) < rng.uniform(least, 1.0, (population, 1))
+    lowest = min_examples / int(problem.num_examples.sum())
+    sets = rng.random((population, K)) < rng.uniform(lowest, 1.0, (population, 1))
     value = fitness(sets)
     for _ in range(generations):
         sets = np.concatenate([sets[[np.argmin(value)]], _children(sets, value, rng, crossover, mutations)])

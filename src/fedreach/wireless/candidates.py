@@ -14,10 +14,10 @@ from fedreach._util.arrays import AnyArray, Bools, Floats, Ints
 from fedreach.wireless.exact import Needs, allocate_batch, priced, sending
 from fedreach.wireless.problem import AllocationProblem
 
-# -------------------- Cheapest sets of items that together are large enough: fractional, exact, and all below a limit
+# -------------------- Cheapest covers: fractional, exact, and all below a limit
 # An item has a cost (maybe negative or +inf) and a size, a whole number; a *cover* is a set of sizes that sum to at
-# least
-# the demand. Here an item is a client, its size the number of its examples, its cost what the dual prices make of it.
+# least the demand. Here an item is a client, its size the number of its examples, its cost what the dual prices make of
+# it.
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,10 +40,10 @@ def fractional_cover(costs: Floats, sizes: Ints, demand: int, forced: Bools | No
         FractionalCover(value=6.0, taken=array([1. , 1. , 0.5]), price=2.0)
     """
     first = costs < 0 if forced is None else (costs < 0) | forced
-    taken = first.astype(np.float64)
+    parts = first.astype(np.float64)
     short = demand - int(sizes[first].sum())
     if short <= 0:
-        return FractionalCover(float(costs[first].sum()), taken, 0.0)
+        return FractionalCover(float(costs[first].sum()), parts, 0.0)
     open_ = np.flatnonzero(~first & (costs < inf) & (sizes > 0))
     ratio = costs[open_] / sizes[open_]
     order = np.argsort(ratio, kind="stable")
@@ -51,12 +51,12 @@ def fractional_cover(costs: Floats, sizes: Ints, demand: int, forced: Bools | No
     reached = np.cumsum(sizes[inside])
     last = int(np.searchsorted(reached, short))
     if last == len(inside):
-        return FractionalCover(inf, taken, inf)
-    taken[inside[:last]] = 1.0
+        return FractionalCover(inf, parts, inf)
+    parts[inside[:last]] = 1.0
     before = int(reached[last - 1]) if last else 0
-    taken[inside[last]] = (short - before) / sizes[inside[last]]
-    some = np.flatnonzero(taken)
-    return FractionalCover(float(costs[some] @ taken[some]), taken, float(ratio[order[last]]))
+    parts[inside[last]] = (short - before) / sizes[inside[last]]
+    used = np.flatnonzero(parts)
+    return FractionalCover(float(costs[used] @ parts[used]), parts, float(ratio[order[last]]))
 
 
 def coarser(sizes: Ints, demand: int, cells: int, *, enough: bool = False) -> tuple[Ints, int] | None:
@@ -76,8 +76,8 @@ def coarser(sizes: Ints, demand: int, cells: int, *, enough: bool = False) -> tu
         >>> coarser(np.array([2001, 3103, 5007]), 6000, 600, enough=True)
         (array([ 7, 12, 19]), 24)
     """
-    whole, sizes = sizes >= demand, np.minimum(sizes, demand)
-    unit = int(np.gcd.reduce(sizes[~whole])) or max(1, demand)  # of the others each is enough alone, in any unit
+    is_enough, sizes = sizes >= demand, np.minimum(sizes, demand)
+    unit = int(np.gcd.reduce(sizes[~is_enough])) or max(1, demand)  # of the others each is enough alone, in any unit
     columns = -(-demand // unit) + 1
     if columns * (len(sizes) + 1) > cells:
         max_columns = max(2, cells // (6 * (len(sizes) + 1)))
@@ -85,15 +85,16 @@ def coarser(sizes: Ints, demand: int, cells: int, *, enough: bool = False) -> tu
         if 4 * unit > sizes.mean():
             return None
     demand = -(-demand // unit)
-    return np.where(whole, demand, sizes // unit if enough else -(-sizes // unit)), demand
+    return np.where(is_enough, demand, sizes // unit if enough else -(-sizes // unit)), demand
 
 
 def cover_table(costs: Floats, sizes: Ints, demand: int) -> Floats:
     """Return best[i, j, r], (n + 1, m, D + 1): the least cost, c (m, n), at which items i, i+1, ... of sizes d cover r.
 
-    By dynamic programming from the last item to the first: best[i, j, r] is the less of best[i+1, j, r], without item
-    i, and c_ji + best[i+1, j, max(r - d_i, 0)], with it. Nothing is added where r = 0, not even at a negative cost: all
-    covers without an item to spare are looked at, and no others are wanted. Each size is at most the demand D.
+    By dynamic programming from the last item to the first: best[i, j, r] is the smaller of best[i+1, j, r], without
+    item i, and c_ji + best[i+1, j, max(r - d_i, 0)], with it. Nothing is added where r = 0, not even at a negative
+    cost: all covers without an item to spare are looked at, and no others are wanted. Each size is at most the demand
+    D.
 
     Example:
         >>> cover_table(np.array([[3.0, 1.0, 4.0]]), np.array([2, 1, 2]), 4)[:, 0]
@@ -107,21 +108,21 @@ def cover_table(costs: Floats, sizes: Ints, demand: int) -> Floats:
     best[n] = inf
     best[n, :, 0] = 0.0
     for i in range(n - 1, -1, -1):
-        cost, size, after, here = costs[:, i, None], int(sizes[i]), best[i + 1], best[i]
-        np.add(after[:, : demand + 1 - size], cost, out=here[:, size:])
-        here[:, :size] = after[:, :1] + cost
-        np.minimum(here, after, out=here)
-        here[:, 0] = 0.0
+        cost, size, after, current = costs[:, i, None], int(sizes[i]), best[i + 1], best[i]
+        np.add(after[:, : demand + 1 - size], cost, out=current[:, size:])
+        current[:, :size] = after[:, :1] + cost
+        np.minimum(current, after, out=current)
+        current[:, 0] = 0.0
     return best
 
 
 def cheapest_covers(best: Floats, sizes: Ints) -> Bools:
     """Return (m, n), one cheapest cover under each costs of a table; items that change nothing are left out."""
     n, m = best.shape[0] - 1, best.shape[1]
-    chosen, left, every = np.zeros((m, n), bool), np.full(m, best.shape[2] - 1), np.arange(m)
+    chosen, remaining, every = np.zeros((m, n), bool), np.full(m, best.shape[2] - 1), np.arange(m)
     for i in range(n):
-        chosen[:, i] = best[i, every, left] < best[i + 1, every, left]
-        left = np.maximum(left - np.where(chosen[:, i], sizes[i], 0), 0)
+        chosen[:, i] = best[i, every, remaining] < best[i + 1, every, remaining]
+        remaining = np.maximum(remaining - np.where(chosen[:, i], sizes[i], 0), 0)
     return chosen
 
 
@@ -141,12 +142,12 @@ def covers_below(
     """
     n, m = best.shape[0] - 1, best.shape[1]
     chosen, paid = np.zeros((1, n), bool), np.zeros((1, m))
-    left, every = np.full(1, best.shape[2] - 1), np.arange(m)
+    remaining, every = np.full(1, best.shape[2] - 1), np.arange(m)
     for i in range(n):
-        short = left
+        short = remaining
         paid = np.concatenate([paid, paid + costs[:, i]])
-        left = np.concatenate([left, np.maximum(left - sizes[i], 0)])
-        keep = (paid + best[i + 1, every, left[:, None]] < limits).any(axis=1)
+        remaining = np.concatenate([remaining, np.maximum(remaining - sizes[i], 0)])
+        keep = (paid + best[i + 1, every, remaining[:, None]] < limits).any(axis=1)
         keep[len(chosen) :] &= short > 0
         if after is not None and after[i] >= 0:
             keep[len(chosen) :] &= chosen[:, after[i]]
@@ -155,20 +156,20 @@ def covers_below(
         chosen = np.concatenate([without, including])
         if len(chosen) > max_sets:
             return None
-        paid, left = paid[keep], left[keep]
+        paid, remaining = paid[keep], remaining[keep]
     return chosen
 
 
-# -------------------- Who may and who must take part, in the form that the bounds need, and what prices make of each
+# -------------------- Clients that may and that must take part
 
 
 class Candidates(NamedTuple):
-    """Those who may take part, of whom some must, as the bounds need them; n clients, which `rows` names."""
+    """Clients that may take part, of which some must, as the bounds need them; `rows` names the n clients."""
 
     needs: Needs
     sizes: Ints  # (n,) d, numbers of examples
-    forced: Bools  # (n,) who must
-    rows: Ints  # (n,) where they stand in the problem
+    forced: Bools  # (n,) must take part
+    rows: Ints  # (n,) their positions in the problem
     demand: int  # e2
     seconds_price: float  # a1
 
@@ -180,20 +181,20 @@ class Candidates(NamedTuple):
 
     @property
     def num_free(self) -> int:
-        """How many may take part but need not."""
+        """Number of clients that may take part but need not."""
         return len(self.rows) - int(np.count_nonzero(self.forced))
 
     @property
     def short(self) -> int:
-        """How many examples those who must take part leave open; at least 0."""
+        """Missing examples of the clients that must take part; at least 0."""
         return max(0, self.demand - int(self.sizes[self.forced].sum()))
 
-    def only(self, kept: Bools, forced: Bools) -> Candidates:
-        """Return those who are kept, and who of them must take part; flags (n,)."""
-        if kept.all():
+    def only(self, flags: Bools, forced: Bools) -> Candidates:
+        """Return the flagged clients, and which of them must take part; flags (n,)."""
+        if flags.all():
             return self._replace(forced=forced)
         return self._replace(
-            needs=self.needs.only(kept), sizes=self.sizes[kept], forced=forced[kept], rows=self.rows[kept]
+            needs=self.needs.only(flags), sizes=self.sizes[flags], forced=forced[flags], rows=self.rows[flags]
         )
 
     def band_needed(self, T: float) -> float:
@@ -201,16 +202,16 @@ class Candidates(NamedTuple):
         return self._least_band(T).value
 
     def keeping(self, T: float) -> Candidates | None:
-        """Return them without those in no cover that keeps T, forcing those in every such cover; None: there is none.
+        """Return them without those in no cover that keeps T, forcing those in every one; None: no cover keeps T.
 
         Taking in a client, or leaving it out, against the sign of its reduced share raises the band needed by that.
         """
-        least = self._least_band(T)
-        if least.value > 1:
+        band = self._least_band(T)
+        if band.value > 1:
             return None
-        reduced = self.least_shares(T) - least.price * self.sizes
-        kept = self.forced | (least.value + reduced <= 1)
-        return self.only(kept, self.forced | (least.value - reduced > 1))
+        reduced = self.least_shares(T) - band.price * self.sizes
+        flags = self.forced | (band.value + reduced <= 1)
+        return self.only(flags, self.forced | (band.value - reduced > 1))
 
     def _least_band(self, T: float) -> FractionalCover:
         if (self.forced & (self.needs.min_seconds >= T)).any():
@@ -223,7 +224,7 @@ class Candidates(NamedTuple):
         return np.where(late, inf, self.needs.tau / np.where(late, 1.0, T - self.needs.min_seconds))
 
 
-# -------------------- The best set of clients found so far
+# -------------------- The best set so far
 
 CELLS = 200_000  # clients that are allocated at once, over all sets; it bounds the memory
 
@@ -247,9 +248,9 @@ class Incumbent:
         new = [rows for rows in (np.sort(rows) for rows in sets) if self._is_new(rows)]
         before = self.cost
         while new:
-            some = max(1, CELLS // max(len(rows) for rows in new))
-            self._allocate(new[:some])
-            new = new[some:]
+            batch_size = max(1, CELLS // max(len(rows) for rows in new))
+            self._allocate(new[:batch_size])
+            new = new[batch_size:]
         return self.cost < before
 
     def _is_new(self, rows: Ints) -> bool:
@@ -285,8 +286,8 @@ def padded(sets: list[Ints]) -> tuple[Ints, Bools]:
 def repaired(chosen: Bools, costs: Floats, sizes: Ints, demand: int) -> Bools:
     """Return a cover near a set of items: what is missing is added in the order of c/d, what is not needed dropped.
 
-    Items with infinite costs are added last; the dearest are dropped first. The sizes d (n,) of all items sum to the
-    demand or more; those of the cover do.
+    Items with infinite costs are added last; the most expensive are dropped first. The sizes d (n,) of all items sum to
+    the demand or more; those of the cover do.
     """
     chosen = chosen.copy()
     short = demand - int(sizes[chosen].sum())
@@ -296,15 +297,15 @@ def repaired(chosen: Bools, costs: Floats, sizes: Ints, demand: int) -> Bools:
         enough = int(np.searchsorted(np.cumsum(sizes[spare]), short)) + 1
         chosen[spare[:enough]] = True
     over = int(sizes[chosen].sum()) - demand
-    some = np.flatnonzero(chosen & (sizes <= over))
-    for item in some[np.argsort(-costs[some], kind="stable")]:
+    droppable = np.flatnonzero(chosen & (sizes <= over))
+    for item in droppable[np.argsort(-costs[droppable], kind="stable")]:
         if sizes[item] <= over:
             chosen[item] = False
             over -= int(sizes[item])
     return chosen
 
 
-# -------------------- Which thresholds would let enough examples through, where those that were asked for do not
+# -------------------- Nearest feasible thresholds
 
 
 @dataclass(frozen=True)
@@ -312,7 +313,7 @@ class Thresholds:
     """What a divergence threshold keeps, and the nearest thresholds that can be met."""
 
     clients: int
-    max_divergence: float  # e1, in nats, as asked for; inf filters nobody
+    max_divergence: float  # e1, in nats, as asked for; inf keeps all clients
     min_examples: int  # e2, as asked for
     kept: int  # clients within max_divergence
     covered: int  # examples that they hold: the largest min_examples that can be met at this max_divergence
@@ -322,28 +323,30 @@ class Thresholds:
 
     @property
     def feasible(self) -> bool:
-        """Whether those kept hold enough; where they do not, `message` says what would do."""
+        """Whether the kept clients hold enough examples; if not, `message` names thresholds that would."""
         return self.kept > 0 and self.covered >= self.min_examples
 
     def message(self) -> str:
-        """Return what is held, what is needed and what to change, for an `InfeasibleError`."""
+        """Return the held and needed examples and what to change, for an `InfeasibleError`."""
         ways = [f"lower min_examples to {self.covered} or less"] if self.covered else []
         if self.max_divergence == math.inf:
-            said = [f"All {self.clients} clients together hold {self.covered} examples;"]
+            sentences = [f"All {self.clients} clients together hold {self.covered} examples;"]
         else:
-            said = [f"{self.kept} of {self.clients} clients are within max_divergence = {self.max_divergence:g}"]
-            said += [f"and hold {self.covered} examples;"]
+            sentences = [f"{self.kept} of {self.clients} clients are within max_divergence = {self.max_divergence:g}"]
+            sentences += [f"and hold {self.covered} examples;"]
             if self.smallest_divergence is not None:
                 # Rounded up, so that what is printed is enough, too.
                 ways.append(f"raise max_divergence to {math.ceil(self.smallest_divergence * 1e4) / 1e4:.4f}")
-        said.append(f"min_examples = {self.min_examples} are needed.")
+        sentences.append(f"min_examples = {self.min_examples} are needed.")
         if ways:
-            said.append(" or ".join(ways).capitalize() + ".")
+            sentences.append(" or ".join(ways).capitalize() + ".")
         if self.max_divergence < math.inf and self.smallest_divergence is None:
-            said.append(f"No max_divergence is enough: clients at a finite one hold {self.most_examples} in all.")
+            sentences.append(f"No max_divergence is enough: clients at a finite one hold {self.most_examples} in all.")
         if self.max_divergence < math.inf and self.infinite:
-            said.append(f"Infinite it is for {self.infinite}, who lack a class: smoothing above 0 makes it finite.")
-        return " ".join(said)
+            sentences.append(
+                f"Infinite it is for {self.infinite}, who lack a class: smoothing above 0 makes it finite."
+            )
+        return " ".join(sentences)
 
 
 def nearest_thresholds(
@@ -354,7 +357,7 @@ def nearest_thresholds(
     Args:
         divergence: (K,) nats from the labels of all clients together, not negative; inf allowed.
         num_examples: (K,) whole numbers.
-        max_divergence: e1; a client at exactly e1 is kept. inf keeps everybody.
+        max_divergence: e1; a client at exactly e1 is kept. inf keeps all clients.
         min_examples: e2.
 
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", constraints
@@ -368,21 +371,21 @@ def nearest_thresholds(
     divergence, examples = np.asarray(divergence, np.float64), np.asarray(num_examples, np.int64)
     within, finite = divergence <= max_divergence, np.isfinite(divergence)
     order = np.argsort(divergence[finite], kind="stable")
-    held = np.cumsum(examples[finite][order])  # by those that are at most so far, nearest first
-    enough = int(np.searchsorted(held, min_examples))
+    total_examples = np.cumsum(examples[finite][order])  # by those that are at most so far, nearest first
+    enough = int(np.searchsorted(total_examples, min_examples))
     return Thresholds(
         clients=len(divergence),
         max_divergence=float(max_divergence),
         min_examples=int(min_examples),
         kept=int(within.sum()),
         covered=int(examples[within].sum()),
-        most_examples=int(held[-1]) if len(held) else 0,
-        smallest_divergence=float(divergence[finite][order][enough]) if enough < len(held) else None,
+        most_examples=int(total_examples[-1]) if len(total_examples) else 0,
+        smallest_divergence=float(divergence[finite][order][enough]) if enough < len(total_examples) else None,
         infinite=int(np.isposinf(divergence).sum()),
     )
 
 
-# -------------------- Local search: drop a client, or swap one for another, where an estimate says that it pays
+# -------------------- Local search: drop or swap a client
 # At the saddle point (T, mu) of a set the cost is L(T, mu) = a1 T - mu + sum c_k(T, mu), with slope 0. A move changes L
 # by Delta = sum +-c_k, with the slope g = (dDelta/dT, dDelta/dmu); the new saddle value is, to second order,
 # L + Delta - 1/2 g' H^-1 g with H the second derivatives of L, two by two. So all moves are scored at once, and the
@@ -429,11 +432,11 @@ def promising(best: Incumbent, needs: Needs, count: int) -> list[Ints]:
 
 
 def _neighbours(problem: AllocationProblem, inside: Bools, cost: Floats) -> tuple[Ints, Ints]:
-    """Return the clients of the set that are the dearest for what they bring, and the cheapest others."""
+    """Return the clients of the set with the highest cost per example, and the others with the lowest."""
     ratio = cost / np.maximum(problem.num_examples, 0.5)
-    rows, others = np.flatnonzero(inside), np.flatnonzero(~inside & np.isfinite(cost))
+    rows, outside = np.flatnonzero(inside), np.flatnonzero(~inside & np.isfinite(cost))
     leaving = rows[np.argsort(-ratio[rows], kind="stable")[:NEIGHBOURS]]
-    return leaving, others[np.argsort(ratio[others], kind="stable")[:NEIGHBOURS]]
+    return leaving, outside[np.argsort(ratio[outside], kind="stable")[:NEIGHBOURS]]
 
 
 def curvatures(problem: AllocationProblem, needs: Needs, rows: Ints, T: float, mu: float) -> Floats:
@@ -443,12 +446,12 @@ def curvatures(problem: AllocationProblem, needs: Needs, rows: Ints, T: float, m
     h' = 3 Q / (2 x^4 h), du/dT = u h' / (h + u h') and du/dmu = sqrt(tau / mu) / (2 (h + u h')); where u is clipped
     1 and 0.
     """
-    mine = needs.only(rows)
-    u, x, h, clipped = sending(mine, T, np.sqrt(mu))
-    bend = 1.5 * u * mine.Q / (x**4 * h)
+    set_needs = needs.only(rows)
+    u, x, h, clipped = sending(set_needs, T, np.sqrt(mu))
+    bend = 1.5 * u * set_needs.Q / (x**4 * h)
     u_T = np.where(clipped, 1.0, bend / (h + bend))
-    u_mu = np.where(clipped, 0.0, np.sqrt(mine.tau / mu) / (2 * (h + bend)))
-    per_u = mine.tau / (u * u)
+    u_mu = np.where(clipped, 0.0, np.sqrt(set_needs.tau / mu) / (2 * (h + bend)))
+    per_u = set_needs.tau / (u * u)
     TT, Tm, mm = (2 * mu * per_u / u * u_T).sum(), -(per_u * u_T).sum(), -(per_u * u_mu).sum()
     return np.array([[TT, Tm], [Tm, mm]])
 

@@ -10,7 +10,7 @@ from fedreach._util.arrays import Bools, Floats, Ints
 from fedreach._util.errors import ConfigError
 from fedreach.wireless.problem import Allocation, AllocationProblem
 
-# --- One client, given the deadline T and the price mu of the band: how long should it send, and what does that cost?
+# -------------------- One client, given the deadline T and the price mu of the band
 #     c(T, mu) = min_{0 < u <= T - W/f^max}  A u + Q / (2 (T - u)^2) + mu tau / u
 #
 # with u the upload time, A = a2 P and Q = 2 a2 eps W^3: the energy to send, the energy to compute in the time that is
@@ -22,12 +22,12 @@ from fedreach.wireless.problem import Allocation, AllocationProblem
 
 MAX_KERNEL_STEPS = 60  # newton steps at most; 3 to 7 are usual
 KERNEL_TOLERANCE = 1e-8  # a step this small, relative to u and T - u, leaves an error of about its square
-NEAR_ZERO = 1e-100  # stands for sqrt(mu tau) = 0, where the best u is 0 and tau / u has no value
+NEAR_ZERO = 1e-100  # replaces sqrt(mu tau) = 0, where the best u is 0 and tau / u has no value
 NO_PRICE = 1e-200  # keeps quotients finite where joules cost nothing, A = Q = 0, and everyone is at the upper end
 
 
 class Needs(NamedTuple):
-    """What the kernel needs of clients; any shape."""
+    """Inputs of the kernel per client; any shape."""
 
     tau: Floats  # seconds to send over the whole band
     root_tau: Floats  # sqrt(tau)
@@ -43,9 +43,9 @@ class Needs(NamedTuple):
         tau, W, f = problem.upload_seconds[rows] * counted, problem.cycles[rows] * counted, problem.max_hertz[rows]
         A, Q = problem.joules_price * problem.power_watts[rows] * counted, problem.joules_price * 2 * W * W * W
         Q *= problem.capacitance
-        least = W / f
-        floor = np.where(Q > 0, least, 1.0)
-        return cls(tau, np.sqrt(tau), A, Q, least, floor, A + Q / (floor * floor * floor))
+        min_seconds = W / f
+        floor = np.where(Q > 0, min_seconds, 1.0)
+        return cls(tau, np.sqrt(tau), A, Q, min_seconds, floor, A + Q / (floor * floor * floor))
 
     def only(self, rows: Any) -> Needs:
         """Return these rows of every field."""
@@ -71,9 +71,9 @@ class ClientCost(NamedTuple):
 
 def sending(needs: Needs, T: Any, root_mu: Any) -> Sending:
     """Return the best upload times at the deadlines T > W / f^max and the prices root_mu^2."""
-    _, root_tau, A, Q, least, floor, steepest = needs
+    _, root_tau, A, Q, min_seconds, floor, steepest = needs
     r = np.maximum(root_mu * root_tau, NEAR_ZERO)
-    longest = T - least
+    longest = T - min_seconds
     clipped = longest * np.sqrt(steepest) <= r
     # Three points that are never left of the root: the end; sqrt(mu tau) over the least slope of g; and where Q alone,
     # of a u of at least T / 2, makes g as large.
@@ -123,14 +123,14 @@ def client_cost(problem: AllocationProblem, T: Any, mu: Any) -> ClientCost:
     return ClientCost(cost, np.where(late, np.nan, u), np.where(late, np.nan, slope))
 
 
-# --- The best allocation for clients that are given: all of them take part, nothing is left to choose but b, f and T
+# -------------------- The best allocation for given clients
 #     min_T max_mu  a1 T - mu + sum_k c_k(T, mu)
 #
 # is convex in T and concave in mu. Inside, Newton's method on 1 / sum_k (tau_k / u_k) = 1 in sqrt(mu), which is concave
 # there, and so is never right of the root after its first step. Outside, Newton's method with a bracket on the
 # power -1/3 of the marginal gain of time, which is nearly linear in T.
 #
-# Many sets are solved at once, one a row. The readable twin, two nested bisections, stands in the tests.
+# Many sets are solved at once, one per row. The tests hold the readable twin, two nested bisections.
 
 MAX_NEWTON_STEPS = 100  # newton steps at most, inside as outside; 4 to 8 are usual
 RELATIVE_TOLERANCE = 1e-13  # relative change of T or of the sum of shares that is left to rounding
@@ -169,8 +169,8 @@ def allocate(problem: AllocationProblem) -> Allocation:
     needs = Needs(*(values[None] for values in needs))
     T, mu, u = _saddle(needs, problem.seconds_price)
     u, T = _feasible(needs, T, u)
-    left = np.maximum(T[0] - u[0], needs.min_seconds[0])
-    hertz = np.divide(problem.cycles, left, out=problem.max_hertz.copy(), where=problem.cycles > 0)
+    compute_seconds = np.maximum(T[0] - u[0], needs.min_seconds[0])
+    hertz = np.divide(problem.cycles, compute_seconds, out=problem.max_hertz.copy(), where=problem.cycles > 0)
     share = problem.upload_seconds / u[0]
     return Allocation.of(
         problem, slice(None), share / max(1.0, share.sum()), np.minimum(hertz, problem.max_hertz), float(mu[0])
@@ -182,8 +182,8 @@ def allocate_batch(problem: AllocationProblem, rows: Ints, counted: Bools) -> tu
 
     Args:
         problem: Of K clients.
-        rows: (m, n) where the clients of each set stand in the problem; any row where not counted.
-        counted: (m, n) which of them count; at least one a set.
+        rows: (m, n) positions of the clients of each set in the problem; any row where not counted.
+        counted: (m, n) which of them count; at least one per set.
 
     Raises:
         ConfigError: If a set is empty.
@@ -214,13 +214,13 @@ def _some(problem: AllocationProblem) -> AllocationProblem:
 
 def _shortest(needs: Needs) -> Floats:
     """Return Tmin of each set, (m,): Newton's method on 1 / sum tau / (T - least) = 1, concave, from the left."""
-    tau, least = needs.tau, needs.min_seconds
-    start: Floats = (least * (1 + 1e-15) + tau).max(axis=1)
+    tau, min_seconds = needs.tau, needs.min_seconds
+    start: Floats = (min_seconds * (1 + 1e-15) + tau).max(axis=1)
     T = start
     for _ in range(MAX_NEWTON_STEPS):
-        share = tau / (T[:, None] - least)
+        share = tau / (T[:, None] - min_seconds)
         total = share.sum(axis=1)
-        step = total * (total - 1) / (share / (T[:, None] - least)).sum(axis=1)
+        step = total * (total - 1) / (share / (T[:, None] - min_seconds)).sum(axis=1)
         T = np.maximum(T + step, start)
         if np.all(np.abs(step) <= RELATIVE_TOLERANCE * T):
             break
@@ -304,7 +304,7 @@ def _bend(needs: Needs, best: Sending) -> Floats:
 
 
 def _derivatives(needs: Needs, best: Sending, root: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return d/dT of the cost less a1, dsqrt(mu)/dT along the optimum, and the second derivative in T, each (m,)."""
+    """Return d/dT of the cost minus a1, dsqrt(mu)/dT along the optimum, and the second derivative in T, each (m,)."""
     u, x, h, clipped = best
     tau, mu = needs.tau, (root * root)[:, None]
     slope = np.where(clipped, needs.A - mu * tau / (u * u), -needs.Q / (x * x * x)).sum(axis=1)
@@ -312,8 +312,8 @@ def _derivatives(needs: Needs, best: Sending, root: Floats) -> tuple[Floats, Flo
     u_T = np.where(clipped, 1.0, bend / (h + bend))
     weight = tau / (u * u)
     cross = (weight * u_T).sum(axis=1)
-    own = (weight * _per_root(needs, best)).sum(axis=1)
+    self_term = (weight * _per_root(needs, best)).sum(axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        along = -cross / own
-        curvature = (2 * mu * weight / u * u_T).sum(axis=1) + 2 * root * cross * cross / own
+        along = -cross / self_term
+        curvature = (2 * mu * weight / u * u_T).sum(axis=1) + 2 * root * cross * cross / self_term
     return slope, along, curvature

@@ -22,7 +22,7 @@ from fedreach.wireless.candidates import nearest_thresholds
 from fedreach.wireless.problem import AllocationProblem, Solution
 from fedreach.wireless.solve import solve
 
-# --- What a planner asks: the band, the examples needed, prices, and what turns columns into seconds and cycles
+# -------------------- Questions of a planner
 
 
 class OptionRange(NamedTuple):
@@ -58,7 +58,7 @@ RANGES = {
 
 @dataclass(frozen=True)
 class Question:
-    """What a planner asks of a table of clients; None stands for the default where the columns need one.
+    """What a planner asks of a table of clients; None means the default where the columns need one.
 
     Raises:
         ConfigError: If an option is outside its range.
@@ -91,11 +91,13 @@ class Question:
             raise ConfigError("--report-bits and --model-parameters say the same; give one of them.")
 
     def fit(self, columns: Mapping[str, Any], where: str) -> None:
-        """Refuse an option that has no effect, and columns that need one that is not there, by a ConfigError."""
+        """Reject an option that has no effect, and columns that need one that is not there, by a ConfigError."""
         for name, rule in RANGES.items():
             if getattr(self, name) is not None and rule.columns and not any(c in columns for c in rule.columns):
-                wanted = " or ".join(rule.columns)
-                raise ConfigError(f"{rule.flag} has no effect: it is about the column {wanted}, and {where} has none.")
+                columns_text = " or ".join(rule.columns)
+                raise ConfigError(
+                    f"{rule.flag} has no effect: it is about the column {columns_text}, and {where} has none."
+                )
         if self.smoothing is not None and self.max_divergence is None:
             raise ConfigError("--smoothing has no effect without --max-divergence.")
         needs = {
@@ -103,30 +105,30 @@ class Question:
             "bits_per_second": (("report_bits", "model_parameters"),),
             "cycles_per_bit": (("bits_per_example",),),
         }
-        for column, wanted_ in needs.items():
-            for names in wanted_ if column in columns else ():
+        for column, options in needs.items():
+            for names in options if column in columns else ():
                 if all(getattr(self, name) is None for name in names):
                     flags = " or ".join(RANGES[name].flag for name in names)
                     raise ConfigError(f"The column {column} needs {flags}.")
 
     @property
     def bits(self) -> float:
-        """Bits of a report; 32 a parameter."""
+        """Bits of a report; 32 per parameter."""
         return 32.0 * (self.model_parameters or 0) if self.report_bits is None else self.report_bits
 
     def given(self) -> dict[str, Any]:
-        """Return the options that are not left at None."""
+        """Return the options that are not None."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
-# --- The columns of a table of clients: names with units, what is plausible in them, and text cells as numbers
+# -------------------- Columns of a table of clients
 
 INF = math.inf
 
 
 @dataclass(frozen=True)
 class TableColumn:
-    """What may stand in a column; numbers outside `low` to `high` are taken for a mistake in the unit."""
+    """What a column may hold; numbers outside `low` to `high` are taken for a mistake in the unit."""
 
     low: float
     high: float
@@ -186,7 +188,7 @@ def clients_of(table: CsvTable) -> ClientTable:
     """Return the table as numbers.
 
     Raises:
-        DataError: If a column is unknown, missing, given twice in different units, or a cell is no number or not
+        DataError: If a column is unknown, missing, given twice in different units, or a cell is not a number or not
             plausible; it names file, line, client and column.
     """
     _check_columns(table)
@@ -206,53 +208,55 @@ def clients_of(table: CsvTable) -> ClientTable:
 
 def _check_columns(table: CsvTable) -> None:
     path, have = table.path, set(table.cells)
-    known = ["client", *COLUMNS]
+    known_names = ["client", *COLUMNS]
     for name in table.cells:
-        if name not in known and not LABEL.fullmatch(name):
-            meant = name.lower().replace("ghz", "gigahertz").replace("_hz", "_hertz")
-            raise DataError(f"{path}: unknown column {name!r}.{nearest(meant, [*known, 'label_0'])}")
+        if name not in known_names and not LABEL.fullmatch(name):
+            guess = name.lower().replace("ghz", "gigahertz").replace("_hz", "_hertz")
+            raise DataError(f"{path}: unknown column {name!r}.{nearest(guess, [*known_names, 'label_0'])}")
     labels = sorted(int(name[len("label_") :]) for name in have if LABEL.fullmatch(name))
-    for c, found in enumerate(labels):
-        if c != found:
-            raise DataError(f"{path} has a column label_{found} but none label_{c}; number the classes without gaps.")
+    for c, number in enumerate(labels):
+        if c != number:
+            raise DataError(f"{path} has a column label_{number} but none label_{c}; number the classes without gaps.")
     if "num_examples" not in have:
         raise DataError(f"{path} has no column num_examples.")
     for what, forms in FORMS.items():
-        given = [name for name in forms if name in have]
-        if not given:
+        present = [name for name in forms if name in have]
+        if not present:
             raise DataError(f"{path} does not give {what}: it needs one of the columns {', '.join(forms)}.")
-        if len(given) > 1:
-            raise DataError(f"{path} gives {what} twice, as {' and '.join(given)}; keep one of them.")
+        if len(present) > 1:
+            raise DataError(f"{path} gives {what} twice, as {' and '.join(present)}; keep one of them.")
     if "fading_gain" in have and "distance_meters" not in have:
-        other = next(name for name in FORMS["the upload"] if name in have)
-        raise DataError(f"{path}: fading_gain belongs to distance_meters; {other} already says what fading leaves.")
+        upload_column = next(name for name in FORMS["the upload"] if name in have)
+        raise DataError(
+            f"{path}: fading_gain belongs to distance_meters; {upload_column} already says what fading leaves."
+        )
     if labels and "divergence" in have:
         raise DataError(f"{path} has both divergence and label_0; keep the divergence or the labels.")
 
 
 def _names(table: CsvTable) -> tuple[str, ...]:
     names = table.cells.get("client") or tuple(map(str, range(len(table))))
-    seen: dict[str, int] = {}
+    line_of: dict[str, int] = {}
     for name, line in zip(names, table.lines, strict=True):
         if not name:
             raise DataError(f"{table.path}:{line}: the client has no name.")
-        if name in seen:
-            raise DataError(f"{table.path}:{line}: client {name!r} stands in line {seen[name]} already.")
-        seen[name] = line
+        if name in line_of:
+            raise DataError(f"{table.path}:{line}: client {name!r} stands in line {line_of[name]} already.")
+        line_of[name] = line
     return names
 
 
 def _numbers(clients: ClientTable, name: str, column: TableColumn) -> Floats:
     values = np.empty(len(clients.names))
     for k, text in enumerate(clients.table.cells[name]):
-        said = text if len(text) <= 40 else text[:39] + "…"
+        shown_text = text if len(text) <= 40 else text[:39] + "…"
         if not _NUMBER.fullmatch(text) and text.lower() not in ("inf", "infinity"):
-            clients.refuse(k, f"{name} {_no_number(said)}")
+            clients.refuse(k, f"{name} {_no_number(shown_text)}")
         if column.whole and _GROUPED.fullmatch(text):  # 1.000: one, or a thousand where people group by points
-            clients.refuse(k, f"{name} must be a whole number; got {said}. Write it without a point.")
+            clients.refuse(k, f"{name} must be a whole number; got {shown_text}. Write it without a point.")
         values[k] = float(text)
         if wrong := _rule(values[k], column):
-            clients.refuse(k, f"{name} must be {wrong}; got {said}." + (f" {column.hint}" if column.hint else ""))
+            clients.refuse(k, f"{name} must be {wrong}; got {shown_text}." + (f" {column.hint}" if column.hint else ""))
     return values
 
 
@@ -287,7 +291,7 @@ DELIMITERS = ",;\t"
 
 @dataclass(frozen=True)
 class CsvTable:
-    """Text cells, and the lines of the file where they stand."""
+    """Text cells, and their lines in the file."""
 
     path: Path
     cells: dict[str, tuple[str, ...]]  # by column
@@ -297,17 +301,17 @@ class CsvTable:
         return len(self.lines)
 
 
-def read_table(path: Path, known: Iterable[str]) -> CsvTable:
+def read_table(path: Path, column_names: Iterable[str]) -> CsvTable:
     """Return the table in a CSV file.
 
     Args:
         path: The file: UTF-8 (or UTF-16 with its mark), a header, then a client a line.
-        known: Names of columns, by which the delimiter is found: comma, semicolon or tab.
+        column_names: Names of columns, by which the delimiter is found: comma, semicolon or tab.
 
     Raises:
-        DataError: If it is no such file, naming the line.
+        DataError: If it is not such a file, naming the line.
     """
-    rows = _rows(path, _text(path), set(known))
+    rows = _rows(path, _text(path), set(column_names))
     if not rows:
         raise DataError(f"{path} is empty. The first line names the columns, and each other line is a client.")
     (first, header), *body = rows
@@ -342,14 +346,14 @@ def _text(path: Path) -> str:
         raise DataError(f"{path}:{line}: this is not UTF-8; save it as CSV (UTF-8).") from error
 
 
-def _rows(path: Path, text: str, known: set[str]) -> list[tuple[int, list[str]]]:
+def _rows(path: Path, text: str, column_names: set[str]) -> list[tuple[int, list[str]]]:
     """Return (line, stripped cells) of the lines that are not blank."""
     header = next(filter(str.strip, text.splitlines()), "")
 
-    def found(delimiter: str) -> int:
-        return len(known.intersection(name.strip(' "') for name in header.split(delimiter)))
+    def count_matches(delimiter: str) -> int:
+        return len(column_names.intersection(name.strip(' "') for name in header.split(delimiter)))
 
-    delimiter = max(DELIMITERS, key=found)
+    delimiter = max(DELIMITERS, key=count_matches)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True, strict=True)
     rows = []
     try:
@@ -362,13 +366,13 @@ def _rows(path: Path, text: str, known: set[str]) -> list[tuple[int, list[str]]]
     return rows
 
 
-# -------------------- Solving what a planner asks, and again with 10 % more bandwidth and with 10 % more examples
+# -------------------- Plans
 
 NOISE_DBM, CARRIER_HERTZ, PATH_LOSS, SMOOTHING, EPOCHS = -174.0, 2.4e9, 2.7, 1.0, 1
 
 
 def problem_of(clients: ClientTable, question: Question, band: float = 1.0) -> AllocationProblem:
-    """Return the problem of all clients, ids 0, 1, ... as they stand in the table.
+    """Return the problem of all clients, ids 0, 1, ... in the order of the table.
 
     `band` is how many times the bandwidth is to be had. Where distances are given, the rates follow from the channel;
     given rates are taken to grow in proportion.
@@ -405,10 +409,10 @@ def rate_elasticity(clients: ClientTable, question: Question) -> Floats:
 
 
 def divergence_of(clients: ClientTable, question: Question) -> Floats | None:
-    """Return (K,) nats between each client's labels and those of all together; None where nothing tells."""
+    """Return (K,) nats between each client's labels and those of all together; None without labels and divergence."""
     if clients.labels is None:
         return clients.numbers.get("divergence")
-    # Rounded, so that the order of summation does not decide who stands exactly at the threshold.
+    # Rounded, so that the order of summation does not decide about clients exactly at the threshold.
     return label_divergences(clients.labels, smoothing=_or(question.smoothing, SMOOTHING)).round(12)
 
 
@@ -449,20 +453,20 @@ def _or(value: float | None, default: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """An answer, and what would change it; None where that cannot be, or was interrupted."""
+    """A plan, and plans with more bandwidth or examples; None if infeasible or interrupted."""
 
     clients: ClientTable
     question: Question
     kept: Bools  # (K,) within max_divergence
     problem: AllocationProblem  # of those kept
     solution: Solution
-    more_band: Solution | None  # with 10 % more bandwidth
-    more_examples: Solution | None  # with 10 % more min_examples
+    more_band: Solution | None  # with 10% more bandwidth
+    more_examples: Solution | None  # with 10% more min_examples
     interrupted: bool = False
 
     @property
     def examples_asked(self) -> int:
-        """min_examples of `more_examples`: 10 % more, rounded up."""
+        """min_examples of `more_examples`: 10% more, rounded up."""
         return -(-11 * self.question.min_examples // 10)
 
     @property
@@ -497,51 +501,51 @@ def plan(clients: ClientTable, question: Question, progress: Callable[[str], Non
     columns = dict(clients.numbers) | ({} if clients.labels is None else {"label_0": None})
     question.fit(columns, str(clients.table.path))
     everybody = problem_of(clients, question)
-    kept = _kept(clients, question)
-    problem = everybody.only(kept)
+    admitted = _admit(clients, question)
+    problem = everybody.only(admitted)
     progress(f"{len(problem)} clients may take part; at most {question.time_limit_seconds:g} s ...")
 
-    def solved(problem: AllocationProblem, min_examples: int) -> Solution:
+    def solve_for(problem: AllocationProblem, min_examples: int) -> Solution:
         return solve(
             problem, min_examples, tolerance=question.tolerance, time_limit_seconds=question.time_limit_seconds
         )
 
     try:
-        solution = solved(problem, question.min_examples)
+        solution = solve_for(problem, question.min_examples)
     except KeyboardInterrupt:
         progress("Interrupted: the best that is found without a proof ...")
         solution = solve(problem, question.min_examples, certify=False)
-        return Plan(clients, question, kept, problem, solution, None, None, interrupted=True)
-    answer = Plan(clients, question, kept, problem, solution, None, None)
+        return Plan(clients, question, admitted, problem, solution, None, None, interrupted=True)
+    answer = Plan(clients, question, admitted, problem, solution, None, None)
     try:
         progress("Again with 10 % more bandwidth ...")
-        more = problem_of(clients, question, band=1.1).only(kept)
-        answer = replace(answer, more_band=solved(more, question.min_examples))
+        more = problem_of(clients, question, band=1.1).only(admitted)
+        answer = replace(answer, more_band=solve_for(more, question.min_examples))
         if int(problem.num_examples.sum()) >= answer.examples_asked:
             progress("Again with 10 % more examples ...")
-            answer = replace(answer, more_examples=solved(problem, answer.examples_asked))
+            answer = replace(answer, more_examples=solve_for(problem, answer.examples_asked))
     except KeyboardInterrupt:
         answer = replace(answer, interrupted=True)
     return answer
 
 
-def _kept(clients: ClientTable, question: Question) -> Bools:
-    """Return (K,) who is within max_divergence; an error where they hold too little."""
+def _admit(clients: ClientTable, question: Question) -> Bools:
+    """Return (K,) flags of the clients within max_divergence; raise an error if they hold too few examples."""
     limit = math.inf if question.max_divergence is None else question.max_divergence
     divergence = divergence_of(clients, question) if question.max_divergence is not None else None
     if divergence is None:
         divergence = np.zeros(len(clients.names))
-    found = nearest_thresholds(divergence, clients.num_examples, limit, question.min_examples)
-    if not found.feasible:
-        raise InfeasibleError(f"{clients.table.path}: {found.message()}")
+    thresholds = nearest_thresholds(divergence, clients.num_examples, limit, question.min_examples)
+    if not thresholds.feasible:
+        raise InfeasibleError(f"{clients.table.path}: {thresholds.message()}")
     return np.asarray(divergence <= limit)
 
 
-# -------------------- A plan as a record for machines, and as rows of clients
+# -------------------- Plans as records and rows
 
 
 def record(plan: Plan) -> dict[str, Any]:
-    """Return all of a plan in plain values, clients as they stand in the table."""
+    """Return all of a plan in plain values, clients in the order of the table."""
     solution, chosen = plan.solution, client_rows(plan)
     return {
         "status": solution.status,
@@ -563,8 +567,8 @@ def record(plan: Plan) -> dict[str, Any]:
         },
         "shadow_prices": {"whole_band": plan.band_price, "megahertz": plan.megahertz_price},
         "what_if": {
-            "bandwidth_10_percent_more": _compared(plan, plan.more_band),
-            "min_examples_10_percent_more": _compared(plan, plan.more_examples),
+            "bandwidth_10_percent_more": _comparison_record(plan, plan.more_band),
+            "min_examples_10_percent_more": _comparison_record(plan, plan.more_examples),
         },
         "clients": chosen,
         "question": plan.question.given(),
@@ -574,14 +578,14 @@ def record(plan: Plan) -> dict[str, Any]:
 def client_rows(plan: Plan) -> list[dict[str, Any]]:
     """Return a row for each client that is chosen."""
     allocation, band = plan.solution.allocation, plan.question.bandwidth_hertz
-    mine = plan.problem.only(plan.problem.rows(allocation.ids))
+    chosen = plan.problem.only(plan.problem.rows(allocation.ids))
     slack = allocation.seconds - (allocation.upload_seconds + allocation.compute_seconds)
     columns = {
-        "num_examples": mine.num_examples,
+        "num_examples": chosen.num_examples,
         "share": allocation.share,
         **({} if band is None else {"bandwidth_hertz": allocation.share * band}),
         "hertz": allocation.hertz,
-        "max_hertz": mine.max_hertz,
+        "max_hertz": chosen.max_hertz,
         "compute_seconds": allocation.compute_seconds,
         "upload_seconds": allocation.upload_seconds,
         "slack_seconds": np.where(slack > 1e-9 * allocation.seconds, slack, 0.0),  # below it is rounding
@@ -599,13 +603,13 @@ def _totals(solution: Solution) -> dict[str, float]:
     return {"cost": solution.cost, "seconds": solution.allocation.seconds, "joules": solution.allocation.joules}
 
 
-def _compared(plan: Plan, other: Solution | None) -> dict[str, Any] | None:
-    if other is None:
+def _comparison_record(plan: Plan, solution: Solution | None) -> dict[str, Any] | None:
+    if solution is None:
         return None
     return {
-        **_totals(other),
-        "lower_bound": other.lower_bound,
-        "status": other.status,
-        "change": other.cost - plan.solution.cost,
-        "chosen": [plan.clients.names[i] for i in other.allocation.ids],
+        **_totals(solution),
+        "lower_bound": solution.lower_bound,
+        "status": solution.status,
+        "change": solution.cost - plan.solution.cost,
+        "chosen": [plan.clients.names[i] for i in solution.allocation.ids],
     }

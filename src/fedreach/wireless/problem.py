@@ -1,7 +1,7 @@
-"""What sending and computing cost: four formulas and the cycles of local training.
+"""Costs of sending and computing: four formulas and the cycles of local training.
 
 Shapes broadcast. Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks",
-eq. 4 to 8, in which the number of examples stands for their number of bits.
+eq. 4 to 8, in which the number of examples replaces their number of bits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fedreach._util.errors import ConfigError, InfeasibleError
 
 
 def training_cycles(passes: Any, num_examples: Any, bits_per_example: Any, cycles_per_bit: Any) -> Any:
-    """Return W = passes * examples * bits an example * cycles a bit, the work of local training in CPU cycles."""
+    """Return W = passes * examples * bits per example * cycles per bit, the work of local training in CPU cycles."""
     return passes * np.asarray(num_examples, dtype=np.float64) * bits_per_example * cycles_per_bit
 
 
@@ -42,18 +42,18 @@ def compute_joules(capacitance: float, cycles: Any, hertz: Any) -> Any:
     return capacitance * np.asarray(cycles) * np.asarray(hertz) ** 2
 
 
-# --- The problem: what each client would need in a round; and an answer: who gets which share and frequency
+# -------------------- Problems and allocations
 
 TOO_LARGE = 1e100  # beyond it, products of these numbers could leave float64
 
 
 @dataclass(frozen=True, eq=False)
 class AllocationProblem:
-    """What each of K clients needs in a round, and what a second and a joule are worth.
+    """The needs of K clients in a round, and the weights of a second and a joule.
 
     For a set S of clients, bandwidth shares b and CPU frequencies f are sought that::
 
-        minimise    Y = a1 T + a2 E,     E = sum_{k in S} (P_k tau_k / b_k + eps W_k f_k^2)
+        minimize    Y = a1 T + a2 E,     E = sum_{k in S} (P_k tau_k / b_k + eps W_k f_k^2)
         subject to  tau_k / b_k + W_k / f_k <= T,   sum_{k in S} b_k <= 1,   0 < f_k <= f_k^max
 
     Raises:
@@ -82,7 +82,7 @@ class AllocationProblem:
         if not np.size(self.ids):
             object.__setattr__(self, "ids", np.arange(K))
         for name in ("upload_seconds", "power_watts", "cycles", "max_hertz"):
-            object.__setattr__(self, name, self._checked(name, K, may_be_zero=name == "cycles"))
+            object.__setattr__(self, name, self._positive_column(name, K, may_be_zero=name == "cycles"))
         object.__setattr__(self, "num_examples", self._examples(K))
         for name, zero in {"seconds_price": False, "joules_price": True, "capacitance": False}.items():
             value = getattr(self, name)
@@ -95,7 +95,7 @@ class AllocationProblem:
                 f"cycles must be smaller: the energy of client {self._first(~(work < TOO_LARGE))} is lost in infinity."
             )
 
-    def _checked(self, name: str, K: int, *, may_be_zero: bool) -> Floats:
+    def _positive_column(self, name: str, K: int, *, may_be_zero: bool) -> Floats:
         try:
             values = np.asarray(getattr(self, name), dtype=np.float64)
         except (TypeError, ValueError):
@@ -137,22 +137,22 @@ class AllocationProblem:
         return len(self.upload_seconds)
 
     def only(self, rows: Any) -> AllocationProblem:
-        """Return the problem of some of its clients, given where they stand, or flags."""
+        """Return the problem of some of its clients, given their positions, or flags."""
         per_client = ("upload_seconds", "power_watts", "cycles", "max_hertz", "num_examples", "ids")
         return replace(self, **{name: getattr(self, name)[rows] for name in per_client})
 
     def rows(self, ids: Ints) -> Ints:
-        """Return where these ids stand; ids of the problem must increase."""
+        """Return the positions of these ids; ids of the problem must increase."""
         return np.searchsorted(self.ids, ids).astype(np.int64)
 
 
 def is_whole(value: Any) -> bool:
-    """Say whether a value is a whole number from 1."""
+    """Return whether a value is a whole number from 1."""
     return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= 1
 
 
 def check_coverable(problem: AllocationProblem, min_examples: Any) -> None:
-    """Refuse a number of examples that no set of clients holds.
+    """Reject a number of examples that no set of clients holds.
 
     Raises:
         ConfigError: If `min_examples` is not a whole number from 1.
@@ -170,7 +170,7 @@ def check_coverable(problem: AllocationProblem, min_examples: Any) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Allocation:
-    """Who gets which share of the band and which CPU frequency, and what it comes to; ids increasing."""
+    """Shares of the band and CPU frequencies of clients, and their cost; ids increasing."""
 
     ids: Ints  # (k,)
     share: Floats  # (k,) b, of the band; the sum is at most 1
@@ -186,15 +186,15 @@ class Allocation:
     def of(
         cls, problem: AllocationProblem, rows: Any, share: Floats, hertz: Floats, band_price: float | None = None
     ) -> Allocation:
-        """Return what shares and frequencies of the clients at these rows come to."""
-        mine = problem.only(rows)
-        sending, computing = upload_seconds(mine.upload_seconds, share), compute_seconds(mine.cycles, hertz)
+        """Return the allocation of shares and frequencies to the clients at these rows."""
+        chosen = problem.only(rows)
+        sending, computing = upload_seconds(chosen.upload_seconds, share), compute_seconds(chosen.cycles, hertz)
         joules = (
-            upload_joules(mine.power_watts, sending),
-            compute_joules(problem.capacitance, mine.cycles, hertz),
+            upload_joules(chosen.power_watts, sending),
+            compute_joules(problem.capacitance, chosen.cycles, hertz),
         )
         total = problem.seconds_price * np.max(sending + computing, initial=0.0) + problem.joules_price * np.sum(joules)
-        return cls(mine.ids, share, hertz, sending, computing, *joules, float(total), band_price)
+        return cls(chosen.ids, share, hertz, sending, computing, *joules, float(total), band_price)
 
     @property
     def seconds(self) -> float:
@@ -222,7 +222,7 @@ class Solution:
     allocation: Allocation
     lower_bound: float  # no set of clients with enough examples costs less
     status: Status
-    nodes: int  # parts that the proof looked at
+    nodes: int  # parts that the proof examined
 
     @property
     def cost(self) -> float:

@@ -1,4 +1,4 @@
-"""Channels and devices: what a round costs in seconds and joules."""
+"""Channels and devices: the cost of a round in seconds and joules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedreach._util.errors import ConfigError, require
 from fedreach._util.streams import generator
 from fedreach.wireless.problem import AllocationProblem, training_cycles
 
-# -------------------- From distance, fading and power to bits per second
+# -------------------- Bits per second
 
 LIGHT_METERS_PER_SECOND = 3e8  # as the paper's golden numbers have it
 
@@ -61,13 +61,13 @@ def bits_per_second(bandwidth_hertz: Any, noise_watts_per_hertz: Any, gain: Any,
     return bandwidth_hertz * np.log1p(ratio) / np.log(2.0)
 
 
-# --- The radio of a federation: where clients stand, what their devices can do, and the channels of a round
+# -------------------- Devices and channels
 
 Fading = Literal["rayleigh", "none"]
 
 
 class Devices(NamedTuple):
-    """What n clients keep for a whole run."""
+    """Properties of n clients that stay the same for a run."""
 
     distance_meters: Floats  # (n,) to the base station
     power_watts: Floats  # (n,) with which they send
@@ -79,13 +79,13 @@ class Devices(NamedTuple):
 class Radio:
     """A cell whose clients share one uplink band, and the prices of a second and a joule.
 
-    Ranges are drawn from uniformly, once a run; a power is drawn in dBm. The fading |h|^2 of each client is
-    drawn anew in each round, exponential with mean `mean_gain` (Rayleigh), or is `mean_gain` itself. Both depend only
+    Ranges are drawn from uniformly, once per run; a power is drawn in dBm. The fading |h|^2 of each client is
+    drawn again in each round, exponential with mean `mean_gain` (Rayleigh), or is `mean_gain` itself. Both depend only
     on the seed, the round and the number of clients, so that all methods of a comparison see the same channels. Only
     the clients' sending and computing is accounted for: the base station's broadcast costs bits, but no
     seconds, as in the paper.
 
-    When: seconds and joules shall be of today's devices; the default.
+    When: seconds and joules should be those of today's devices; the default.
 
     Args:
         bandwidth_hertz: B, of all clients together.
@@ -98,18 +98,18 @@ class Radio:
             takes a minute and microjoules; 2 to 5 GHz fits its energies. See `PaperRadio`.
         cycles_per_bit: Range of the CPU cycles that one pass needs for a bit of training data.
         bits_per_example: Of the training data; None: as many as its numbers take (28 * 28 * 8 for Fashion-MNIST). With
-            1, `cycles_per_bit` are cycles an example, as eq. 4 of the paper reads.
+            1, `cycles_per_bit` are cycles per example, as eq. 4 of the paper reads.
         capacitance: eps, in J / (cycle Hz^2).
         mean_gain: Mean of |h|^2.
         fading: ``"rayleigh"`` or ``"none"``.
-        seconds_price: a1 of the objective a1 T + a2 E that allocations minimise; positive.
+        seconds_price: a1 of the objective a1 T + a2 E that allocations minimize; positive.
         joules_price: a2, not negative.
 
     Raises:
         ConfigError: If a number or range is not legal.
 
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", section II-B and
-    table I, with its units mended.
+    table I, with its units corrected.
 
     Example:
         >>> radio = Radio()

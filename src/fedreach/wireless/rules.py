@@ -1,4 +1,4 @@
-"""Allocation rules: who gets which bandwidth and CPU frequency."""
+"""Allocation rules: bandwidth and CPU frequency of each client."""
 
 import heapq
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ from fedreach._util.errors import require
 from fedreach.wireless import exact
 from fedreach.wireless.problem import Allocation, AllocationProblem
 
-# -------------------- What an allocation rule is
+# -------------------- Protocol and frequencies
 
 
 @runtime_checkable
 class AllocationRule(Protocol):
-    """Gives every client of a problem its share of the band and its CPU frequency; who takes part is settled."""
+    """Gives every client of a problem its share of the band and its CPU frequency; the clients are given."""
 
     def allocate(self, problem: AllocationProblem, rng: np.random.Generator) -> Allocation:
         """Return an allocation of all clients of `problem`, at least one, whose shares sum to at most 1.
@@ -31,7 +31,7 @@ class AllocationRule(Protocol):
 def frequency_alone(problem: AllocationProblem) -> float:
     """Return f0 = (a1 / (2 a2 eps))^(1/3) in hertz, inf where joules are free.
 
-    It minimises a1 W / f + a2 eps W f^2, what one client alone pays for its cycles W; they cancel, so that f0 is the
+    It minimizes a1 W / f + a2 eps W f^2, what one client alone pays for its cycles W; they cancel, so that f0 is the
     same for all. Among several the deadline is shared, and the best frequencies satisfy sum (f / f0)^3 = 1 instead.
 
     Example:
@@ -57,21 +57,21 @@ def printed_frequency(problem: AllocationProblem) -> Floats:
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", section V-A,
     step (3) of the greedy baselines.
     """
-    own = np.full(len(problem), frequency_alone(problem))
-    np.divide(own, np.cbrt(problem.cycles), out=own, where=problem.cycles > 0)
-    return np.minimum(problem.max_hertz, np.where(problem.cycles > 0, own, np.inf))
+    hertz = np.full(len(problem), frequency_alone(problem))
+    np.divide(hertz, np.cbrt(problem.cycles), out=hertz, where=problem.cycles > 0)
+    return np.minimum(problem.max_hertz, np.where(problem.cycles > 0, hertz, np.inf))
 
 
-# -------------------- The same share for everybody
+# -------------------- Equal shares
 
 
 @dataclass(frozen=True)
 class Equal:
-    """Give each of k clients b = 1 / k of the band, and the frequency that suits it on its own.
+    """Equal shares b = 1 / k of the band, and the best frequency of each client on its own.
 
     f_k = min(f_k^max, (a1 / (2 a2 eps))^(1/3)), and f_k^max where joules are free (a2 = 0).
 
-    When: devices cannot be told shares of their own, and as a baseline.
+    When: devices cannot be assigned individual shares, and as a baseline.
 
     Example:
         >>> problem = AllocationProblem(*np.array([[0.1, 0.2], [1, 1], [1e8, 2e8], [1e9, 5e8]]), np.array([5, 5]))
@@ -85,12 +85,12 @@ class Equal:
         return Allocation.of(problem, np.arange(k), np.full(k, 1 / k), own_frequency(problem))
 
 
-# -------------------- The cheapest allocation there is
+# -------------------- Exact allocation
 
 
 @dataclass(frozen=True)
 class Exact:
-    """Give these clients the shares and frequencies with the least cost, all found at once (see `exact.allocate`).
+    """The shares and frequencies with the least cost for the given clients (see `exact.allocate`).
 
     When: always, where clients are chosen by something else: the default under `[radio]`.
 
@@ -102,7 +102,7 @@ class Exact:
         return exact.allocate(problem)
 
 
-# -------------------- The band unit by unit, each to the client that gains most
+# -------------------- Greedy allocation
 
 Frequency = Literal["corrected", "printed"]
 
@@ -118,11 +118,11 @@ def marginal_gains(problem: AllocationProblem, share: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Greedy:
-    """Hand out the band in equal units, each to the client whose cost falls fastest.
+    """Greedy allocation: the band in equal units, each to the client whose cost falls fastest.
 
-    Everybody begins with one unit. The next goes where the marginal gain (a1 + a2 P_k) tau_k / b_k^2 is largest, until
-    none is left; ties go to the lower position. The gain counts the seconds of every client, although only the last
-    one keeps the round waiting: that is the rule's weakness, and is kept.
+    Each client begins with one unit. The next goes where the marginal gain (a1 + a2 P_k) tau_k / b_k^2 is largest,
+    until none is left; ties go to the lower position. The gain counts the seconds of every client, although only the
+    last one keeps the round waiting: that is the rule's weakness, and is kept.
 
     When: only to compare with that paper's baseline.
 
@@ -163,38 +163,38 @@ def handed_out(worth: Floats, units: int) -> Ints:
 
     One by one this takes `units` steps; here nearly all of them are taken at once. Units go out in falling order of
     gain, and client k takes all that gain it more than level^2, until root_k / own <= level. With the level below,
-    these are at most `units` together, so that everybody has at least floor(root_k / level) of them in the end.
+    these are at most `units` together, so that each client has at least floor(root_k / level) of them in the end.
 
     Example:
         >>> handed_out(np.array([1.0, 4.0, 0.01]), 10)
         array([3, 6, 1])
     """
     root = np.sqrt(worth)
-    own = np.ones(len(worth), np.int64)
+    counts = np.ones(len(worth), np.int64)
     if units > len(worth):
         level = root.sum() / (units - len(worth))
-        own = np.maximum(own, np.floor(root / level * (1 - 1e-9)).astype(np.int64))
-    heap = [(-gain, row) for row, gain in enumerate(worth / own**2)]
+        counts = np.maximum(counts, np.floor(root / level * (1 - 1e-9)).astype(np.int64))
+    heap = [(-gain, row) for row, gain in enumerate(worth / counts**2)]
     heapq.heapify(heap)
-    for _ in range(units - int(own.sum())):
+    for _ in range(units - int(counts.sum())):
         row = heap[0][1]
-        own[row] += 1
-        heapq.heapreplace(heap, (-worth[row] / own[row] ** 2, row))
-    return own
+        counts[row] += 1
+        heapq.heapreplace(heap, (-worth[row] / counts[row] ** 2, row))
+    return counts
 
 
 def _worth(problem: AllocationProblem) -> Floats:
     return (problem.seconds_price + problem.joules_price * problem.power_watts) * problem.upload_seconds
 
 
-# -------------------- Shares and frequencies at random
+# -------------------- Random allocation
 
 LEAST_SHARE = 1e-15  # a draw of exactly 0 is possible, if hardly ever met, and would never be uploaded
 
 
 @dataclass(frozen=True)
 class Random:
-    """Cut the band at random and set the CPU frequencies at random: the floor for every other rule.
+    """Random shares and CPU frequencies: the floor for every other rule.
 
     b is Dirichlet(c, ..., c) with c = `concentration`, and f_k / f_k^max uniform from `slowest` to 1. With c = 1, b is
     uniform over all ways to share the band, and the time of an upload, which goes with 1 / b_k, has no mean: no number
@@ -234,7 +234,7 @@ class Random:
         return Allocation.of(problem, np.arange(k), share / share.sum(), part * problem.max_hertz)
 
 
-# -------------------- How the band and the CPU frequencies are set for clients that are already chosen
+# -------------------- Table of allocation rules
 
 RULES: Mapping[str, Any] = {
     "equal": Equal,

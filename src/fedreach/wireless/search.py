@@ -22,18 +22,16 @@ from fedreach.wireless.candidates import (
 )
 from fedreach.wireless.exact import ClientCost, Needs, priced
 
-# -------------------- Bounds that hold for all deadlines of an interval: client by client, a line below the cost
-# c_k is convex in T, so each of its tangents lies below it; one of them stands for the client on the whole interval, at
-# one price mu of the band. Then a set costs at least a1 T - mu + the sum of its lines, which is linear in T; the
-# cheapest
-# of all sets is a minimum of linear functions, thus concave, and a concave function is least at an end. So two
-# knapsacks,
-# one at each end, bound every set and every deadline between.
+# -------------------- Bounds for an interval of deadlines
+# c_k is convex in T, so each of its tangents lies below it; one of them replaces the cost on the whole interval, at
+# one price mu of the band. Then a set costs at least a1 T - mu + the sum of its lines, which is linear in T. The
+# cheapest of all sets is a minimum of linear functions, thus concave, and a concave function is least at an end. So
+# two knapsacks, one at each end, bound every set and every deadline between.
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """A part of the search: deadlines from `low` to `high`, and who may and who must take part."""
+    """A part of the search: deadlines from `low` to `high`, and clients that may and that must take part."""
 
     low: float
     high: float
@@ -78,21 +76,21 @@ class Ends:
 def lines(clients: Candidates, low: float, high: float, T: float, mu: float, costs: ClientCost) -> Floats:
     """Return (2, n): the tangents of c_k at T, taken at both ends; +inf for clients that keep no deadline between.
 
-    Where there is no tangent at T, or it falls to less than half of c_k at the upper end, that at the upper end is
+    Without a tangent at T, or where it falls to less than half of c_k at the upper end, that at the upper end is
     taken: a client whose computing takes about T has a cost so steep that its tangent at T says nothing. T is a
     deadline from `low` to `high`, `mu` a price of the band, `costs` are c_k(T, mu).
     """
     ends = np.array([low, high])
-    found = np.where(np.isfinite(costs.cost), costs.cost + costs.slope * (ends[:, None] - T), -inf)
-    poor = np.flatnonzero(found[1] < 0.5 * costs.cost)  # c_k falls in T, so that only these can be below half
+    tangents = np.where(np.isfinite(costs.cost), costs.cost + costs.slope * (ends[:, None] - T), -inf)
+    poor = np.flatnonzero(tangents[1] < 0.5 * costs.cost)  # c_k falls in T, so that only these can be below half
     if len(poor) and high > T:
         upper = priced(clients.needs.only(poor), high, mu)
-        steep = found[1, poor] < 0.5 * upper.cost
+        steep = tangents[1, poor] < 0.5 * upper.cost
         tangent = upper.cost + upper.slope * (ends[:, None] - high)
         tangent[:, ~np.isfinite(upper.cost)] = inf
-        found[:, poor] = np.where(steep, tangent, found[:, poor])
-    found[:, found[1] == -inf] = inf
-    return found
+        tangents[:, poor] = np.where(steep, tangent, tangents[:, poor])
+    tangents[:, tangents[1] == -inf] = inf
+    return tangents
 
 
 def narrowed(node: Node, values: Floats, limit: float) -> Node | None:
@@ -104,16 +102,16 @@ def narrowed(node: Node, values: Floats, limit: float) -> Node | None:
     bound = max(node.bound, float(values.min()))
     if bound >= limit:
         return None
-    low, high, (left, right) = node.low, node.high, values
-    if left >= limit and isfinite(left):
-        low += (left - limit) / (left - right) * (high - low)
-    elif right >= limit and isfinite(right):
-        high -= (right - limit) / (right - left) * (high - low)
+    low, high, (at_low, at_high) = node.low, node.high, values
+    if at_low >= limit and isfinite(at_low):
+        low += (at_low - limit) / (at_low - at_high) * (high - low)
+    elif at_high >= limit and isfinite(at_high):
+        high -= (at_high - limit) / (at_high - at_low) * (high - low)
     return replace(node, low=low, high=high, bound=bound)
 
 
 def fixed(clients: Candidates, ends: Ends, limit: float) -> Candidates | None:
-    """Return the clients without those whom no set below the limit has, forcing whom every such set has; None: no set.
+    """Return the clients without those in no set below the limit, forcing those in every such set; None: no set.
 
     Taking in a client, or leaving it out, against the sign of its reduced cost r raises a bound by |r|. The sets that
     do so are again bounded at the two ends.
@@ -128,16 +126,14 @@ def fixed(clients: Candidates, ends: Ends, limit: float) -> Candidates | None:
     return clients.only(~out, clients.forced | needed)
 
 
-# --- What a set of clients costs at least by a deadline T: the dual of the band, with clients taken in part
+# -------------------- Bounds for one deadline: the dual of the band
 # For a set S with enough examples and a deadline T the least cost is, by duality of the convex problem of shares,
 #
 #     a1 T + max_mu [-mu + sum_{k in S} c_k(T, mu)]  >=  a1 T + max_mu [-mu + min_{x covers} sum_k x_k c_k(T, mu)]
 #
-# with c_k of `kernel`: at any price mu of the band, the cheapest fractional cover is no dearer than any set. So every
-# mu
-# gives a bound, the best mu the best one. The right side is concave in mu and has the slope sum x_k tau_k / u_k - 1,
-# the
-# band that the cover would use less the band there is.
+# with c_k of `kernel`: at any price mu of the band, the cheapest fractional cover costs at most as much as any set. So
+# every mu gives a bound, the best mu the best one. The right side is concave in mu and has the slope
+# sum x_k tau_k / u_k - 1, the band that the cover would use minus the available band.
 
 MAX_PRICES = 16  # prices that are tried at most; any price gives a valid bound, and 3 to 6 are usual
 FINE = 0.05  # the search for a price ends when no price can narrow the gap by more than this part
@@ -160,7 +156,7 @@ def relax(
     """Return the best bound that fractional covers give on all sets by a deadline that some fractional cover keeps.
 
     Args:
-        clients: Who may and who must take part.
+        clients: Clients that may and that must take part.
         T: Deadline in seconds, with ``clients.band_needed(T) <= 1``; else the bound has no end.
         band_price: Where to begin; a1 T where left out.
         limit: A bound above it is as good as any, and of a gap to it a twentieth does not matter; +inf for no limit.
@@ -171,8 +167,8 @@ def relax(
     def at(mu: float) -> Point:
         costs = priced(needs, T, mu)
         cover = fractional_cover(costs.cost, sizes, demand, forced)
-        some = np.flatnonzero(cover.taken)
-        band = float(cover.taken[some] @ (needs.tau[some] / costs.upload_seconds[some]))
+        used = np.flatnonzero(cover.taken)
+        band = float(cover.taken[used] @ (needs.tau[used] / costs.upload_seconds[used]))
         return Point(a1 * T - mu + cover.value, mu, band - 1.0, cover, costs)
 
     return ascend(at, band_price or a1 * T, limit, tolerance, MAX_PRICES)
@@ -184,7 +180,7 @@ def earliest_deadline(clients: Candidates, *, closeness: float = 1e-3) -> float:
     Even a fractional cover would need more than the whole band by then. By bisection, as the band needed falls in T.
     """
     high = float((clients.needs.min_seconds + clients.needs.tau).min())
-    low = high * (1 - 1e-12)  # nobody is ready by then, not even alone
+    low = high * (1 - 1e-12)  # no client is ready by then, not even alone
     while clients.band_needed(high) > 1:
         low, high = high, 2 * high
     while high > low * (1 + closeness):
@@ -208,7 +204,7 @@ def least_energy(clients: Candidates) -> float:
 def ascend(at: Callable[[float], Point], start: float, limit: float, tolerance: float, steps: int) -> Point:
     """Return the best of the points that a search for the maximum of a concave bound comes to.
 
-    While all slopes have one sign the price goes by the square of the band used, right for clients that only send.
+    While all slopes have one sign the price grows with the square of the band used, right for clients that only send.
     Between two signs it goes in turn to where the band would be 1 if it were a power of the price, good where the set
     stays the same; and to where the two tangents cross, good where it changes. That crossing also says how much is
     left to be gained.
@@ -257,23 +253,23 @@ def _power_law(below: Point, above: Point) -> float:
     return below.band_price * float((above.band_price / below.band_price) ** part)
 
 
-# --- Bounds from whole covers, for nodes in which few clients are still free: tighter than fractional ones
+# -------------------- Bounds from whole covers
 
 MAX_BAND_PRICES = 8  # prices of the band that are tried at most
 
 
 @dataclass(frozen=True, eq=False)
 class WholeCovers:
-    """The covers of some clients by whole ones: those who must, and of the others, in order of worth, some."""
+    """Covers by whole clients: those that must take part, and some of the others, in order of worth."""
 
     clients: Candidates
-    free: Ints  # (f,) who is free
+    free: Ints  # (f,) clients that may be left out
     sizes: Ints  # (f,) in the unit of the table
-    short: int  # demand that those who must leave open, in that unit
+    short: int  # missing examples of the forced clients, in that unit
 
     @classmethod
     def of(cls, clients: Candidates, T: float, mu: float, cells: int) -> WholeCovers | None:
-        """Return them, in the order of c/d at T and mu, if a table of so many cells can hold them."""
+        """Return them, in the order of c/d at T and mu, if a table of at most `cells` cells can hold them."""
         free = np.flatnonzero(~clients.forced)
         worth = priced(clients.needs, T, mu).cost / np.maximum(clients.sizes, 0.5)
         free = free[np.argsort(worth[free], kind="stable")]
@@ -289,7 +285,7 @@ class WholeCovers:
         return np.asarray(costs[:, self.clients.forced].sum(axis=1) + table[0, :, self.short])
 
     def with_forced(self, chosen: Bools) -> Bools:
-        """Return sets of free clients (s, f), and those who must, as flags (s, n)."""
+        """Return sets of free clients (s, f) together with the forced ones, as flags (s, n)."""
         sets = np.tile(self.clients.forced, (len(chosen), 1))
         sets[:, self.free] = chosen
         return sets
@@ -337,9 +333,9 @@ class WholeCovers:
         return twins
 
 
-# -------------------- From prices to a set of clients: whole ones, where the relaxation takes one in part
+# -------------------- From prices to a set of clients
 
-CORE = 24  # clients to either side of the one taken in part that are chosen anew
+CORE = 24  # clients to either side of the one taken in part that are chosen again
 CELLS = 1_000_000  # cells of the table of that choice
 MAX_PRICING_ROUNDS = (
     6  # rounds of choosing by prices and pricing by choice; most end after 2 or 3, at a set that repeats
@@ -347,7 +343,7 @@ MAX_PRICING_ROUNDS = (
 
 
 def round_core(costs: Floats, sizes: Ints, demand: int, *, core: int = CORE) -> Bools | None:
-    """Return a cheap cover (n,) of whole items; None: there is none of finite cost.
+    """Return a cheap cover (n,) of whole items; None: no cover has finite cost.
 
     In the order of c/d all items before the `core` nearest the break are taken, and none after them; among those near
     it, the best are found by dynamic programming. Most optimal covers differ from the fractional one only there.
@@ -355,8 +351,8 @@ def round_core(costs: Floats, sizes: Ints, demand: int, *, core: int = CORE) -> 
     relaxed = fractional_cover(costs, sizes, demand)
     if not np.isfinite(relaxed.value):
         return None
-    whole = np.flatnonzero((costs < np.inf) & (sizes > 0))
-    order = whole[np.argsort(costs[whole] / sizes[whole], kind="stable")]
+    eligible = np.flatnonzero((costs < np.inf) & (sizes > 0))
+    order = eligible[np.argsort(costs[eligible] / sizes[eligible], kind="stable")]
     middle = int(np.count_nonzero(relaxed.taken[order]))
     head, near = order[: max(0, middle - core)], order[max(0, middle - core) : middle + core]
     chosen = np.zeros(len(sizes), bool)
@@ -374,13 +370,13 @@ def round_core(costs: Floats, sizes: Ints, demand: int, *, core: int = CORE) -> 
 def settle(best: Incumbent, needs: Needs, T: float, band_price: float) -> None:
     """Offer what the prices T and mu lead to: the set they choose, the set that its own T and mu choose, and so on.
 
-    Stops where a set repeats or is no better than the one before.
+    Stops where a set repeats or does not improve on the one before.
     """
-    own = Incumbent(best.problem, best.min_examples)  # of this start alone
+    local_best = Incumbent(best.problem, best.min_examples)  # of this start alone
     for _ in range(MAX_PRICING_ROUNDS):
         chosen = round_core(priced(needs, T, band_price).cost, best.problem.num_examples, best.min_examples)
-        if chosen is None or not own.offer([np.flatnonzero(chosen)]):
+        if chosen is None or not local_best.offer([np.flatnonzero(chosen)]):
             break
-        T, band_price = own.deadline, own.band_price
-    if len(own.rows):
-        best.offer([own.rows])
+        T, band_price = local_best.deadline, local_best.band_price
+    if len(local_best.rows):
+        best.offer([local_best.rows])

@@ -29,12 +29,12 @@ from fedreach.wireless.search import (
     settle,
 )
 
-# -------------------- The proof that no set is better: best-first search over intervals of the deadline
+# -------------------- Best-first search over intervals of the deadline
 # Each part of the search, a `Node`, holds deadlines from `low` to `high`, clients that may and clients that must take
 # part. Its bound comes from `certificate_interval`, and where that is not enough from `certificate_whole`. A part whose
-# bound is at the limit, the best cost less the tolerance, is closed. The others lose the clients that cannot matter,
-# and
-# are cut in two. The least bound of the open parts is valid at any moment, so that the proof can stop at any moment.
+# bound is at the limit, the best cost minus the tolerance, is closed. The others lose the clients that cannot matter,
+# and are cut in two. The least bound of the open parts is valid at any moment, so that the proof can stop at any
+# moment.
 
 FEW = 80  # free clients so few that all their covers may be tried, however wide the interval
 QUICK = 200  # covers that are tried so
@@ -51,7 +51,7 @@ class Effort:
 
 @dataclass(frozen=True)
 class Proof:
-    """A lower bound on all sets, the parts looked at, and whether the search came to its end."""
+    """A lower bound on all sets, the number of examined parts, and whether the search is complete."""
 
     lower_bound: float
     nodes: int
@@ -72,7 +72,7 @@ def prove(
         seeds: Parts that together hold every set that may be better.
         best: The best set so far.
         tolerance: Relative, positive.
-        go_on: Asked with the number of parts looked at before each; False ends the search.
+        go_on: Called before each part with the number of examined parts; False ends the search.
         effort: How much work a node may take.
     """
     search, order = Search(best, tolerance, effort or Effort()), count()
@@ -91,7 +91,7 @@ def prove(
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """What is done to a node: all that is left of it, in parts, is returned; nothing if no set in it is better."""
+    """The processing of nodes: returns the parts of a node that may hold a better set."""
 
     best: Incumbent
     tolerance: float
@@ -99,7 +99,7 @@ class Search:
 
     @property
     def limit(self) -> float:
-        """What a set must cost less than to be looked for."""
+        """Cost below which a set counts as better."""
         return self.best.cost * (1 - 0.99 * self.tolerance)  # rounding must not bring the gap above the tolerance
 
     def examine(self, node: Node) -> list[Node]:
@@ -113,50 +113,50 @@ class Search:
         point = self._relax(node, T)
         node = replace(node, band_price=point.band_price)
         ends = self._ends(node, T, point.costs)
-        left = self._reduced(node, ends.values, ends)
-        if left is None:
+        reduced = self._reduce(node, ends.values, ends)
+        if reduced is None:
             return []
-        wide = self._is_wide(left, point.bound, ends.values)
-        if not wide and self._rounded(node.clients, point.costs.cost):
-            return [left]
-        if not self.effort.whole or (wide and left.clients.num_free > FEW):
-            return left.parts(node)
-        return self._whole(left, wide)
+        wide = self._is_wide(reduced, point.bound, ends.values)
+        if not wide and self._offer_rounded(node.clients, point.costs.cost):
+            return [reduced]
+        if not self.effort.whole or (wide and reduced.clients.num_free > FEW):
+            return reduced.parts(node)
+        return self._whole(reduced, wide)
 
     def _whole(self, node: Node, wide: bool) -> list[Node]:
         """Bound a node by whole covers: it is so narrow that halving it would gain little, or few are free."""
         clients = node.clients
         if clients.short <= 0:
-            self.best.offer([clients.rows[clients.forced]])  # whoever else takes part adds to the cost
+            self.best.offer([clients.rows[clients.forced]])  # any further client adds to the cost
             return []
         if not clients.num_free:
             return []
-        whole = WholeCovers.of(clients, node.high, node.band_price, self.effort.cells)
-        if whole is None:
+        covers = WholeCovers.of(clients, node.high, node.band_price, self.effort.cells)
+        if covers is None:
             return node.halves() if wide else self._branch(node)
-        if whole.band_needed(node.high) > 1:
+        if covers.band_needed(node.high) > 1:
             return []
         T = node.middle
-        if whole.band_needed(T) > 1:
+        if covers.band_needed(T) > 1:
             node, T = replace(node, low=T), node.high
         if clients.num_free <= FEW:
             ends = self._ends(node, T, priced(clients.needs, T, node.band_price))
-            if self._enumerated(whole, ends, whole.table(ends.costs), QUICK):
+            if self._enumerate(covers, ends, covers.table(ends.costs), QUICK):
                 return []
         if wide:
             return node.halves()
 
-        point = whole.ascend(T, node.band_price, self.best, self.limit, self.tolerance)
+        point = covers.ascend(T, node.band_price, self.best, self.limit, self.tolerance)
         node = replace(node, band_price=point.band_price)
         ends = self._ends(node, T, point.costs)
-        table = whole.table(ends.costs)
-        values = ends.base + whole.values(ends.costs, table)
-        left = self._reduced(node, values, ends)
-        if left is None:
+        table = covers.table(ends.costs)
+        values = ends.base + covers.values(ends.costs, table)
+        reduced = self._reduce(node, values, ends)
+        if reduced is None:
             return []
-        if self._is_wide(left, point.bound, values):
-            return left.parts(node)
-        return [] if self._enumerated(whole, ends, table, self.effort.covers) else self._branch(left)
+        if self._is_wide(reduced, point.bound, values):
+            return reduced.parts(node)
+        return [] if self._enumerate(covers, ends, table, self.effort.covers) else self._branch(reduced)
 
     def _relax(self, node: Node, T: float) -> Point:
         return relax(node.clients, T, node.band_price, limit=self.limit, tolerance=self.tolerance)
@@ -164,25 +164,25 @@ class Search:
     def _ends(self, node: Node, T: float, costs: ClientCost) -> Ends:
         return Ends.of(node.clients, node.low, node.high, T, node.band_price, costs)
 
-    def _reduced(self, node: Node, values: Floats, ends: Ends) -> Node | None:
+    def _reduce(self, node: Node, values: Floats, ends: Ends) -> Node | None:
         """Return the node with fewer deadlines and fewer clients that are free; None: nothing is left."""
-        left = narrowed(node, values, self.limit)
-        clients = None if left is None else fixed(node.clients, ends, self.limit)
-        return None if left is None or clients is None else replace(left, clients=clients)
+        narrower = narrowed(node, values, self.limit)
+        clients = None if narrower is None else fixed(node.clients, ends, self.limit)
+        return None if narrower is None or clients is None else replace(narrower, clients=clients)
 
-    def _is_wide(self, left: Node, bound: float, values: Floats) -> bool:
+    def _is_wide(self, node: Node, bound: float, values: Floats) -> bool:
         """Return whether the width of the interval is a good part of why the bound is not at the limit."""
         lost = bound - float(values.min())
-        return lost > 0.25 * (self.limit - left.bound) and left.high - left.low > 1e-12 * left.high
+        return lost > 0.25 * (self.limit - node.bound) and node.high - node.low > 1e-12 * node.high
 
-    def _rounded(self, clients: Candidates, costs: Floats) -> bool:
+    def _offer_rounded(self, clients: Candidates, costs: Floats) -> bool:
         """Offer the set that costs of the clients lead to; return whether it was better."""
         chosen = round_core(costs, clients.sizes, clients.demand)
         return chosen is not None and self.best.offer([clients.rows[chosen]])
 
-    def _enumerated(self, whole: WholeCovers, ends: Ends, table: Floats, max_sets: int) -> bool:
-        """Offer every cover that may be better; return whether they were few enough for that."""
-        covers = whole.below(ends.costs, table, self.limit - ends.base, min(max_sets, self.effort.covers))
+    def _enumerate(self, whole_covers: WholeCovers, ends: Ends, table: Floats, max_sets: int) -> bool:
+        """Offer every cover that may be better; return whether they were few enough."""
+        covers = whole_covers.below(ends.costs, table, self.limit - ends.base, min(max_sets, self.effort.covers))
         if covers is not None:
             self.best.offer(covers)
         return covers is not None
@@ -201,7 +201,7 @@ class Search:
         ]
 
 
-# --- The whole problem: which clients take part, with which shares and frequencies, and a proof of how good that is
+# -------------------- The whole problem
 
 FEW_COVERS = 200  # sets so few that all of them are allocated, which is faster than a proof, and is one
 CUTS = 6  # intervals to either side of the first deadline found; each is twice as wide, in log T, as the one before
@@ -226,7 +226,7 @@ def solve(
         time_limit_seconds: After which the proof stops where it is; the bound holds all the same. The search for a
             good set that comes before it is always finished: about 0.1 s for 1000 clients, 3 s for 100,000.
         max_nodes: Parts after which the proof stops likewise, on every machine at the same place; None: no limit.
-        certify: Whether to prove, where not all sets are tried anyway. Without, the set is the same in nearly all
+        certify: Prove the result, unless all sets are tried anyway. Without a proof, the set is the same in nearly all
             cases, and the bound looser.
 
     Raises:
@@ -317,11 +317,11 @@ def _search(best: Incumbent, nodes: list[Node], tolerance: float) -> None:
 
 
 def minimal_covers(sizes: Ints, demand: int, max_sets: int) -> list[Ints] | None:
-    """Return every set whose sizes sum to the demand and from which nobody can be left out; None beyond `max_sets`.
+    """Return every set whose sizes sum to the demand and from which no client can be left out; None beyond `max_sets`.
 
-    Who takes part adds to the cost, never the contrary, so that one of these sets is the best of all. Clients are taken
-    in falling order of size: the one that completes a set is then its smallest, and without it, or anybody else, the
-    set falls short.
+    Each client adds to the cost, so that one of these sets is the best of all. Clients are taken
+    in falling order of size: the one that completes a set is then its smallest, and without it, or any other client,
+    the set falls short.
 
     Example:
         >>> [rows.tolist() for rows in minimal_covers(np.array([3, 1, 2]), 3, max_sets=10)]
@@ -329,20 +329,20 @@ def minimal_covers(sizes: Ints, demand: int, max_sets: int) -> list[Ints] | None
     """
     order = np.argsort(-sizes, kind="stable")
     falling = sizes[order].tolist()
-    left = np.cumsum(falling[::-1])[::-1].tolist()  # what an item and all after it hold
-    found: list[list[int]] = []
+    totals_from = np.cumsum(falling[::-1])[::-1].tolist()  # what an item and all after it hold
+    covers: list[list[int]] = []
     items: list[int] = []
     missing, j = demand, 0
-    while items or (j < len(falling) and left[j] >= missing):
-        if j == len(falling) or left[j] < missing:  # nothing comes of these items: go on without the last
+    while items or (j < len(falling) and totals_from[j] >= missing):
+        if j == len(falling) or totals_from[j] < missing:  # these items cannot cover the demand: drop the last
             j = items.pop()
             missing += falling[j]
         elif falling[j] >= missing:
-            found.append([*items, j])
-            if len(found) > max_sets:
+            covers.append([*items, j])
+            if len(covers) > max_sets:
                 return None
         else:
             items.append(j)
             missing -= falling[j]
         j += 1
-    return [np.sort(order[items]) for items in found]
+    return [np.sort(order[items]) for items in covers]

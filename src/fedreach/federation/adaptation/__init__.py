@@ -1,4 +1,4 @@
-"""What a client that never takes part does with the model before it predicts."""
+"""Adaptation rules: what an unseen client does with the model before it predicts."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What every adaptation rule shares."""
+"""Base of all adaptation rules: fitting by sums, class priors, the unadapted model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedreach.federation.base import Serving
 from fedreach.federation.traits import name_of
 from fedreach.federation.types import NO_STATE, Outputs, State
 
-# -------------------- Logarithms of sums of exponentials, without overflow
+# -------------------- Log softmax
 
 
 def log_softmax(z: Floats) -> Floats:
@@ -31,14 +31,14 @@ def log_softmax(z: Floats) -> Floats:
     return result
 
 
-# -------------------- Nothing: the model predicts as it is
+# -------------------- No adaptation
 
 
 @dataclass(frozen=True)
 class Plain:
-    """The model predicts as it is: log softmax of its logits. No exchange, no state.
+    """No adaptation: log softmax of the logits, without exchanges and state.
 
-    When: always, as the rung that the others are measured against.
+    When: always, as the baseline of the other prediction modes.
 
     Example:
         >>> import numpy as np
@@ -65,10 +65,10 @@ class Plain:
         return log_softmax(outputs.logits)
 
 
-# --- From evidence to a prior: how much of a client's own estimate counts beside the participants' class shares
+# -------------------- From evidence to a prior
 
 TINY = float(np.finfo(np.float64).tiny)
-"""The smallest class share that is told from 0, so that its logarithm is a number."""
+"""The smallest positive class share, so that its logarithm is a number."""
 
 
 def weights(log_evidence: Floats, odds: float) -> Floats:
@@ -91,10 +91,10 @@ def blended(prior: Floats, weight: Floats, base: Floats) -> Floats:
     return np.maximum(weight * prior + (1 - weight) * base, TINY)
 
 
-# --- Class priors: that of the participants together, how far theirs lie apart, and an unseen client's from its inputs
+# -------------------- Class priors
 
 GRID: Floats = np.logspace(-1, 3, 41)
-"""Pseudo-counts A that are compared. The last says that all clients have one prior."""
+"""Pseudo-counts A that are compared. The last means that all clients share one prior."""
 TOLERANCE = 1e-7
 MAX_ITERATIONS = 200
 
@@ -145,7 +145,7 @@ def fitted_spread(likelihoods: Floats) -> float:
 
 
 def map_em(u: Floats, base: Floats, pseudo_counts: float) -> Floats:
-    """Return the (c,) class prior of a client, the mode of its posterior, by expectation-maximisation.
+    """Return the (c,) class prior of a client, the mode of its posterior, by expectation-maximization.
 
     From pi = base, q_ic proportional to pi_c exp u_ic, then pi = (sum_i q_i + A base)/(n + A), until no share
     changes by 1e-7 or more, or 200 times. Each iteration increases
@@ -181,18 +181,18 @@ def map_em(u: Floats, base: Floats, pseudo_counts: float) -> Floats:
     return prior
 
 
-# --- Fitting a serving rule: participants are asked until it is fitted, and only sums of what they answer are looked at
+# -------------------- Fitting an adaptation rule by sums over participants
 # ```
 # query -> contribute (each participant) -> sum -> fold -> query ... -> None: fitted
 # ```
 
 MAX_EXCHANGES = 200
-"""A rule that is not fitted after so many never will be."""
+"""Most exchanges; a rule that is not fitted by then never will be."""
 BYTES_PER_NUMBER = 8  # sums are of float64: an optimum is found by small differences
 
 
 class HeldOut(NamedTuple):
-    """What one participant fits a serving rule by."""
+    """The held-out data by which one participant fits an adaptation rule."""
 
     outputs: Outputs  # on its m held-out examples
     labels: Ints  # (m,)
@@ -200,18 +200,18 @@ class HeldOut(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """A rule as far as it is fitted, and what that took."""
+    """The state of a rule so far, and the cost of fitting it."""
 
     state: State
     sent: tuple[int, ...]  # bytes that one participant sends, exchange by exchange
-    bytes_down: int  # to one, all together, without the state, which each client that is served is sent
+    bytes_down: int  # to one, all together, without the state, which each adapting client is sent
     seconds: float | None = None  # simulated, where there is a radio: of all exchanges, one after the other
     joules: float | None = None  # likewise, of all participants together
     left: Mapping[int, int] = MappingProxyType({})  # participant that was taken out -> exchange that it did not answer
 
     @property
     def exchanges(self) -> int:
-        """How often the participants were asked."""
+        """Number of exchanges with the participants."""
         return len(self.sent)
 
     @property
@@ -234,27 +234,27 @@ def fit(
     participants: Iterable[HeldOut],
     summed: Callable[[Sequence[Floats]], Floats] = plain_sum,
 ) -> Fitted:
-    """Fit a serving rule.
+    """Fit an adaptation rule.
 
     Args:
         rule: The rule.
         participants: In the order of their ids, in which sums are taken; at least one.
-        summed: How arrays of one shape are added up, such as by a secure sum.
+        summed: How arrays of one shape are added up, such as by secure aggregation.
 
     Raises:
-        DataError: If there is nobody to fit it by.
-        PartError: If what participants contribute is no sum of finite numbers, or the rule never is fitted.
+        DataError: If no participant holds out examples.
+        PartError: If participants contribute anything but finite numbers, or the rule never is fitted.
 
     Example:
         >>> from fedreach.federation.adaptation.base import Plain
         >>> fit(Plain(), []).exchanges
         0
     """
-    asked, fitted = list(participants), UNFITTED
+    held_out, fitted = list(participants), UNFITTED
     while (query := next_query(rule, fitted)) is not None:
-        if not asked:
+        if not held_out:
             raise nobody_holds_out(rule)
-        answers = [checked(rule, rule.contribute(query, *one)) for one in asked]
+        answers = [checked(rule, rule.contribute(query, *participant)) for participant in held_out]
         shapes = {name: values.shape for name, values in answers[0].items()}
         if any({name: values.shape for name, values in answer.items()} != shapes for answer in answers):
             raise PartError(f"{name_of(rule)}.contribute must return the same names and shapes for every participant.")
@@ -264,7 +264,7 @@ def fit(
 
 
 def nobody_holds_out(rule: Serving) -> DataError:
-    """Return what is said where there is nothing to fit a rule by."""
+    """Return the error for a rule that no participant can help to fit."""
     return DataError(
         f"{name_of(rule)} is fitted by what participants hold out, and none holds out an example. Let more "
         "clients with at least two examples take part, or serve by 'none'."
@@ -290,7 +290,7 @@ def after_exchange(rule: Serving, fitted: Fitted, query: State, sums: State) -> 
 
 
 def checked(rule: Serving, answer: State) -> State:
-    """Return what a participant contributes, or refuse what cannot be added up."""
+    """Return what a participant contributes, or reject what cannot be added up."""
     for name, values in answer.items():
         if not isinstance(values, np.ndarray) or values.dtype != np.float64 or not np.isfinite(values).all():
             raise PartError(f"{name_of(rule)}.contribute must return finite float64 arrays; {name!r} is none.")

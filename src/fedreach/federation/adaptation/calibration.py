@@ -19,7 +19,7 @@ TOLERANCE = 1e-8
 MAX_STEPS = 30
 MOST_BY_NEWTON = 100
 MATCHES = 3
-"""Rounds after which mean predictions are near enough to class shares, see `matched`."""
+"""Rounds after which mean predictions are near enough to the class prior, see `matched`."""
 SCALES = 2.0 ** (np.arange(-16, 17) / 4)
 """Of logits, compared to correct the temperature alone: from 1/16 to 16."""
 LARGEST_FACTOR = 10.0
@@ -27,7 +27,7 @@ LARGEST_FACTOR = 10.0
 
 
 def centred(logits: Floats) -> Floats:
-    """Return (m, c) float64 logits less the mean of each row, clipped to -10^6 ... 10^6.
+    """Return (m, c) float64 logits minus the mean of each row, clipped to -10^6 ... 10^6.
 
     Example:
         >>> centred(np.array([[3.0, 1.0], [1e9, 0.0]])).tolist()
@@ -51,7 +51,7 @@ def likelihood(z: Floats, labels: Ints, point: Floats, *, bias: bool = True) -> 
         z: (m, c), see `centred`.
         labels: (m,)
         point: (1 + c,) a and b.
-        bias: Whether b is fitted, too.
+        bias: Fit b, too.
 
     Returns:
         `loss` (1,), `gradient` (d,) and the upper triangle of the Hessian by rows, `curvature` (d (d + 1) / 2,), where
@@ -101,7 +101,7 @@ def advance(search: State, sums: State, *, pull: float = 1.0) -> State:
         pull: Weight of the last term, which is there only so that separable data has an optimum.
     """
     candidate, best = search["candidate"], search["objective"]
-    value, gradient, hessian = _penalised(candidate, sums, pull)
+    value, gradient, hessian = _penalized_objective(candidate, sums, pull)
     tried = search["tried"] + 1
     if abs(best[0] - value) < TOLERANCE or tried[0] > MAX_STEPS:
         return {"point": candidate if value < best[0] else search["point"]}
@@ -141,26 +141,26 @@ def fitted_scale(losses: Floats) -> Floats:
     logs = np.log(SCALES)
     total = losses + logs**2 / 2
     best = int(np.clip(total.argmin(), 1, len(SCALES) - 2))
-    before, here, after = total[best - 1 : best + 2]
-    bend = before - 2 * here + after
+    before, center, after = total[best - 1 : best + 2]
+    bend = before - 2 * center + after
     shift = float(np.clip((before - after) / (2 * bend), -1, 1)) if bend > 0 else 0.0
-    found: Floats = np.exp(logs[best : best + 1] + shift * (logs[1] - logs[0]))
-    return found
+    scale: Floats = np.exp(logs[best : best + 1] + shift * (logs[1] - logs[0]))
+    return scale
 
 
-def left_out(point: Floats, curvature: Floats, own: State, *, pull: float = 1.0) -> Floats:
+def left_out(point: Floats, curvature: Floats, contribution: State, *, pull: float = 1.0) -> Floats:
     """Return the optimum as it would be without one participant, by one step of Newton's method from the optimum.
 
     Args:
         point: (1 + c,) the optimum of all.
         curvature: (d (d + 1) / 2,) upper triangle of the Hessian there, summed over all participants.
-        own: What `likelihood` returns for the participant at this point.
+        contribution: What `likelihood` returns for the participant at this point.
         pull: See `advance`.
     """
-    d = len(own["gradient"])
-    rest = {"loss": np.zeros(1), "gradient": np.zeros(d), "curvature": curvature - own["curvature"]}
-    _, _, hessian = _penalised(point, rest, pull)
-    step = np.linalg.solve(hessian, own["gradient"])
+    d = len(contribution["gradient"])
+    other_sums = {"loss": np.zeros(1), "gradient": np.zeros(d), "curvature": curvature - contribution["curvature"]}
+    _, _, hessian = _penalized_objective(point, other_sums, pull)
+    step = np.linalg.solve(hessian, contribution["gradient"])
     result = point.copy()
     result[:d] += _longest(float(point[0]), float(step[0])) * step
     return result
@@ -178,17 +178,17 @@ def predicted(z: Floats, point: Floats) -> Floats:
 
 
 def matched(search: State, sums: Floats, base: Floats) -> State:
-    """Return the search after another round in which the mean prediction comes nearer to the class shares.
+    """Return the search after another round in which the mean prediction comes nearer to the class prior.
 
     b_c grows by log(base_c / mean p_c), and then by what makes its mean 0. Where mean predictions are base, b is that
-    of the largest likelihood; the pull on b is not followed. In made-up cases of 10 to 200 classes accuracy
-    after three rounds lay within .3 points of that by Newton's method, and the mean prediction .002 to .035 from base
-    in total variation.
+    of the largest likelihood; the pull on b is not followed. In synthetic cases of 10 to 200 classes accuracy
+    after three rounds lay within 0.3 points of that by Newton's method, and the mean prediction 0.002 to 0.035 from
+    base in total variation.
 
     Args:
         search: Of `begin_matching`, or as this returned it.
         sums: (c,) over participants, of what `predicted` returned at the candidate.
-        base: (c,) class shares of the same examples, positive.
+        base: (c,) class prior of the same examples, positive.
     """
     point = search["candidate"].copy()
     step = np.log(base) - np.log(np.maximum(sums / sums.sum(), np.finfo(np.float64).tiny))
@@ -197,7 +197,7 @@ def matched(search: State, sums: Floats, base: Floats) -> State:
     return {"point": point} if matches[0] == MATCHES else {"candidate": point, "matches": matches}
 
 
-def _penalised(point: Floats, sums: State, pull: float) -> tuple[float, Floats, Floats]:
+def _penalized_objective(point: Floats, sums: State, pull: float) -> tuple[float, Floats, Floats]:
     a, b = point[0], point[1:]
     d = len(sums["gradient"])
     upper = np.zeros((d, d))

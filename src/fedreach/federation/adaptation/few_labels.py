@@ -19,7 +19,7 @@ from fedreach.federation.adaptation.inference import input_order
 from fedreach.federation.adaptation.label_shift import LabelShift
 from fedreach.federation.types import NO_STATE, Outputs, State
 
-# --- How far a client's few labels are to be trusted: learned from what labels would have done to participants
+# -------------------- How far few labels are trusted
 # A participant draws a few of the labels that it trained on, as an unseen client might learn them, and predicts its
 # held-out examples by them: at several shrinkages, with and without the bias of the calibration.
 
@@ -44,24 +44,24 @@ def label_gains(query: State, z: Floats, labels: Ints, trained: Floats) -> Float
     """
     point, base = trust.left_out_point(query, z, labels), trust.base_without(query, labels)
     plain, corrected = query["inverse_temperature"] * z, point[0] * z + point[1:]
-    before, right = _scored(plain, labels)
-    held = np.repeat(np.arange(len(trained)), trained.astype(np.int64))
-    bits, gains = np.random.PCG64(len(held)), np.zeros((2, len(NUMBERS), 2, len(MULTIPLES)))
-    for _ in range(DRAWS if len(held) else 0):
-        order = np.argsort(bits.random_raw(len(held)), kind="stable")
+    before, right = _loss_and_accuracy(plain, labels)
+    trained_labels = np.repeat(np.arange(len(trained)), trained.astype(np.int64))
+    bits, gains = np.random.PCG64(len(trained_labels)), np.zeros((2, len(NUMBERS), 2, len(MULTIPLES)))
+    for _ in range(DRAWS if len(trained_labels) else 0):
+        order = np.argsort(bits.random_raw(len(trained_labels)), kind="stable")
         for i, number in enumerate(NUMBERS):
-            counts = np.bincount(held[order[:number]], minlength=len(trained))
-            own = shrunk(counts, base, query["pseudo_counts"] * MULTIPLES)  # (5, c)
-            offsets = (np.log(own) - np.log(base))[:, None]
+            counts = np.bincount(trained_labels[order[:number]], minlength=len(trained))
+            shares = shrunk(counts, base, query["pseudo_counts"] * MULTIPLES)  # (5, c)
+            offsets = (np.log(shares) - np.log(base))[:, None]
             for bias, scores in enumerate((plain, corrected)):
-                after, accuracy = _scored(scores + offsets, labels)
+                after, accuracy = _loss_and_accuracy(scores + offsets, labels)
                 gains[:, i, bias] += np.stack([before - after, accuracy - right]) / DRAWS
     mean, accurate = gains.mean(axis=1)
     return np.stack([mean, mean**2, gains[0, 0], accurate, accurate**2])
 
 
 def shrunk(counts: Floats | Ints, base: Floats, pseudo_counts: Floats) -> Floats:
-    """Return (..., c) class shares (n + B base)/(m + B) of (c,) label counts, given (...,) pseudo-counts B."""
+    """Return (..., c) class priors (n + B base)/(m + B) of (c,) label counts, given (...,) pseudo-counts B."""
     pulls = pseudo_counts[..., None]
     result: Floats = (counts + pulls * base) / (counts.sum() + pulls)
     return result
@@ -89,21 +89,21 @@ def fitted_shrinkage(sums: Floats, participants: Floats, pseudo_counts: Floats) 
 
 
 def are_gains(sums: Floats, participants: Floats) -> bool:
-    """Return whether so many participants can have contributed these."""
-    n, (loss, loss_squares, one, accuracy, accuracy_squares) = float(participants[0]), sums
+    """Return whether this number of participants can have contributed these sums."""
+    n, (loss, loss_squares, one_label, accuracy, accuracy_squares) = float(participants[0]), sums
     is_bounded = trust.are_moments(loss, loss_squares, trust.LARGEST_GAIN, n)
-    is_bounded &= bool((np.abs(one) <= trust.LARGEST_GAIN * n * (1 + trust.SUM_ROUNDING)).all())
+    is_bounded &= bool((np.abs(one_label) <= trust.LARGEST_GAIN * n * (1 + trust.SUM_ROUNDING)).all())
     return is_bounded and trust.are_moments(accuracy, accuracy_squares, 1.0, n)
 
 
-def _scored(scores: Floats, labels: Ints) -> tuple[Floats, Floats]:
+def _loss_and_accuracy(scores: Floats, labels: Ints) -> tuple[Floats, Floats]:
     """Return (...,) mean log loss of (..., m, c) scores, see `trust.SMOOTHING`, and accuracy."""
     p = np.exp(log_softmax(scores))[..., np.arange(len(labels)), labels]
     loss: Floats = -np.log((1 - trust.SMOOTHING) * p + trust.SMOOTHING / scores.shape[-1]).mean(axis=-1)
     return loss, (scores.argmax(axis=-1) == labels).mean(axis=-1)
 
 
-# --- Serve a client by a last layer that its own few labelled examples have moved: a reference, for it needs labels
+# -------------------- A last layer fine-tuned on few labels: a reference
 
 STEPS = 200
 """Newton steps at most; a few tens are needed where the model is sure of the wrong class."""
@@ -115,29 +115,29 @@ ROUNDING = 1e-14
 
 @dataclass(frozen=True)
 class FewLabels:
-    """Fine-tune the last layer on m labelled examples of the client's own, and predict its other examples with that.
+    """Fine-tuning of the last layer on m labeled examples of the client: a reference.
 
     h are features, what goes into the last linear layer, and z = V h + v the model's logits. With D and d, what is
-    added to V and v, and the labelled examples (x_i, y_i):
+    added to V and v, and the labeled examples (x_i, y_i):
 
-        minimise  (1/m) sum_i -log softmax(z_i + D h_i + d)_{y_i} + strength/(2 m) (|D|^2 + |d|^2)
+        minimize  (1/m) sum_i -log softmax(z_i + D h_i + d)_{y_i} + strength/(2 m) (|D|^2 + |d|^2)
         log p(y|x) = log softmax(z + D h + d)
 
     That is the mode of the posterior when D and d are normal with variance 1/strength: many examples outweigh the pull
     to the model, few do not. There is one optimum, found to rounding by Newton's method, so that the order of the
-    examples does not matter. As strength grows, and without any labelled example, predictions are the model's.
+    examples does not matter. As strength grows, and without any labeled example, predictions are the model's.
 
-    When to use it: beside rules that do without labels, to see what m labels would buy. A client that has them may do
-    better; one that is served by FedReach's other rules has none. So it is a reference like `TruePrior`, is marked as
-    one, and cannot be exported. The labelled examples are the client's first m and are never scored: all rungs are of
-    the others. `with N` inputs, it has at most N labels, and is scored on the same other examples as every rule: there
-    it may be compared with `label_shift`. A client with no more than m examples keeps one to be scored on and learns
-    from the rest. Participants are not asked for anything.
+    When to use it: next to rules without labels, to see what m labels would buy. A client that has them may do
+    better; FedReach's other rules use none. So it is a reference like `TruePrior`, is marked as
+    one, and cannot be exported. The labeled examples are the client's first m and are never scored: all prediction
+    modes are scored on the others. `with N` inputs, it has at most N labels, and is scored on the same other examples
+    as every rule: there it may be compared with `label_shift`. A client with no more than m examples keeps one to be
+    scored on and learns from the rest. Participants are not asked for anything.
 
     When: clients could label a handful of examples: what that would buy.
 
     Args:
-        labels: m, how many labelled examples a client has, 0 or more.
+        labels: m, how many labeled examples a client has, 0 or more.
         strength: Of the pull to the model, positive. The right one goes with the square of the features' length.
 
     Raises:
@@ -193,7 +193,7 @@ class FewLabels:
 
 
 def moved_head(features: Floats, logits: Floats, labels: Ints, pull: float) -> Floats:
-    """Return the (h + 1, c) head, to be added to the model's, that minimises mean cross-entropy + pull/2 |head|^2.
+    """Return the (h + 1, c) head, to be added to the model's, that minimizes mean cross-entropy + pull/2 |head|^2.
 
     Newton's method from 0; a step is halved while the objective rises. Each step solves the linear system by conjugate
     gradients, as the Hessian of h + 1 times c numbers would be too large to be written down. With fewer examples than
@@ -212,12 +212,12 @@ def moved_head(features: Floats, logits: Floats, labels: Ints, pull: float) -> F
     x, m = _with_bias_column(features), len(labels)
     if m < x.shape[1]:
         span, spanned = np.linalg.qr(x.T)  # (h + 1, m), (m, m)
-        found: Floats = span @ _minimized(spanned.T, logits, labels, pull)
-        return found
-    return _minimized(x, logits, labels, pull)
+        head: Floats = span @ _minimize_loss(spanned.T, logits, labels, pull)
+        return head
+    return _minimize_loss(x, logits, labels, pull)
 
 
-def _minimized(x: Floats, logits: Floats, labels: Ints, pull: float) -> Floats:
+def _minimize_loss(x: Floats, logits: Floats, labels: Ints, pull: float) -> Floats:
     """Return the (k, c) head for (m, k) columns, see `moved_head`."""
     m = len(labels)
     rows, truth = np.arange(m), np.eye(logits.shape[1])[labels]
@@ -233,37 +233,37 @@ def _minimized(x: Floats, logits: Floats, labels: Ints, pull: float) -> Floats:
         gradient: Floats = x.T @ (p - truth) / m + pull * head
         if np.abs(gradient).max() <= slope:
             break
-        step = _solved(partial(_curved, x, p, pull), gradient)
+        step = _conjugate_gradients(partial(_hessian_product, x, p, pull), gradient)
         for halvings in range(HALVINGS):
             nearer = head - step / 2**halvings
-            after, its = objective(nearer)
+            after, p_after = objective(nearer)
             if after <= loss + ROUNDING * abs(loss):
                 break
-        head, loss, p = nearer, after, its
+        head, loss, p = nearer, after, p_after
     return head
 
 
-def _curved(x: Floats, p: Floats, pull: float, way: Floats) -> Floats:
+def _hessian_product(x: Floats, p: Floats, pull: float, way: Floats) -> Floats:
     """Return the Hessian times a (h + 1, c) way."""
     change = p * (x @ way)
     curved: Floats = x.T @ (change - p * change.sum(axis=1, keepdims=True)) / len(x) + pull * way
     return curved
 
 
-def _solved(times: Callable[[Floats], Floats], right: Floats) -> Floats:
+def _conjugate_gradients(times: Callable[[Floats], Floats], right: Floats) -> Floats:
     """Return the array that a positive definite matrix maps to the right side, by conjugate gradients."""
-    found, rest = np.zeros_like(right), right
-    way, size = rest, float(np.square(rest).sum())
+    solution, residual = np.zeros_like(right), right
+    way, size = residual, float(np.square(residual).sum())
     enough = 1e-20 * size
     for _ in range(2 * right.size):
         mapped = times(way)
         share = size / float((way * mapped).sum())
-        found, rest = found + share * way, rest - share * mapped
-        before, size = size, float(np.square(rest).sum())
+        solution, residual = solution + share * way, residual - share * mapped
+        before, size = size, float(np.square(residual).sum())
         if size <= enough:
             break
-        way = rest + size / before * way
-    return found
+        way = residual + size / before * way
+    return solution
 
 
 def _with_bias_column(features: Floats) -> Floats:
@@ -279,7 +279,7 @@ def _features(outputs: Outputs) -> Floats:
     return outputs.features
 
 
-# --- Adapt to a client by a few labeled examples of its own, and by its inputs where participants support that
+# -------------------- Few-shot adaptation
 
 FOLDS = 5
 FEWEST_FOR_HEAD = 10
@@ -296,14 +296,14 @@ OWN_SUMS = ("feature_squares", "label_gains")
 class FewShot:
     """Few-shot adaptation: class prior from labels, then the last layer as labels grow; inputs where they help.
 
-    With the counts n of a client's m labels, participants' class shares base and the pseudo-counts B of the client's
+    With the counts n of a client's m labels, the participants' class prior base and the pseudo-counts B of the client's
     own class prior:
 
         own = (n + B base)/(m + B)
         log p(y|x) = a z + b + log own - log base + constant
 
     Where participants find that inputs can be trusted (see `LabelShift`), B is their Dirichlet fit A, and the client's
-    unlabeled inputs go on from its own prior: as `LabelShift`, with own in place of base and m + A in place of A.
+    unlabeled inputs start from its own prior: as `LabelShift`, with own in place of base and m + A in place of A.
     Elsewhere inputs are left out, and participants choose B among multiples of A, whether b counts, and whether labels
     count at all, by what a few of their training labels would have done to their held-out examples.
 
@@ -321,10 +321,10 @@ class FewShot:
     Args:
         labels: How many labeled examples clients have where they are evaluated, the first ones; 0 or more. A deployed
             client may have any number.
-        head: Whether the last layer may move; it needs a model with a last linear layer.
+        head: Let the last layer move; it needs a model with a last linear layer.
         odds: See `LabelShift`, as the next three.
         pseudo_counts: A, or ``"fitted"``.
-        guard: Whether the safeguard of inputs is on; it never changes their intensity here.
+        guard: Use the safeguard of inputs; it never changes their intensity here.
         strength: Of inputs, or ``"fitted"``.
 
     Raises:
@@ -356,14 +356,14 @@ class FewShot:
         self._inputs()  # checks its options
 
     def _inputs(self) -> LabelShift:
-        """Return what is done with inputs."""
+        """Return the rule for inputs without labels."""
         return LabelShift(self.odds, self.pseudo_counts, guard=self.guard, repairs=False, strength=self.strength)
 
     def query(self, state: State) -> State | None:
         return self._inputs().query(state)
 
     def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
-        """Return what `LabelShift` does, the squares of features, and what labels would have done."""
+        """Return the sums of `LabelShift`, the squares of features, and the gains by labels."""
         answer = dict(self._inputs().contribute(query, outputs, labels, counts))
         if not query and outputs.features is not None:
             answer["feature_squares"] = np.square(outputs.features, dtype=np.float64).sum(keepdims=True).reshape(1)
@@ -379,24 +379,26 @@ class FewShot:
         return squares >= 0 and gained and self._inputs().possible(query, inner, held_out, trained)
 
     def fold(self, state: State, sums: State) -> State:
-        own = {name: state[name] for name in ("feature_length",) if name in state}
+        few_shot_state = {name: state[name] for name in ("feature_length",) if name in state}
         if "feature_squares" in sums:
-            own["feature_length"] = np.sqrt(sums["feature_squares"] / max(float(sums["held_out"].sum()), 1.0))
+            few_shot_state["feature_length"] = np.sqrt(
+                sums["feature_squares"] / max(float(sums["held_out"].sum()), 1.0)
+            )
         if "label_gains" in sums:
-            own |= fitted_shrinkage(sums["label_gains"], sums["miniatures"], state["pseudo_counts"])
+            few_shot_state |= fitted_shrinkage(sums["label_gains"], sums["miniatures"], state["pseudo_counts"])
         inner = {name: value for name, value in sums.items() if name not in OWN_SUMS}
-        return {**self._inputs().fold(_without_own(state), inner), **own}
+        return {**self._inputs().fold(_without_feature_length(state), inner), **few_shot_state}
 
     def start(self, state: State) -> State:
         return self._inputs().start(state)
 
     def update(self, state: State, client: State, outputs: Outputs) -> State:
-        """Return what a client keeps after more inputs: those of `LabelShift`, and what it has seen and learned."""
-        kept = {name: value for name, value in client.items() if name.startswith(LABELED) or name == "head"}
-        return self._inferred(state, kept, _joined(_outputs(client, SEEN), outputs))
+        """Return the client's state after more inputs: that of `LabelShift`, its inputs and its labels."""
+        labeled_state = {name: value for name, value in client.items() if name.startswith(LABELED) or name == "head"}
+        return self._infer_client(state, labeled_state, _concatenate(_outputs(client, SEEN), outputs))
 
     def learn_labels(self, state: State, client: State, outputs: Outputs, labels: Ints) -> State:
-        """Return what a client keeps after more labeled examples.
+        """Return the client's state after more labeled examples.
 
         Args:
             state: As the rule was fitted.
@@ -406,24 +408,30 @@ class FewShot:
         """
         if not len(labels):
             return client
-        seen = _outputs(client, SEEN)
-        if seen is not None:
+        unlabeled = _outputs(client, SEEN)
+        if unlabeled is not None:
             for row in range(len(labels)):
-                seen = _without(seen, outputs, row)
-        before, told = _outputs(client, LABELED), labels.astype(np.int64)
-        every = _joined(before, outputs)
-        told = np.concatenate([client[f"{LABELED}classes"], told]) if before is not None else told
-        order = input_order(every.logits, every.features, told[:, None])
-        every, told = _at(every, order), told[order]
-        kept = {**_arrays(every, LABELED), f"{LABELED}classes": told}
-        return self._inferred(state, {**kept, **self._head(state, self._own(state, kept), kept)}, seen)
+                unlabeled = _without(unlabeled, outputs, row)
+        before, labeled_classes = _outputs(client, LABELED), labels.astype(np.int64)
+        every = _concatenate(before, outputs)
+        labeled_classes = (
+            np.concatenate([client[f"{LABELED}classes"], labeled_classes]) if before is not None else labeled_classes
+        )
+        order = input_order(every.logits, every.features, labeled_classes[:, None])
+        every, labeled_classes = _at(every, order), labeled_classes[order]
+        labeled_state = {**_arrays(every, LABELED), f"{LABELED}classes": labeled_classes}
+        return self._infer_client(
+            state,
+            {**labeled_state, **self._fit_head(state, self._informed_state(state, labeled_state), labeled_state)},
+            unlabeled,
+        )
 
     def with_labels(self, state: State, outputs: Outputs, labels: Ints) -> State:
-        """Return what a client keeps that has labeled examples and has seen no input."""
+        """Return the state of a client with labeled examples and without other inputs."""
         return self.learn_labels(state, self.start(state), outputs, labels)
 
     def predict(self, state: State, client: State, outputs: Outputs) -> Floats:
-        log_p = self._inputs().predict(self._own(state, client), client, outputs)
+        log_p = self._inputs().predict(self._informed_state(state, client), client, outputs)
         if "head" not in client or outputs.features is None:
             return log_p
         return log_softmax(log_p + _with_bias(outputs.features, state) @ client["head"])
@@ -431,39 +439,47 @@ class FewShot:
     def with_prior(self, state: State, prior: Floats) -> State:
         return self._inputs().with_prior(state, prior)
 
-    def _own(self, state: State, client: State) -> State:
-        """Return the state that a client goes by, given its labels: its own base, pseudo-counts and offsets."""
-        told, base = client.get(f"{LABELED}classes"), state["base"]
-        if told is None:
+    def _informed_state(self, state: State, client: State) -> State:
+        """Return the state of a client with labels: its own base, pseudo-counts and offsets."""
+        labeled_classes, base = client.get(f"{LABELED}classes"), state["base"]
+        if labeled_classes is None:
             return state
-        counts = np.bincount(told, minlength=len(base)).astype(np.float64)
+        counts = np.bincount(labeled_classes, minlength=len(base)).astype(np.float64)
         is_trusted = self._inputs().strength_of(state) > 0
         spread = state["pseudo_counts"] if is_trusted else state.get("label_pseudo_counts", state["pseudo_counts"])
         if math.isinf(spread[0]):
             return state
-        own = (counts + spread * base) / (counts.sum() + spread)
-        known = {"base": own, "pseudo_counts": spread + counts.sum(), "label_offsets": np.log(own) - np.log(base)}
-        return {**state, **known, "label_bias": np.zeros(1) if is_trusted else state.get("label_bias", np.ones(1))}
+        prior = (counts + spread * base) / (counts.sum() + spread)
+        label_state = {
+            "base": prior,
+            "pseudo_counts": spread + counts.sum(),
+            "label_offsets": np.log(prior) - np.log(base),
+        }
+        return {
+            **state,
+            **label_state,
+            "label_bias": np.zeros(1) if is_trusted else state.get("label_bias", np.ones(1)),
+        }
 
-    def _inferred(self, state: State, kept: State, seen: Outputs | None) -> State:
-        own, rule = self._own(state, kept), self._inputs()
-        client = rule.start(own)
-        if seen is not None:
-            client = rule.update(own, client, seen)
+    def _infer_client(self, state: State, labeled_state: State, unlabeled: Outputs | None) -> State:
+        informed_state, rule = self._informed_state(state, labeled_state), self._inputs()
+        client = rule.start(informed_state)
+        if unlabeled is not None:
+            client = rule.update(informed_state, client, unlabeled)
         inner = {name: value for name, value in client.items() if name not in ("logits", "features", "inputs")}
-        return {**inner, **kept, **(_arrays(seen, SEEN) if seen is not None else {})}
+        return {**inner, **labeled_state, **(_arrays(unlabeled, SEEN) if unlabeled is not None else {})}
 
-    def _head(self, state: State, own: State, kept: State) -> State:
+    def _fit_head(self, state: State, informed_state: State, labeled_state: State) -> State:
         """Return the (h + 1, c) change of the last layer; nothing if labels are few or do not support it."""
-        told = _outputs(kept, LABELED)
-        if not self.head or told is None or told.features is None or len(told.logits) < FEWEST_FOR_HEAD:
+        labeled = _outputs(labeled_state, LABELED)
+        if not self.head or labeled is None or labeled.features is None or len(labeled.logits) < FEWEST_FOR_HEAD:
             return {}
-        x, labels = _scaled(told.features, state), kept[f"{LABELED}classes"]
-        scores = self._inputs().predict(own, self._inputs().start(own), told)
+        x, labels = _scale_features(labeled.features, state), labeled_state[f"{LABELED}classes"]
+        scores = self._inputs().predict(informed_state, self._inputs().start(informed_state), labeled)
         fold, gains = np.arange(len(labels)) % FOLDS, np.zeros(len(labels))
         for number in range(FOLDS):
-            rest, out = fold != number, np.flatnonzero(fold == number)
-            head = moved_head(x[rest], scores[rest], labels[rest], HEAD_PULL / rest.sum())
+            in_training, out = fold != number, np.flatnonzero(fold == number)
+            head = moved_head(x[in_training], scores[in_training], labels[in_training], HEAD_PULL / in_training.sum())
             moved = log_softmax(scores[out] + np.column_stack([x[out], np.ones(len(out))]) @ head)
             rows = np.arange(len(out))
             gains[out] = moved[rows, labels[out]] - log_softmax(scores[out])[rows, labels[out]]
@@ -472,11 +488,11 @@ class FewShot:
         return {"head": moved_head(x, scores, labels, HEAD_PULL / len(labels))}
 
 
-def _without_own(state: State) -> State:
+def _without_feature_length(state: State) -> State:
     return {name: value for name, value in state.items() if name != "feature_length"}
 
 
-def _scaled(features: Floats, state: State) -> Floats:
+def _scale_features(features: Floats, state: State) -> Floats:
     """Return (m, h) features whose mean squared length is 1 at participants."""
     flat = features.reshape(len(features), -1).astype(np.float64)
     result: Floats = flat / np.maximum(state.get("feature_length", np.ones(1)), np.finfo(float).tiny)
@@ -484,7 +500,7 @@ def _scaled(features: Floats, state: State) -> Floats:
 
 
 def _with_bias(features: Floats, state: State) -> Floats:
-    return np.column_stack([_scaled(features, state), np.ones(len(features))])
+    return np.column_stack([_scale_features(features, state), np.ones(len(features))])
 
 
 def _arrays(outputs: Outputs, prefix: str) -> dict[str, AnyArray]:
@@ -496,13 +512,13 @@ def _arrays(outputs: Outputs, prefix: str) -> dict[str, AnyArray]:
 
 
 def _outputs(client: State, prefix: str) -> Outputs | None:
-    """Return what a client has kept under a prefix; None where there is nothing."""
+    """Return the outputs that a client stores under a prefix; None if it stores none."""
     if f"{prefix}logits" not in client:
         return None
     return Outputs(client[f"{prefix}logits"], client.get(f"{prefix}features"))
 
 
-def _joined(before: Outputs | None, outputs: Outputs) -> Outputs:
+def _concatenate(before: Outputs | None, outputs: Outputs) -> Outputs:
     if before is None:
         return Outputs(outputs.logits, outputs.features)
     features = None
@@ -515,12 +531,12 @@ def _at(outputs: Outputs, rows: Ints) -> Outputs:
     return Outputs(outputs.logits[rows], None if outputs.features is None else outputs.features[rows])
 
 
-def _without(seen: Outputs, outputs: Outputs, row: int) -> Outputs:
+def _without(unlabeled: Outputs, outputs: Outputs, row: int) -> Outputs:
     """Return the inputs but for one that has the logits and features of a row, if there is one."""
-    if not len(seen.logits):
-        return seen
-    same = (seen.logits == outputs.logits[row]).all(axis=1)
-    if seen.features is not None and outputs.features is not None:
-        same &= (seen.features == outputs.features[row]).reshape(len(same), -1).all(axis=1)
+    if not len(unlabeled.logits):
+        return unlabeled
+    same = (unlabeled.logits == outputs.logits[row]).all(axis=1)
+    if unlabeled.features is not None and outputs.features is not None:
+        same &= (unlabeled.features == outputs.features[row]).reshape(len(same), -1).all(axis=1)
     places = np.flatnonzero(same)
-    return _at(seen, np.delete(np.arange(len(same)), places[:1]))
+    return _at(unlabeled, np.delete(np.arange(len(same)), places[:1]))

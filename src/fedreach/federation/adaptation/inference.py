@@ -1,4 +1,4 @@
-"""A client's class prior from its inputs, and how strongly they speak for it: the same bits in any order of the inputs.
+"""Inference of class priors from inputs, with evidence; the order of the inputs changes no bit.
 
 Many clients are worked on at a time, and each gets what it would get alone: rows are padded to a length that depends on
 the client's own number of inputs only.
@@ -24,7 +24,7 @@ SORTED_COLUMNS = 3  # by which inputs are brought into an order, unless they tie
 
 
 class ClientPrior(NamedTuple):
-    """What a client learns from its inputs."""
+    """What a client infers from its inputs."""
 
     prior: Floats  # (c,)
     log_evidence: float  # log W against "its prior is base"
@@ -45,7 +45,7 @@ def infer_priors(
 
         (1/d) sum_i log sum_c pi_c exp u_ic + A sum_c base_c log pi_c
 
-    A model that hardly tells classes apart makes much of little: where p(y|x) of a client is a bit larger for a class,
+    A model that hardly separates classes overreacts: where p(y|x) of a client is a bit larger for a class,
     repeated steps of EM can end at that class alone. So the estimate goes at most M times as far from the base prior as
     the mean prediction does: pi = base + min(1, M |m - base|/|pi - base|) (pi - base), where m is the mean prediction
     under the base prior and |.| the sum of absolute values.
@@ -72,18 +72,18 @@ def infer_priors(
         >>> copies = np.log(np.tile([0.9, 0.1], (20, 1)))
         >>> infer_priors([copies], np.full(2, 0.5), 1.0)[0].prior.round(2).tolist()
         [0.97, 0.03]
-        >>> [each.prior.round(2).tolist() for each in infer_priors([copies, copies[:1]], np.full(2, 0.5), 1.0, 1.0)]
+        >>> [client.prior.round(2).tolist() for client in infer_priors([copies, copies[:1]], np.full(2, 0.5), 1.0, 1.0)]
         [[0.73, 0.27], [0.73, 0.27]]
     """
     sizes = np.array([len(u) for u in us], np.int64)
     correlations = np.broadcast_to(np.asarray(correlation, np.float64), len(us))
-    ordered = [np.exp(u - u.max(axis=1, keepdims=True)) for u in (each[input_order(each)] for each in us)]
+    ordered = [np.exp(u - u.max(axis=1, keepdims=True)) for u in (scores[input_order(scores)] for scores in us)]
     prior, counts = np.tile(base, (len(us), 1)), np.zeros((len(us), len(base)))
     log_w = np.zeros(len(us))
-    lengths = np.array([_padded(int(n)) for n in sizes])
+    lengths = np.array([_padded_length(int(n)) for n in sizes])
     for length in np.unique(lengths[sizes > 0]).tolist():
         for rows in _parts(np.flatnonzero((lengths == length) & (sizes > 0)), CACHED_NUMBERS // (length * len(base))):
-            prior[rows], counts[rows] = _estimated(
+            prior[rows], counts[rows] = _estimate(
                 [ordered[i] for i in rows], length, base, pseudo_counts, correlations[rows], amplification
             )
     waiting = np.argsort(-sizes, kind="stable")[: np.count_nonzero(sizes)]
@@ -91,11 +91,11 @@ def infer_priors(
         together = max(1, HELD_NUMBERS // (min(int(sizes[waiting[0]]), EVIDENCE_INPUTS) * len(base) * ORDERS))
         rows, waiting = waiting[:together], waiting[together:]
         log_w[rows] = _log_evidence([ordered[i] for i in rows], base, pseudo_counts, correlations[rows])
-    return [ClientPrior(*own) for own in zip(prior, log_w.tolist(), counts, strict=True)]
+    return [ClientPrior(*fields) for fields in zip(prior, log_w.tolist(), counts, strict=True)]
 
 
 def _parts(rows: Ints, size: int) -> Iterator[Ints]:
-    """Yield the rows, so many at a time."""
+    """Yield the rows in parts of at most `size`."""
     for begin in range(0, len(rows), max(1, size)):
         yield rows[begin : begin + max(1, size)]
 
@@ -116,13 +116,13 @@ def input_order(logits: Floats, *ties: AnyArray | None) -> Ints:
     return np.lexsort([column for array in (*columns, logits, sizes) for column in array.T])
 
 
-def _padded(n: int) -> int:
+def _padded_length(n: int) -> int:
     """Return n rounded up to a multiple of 8, or of an eighth of the power of two below it."""
     step = max(8, 1 << max(0, n.bit_length() - 4))
     return -(-n // step) * step
 
 
-def _estimated(
+def _estimate(
     likelihoods: Sequence[Floats],
     length: int,
     base: Floats,
@@ -131,35 +131,35 @@ def _estimated(
     amplification: float,
 ) -> tuple[Floats, Floats]:
     """Return the (k, c) priors and counts of k clients, given (n, c) likelihoods of n <= length inputs each."""
-    sizes = np.array([len(each) for each in likelihoods])
+    sizes = np.array([len(likelihood) for likelihood in likelihoods])
     ratios = np.zeros((len(sizes), len(base), length))
-    for row, each in zip(ratios, likelihoods, strict=True):
-        row[:, : len(each)] = each.T
+    for row, likelihood in zip(ratios, likelihoods, strict=True):
+        row[:, : len(likelihood)] = likelihood.T
     # Columns without an input are 0; 1 in place of their sums keeps them finite, and 0 they contribute.
     absent = (np.arange(length) >= sizes[:, None]).astype(np.float64)[:, None]
     start = np.tile(base, (len(sizes), 1))
-    mean = start * _weighed(ratios, start[:, None] @ ratios + absent) / sizes[:, None]
+    mean = start * _responsibility_sums(ratios, start[:, None] @ ratios + absent) / sizes[:, None]
     pulls = pseudo_counts * (1.0 + (sizes - 1.0) * correlation)
-    prior = limited(_maximized(ratios, absent, base, pulls, sizes), mean, base, amplification)
-    return prior, prior * _weighed(ratios, prior[:, None] @ ratios + absent)
+    prior = limited(_maximize_posterior(ratios, absent, base, pulls, sizes), mean, base, amplification)
+    return prior, prior * _responsibility_sums(ratios, prior[:, None] @ ratios + absent)
 
 
 def _log_evidence(likelihoods: Sequence[Floats], base: Floats, pseudo_counts: float, correlation: Floats) -> Floats:
-    """Return (k,) log W of k clients, those with more inputs first; each one's number is the same beside any others."""
-    sizes = np.array([len(each) for each in likelihoods])
+    """Return (k,) log W of k clients, those with more inputs first; no number depends on the other clients."""
+    sizes = np.array([len(likelihood) for likelihood in likelihoods])
     used = np.minimum(sizes, EVIDENCE_INPUTS)
     k, steps = len(sizes), int(used[0])
-    shown = np.ones((steps, k, ORDERS, len(base)))  # what is seen at each step
-    for i, each in enumerate(likelihoods):
-        shown[: used[i], i] = each[fixed_orders(len(each))].transpose(1, 0, 2)
-    under_base = (base * shown).sum(axis=3)
-    pulled, seen = pseudo_counts * base, np.zeros((k, ORDERS, len(base)))
-    predicted = under_base.copy()  # the quotient is 1 where there is no input
+    step_ratios = np.ones((steps, k, ORDERS, len(base)))  # what is seen at each step
+    for i, likelihood in enumerate(likelihoods):
+        step_ratios[: used[i], i] = likelihood[fixed_orders(len(likelihood))].transpose(1, 0, 2)
+    under_base = (base * step_ratios).sum(axis=3)
+    pulled, class_counts = pseudo_counts * base, np.zeros((k, ORDERS, len(base)))
+    predicted = under_base.copy()  # the quotient is 1 without an input
     for j, active in enumerate(np.searchsorted(-used, -np.arange(steps), side="left").tolist()):
-        joint = (pulled + seen[:active]) * shown[j, :active]
+        joint = (pulled + class_counts[:active]) * step_ratios[j, :active]
         total = joint.sum(axis=2)
         predicted[j, :active] = total / (pseudo_counts + j)
-        seen[:active] += joint / total[:, :, None]
+        class_counts[:active] += joint / total[:, :, None]
     quotients = np.log(predicted / under_base)
     log_w = np.zeros((k, ORDERS))
     for row in quotients:  # one by one, so that the sum does not depend on how many steps others have
@@ -170,19 +170,19 @@ def _log_evidence(likelihoods: Sequence[Floats], base: Floats, pseudo_counts: fl
     return result
 
 
-def _weighed(ratios: Floats, sums: Floats) -> Floats:
+def _responsibility_sums(ratios: Floats, sums: Floats) -> Floats:
     """Return (k, c) sums over inputs of exp u_ic / sum_c of them, given the (k, 1, n) sums."""
     result: Floats = (ratios @ (1 / sums).transpose(0, 2, 1))[:, :, 0]
     return result
 
 
-def _maximized(ratios: Floats, absent: Floats, base: Floats, pulls: Floats, sizes: Ints) -> Floats:
+def _maximize_posterior(ratios: Floats, absent: Floats, base: Floats, pulls: Floats, sizes: Ints) -> Floats:
     """Return (k, c) priors by EM, each client leaving once no share changes by 1e-7 or more."""
     rows, priors = np.arange(len(sizes)), np.tile(base, (len(sizes), 1))
     done, total = np.empty_like(priors), (sizes + pulls)[:, None]
     pulled = pulls[:, None] * base
     for _ in range(MAX_ITERATIONS):
-        after = (priors * _weighed(ratios, priors[:, None] @ ratios + absent) + pulled) / total
+        after = (priors * _responsibility_sums(ratios, priors[:, None] @ ratios + absent) + pulled) / total
         going = np.abs(after - priors).max(axis=1) >= TOLERANCE
         priors = after
         if not going.all():

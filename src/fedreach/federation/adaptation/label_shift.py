@@ -1,4 +1,4 @@
-"""Adapt a model to a client's own class prior, estimated from its unlabeled inputs, if participants support it."""
+"""Label-shift adaptation: a client's class prior, estimated from its unlabeled inputs."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from fedreach.federation.adaptation.safeguard import Chosen, Guard
 from fedreach.federation.types import NO_STATE, Outputs, State
 
 FITTED = ("base", "shares", "pseudo_counts", "inverse_temperature", *trust.FITTED)
-"""What a state holds beside the search for a and b, and the guard's."""
+"""What a state holds in addition to the search for a and b, and the safeguard's arrays."""
 
 
 @dataclass(frozen=True)
 class LabelShift:
     """Label-shift adaptation by MAP-EM (Saerens et al., 2002), as strong as participants' held-out labels support.
 
-    z are the model's logits. Participants fit a, b (calibration), base (their class shares), A (how far the class
-    shares of clients lie apart), and from their labels how far inputs can be trusted: a strength s from 0 (off) to 1,
-    and an intraclass correlation rho, see `trust`. A client with inputs x_1 ... x_n then goes by u = a z + b - log
+    z are the model's logits. Participants fit a, b (calibration), base (their class prior), A (how far the class
+    priors of clients lie apart), and from their labels how far inputs can be trusted: a strength s from 0 (off) to 1,
+    and an intraclass correlation rho, see `trust`. A client with inputs x_1 ... x_n then uses u = a z + b - log
     base, the logarithms of likelihood ratios:
 
-        pi = mode of the posterior of its class shares, with rho and an amplification limit (`inference.infer_priors`)
-        W  = evidence that its class shares are not base (ibid.),  w = 1/(1 + odds/W)
+        pi = mode of the posterior of its class prior, with rho and an amplification limit (`inference.infer_priors`)
+        W  = evidence that its class prior is not base (ibid.),  w = 1/(1 + odds/W)
         log p(y|x) = a z + b + s (log(w pi + (1 - w) base) - log base) + constant
 
     The order of the inputs changes no bit. Without any input this is softmax(a z + b). Where s is 0, and for a client
@@ -46,8 +46,8 @@ class LabelShift:
     adapts, or abstains. It needs features and inputs; with logits alone it is off. A
     client that may still see inputs keeps those that it has seen, as all are decided on together.
 
-    When: clients hold other class shares than the participants. Whether they do so in a way that adaptation
-    corrects is what participants decide, so nothing else needs to be known beforehand. Begin here.
+    When: label distributions of clients differ from the participants'. Participants decide whether they differ in a
+    way that adaptation corrects, so nothing else needs to be known beforehand. Start here.
 
     Args:
         odds: Of no shift against a shift, before any input is seen, not negative; 0 always adapts.
@@ -55,18 +55,18 @@ class LabelShift:
             labels.
         calibration: ``"bias"`` fits a and b, ``"temperature"`` a only, ``"none"`` neither. With more than 100 classes b
             is not fitted by the likelihood, but such that the mean prediction is near base, see `calibration.matched`.
-        online: Whether a client learns from its inputs in their order, as `predict_online` does: for streams, whose
+        online: Let a client learn from its inputs in their order, as `predict_online` does: for streams, whose
             inputs come sorted by class, in bursts, or at other times of day. It keeps O(c) numbers, and under the
             safeguard its last 256 inputs.
         half_life: Inputs after which one counts half where they are followed in their order; positive, infinite:
             nothing is forgotten. ``"fitted"``: the client weighs 32, 128 and infinite by what it sees, see `stream`.
-        guard: Whether the safeguard is on.
+        guard: Use the safeguard.
         k: How many times the drift the signal must be, where inputs lie as usual in the span of the classes; see
             `guard.Guard`.
         strength: s from 0 to 1, or ``"fitted"``: what participants support.
         correlation: rho from 0 to 1, or ``"fitted"``; 0 where the strength is given and this is not.
-        amplification: M, at least 1: the estimate goes at most so many times as far from base as the mean prediction.
-        repairs: Whether the safeguard may correct the intensity of inputs.
+        amplification: M, at least 1: the estimate goes at most M times as far from base as the mean prediction.
+        repairs: Let the safeguard correct the intensity of inputs.
 
     Raises:
         ConfigError: If an option is outside its range.
@@ -109,19 +109,19 @@ class LabelShift:
                 require(self, **{option: "[0, 1]: Or 'fitted'."})
 
     def query(self, state: State) -> State | None:
-        """Return nothing but the question at first, then `shares` and `candidate`, where these are to be judged.
+        """Return an empty query at first, then `shares` and `candidate`, if these are to be evaluated.
 
-        With `matches`, of the candidate only the mean prediction is asked for. Once there is a calibration, follow the
+        With `matches`, only the mean prediction of the candidate is asked for. Once there is a calibration, follow the
         two exchanges of `trust`, unless strength and correlation are given.
         """
         if not state:
             return NO_STATE
-        asked = {name: state[name] for name in ("shares", "candidate", "matches") if name in state}
+        query = {name: state[name] for name in ("shares", "candidate", "matches") if name in state}
         if "guard_residual" not in state:
-            asked |= dict(safeguard.second_query(state))
-        if not asked and "strength" not in state:
-            asked = dict(trust.query(state))
-        return asked or None
+            query |= dict(safeguard.second_query(state))
+        if not query and "strength" not in state:
+            query = dict(trust.query(state))
+        return query or None
 
     @property
     def is_learned(self) -> bool:
@@ -129,7 +129,7 @@ class LabelShift:
         return self.strength == "fitted"
 
     def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
-        """Return label counts, the log likelihoods of each A, what Newton's method needs, or what `trust` asks."""
+        """Return label counts, the log likelihoods of each A, the sums for Newton's method, or those for `trust`."""
         classes, trained = outputs.logits.shape[1], np.maximum(counts, 0).astype(np.float64)  # noise may make some < 0
         if "point" in query:
             z = calibration.centred(outputs.logits)
@@ -160,7 +160,7 @@ class LabelShift:
         return trust.are_sums(sums, held_out, trained)
 
     def fold(self, state: State, sums: State) -> State:
-        """Return what is fitted as far as it is known, and what the next query needs."""
+        """Return what is fitted so far, and what the next query needs."""
         if "class_examples" in sums:
             return {**state, **sums}
         if "miniatures" in sums:
@@ -168,7 +168,7 @@ class LabelShift:
             if self.correlation != "fitted":
                 decided = {**decided, "correlation": np.array([float(self.correlation)])}
             return {**trust.without_sums(state), **decided}
-        new = dict(state) or self._begun(sums)
+        new = dict(state) or self._begin(sums)
         if "guard_residual" in sums:
             new = {
                 name: value.astype(np.float32) if name.startswith("guard_") else value
@@ -178,18 +178,18 @@ class LabelShift:
             del new["shares"]
             new["pseudo_counts"] = np.array([priors.fitted_spread(sums["spread"])])
         if "candidate" in new:
-            search = self._searched(new, sums)
-            found = {"a": search["point"][:1], "b": search["point"][1:]} if calibration.is_settled(search) else search
-            kept = {name: value for name, value in new.items() if name in FITTED or name.startswith("guard_")}
+            search = self._continue_search(new, sums)
+            outcome = {"a": search["point"][:1], "b": search["point"][1:]} if calibration.is_settled(search) else search
+            fitted = {name: value for name, value in new.items() if name in FITTED or name.startswith("guard_")}
             if calibration.is_settled(search) and "curvature" in sums and self.is_learned:
-                kept["curvature"] = sums["curvature"]
-            new = kept | dict(found)
+                fitted["curvature"] = sums["curvature"]
+            new = fitted | dict(outcome)
         return new
 
     def _matches(self, classes: int) -> bool:
         return self.calibration == "bias" and classes > calibration.MOST_BY_NEWTON
 
-    def _searched(self, search: State, sums: State) -> State:
+    def _continue_search(self, search: State, sums: State) -> State:
         if "predicted" in sums:
             return calibration.matched(search, sums["predicted"], search["base"])
         after = calibration.advance(search, sums)
@@ -197,16 +197,16 @@ class LabelShift:
             return calibration.begin_matching(after["point"])
         return after
 
-    def _begun(self, sums: State) -> dict[str, Floats]:
-        """Return what the sums of the first exchange say, before the candidate that came with it is looked at."""
+    def _begin(self, sums: State) -> dict[str, Floats]:
+        """Return the state after the sums of the first exchange, before its candidate is evaluated."""
         classes = len(sums["held_out"])
         new = {"base": priors.source_prior(sums["held_out"])}
         if not self.is_learned:
-            given = {
+            options = {
                 "strength": self.strength,
                 "correlation": 0.0 if self.correlation == "fitted" else self.correlation,
             }
-            new |= {name: np.array([float(value)]) for name, value in given.items()}
+            new |= {name: np.array([float(value)]) for name, value in options.items()}
         if "guard_features" in sums:
             new |= dict(safeguard.first_fit(sums))
         if self.pseudo_counts == "fitted":
@@ -245,7 +245,7 @@ class LabelShift:
         return self.guard
 
     def update(self, state: State, client: State, outputs: Outputs) -> State:
-        """Return what a client keeps.
+        """Return the client's state.
 
         `n` inputs, of these the expected `counts` of independent ones, `predicted` sums under the base prior, `log_w`,
         `prior`, `weight` and `strength`, and `u`; online, `stream_...` instead of counts, sums and u. Under the
@@ -255,18 +255,22 @@ class LabelShift:
         return self.update_many(state, [client], [outputs])[0]
 
     def update_many(self, state: State, clients: Sequence[State], outputs: Sequence[Outputs]) -> list[State]:
-        """Return what `update` returns for each client, many at a time: to the same bits."""
+        """Update many clients at a time, to the same bits as `update`."""
         if not self.strength_of(state):
-            return [self._counted(c, one) for c, one in zip(clients, outputs, strict=True)]
+            return [self._count_inputs(c, client_outputs) for c, client_outputs in zip(clients, outputs, strict=True)]
         if self.online:
-            return [self._followed(state, c, one)[1] for c, one in zip(clients, outputs, strict=True)]
-        guarded = [self._guarded(state, one) for one in outputs]
-        which = [[i for i, one in enumerate(guarded) if one is wanted] for wanted in (False, True)]
-        us = [_joined(clients[i], scores(state, outputs[i])) for i in which[0]]
-        bare = [self._client(state, u, own) for u, own in zip(us, self._inferred(state, us), strict=True)]
-        decided = self._decided(state, [_all_seen(clients[i], outputs[i]) for i in which[1]])
-        found = dict(zip(which[0] + which[1], bare + decided, strict=True))
-        return [found[i] for i in range(len(outputs))]
+            return [
+                self._follow(state, c, client_outputs)[1] for c, client_outputs in zip(clients, outputs, strict=True)
+            ]
+        guarded = [self._is_guarded(state, client_outputs) for client_outputs in outputs]
+        which = [[i for i, is_guarded in enumerate(guarded) if is_guarded is expected] for expected in (False, True)]
+        us = [_append_scores(clients[i], scores(state, outputs[i])) for i in which[0]]
+        bare = [
+            self._client(state, u, client_prior) for u, client_prior in zip(us, self._infer(state, us), strict=True)
+        ]
+        decided = self._decide(state, [_with_kept_inputs(clients[i], outputs[i]) for i in which[1]])
+        states = dict(zip(which[0] + which[1], bare + decided, strict=True))
+        return [states[i] for i in range(len(outputs))]
 
     def predict(self, state: State, client: State, outputs: Outputs) -> Floats:
         if "repaired" in client and client["repaired"][0]:
@@ -282,20 +286,20 @@ class LabelShift:
     def predict_online(self, state: State, client: State, outputs: Outputs) -> tuple[Floats, State]:
         """Return (m, c) log-probabilities, each input predicted before it is learned from, and the client after all.
 
-        Input j goes by the prior and the weight of `stream.follow` after the j - 1 before it, whether `online` or not.
+        Input j uses the prior and the weight of `stream.follow` after the j - 1 before it, whether `online` or not.
         The safeguard decides after 1, 2, 4, ... 128, 256, 384 ... inputs, by the last 256 of them, and repairs nothing.
         """
         if not self.strength_of(state):
-            return log_softmax(calibrated(state, outputs)), self._counted(client, outputs)
-        log_p, followed = self._followed(state, client, outputs)
+            return log_softmax(calibrated(state, outputs)), self._count_inputs(client, outputs)
+        log_p, followed = self._follow(state, client, outputs)
         if self.online:
             return log_p, followed
-        kept = {name: value for name, value in followed.items() if name.startswith("stream_")}
-        return log_p, {**self.update(state, client, outputs), **kept}  # so that later inputs go on from these
+        stream_state = {name: value for name, value in followed.items() if name.startswith("stream_")}
+        return log_p, {**self.update(state, client, outputs), **stream_state}  # later inputs continue from these
 
     def with_prior(self, state: State, prior: Floats) -> State:
-        known = {"prior": prior, "weight": np.ones(1), "strength": np.ones(1), "adapted": np.ones(1)}
-        return {**self.start(state), **known}
+        overrides = {"prior": prior, "weight": np.ones(1), "strength": np.ones(1), "adapted": np.ones(1)}
+        return {**self.start(state), **overrides}
 
     def strength_of(self, state: State) -> float:
         """Return s; a state that participants did not decide on is trusted."""
@@ -314,7 +318,7 @@ class LabelShift:
         offsets: Floats = client["strength"] * (np.log(mixed) - np.log(state["base"]))
         return offsets
 
-    def _inferred(self, state: State, us: Sequence[Floats]) -> list[ClientPrior]:
+    def _infer(self, state: State, us: Sequence[Floats]) -> list[ClientPrior]:
         spread = float(state["pseudo_counts"][0])
         return infer_priors(us, state["base"], spread, self._correlation(state), self.amplification)
 
@@ -322,64 +326,69 @@ class LabelShift:
     def _half_lives(self) -> Sequence[float]:
         return stream.HALF_LIVES if self.half_life == "fitted" else (self.half_life,)
 
-    def _guarded(self, state: State, outputs: Outputs) -> bool:
+    def _is_guarded(self, state: State, outputs: Outputs) -> bool:
         return self.guard and outputs.features is not None and "guard_residual" in state
 
-    def _chosen(self, state: State, guard: Guard, seen: Sequence[Outputs]) -> list[Chosen]:
-        """Return what each client goes by under the safeguard, given what it has seen."""
+    def _choose(self, state: State, guard: Guard, client_outputs: Sequence[Outputs]) -> list[Chosen]:
+        """Return the outputs that each client uses under the safeguard, given all its inputs."""
 
-        def priors_of(asked: Sequence[Outputs]) -> Floats:
-            return np.stack([own.prior for own in self._inferred(state, [scores(state, one) for one in asked])])
+        def priors_of(batch: Sequence[Outputs]) -> Floats:
+            return np.stack(
+                [
+                    client_prior.prior
+                    for client_prior in self._infer(state, [scores(state, outputs) for outputs in batch])
+                ]
+            )
 
-        def classes_of(one: Outputs, prior: Floats) -> Floats:
-            return np.exp(log_softmax(scores(state, one) + np.log(np.maximum(prior, TINY))))
+        def classes_of(outputs: Outputs, prior: Floats) -> Floats:
+            return np.exp(log_softmax(scores(state, outputs) + np.log(np.maximum(prior, TINY))))
 
-        return guard.choose(state, seen, state["base"], priors_of, classes_of)
+        return guard.choose(state, client_outputs, state["base"], priors_of, classes_of)
 
-    def _decided(self, state: State, seen: Sequence[Outputs]) -> list[State]:
-        """Return what clients keep under the safeguard, given all that each has seen."""
+    def _decide(self, state: State, client_outputs: Sequence[Outputs]) -> list[State]:
+        """Return the states of clients under the safeguard, given all inputs of each."""
         guard = Guard(k=self.k, repair=self.repairs)
-        ordered = [_ordered(one) for one in seen]
-        chosen = self._chosen(state, guard, ordered)
-        us = [scores(state, one.outputs) for one in chosen]
-        found: list[State] = []
-        for one, u, inferred, all_inputs in zip(chosen, us, self._inferred(state, us), ordered, strict=True):
-            own = self._client(state, u, inferred)
+        ordered = [_sort_inputs(outputs) for outputs in client_outputs]
+        chosen = self._choose(state, guard, ordered)
+        us = [scores(state, choice.outputs) for choice in chosen]
+        client_states: list[State] = []
+        for choice, u, inferred, all_inputs in zip(chosen, us, self._infer(state, us), ordered, strict=True):
+            client_state = self._client(state, u, inferred)
             numbers = {
-                "adapted": guard.adapts(one, float(own["weight"][0])),
-                "repaired": one.repaired,
-                "signal": one.signal,
-                "distance": one.distance,
-                "drift": one.residue.drift,
-                "total_drift": one.total_drift,
+                "adapted": guard.adapts(choice, float(client_state["weight"][0])),
+                "repaired": choice.repaired,
+                "signal": choice.signal,
+                "distance": choice.distance,
+                "drift": choice.residue.drift,
+                "total_drift": choice.total_drift,
             }
-            decided = {name: np.array([float(value)]) for name, value in numbers.items()} | one.intensity._asdict()
-            found.append({**own, **decided, **_kept(all_inputs)})
-        return found
+            decided = {name: np.array([float(value)]) for name, value in numbers.items()} | choice.intensity._asdict()
+            client_states.append({**client_state, **decided, **_inputs_to_keep(all_inputs)})
+        return client_states
 
     def _client(self, state: State, u: Floats, inferred: ClientPrior) -> State:
-        """Return what a client keeps that has the (n, c) scores u, given what was inferred from them."""
+        """Return the state of a client with (n, c) scores u, given its inferred prior."""
         u = u[input_order(u)]
         return {
             **self.start(state),
             "n": np.array([float(len(u))]),
             "counts": inferred.counts,
-            "predicted": _under(u, state["base"]).sum(axis=0),
+            "predicted": _class_probabilities(u, state["base"]).sum(axis=0),
             "log_w": np.array([inferred.log_evidence]),
             "prior": inferred.prior,
             "weight": weights(np.array([inferred.log_evidence]), self.odds),
             "u": u,
         }
 
-    def _counted(self, client: State, outputs: Outputs) -> State:
-        """Return what a client keeps where adaptation is off: how many inputs it has seen."""
+    def _count_inputs(self, client: State, outputs: Outputs) -> State:
+        """Return the client's state where adaptation is off: its number of inputs."""
         return {**client, "n": client["n"] + len(outputs.logits)}
 
-    def _followed(self, state: State, client: State, outputs: Outputs) -> tuple[Floats, State]:
-        """Return log-probabilities of further inputs, each before it is learned from, and what the client keeps."""
+    def _follow(self, state: State, client: State, outputs: Outputs) -> tuple[Floats, State]:
+        """Return log-probabilities of further inputs, each before it is learned from, and the client's state."""
         base, strength = state["base"], self.strength_of(state)
         before = stream.Stream.of(client, self._half_lives)
-        known, after = stream.follow(
+        followed, after = stream.follow(
             before,
             scores(state, outputs),
             base,
@@ -389,39 +398,45 @@ class LabelShift:
             correlation=self._correlation(state),
             amplification=self.amplification,
         )
-        mixed = blended(known.prior[:-1], known.weight[:-1, None], base)
+        mixed = blended(followed.prior[:-1], followed.weight[:-1, None], base)
         adapted = corrected(state, outputs) + strength * (np.log(mixed) - np.log(base))
-        kept: dict[str, Floats] = {
+        client_state: dict[str, Floats] = {
             "n": np.array([after.n]),
-            "log_w": known.log_w[-1:],
-            "prior": known.prior[-1],
-            "weight": known.weight[-1:],
+            "log_w": followed.log_w[-1:],
+            "prior": followed.prior[-1],
+            "weight": followed.weight[-1:],
             "strength": np.array([strength]),
             **after.state(),
         }
-        if not self._guarded(state, outputs):
-            return log_softmax(adapted), kept
-        adapts, seen = self._adapts(state, client, outputs, known.weight)
-        kept |= {"adapted": adapts[-1:].astype(np.float64), "stream_adapted": adapts[-1:].astype(np.float64), **seen}
-        return log_softmax(np.where(adapts[:-1, None], adapted, calibrated(state, outputs))), kept
+        if not self._is_guarded(state, outputs):
+            return log_softmax(adapted), client_state
+        adapts, window_state = self._adapts(state, client, outputs, followed.weight)
+        client_state |= {
+            "adapted": adapts[-1:].astype(np.float64),
+            "stream_adapted": adapts[-1:].astype(np.float64),
+            **window_state,
+        }
+        return log_softmax(np.where(adapts[:-1, None], adapted, calibrated(state, outputs))), client_state
 
     def _adapts(self, state: State, client: State, outputs: Outputs, weight: Floats) -> tuple[Bools, State]:
         """Return (m + 1,) whether a client adapts before each further input and after the last, and what it keeps."""
         goes_on, m = "stream_n" in client, len(outputs.logits)
         first = int(client["stream_n" if goes_on else "n"][0])
-        seen = stream.seen(client, outputs)
-        asked = stream.decides_after(first + 1, first + m)
+        all_outputs = stream.seen(client, outputs)
+        decision_counts = stream.decides_after(first + 1, first + m)
         if not goes_on and first:
-            asked = [first, *asked]  # a batch decides with repairs, a stream without
-        windows = [stream.window(seen, len(seen.logits) - m + n - first) for n in asked]
+            decision_counts = [first, *decision_counts]  # a batch decides with repairs, a stream without
+        windows = [stream.window(all_outputs, len(all_outputs.logits) - m + n - first) for n in decision_counts]
         guard = Guard(k=self.k, repair=False)
-        chosen = self._chosen(state, guard, windows)
-        decisions = {n: guard.adapts(one, float(weight[n - first])) for n, one in zip(asked, chosen, strict=True)}
+        chosen = self._choose(state, guard, windows)
+        decisions = {
+            n: guard.adapts(choice, float(weight[n - first])) for n, choice in zip(decision_counts, chosen, strict=True)
+        }
         adapts = [bool(client.get("stream_adapted", np.ones(1))[0])]
         for n in range(first, first + m + 1):
             adapts.append(decisions.get(n, adapts[-1]))
-        last = stream.window(seen)
-        assert last.features is not None  # there is no guard without
+        last = stream.window(all_outputs)
+        assert last.features is not None  # the safeguard needs them
         return np.array(adapts[1:]), {"stream_logits": last.logits, "stream_features": last.features}
 
 
@@ -448,13 +463,13 @@ def calibrated(state: State, outputs: Outputs) -> Floats:
     return z
 
 
-def _under(u: Floats, prior: Floats) -> Floats:
+def _class_probabilities(u: Floats, prior: Floats) -> Floats:
     """Return (n, c) probabilities of the classes under a prior."""
     return np.exp(log_softmax(u + np.log(prior)))
 
 
-def _all_seen(client: State, outputs: Outputs) -> Outputs:
-    """Return what the model says of all inputs, those that the client has kept first."""
+def _with_kept_inputs(client: State, outputs: Outputs) -> Outputs:
+    """Return the outputs on all inputs, those that the client has kept first."""
     if "logits" not in client:
         return outputs
     features, inputs = outputs.features, outputs.inputs
@@ -466,23 +481,23 @@ def _all_seen(client: State, outputs: Outputs) -> Outputs:
     )
 
 
-def _ordered(seen: Outputs) -> Outputs:
+def _sort_inputs(outputs: Outputs) -> Outputs:
     """Return the outputs in an order of their own, so that the order in which they came changes no bit of a sum."""
-    order = input_order(seen.logits, seen.features, seen.inputs)
-    features, inputs = seen.features, seen.inputs
+    order = input_order(outputs.logits, outputs.features, outputs.inputs)
+    features, inputs = outputs.features, outputs.inputs
     return replace(
-        seen,
-        logits=seen.logits[order],
+        outputs,
+        logits=outputs.logits[order],
         features=None if features is None else features[order],
         inputs=None if inputs is None else inputs[order],
     )
 
 
-def _kept(seen: Outputs) -> State:
-    """Return what the safeguard needs again once a client sees further inputs."""
-    kept = {"logits": seen.logits, "features": seen.features, "inputs": seen.inputs}
-    return {name: value for name, value in kept.items() if value is not None}
+def _inputs_to_keep(outputs: Outputs) -> State:
+    """Return the arrays that the safeguard needs again with further inputs."""
+    arrays = {"logits": outputs.logits, "features": outputs.features, "inputs": outputs.inputs}
+    return {name: value for name, value in arrays.items() if value is not None}
 
 
-def _joined(client: State, u: Floats) -> Floats:
+def _append_scores(client: State, u: Floats) -> Floats:
     return np.concatenate([client["u"], u]) if len(client.get("u", ())) else u

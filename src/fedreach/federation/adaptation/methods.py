@@ -15,7 +15,7 @@ from fedreach.federation.adaptation.base import blended, log_softmax, source_pri
 from fedreach.federation.adaptation.label_shift import LabelShift
 from fedreach.federation.types import NO_STATE, Outputs, RunningStatistics, State
 
-# --- Serve a client by class shares that a confusion matrix explains: BBSE and its regularised form, RLLS
+# -------------------- BBSE and RLLS: class priors from a confusion matrix
 
 CONFIDENCE = 0.05
 """Probability with which the confusion matrix may be further off than RLLS assumes."""
@@ -23,7 +23,7 @@ HALVINGS = 100
 
 
 class _ByConfusion(ABC):
-    """What `BBSE` and `RLLS` have in common: all but how a mean prediction is explained."""
+    """Base of `BBSE` and `RLLS`: all but the solution for the importance weights."""
 
     hard: bool
 
@@ -73,7 +73,7 @@ class _ByConfusion(ABC):
 
 @dataclass(frozen=True)
 class BBSE(_ByConfusion):
-    """Explain a client's mean prediction by the participants' confusion matrix, and predict with the shares found.
+    """Black-box shift estimation (Lipton et al., 2018): the class prior from a confusion matrix.
 
     f is the model's softmax, uncalibrated, or 1 for its argmax and 0 otherwise. With C_cy = the mean over participants'
     held-out examples of f_c 1{label = y}, and mu the mean of f over a client's inputs:
@@ -83,12 +83,12 @@ class BBSE(_ByConfusion):
     Where C is singular, such as for a class that no participant holds, w is the solution nearest to 1. A class with
     w_y = 0 is not predicted. If all are 0, pi = base.
 
-    When: as the textbook estimate to compare with, or many inputs a client and a well separated model.
+    When: as the textbook estimate to compare with, or with many inputs per client and well separated classes.
 
     Args:
-        hard: Whether f is the argmax.
+        hard: Use the argmax for f.
 
-    Reference: Lipton, Wang and Smola, ICML 2018 (arXiv 1802.03916). They train anew with weights w; as in
+    Reference: Lipton, Wang and Smola, ICML 2018 (arXiv 1802.03916). They retrain with weights w; as in
     Alexandari et al., ICML 2020, the predictions are adjusted instead.
 
     Example:
@@ -107,7 +107,7 @@ class BBSE(_ByConfusion):
 
 @dataclass(frozen=True)
 class RLLS(_ByConfusion):
-    """As `BBSE`, but importance weights are pulled to 1, the more the fewer examples the confusion matrix is from.
+    """Regularized learning under label shift (Azizzadenesheli et al., 2019): `BBSE` with weights pulled to 1.
 
         theta = argmin |C theta - (mu - C 1)| + Delta |theta|,  w = 1 + gamma theta, clipped at 0
 
@@ -120,13 +120,13 @@ class RLLS(_ByConfusion):
     Args:
         strength: Of the pull, not negative; 0 is BBSE.
         gamma: From 0, which never adapts, to 1.
-        hard: Whether predictions are the argmax of the model.
+        hard: Use the argmax of the model as predictions.
 
     Raises:
         ConfigError: If an option is outside its range.
 
     Reference: Azizzadenesheli, Liu, Yang and Anandkumar, ICLR 2019 (arXiv 1903.09734); `strength` and the probability
-    0.05 are those of their code, github.com/Angela0428/labelshift. That demands theta >= -1 while it minimises, here w
+    0.05 are those of their code, github.com/Angela0428/labelshift. That demands theta >= -1 while it minimizes, here w
     is clipped afterwards: then a line search for the one number lambda in theta = (C'C + lambda)^-1 C'(mu - C 1)
     solves it. While Delta is below all singular values of C, theta is the exact solution, that of `BBSE`.
 
@@ -169,19 +169,19 @@ def pulled(confusion: Floats, difference: Floats, delta: float) -> Floats:
     """
     if delta == 0:
         return _shortest(confusion, difference)
-    left, sizes, right = np.linalg.svd(confusion)
-    d: Floats = left.T @ difference
+    left_vectors, sizes, right_vectors = np.linalg.svd(confusion)
+    d: Floats = left_vectors.T @ difference
     if np.linalg.norm(sizes * d) <= delta * np.linalg.norm(d):
         return np.zeros_like(difference)
     low, high = -80.0, 80.0  # log lambda
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        rest: Floats = d / (sizes**2 + np.exp(middle))  # r/lambda: both norms have this factor
-        if np.linalg.norm(sizes * rest) < delta * np.linalg.norm(rest):
+        residual: Floats = d / (sizes**2 + np.exp(middle))  # r/lambda: both norms have this factor
+        if np.linalg.norm(sizes * residual) < delta * np.linalg.norm(residual):
             low = middle
         else:
             high = middle
-    result: Floats = right.T @ (sizes * d / (sizes**2 + np.exp(high)))
+    result: Floats = right_vectors.T @ (sizes * d / (sizes**2 + np.exp(high)))
     return result
 
 
@@ -194,17 +194,17 @@ def _nearest(confusion: Floats, mu: Floats) -> Floats:
     return 1.0 + _shortest(confusion, mu - confusion.sum(axis=1))
 
 
-# -------------------- Serve a client by its true class shares: a reference, for it needs labels
+# -------------------- The true class prior: a reference
 
 
 @dataclass(frozen=True)
 class TruePrior:
-    """Predict with a client's true class shares pi: log p(y|x) = a z + b - log base + log pi + constant.
+    """Prior correction with the true class prior pi: log p(y|x) = a z + b - log base + log pi + constant.
 
-    a, b and base are those of `LabelShift`, which estimates pi where this is told it. An estimate can beat the truth by
+    a, b and base are those of `LabelShift`, which estimates pi where this knows it. An estimate can beat the truth by
     chance.
 
-    When: as the reference: what knowing the class shares exactly would be worth.
+    When: as the reference: what knowing the class prior exactly would be worth.
 
     Args:
         calibration: ``"bias"`` fits a and b, ``"temperature"`` a only, ``"none"`` neither.
@@ -234,7 +234,7 @@ class TruePrior:
 
     @property
     def _rule(self) -> LabelShift:
-        """The same rule, of which neither the evidence nor A plays a part."""
+        """The label-shift rule that predicts; it uses neither the evidence nor A."""
         return LabelShift(pseudo_counts=1.0, calibration=self.calibration, guard=False, strength=1.0)
 
     def query(self, state: State) -> State | None:
@@ -253,7 +253,7 @@ class TruePrior:
         return self._rule.start(state)
 
     def update(self, state: State, client: State, outputs: Outputs) -> State:
-        """Return the client unchanged: nothing is learnt from inputs."""
+        """Return the client unchanged: nothing is learned from inputs."""
         return client
 
     def predict(self, state: State, client: State, outputs: Outputs) -> Floats:
@@ -263,12 +263,12 @@ class TruePrior:
         return self._rule.with_prior(state, prior)
 
 
-# -------------------- Serve a client by BatchNorm statistics of its own inputs, and then by its own class shares
+# -------------------- BatchNorm statistics of the client
 
 
 @dataclass(frozen=True)
 class BatchNormRefresh:
-    """Let BatchNorm layers normalise by the client's own inputs, then predict by its class prior as `LabelShift` does.
+    """BatchNorm statistics of the client's own inputs (Schneider et al., 2020), then `LabelShift`.
 
     A client with n inputs puts its own mean and variance of what comes to a layer, over inputs and places, in place of
     the running ones, channel by channel, in one layer after the other:
@@ -279,13 +279,13 @@ class BatchNormRefresh:
     shared model stays as it is. Each participant does the same with its held-out examples while the rule is fitted, so
     that a, b and base are those of the model as it will be used.
 
-    Own statistics also take away part of what the client's classes change in them. After convolutions, whose means are
+    Statistics of the client also remove part of the effect of its classes on them. After convolutions, whose means are
     over many places, that is little. Where each unit of a dense layer has statistics of its own it is most of it: with
-    `BatchNorm1d` in an MLP, label-shifted clients of Fashion-MNIST fell from 94 to 69 % with 200 inputs (2 seeds). So
-    `BatchNorm1d` layers keep their running statistics, and a model that has no others is refused. A client keeps its
+    `BatchNorm1d` in an MLP, label-shifted clients of Fashion-MNIST fell from 94 to 69% with 200 inputs (2 seeds). So
+    `BatchNorm1d` layers keep their running statistics, and a model without others is rejected. A client keeps its
     inputs, as those that it sees later change the statistics of all; before the first, predictions are the calibrated
     model's by running statistics. The evidence W is of logits whose statistics have seen all inputs: the bound of
-    `evidence.course` is then no longer exact. There is no guard: inputs that are still strange mislead the prior.
+    `evidence.course` is then no longer exact. Without a safeguard, inputs that are still unusual mislead the prior.
 
     When: the model has BatchNorm after convolutions, and inputs of whole clients are darker, flatter or noisier.
 
@@ -337,14 +337,14 @@ class BatchNormRefresh:
 
     @property
     def _rule(self) -> LabelShift:
-        """What is done with refreshed outputs."""
+        """The rule for refreshed outputs."""
         return LabelShift(self.odds, self.pseudo_counts, self.calibration, guard=False, strength=self.trust)
 
     def query(self, state: State) -> State | None:
         return self._rule.query(state)
 
     def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
-        """Return what `LabelShift` does, of the model that the participant's held-out examples have refreshed."""
+        """Return the sums of `LabelShift` for the model refreshed by the participant's held-out examples."""
         layers, inputs = _refreshable(outputs)
         refreshed = layers.outputs(layers.refreshed(inputs, self.strength), inputs)
         return self._rule.contribute(query, refreshed, labels, counts)
@@ -361,10 +361,10 @@ class BatchNormRefresh:
     def update(self, state: State, client: State, outputs: Outputs) -> State:
         """Return what `LabelShift` keeps, the (s,) `statistics` and all `inputs` so far."""
         layers, inputs = _refreshable(outputs)
-        seen = np.concatenate([client["inputs"], inputs]) if "inputs" in client else inputs
-        statistics = layers.refreshed(seen, self.strength)
-        learnt = self._rule.update(state, self.start(state), layers.outputs(statistics, seen))
-        return {**learnt, "statistics": statistics, "inputs": seen}
+        all_inputs = np.concatenate([client["inputs"], inputs]) if "inputs" in client else inputs
+        statistics = layers.refreshed(all_inputs, self.strength)
+        client_state = self._rule.update(state, self.start(state), layers.outputs(statistics, all_inputs))
+        return {**client_state, "statistics": statistics, "inputs": all_inputs}
 
     def predict(self, state: State, client: State, outputs: Outputs) -> Floats:
         if "statistics" in client:

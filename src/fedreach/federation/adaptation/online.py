@@ -13,11 +13,11 @@ from fedreach.federation.adaptation.base import log_softmax, weights
 from fedreach.federation.adaptation.inference import limited
 from fedreach.federation.types import Outputs, State
 
-# --- How strongly a client's inputs, one after the other, speak against its having the participants' class prior
+# -------------------- Evidence of label shift, input by input
 
 
 class Course(NamedTuple):
-    """What was known before each of n inputs, and after the last, with each of k half-lives."""
+    """Evidence, counts and priors before each of n inputs and after the last, for k half-lives."""
 
     log_w: Floats  # (n + 1, k) log W_0 ... log W_n
     counts: Floats  # (n + 1, k, c) expected number of inputs seen of each class
@@ -95,13 +95,10 @@ def accumulated(rows: Floats, before: Floats, half_lives: Sequence[float] = (mat
     return np.array(sums)
 
 
-# --- A client whose inputs come one after the other: how much of them it forgets is decided by what it sees
+# -------------------- Streams of inputs
 # Inputs that come sorted by class, in bursts of near copies or at other times of day are not exchangeable. What a
-# client
-# should remember then depends on the stream, so several half-lives are followed side by side, and each counts as much
-# as
-# the inputs so far were more likely under it (`evidence.course`), none of them against the class shares of
-# participants.
+# client should remember then depends on the stream. So several half-lives are followed in parallel, and each counts in
+# proportion to the likelihood of the inputs so far (`course`).
 
 HALF_LIVES = (32.0, 128.0, math.inf)
 """Inputs after which one counts half, where the client is to find out.
@@ -112,11 +109,11 @@ copies, see `benchmarks/online.py`.
 WINDOW = 256
 """Inputs, the last ones, by which a safeguard decides."""
 EVERY = 128
-"""Inputs after which it decides again, once it has decided after 1, 2, 4 ... so many."""
+"""Inputs after which it decides again, once it has decided after 1, 2, 4 ... 128."""
 
 
 class Followed(NamedTuple):
-    """What a client goes by before each of m inputs, and after the last."""
+    """Prior and weight of a client before each of m inputs, and after the last."""
 
     prior: Floats  # (m + 1, c)
     weight: Floats  # (m + 1,)
@@ -124,7 +121,7 @@ class Followed(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """What a client keeps of the inputs that it followed."""
+    """What a client keeps of its stream of inputs."""
 
     n: float
     log_w: Floats  # (k,) evidence with each half-life
@@ -135,17 +132,17 @@ class Stream(NamedTuple):
     def of(cls, client: State, half_lives: Sequence[float]) -> Stream:
         """Return what a client has followed, or what its batch of inputs would have left, had it come in any order."""
         if "stream_n" in client:
-            kept = (client[f"stream_{name}"] for name in ("log_w", "counts", "predicted"))
-            return cls(float(client["stream_n"][0]), *kept)
+            fields = (client[f"stream_{name}"] for name in ("log_w", "counts", "predicted"))
+            return cls(float(client["stream_n"][0]), *fields)
         n = float(client["n"][0])
         decay = 0.5 ** (1 / np.asarray(half_lives, np.float64))
         forgets = decay < 1
-        left = np.where(forgets, (1 - decay**n) / np.where(forgets, 1 - decay, 1.0), n) / max(n, 1.0)
+        retained = np.where(forgets, (1 - decay**n) / np.where(forgets, 1 - decay, 1.0), n) / max(n, 1.0)
         log_w = np.repeat(client["log_w"], len(half_lives))
-        return cls(n, log_w, left[:, None] * client["counts"], left[:, None] * client["predicted"])
+        return cls(n, log_w, retained[:, None] * client["counts"], retained[:, None] * client["predicted"])
 
     def state(self) -> State:
-        """Return it as arrays by their names."""
+        """Return the stream as arrays by name."""
         arrays = {"n": np.array([self.n]), "log_w": self.log_w, "counts": self.counts, "predicted": self.predicted}
         return {f"stream_{name}": value for name, value in arrays.items()}
 
@@ -161,7 +158,7 @@ def follow(
     correlation: float = 0.0,
     amplification: float = math.inf,
 ) -> tuple[Followed, Stream]:
-    """Return what a client goes by before each further input and after the last, and what it keeps.
+    """Return prior and weight of a client before each further input and after the last, and its new stream.
 
     With W_k and pi_k of `evidence.course` for each of K half-lives, a design effect and a limit (`infer_priors`):
 
@@ -187,21 +184,23 @@ def follow(
         >>> known.prior[[40, 80], 0].round(2).tolist()  # the half-life of 8 fits better
         [0.95, 0.13]
     """
-    known = course(u, base, pseudo_counts, half_lives, before.log_w, before.counts, correlation)
+    by_half_life = course(u, base, pseudo_counts, half_lives, before.log_w, before.counts, correlation)
     predicted = accumulated(np.exp(log_softmax(u + np.log(base))), before.predicted, half_lives)
-    seen = predicted.sum(axis=2, keepdims=True)
-    mean = np.where(seen > 0, predicted / np.where(seen > 0, seen, 1.0), base)
-    rows, classes = known.prior.shape, len(base)
-    prior = limited(known.prior.reshape(-1, classes), mean.reshape(-1, classes), base, amplification).reshape(rows)
+    predicted_counts = predicted.sum(axis=2, keepdims=True)
+    mean = np.where(predicted_counts > 0, predicted / np.where(predicted_counts > 0, predicted_counts, 1.0), base)
+    rows, classes = by_half_life.prior.shape, len(base)
+    prior = limited(by_half_life.prior.reshape(-1, classes), mean.reshape(-1, classes), base, amplification).reshape(
+        rows
+    )
     numbers = before.n + np.arange(len(u) + 1)
-    log_w = known.log_w / (1.0 + np.maximum(numbers - 1.0, 0.0) * correlation)[:, None]
+    log_w = by_half_life.log_w / (1.0 + np.maximum(numbers - 1.0, 0.0) * correlation)[:, None]
     largest = log_w.max(axis=1, keepdims=True)
     shares = np.exp(log_w - largest)
     total = shares.sum(axis=1, keepdims=True)
     mixed = ((shares / total)[:, :, None] * prior).sum(axis=1)
     evidence = (largest + np.log(total / len(half_lives)))[:, 0]
-    kept = Stream(float(numbers[-1]), known.log_w[-1], known.counts[-1], predicted[-1])
-    return Followed(mixed, weights(evidence, odds), evidence), kept
+    after = Stream(float(numbers[-1]), by_half_life.log_w[-1], by_half_life.counts[-1], predicted[-1])
+    return Followed(mixed, weights(evidence, odds), evidence), after
 
 
 def decides_after(first: int, last: int) -> list[int]:
@@ -217,18 +216,18 @@ def decides_after(first: int, last: int) -> list[int]:
 
 
 def nothing(classes: int, half_lives: Sequence[float]) -> Stream:
-    """Return what a client keeps that has seen no input yet."""
+    """Return the stream of a client before its first input."""
     k = len(half_lives)
     return Stream(0.0, np.zeros(k), np.zeros((k, classes)), np.zeros((k, classes)))
 
 
 def seen(client: State, outputs: Outputs) -> Outputs:
-    """Return what the model says of the inputs that the client has kept, and of further ones."""
+    """Return the outputs of the model on the inputs that the client has kept, and of further ones."""
     before = "stream_" if "stream_n" in client else ""
     if f"{before}logits" not in client or outputs.features is None:
         return Outputs(outputs.logits, outputs.features)
-    kept = client[f"{before}logits"], client[f"{before}features"]
-    return Outputs(np.concatenate([kept[0], outputs.logits]), np.concatenate([kept[1], outputs.features]))
+    earlier = client[f"{before}logits"], client[f"{before}features"]
+    return Outputs(np.concatenate([earlier[0], outputs.logits]), np.concatenate([earlier[1], outputs.features]))
 
 
 def window(outputs: Outputs, end: int | None = None) -> Outputs:

@@ -21,7 +21,7 @@ MOST_CHANNELS = 4
 
 
 def channels_of(inputs: AnyArray) -> int:
-    """Return of how many channels the intensity is repaired: those of an image in color, else 1 for all values."""
+    """Return for how many channels the intensity is repaired: those of an image in color, else 1 for all values."""
     return inputs.shape[1] if inputs.ndim == IMAGE_DIMENSIONS and inputs.shape[1] <= MOST_CHANNELS else 1
 
 
@@ -40,7 +40,7 @@ class Intensity(NamedTuple):
 
 
 class Values(NamedTuple):
-    """What a repair looks at, of all values of a client's inputs."""
+    """Moments of all values of a client's inputs, by which a repair is chosen."""
 
     mean: Floats  # (k,)
     deviation: Floats  # (k,)
@@ -54,8 +54,8 @@ class Values(NamedTuple):
             Values(mean=array([3.]), deviation=array([1.]))
         """
         parts = [inputs] if channels == 1 else [np.ascontiguousarray(inputs[:, i]) for i in range(channels)]
-        found = [_moments(part) for part in parts]
-        return cls(*np.array(found).T)
+        moments = [_moments(part) for part in parts]
+        return cls(*np.array(moments).T)
 
 
 def _moments(inputs: Float32s) -> tuple[float, float]:
@@ -71,7 +71,7 @@ def _moments(inputs: Float32s) -> tuple[float, float]:
 
 
 def channels_to_repair(outputs: Outputs, state: State) -> list[int]:
-    """Return of how many channels an intensity can be changed, fewest first.
+    """Return for which numbers of channels the intensity can be changed, increasing.
 
     None where inputs are not many values, or words, or all equal, or not as participants' are.
     """
@@ -101,7 +101,7 @@ def intensity(state: State, values: Values, prior: Floats) -> Intensity:
     Args:
         state: With the (k, C) m_c and s2_c.
         values: m and sigma.
-        prior: (C,) class shares p.
+        prior: (C,) class prior p.
 
     Example:
         >>> state = {"guard_value_mean": np.zeros((1, 2)), "guard_value_variance": np.full((1, 2), 4.0)}

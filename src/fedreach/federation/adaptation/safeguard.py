@@ -15,10 +15,9 @@ from fedreach.federation.adaptation.base import log_softmax
 from fedreach.federation.adaptation.repair import Intensity, Values, channels_of, channels_to_repair, intensity
 from fedreach.federation.types import NO_STATE, Outputs, State
 
-# -------------------- Features of a client against the class means of the participants
+# -------------------- Drift of features
 # Label shift moves the mean of the features within the span of the class means. What moves it out of there is drift:
-# the
-# inputs look different. Everything is fitted by sums over participants' held-out examples, in two exchanges.
+# the inputs look different. Everything is fitted by sums over participants' held-out examples, in two exchanges.
 #
 # ```
 # first_sums -> sum -> first_fit -> second_query -> second_sums -> sum -> second_fit: fitted
@@ -33,15 +32,16 @@ from fedreach.federation.types import NO_STATE, Outputs, State
 RIDGE = 0.03
 """Of the mean eigenvalue, added to the covariance: hidden units that hardly vary are not blown up."""
 WIDEST = 128
-"""Wider features are projected onto so many random directions first, as S has H (H + 1) / 2 numbers. The thresholds of
-the guard were chosen with 84 and 100 features; D grows with their number, and so does what few examples explain of it.
+"""Wider features are projected onto this number of random directions first, as S has H (H + 1) / 2 numbers. The
+thresholds of the guard were chosen with 84 and 100 features; D grows with their number, and so does what few examples
+explain of it.
 """
 LEAST_VARIANCE = 1e-12
 SAME_SPAN = 1e-6  # relative to the largest singular value; above the rounding of a state in float32
 
 
 class Residue(NamedTuple):
-    """What of a client's features lies off the span of the class means, and where in the span they lie."""
+    """A client's features off the span of the class means, and their position in the span."""
 
     drift: float  # D
     size: float  # mean ||r_i||^2
@@ -49,9 +49,9 @@ class Residue(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """What drift is measured in."""
+    """Class means, whitening and span, in which drift is measured."""
 
-    means: Floats  # (C, H) mu_c; the mean of all examples for a class of which nobody holds any
+    means: Floats  # (C, H) mu_c; the mean of all examples for a class without examples
     whiten: Floats  # (H, H) L
     span: Floats  # (H, q) Q, q = C - 1 unless class means lie in fewer dimensions
     off_span: Floats  # (H, H) L (I - QQ')
@@ -60,7 +60,7 @@ class Frame(NamedTuple):
     def of(cls, state: State) -> Frame:
         """Return the frame of a state after `first_fit`."""
         means, packed = state["guard_means"].astype(np.float64), state["guard_whitening"].astype(np.float64)
-        whiten = _unpacked(packed, means.shape[1])
+        whiten = _unpack(packed, means.shape[1])
         differences = (means - means.mean(axis=0)) @ whiten
         _, sizes, rows = np.linalg.svd(differences, full_matrices=False)
         span = rows[sizes > SAME_SPAN * max(sizes[0], np.finfo(float).tiny)].T
@@ -68,7 +68,7 @@ class Frame(NamedTuple):
 
     @property
     def dimensions(self) -> int:
-        """H - q, in which drift is seen; 0 says that class means span everything, so that none can be."""
+        """H - q, in which drift is visible; 0 if class means span everything, so that none is."""
         return len(self.span) - len(self.span.T)
 
     def residuals(self, features: Floats) -> Floats:
@@ -78,7 +78,7 @@ class Frame(NamedTuple):
         return result
 
     def residue(self, outputs: Outputs) -> Residue:
-        """Return what is off the span of a client's n inputs, at least two."""
+        """Return the residue of a client's n inputs, at least two."""
         features = seen(outputs)
         residuals = self.residuals(features)
         inside = (features - self.means.mean(axis=0)) @ (self.whiten @ self.span)
@@ -139,7 +139,7 @@ def seen(outputs: Outputs) -> Floats:
     """Return the (m, min(H, 128)) features in float64; wide ones on random directions, the same at every client.
 
     The directions are signs / sqrt(H) from the raw bits of PCG64 with seed H, which no version of numpy changes, so
-    that nobody needs to send them. What is linear in the features stays so: D is 0 in mean under label shift as before.
+    that they need not be sent. What is linear in the features stays so: D is 0 in mean under label shift as before.
     """
     if outputs.features is None:
         raise ValueError("outputs must hold features; got None. Ask for them with `reads_inputs`.")
@@ -169,24 +169,24 @@ def first_sums(outputs: Outputs, labels: Ints, c: int) -> State:
     """
     if outputs.features is None:
         return NO_STATE
-    features, held = seen(outputs), np.eye(c)[labels]
+    features, one_hot = seen(outputs), np.eye(c)[labels]
     values = np.zeros((2, 1, len(labels)))
     if outputs.inputs is not None:
         channels = channels_of(outputs.inputs)
         inputs = outputs.inputs.astype(np.float64).reshape(len(labels), channels, -1)
         values = np.stack([inputs.mean(axis=2).T, (inputs**2).mean(axis=2).T])
     return {
-        "guard_examples": held.sum(axis=0),  # (C,)
-        "guard_features": held.T @ features,  # (C, H)
-        "guard_products": _packed(features.T @ features),  # (H (H + 1) / 2,)
-        "guard_values": values @ held,  # (2, k, C) for each channel, of each example's mean value and mean square
+        "guard_examples": one_hot.sum(axis=0),  # (C,)
+        "guard_features": one_hot.T @ features,  # (C, H)
+        "guard_products": _pack(features.T @ features),  # (H (H + 1) / 2,)
+        "guard_values": values @ one_hot,  # (2, k, C) for each channel, of each example's mean value and mean square
     }
 
 
 def first_fit(sums: State, ridge: float = RIDGE) -> State:
-    """Return what follows from the first exchange: mu_c, L, and the mean and variance of input values by class.
+    """Return the results of the first exchange: mu_c, L, and the mean and variance of input values by class.
 
-    A class of which nobody holds an example gets what holds for all examples together: it then neither adds to the span
+    A class without examples gets the values of all examples together: it then adds neither to the span
     nor to the signal.
     """
     if not sums:
@@ -194,12 +194,12 @@ def first_fit(sums: State, ridge: float = RIDGE) -> State:
     counts, features = sums["guard_examples"], sums["guard_features"]
     means = _by_class(features.T, counts).T
     freedom = max(counts.sum() - (counts > 0).sum(), 1.0)
-    second = _unpacked(sums["guard_products"], features.shape[1])
+    second = _unpack(sums["guard_products"], features.shape[1])
     within = (second - features.T @ means) / freedom  # absent classes have a sum of 0
     mean, square = _by_class(sums["guard_values"], counts)
     return {
         "guard_means": means,  # (C, H)
-        "guard_whitening": _packed(_inverse_root(within, ridge)),  # (H (H + 1) / 2,)
+        "guard_whitening": _pack(_inverse_root(within, ridge)),  # (H (H + 1) / 2,)
         "guard_value_mean": mean,  # (k, C)
         "guard_value_variance": np.maximum(square - mean**2, 0.0),  # (k, C)
     }
@@ -221,12 +221,12 @@ def second_sums(query: State, outputs: Outputs, labels: Ints) -> State:
     if not query:
         return NO_STATE
     frame = Frame.of(query)
-    held, statistics = np.eye(len(frame.means))[labels], logit_statistics(outputs.logits)
+    one_hot, statistics = np.eye(len(frame.means))[labels], logit_statistics(outputs.logits)
     return {
-        "guard_examples": held.sum(axis=0),  # (C,)
-        "guard_residual": (frame.residuals(seen(outputs)) ** 2).sum(axis=1) @ held,  # (C,)
-        "guard_logits": statistics @ held,  # (2, C)
-        "guard_logits_squared": statistics**2 @ held,  # (2, C)
+        "guard_examples": one_hot.sum(axis=0),  # (C,)
+        "guard_residual": (frame.residuals(seen(outputs)) ** 2).sum(axis=1) @ one_hot,  # (C,)
+        "guard_logits": statistics @ one_hot,  # (2, C)
+        "guard_logits_squared": statistics**2 @ one_hot,  # (2, C)
     }
 
 
@@ -246,7 +246,7 @@ def second_fit(state: State, sums: State) -> State:
 
 
 def sampling(state: State, dimensions: int, prior: Floats) -> tuple[float, float]:
-    """Return what few held-out examples do to clients without any drift: the mean of D, and ln of the factor on E.
+    """Return the effect of few held-out examples without drift: the mean of D, and ln of the factor on E.
 
     With n_c examples of class c, nu = sum_c n_c - C degrees of freedom and H features, L is from a covariance that is
     too small off the sample: f = nu / (nu - H - 1) is the mean of S^-1 against that of the true covariance. So
@@ -300,19 +300,19 @@ def _inverse_root(within: Floats, ridge: float) -> Floats:
     return result
 
 
-def _packed(symmetric: Floats) -> Floats:
+def _pack(symmetric: Floats) -> Floats:
     """Return the H (H + 1) / 2 numbers of the upper triangle."""
     return symmetric[np.triu_indices(len(symmetric))]
 
 
-def _unpacked(packed: Floats, h: int) -> Floats:
+def _unpack(packed: Floats, h: int) -> Floats:
     half = np.zeros((h, h))
     half[np.triu_indices(h)] = packed
     result: Floats = half + np.triu(half, 1).T
     return result
 
 
-# --- Whether a client should adapt to its own class prior, or whether its inputs look too different for that
+# -------------------- The decision to adapt or abstain
 
 PASSES = 3
 """Of the repair: each takes the class prior that was estimated after the one before."""
@@ -332,7 +332,7 @@ Classes = Callable[[Outputs, Floats], Floats]
 
 @dataclass(frozen=True, eq=False)
 class Chosen:
-    """The outputs that a client goes by, and what speaks for adapting to its class prior, and against.
+    """The outputs that a client uses, and the evidence for and against adapting to its class prior.
 
     Later inputs are changed by `intensity` before the model sees them.
     """
@@ -355,20 +355,20 @@ Steps = Generator[Outputs, Floats, Chosen]
 
 @dataclass(frozen=True)
 class Guard:
-    """Repair the inputs' intensity first, then weigh the signal of label shift against the drift of features.
+    """The safeguard: intensity correction, then the signal of label shift against the drift of features.
 
     A client adapts if (s >= k max(R, 1)^power d and w >= min_weight) or d <= threshold + allowance sd(D), where
 
     ```
     s = ||Q' L sum_c (p_c - base_c) mu_c||^2                                    signal, p: estimated prior
     D = (||sum_i r_i||^2 - sum_i ||r_i||^2) / (n (n - 1))                       drift, see `drift.drift`
-    d = max(D, 0) + c (ln^2 E - .5 / n)_+ + c_logits (max(t^2, t_z^2) - t0)_+ / n,   E = mean ||r||^2 / sum_c p_c e_c
+    d = max(D, 0) + c (ln^2 E - 0.5 / n)_+ + c_logits (max(t^2, t_z^2) - t0)_+ / n,  E = mean ||r||^2 / sum_c p_c e_c
     R = mean_i sum_c q_ic ||Q' L (h_i - mu_c)||^2 / (dimensions of the span)    distance, q_ic: estimated classes
     ```
 
     It is the size of the drift against that of the signal that counts, not whether the drift is significant. Drift off
-    the span of the class means says that inputs look different; R says whether that matters. It is about 1 while inputs
-    lie, in the span, where the classes lie that they are taken for, and then drift does little harm (a vignette,
+    the span of the class means means that inputs look different; R shows whether that matters. It is about 1 while
+    inputs lie, in the span, where the classes lie that they are taken for, and then drift does little harm (a vignette,
     blurred or bold strokes). Where they lie between or beyond the classes (low contrast, black for white, moved by some
     pixels) it is 2 to 13, and what they are taken for means little. R is divided by what few held-out examples make of
     it. The last term of d is left out after a repair.
@@ -387,15 +387,15 @@ class Guard:
         power: Of R. 0: where inputs lie in the span does not matter.
         c: Of the logarithm of the residuals' size, in units of D.
         c_logits: Of the logits' shift, likewise.
-        t0: Squared deviation of the logits' means that is no drift, in variances of the mean.
+        t0: Squared deviation of the logits' means that does not count as drift, in variances of the mean.
         threshold: Drift d below which a client adapts in any case.
         allowance: Standard deviations of D that are added to the threshold. With 1 few inputs abstain less.
         min_weight: Weight w of its own prior below which a client does not adapt for the signal's sake.
-        repair: Whether inputs are repaired.
+        repair: Repair inputs.
         most_left: Total drift d after a repair above which it is not accepted after all. Strong noise is only paled by
             a repair, and with it the image: noise of standard deviation 1 on pixels in 0..1 cost up to 14, 38 and 60
             points with 5, 20 and 200 inputs, and at most 1.6 with 4, on 13 fresh seeds of two data sets. The price is
-            that repairs of clipped noise and of uneven brightness are mostly refused. Infinite: D' alone decides.
+            that repairs of clipped noise and of uneven brightness are mostly rejected. Infinite: D' alone decides.
 
     Raises:
         ConfigError: If an option is out of range.
@@ -426,21 +426,23 @@ class Guard:
         require(self, allowance="[0, inf)", min_weight="[0, 1]", most_left="[0, inf]")
 
     def choose(
-        self, state: State, many: Sequence[Outputs], base: Floats, priors_of: Estimates, classes_of: Classes
+        self, state: State, client_outputs: Sequence[Outputs], base: Floats, priors_of: Estimates, classes_of: Classes
     ) -> list[Chosen]:
-        """Return what each of some clients goes by, repaired where that is accepted, in the order of the clients.
+        """Return the outputs that each client uses, repaired where that is accepted, in the order of the clients.
 
         They take their steps together, so that priors are estimated for all of them at once.
 
         Args:
             state: Fitted, see `drift.second_fit`.
-            many: Of the model on each client's inputs, as they came.
-            base: (C,) class shares among the participants.
+            client_outputs: Of the model on each client's inputs, as they came.
+            base: (C,) class prior of the participants.
             priors_of: The rule's estimates; for each client at most four times.
             classes_of: What the rule takes inputs for; for each client once.
         """
         frame = Frame.of(state) if "guard_means" in state else None
-        return _in_step([self._steps(state, frame, outputs, base, classes_of) for outputs in many], priors_of)
+        return _run_together(
+            [self._steps(state, frame, outputs, base, classes_of) for outputs in client_outputs], priors_of
+        )
 
     def adapts(self, chosen: Chosen, weight: float) -> bool:
         """Return whether the client adapts, given its weight w; if not, the calibrated model predicts."""
@@ -461,10 +463,10 @@ class Guard:
         deviation = drift_deviation(frame.dimensions, n)
         plain = chosen = replace(plain, guarded=True, residue=frame.residue(outputs), deviation=deviation)
         for channels in channels_to_repair(outputs, state) if self.repair else ():
-            least = LEAST_GONE if channels == 1 else least_gone_by_colors(deviation)
+            least_gone = LEAST_GONE if channels == 1 else least_gone_by_colors(deviation)
             most_left = self.most_left if channels == 1 else min(self.most_left, MOST_LEFT_BY_COLORS)
-            if self._may_accept(state, frame, chosen, least, most_left):
-                tried = yield from _repaired(state, frame, plain, chosen, channels, least)
+            if self._may_accept(state, frame, chosen, least_gone, most_left):
+                tried = yield from _try_repair(state, frame, plain, chosen, channels, least_gone)
                 if tried is not None and self._total(state, frame, tried) <= most_left:
                     chosen = tried
         return replace(
@@ -474,11 +476,11 @@ class Guard:
             total_drift=self._total(state, frame, chosen),
         )
 
-    def _may_accept(self, state: State, frame: Frame, plain: Chosen, least: float, most_left: float) -> bool:
+    def _may_accept(self, state: State, frame: Frame, plain: Chosen, least_gone: float, most_left: float) -> bool:
         """Return whether there are outputs on which a repair would be accepted: if not, the model need not be asked.
 
         A repair takes away `least`, and D' >= -mean ||r'||^2 / (n - 1). An accepted one leaves d <= `most_left`,
-        so that ln E exceeds what few examples explain by sqrt(most_left / c + .5 / n) at most, under the prior that
+        so that ln E exceeds what few examples explain by sqrt(most_left / c + 0.5 / n) at most, under the prior that
         allows for the largest residuals.
         """
         usual, n = state["guard_residual"].astype(np.float64), len(plain.outputs.logits)
@@ -489,7 +491,7 @@ class Guard:
         rarest = np.eye(len(usual))[state["guard_counts"].argmin()]
         _, explained = sampling(state, frame.dimensions, rarest)
         log_largest = math.log(usual.max()) + explained + math.sqrt(most_left / self.c + 0.5 / n)
-        return plain.residue.drift + math.exp(min(log_largest, LARGEST_LOG)) / (n - 1) > least
+        return plain.residue.drift + math.exp(min(log_largest, LARGEST_LOG)) / (n - 1) > least_gone
 
     def _total(self, state: State, frame: Frame, chosen: Chosen) -> float:
         """Return d."""
@@ -510,41 +512,41 @@ def least_gone_by_colors(deviation: float) -> float:
     return min(0.5 + 4.0 * deviation, LEAST_GONE)
 
 
-def _in_step(clients: Sequence[Steps], priors_of: Estimates) -> list[Chosen]:
-    """Return what each client ends with; at each step all priors that are waited for are estimated together."""
-    found: dict[int, Chosen] = {}
+def _run_together(clients: Sequence[Steps], priors_of: Estimates) -> list[Chosen]:
+    """Run all clients in parallel; at each step the priors that they wait for are estimated together."""
+    choices: dict[int, Chosen] = {}
     sent: dict[int, Floats | None] = dict.fromkeys(range(len(clients)))
     while sent:
-        asked: dict[int, Outputs] = {}
+        pending: dict[int, Outputs] = {}
         for i, prior in sent.items():
             try:
-                asked[i] = next(clients[i]) if prior is None else clients[i].send(prior)
+                pending[i] = next(clients[i]) if prior is None else clients[i].send(prior)
             except StopIteration as end:
-                found[i] = end.value
-        sent = dict(zip(asked, priors_of(list(asked.values())), strict=True)) if asked else {}
-    return [found[i] for i in range(len(clients))]
+                choices[i] = end.value
+        sent = dict(zip(pending, priors_of(list(pending.values())), strict=True)) if pending else {}
+    return [choices[i] for i in range(len(clients))]
 
 
-def _repaired(
-    state: State, frame: Frame, plain: Chosen, before: Chosen, channels: int, least: float
+def _try_repair(
+    state: State, frame: Frame, plain: Chosen, before: Chosen, channels: int, least_gone: float
 ) -> Generator[Outputs, Floats, Chosen | None]:
-    """Return what the client would go by on repaired inputs, if that takes away most of the drift and leaves little."""
-    inputs, again, prior = plain.outputs.inputs, plain.outputs.again, plain.prior
-    assert inputs is not None  # channels_to_repair says so, and the next
-    assert again is not None
+    """Return the outputs on repaired inputs, if the repair takes away most of the drift and leaves little."""
+    inputs, rerun_model, prior = plain.outputs.inputs, plain.outputs.again, plain.prior
+    assert inputs is not None  # channels_to_repair ensures it, and the next
+    assert rerun_model is not None
     values = Values.of(inputs, channels)
     for number in range(1, PASSES + 1):
         # From the inputs as they came: a repair of repaired inputs is the repair of these.
-        found = intensity(state, values, prior)
-        outputs = again(found.of(inputs))
+        repair = intensity(state, values, prior)
+        outputs = rerun_model(repair.of(inputs))
         if number < PASSES:
             prior = yield outputs
     residue, drift = frame.residue(outputs), before.residue.drift
-    is_gone = drift - residue.drift > max(least, drift / 2.0)
+    is_gone = drift - residue.drift > max(least_gone, drift / 2.0)
     if not (is_gone and residue.drift <= 8.0 + 2.0 * plain.deviation):
         return None
     prior = yield outputs
-    return replace(plain, outputs=outputs, prior=prior, repaired=True, intensity=found, residue=residue)
+    return replace(plain, outputs=outputs, prior=prior, repaired=True, intensity=repair, residue=residue)
 
 
 def _log_size(state: State, frame: Frame, chosen: Chosen) -> float:
@@ -556,6 +558,6 @@ def _log_size(state: State, frame: Frame, chosen: Chosen) -> float:
 
 
 def _distance(state: State, frame: Frame, chosen: Chosen, classes: Floats) -> float:
-    """Return R, over what few held-out examples make of it, which is what they make of E, too."""
+    """Return R, divided by the effect of few held-out examples on it, which is that on E."""
     _, log_factor = sampling(state, frame.dimensions, chosen.prior)
     return min(frame.distance(chosen.residue.inside, classes), LARGEST_DISTANCE) / math.exp(log_factor)

@@ -1,4 +1,4 @@
-"""How far an adaptation is trusted, by what participants gained."""
+"""Trust in adaptation, learned from what participants gain by it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ from fedreach.federation.adaptation.inference import infer_priors
 from fedreach.federation.labels import are_counts
 from fedreach.federation.types import State
 
-# -------------------- What no honest participants contribute to the sums that a serving rule is fitted by
-# Label counts are whole and sum to the examples that the participants hold, probabilities to as many, a log
-# likelihood is
-# of one sign, a sum of squares at least the square of the sum by the number. All of it holds for one participant and
-# for
-# the sum over several, so that under a secure sum, too, something is seen.
+# -------------------- Checks of contributed sums
+# Label counts are whole and sum to the examples that the participants hold, probabilities to as many. A log likelihood
+# is of one sign, a sum of squares at least the square of the sum by the number. All of it holds for one participant
+# and for the sum over several, so that it also works under secure aggregation.
 
 LARGEST_GAIN = 40.0  # nats an example, of predictions that hold 5% of a uniform distribution
 LARGEST_VIEW = 6.0  # of a number by which predictions are compared
@@ -28,7 +26,7 @@ SUM_ROUNDING = 1e-6  # of sums over examples, relative to their largest term
 
 
 def are_sums(sums: State, held_out: int, trained: int) -> bool:
-    """Return whether participants can have contributed this, as far as a name stands for something that is known.
+    """Return whether participants can have contributed these sums; unknown names pass.
 
     Args:
         sums: By name, as `LabelShift` and `BBSE` call them.
@@ -62,7 +60,7 @@ def _confusion(values: Floats, sums: State, m: int) -> bool:
     return _at_least(values, 0, m) and _equal(values.sum(axis=0), sums["held_out"], m)
 
 
-def _predicted(values: Floats, sums: State, m: int) -> bool:
+def _predicted_sums(values: Floats, sums: State, m: int) -> bool:
     return _at_least(values, 0, m) and _equal(values.sum(), m, m)
 
 
@@ -120,28 +118,28 @@ def _residual(values: Floats, sums: State, m: int) -> bool:
     return _at_least(values, 0, m) and not values[sums["guard_examples"] == 0].any()
 
 
-def _some(values: Floats, sums: State, m: int) -> bool:
+def _one_participant(values: Floats, sums: State, m: int) -> bool:
     """One of each participant, which holds an example at least."""
     return len(values) == 1 and bool(1 <= values[0] <= m) and float(values[0]).is_integer()
 
 
 def _views(values: Floats, sums: State, m: int) -> bool:
-    """Numbers of at most 6 in size, what probabilities are after a projection: sums of so many by class."""
+    """Numbers of at most 6 in size, what probabilities are after a projection: their sums by class."""
     return bool((np.abs(values) <= LARGEST_VIEW * sums["class_examples"][:, None] + SUM_ROUNDING * m).all())
 
 
 def _view_squares(values: Floats, sums: State, m: int) -> bool:
     counts = sums["class_examples"]
-    least = (sums["class_views"] ** 2).sum(axis=1) / np.where(counts > 0, counts, 1.0)
-    return not values[counts == 0].any() and bool((values >= least * (1 - SUM_ROUNDING) - SUM_ROUNDING).all())
+    smallest = (sums["class_views"] ** 2).sum(axis=1) / np.where(counts > 0, counts, 1.0)
+    return not values[counts == 0].any() and bool((values >= smallest * (1 - SUM_ROUNDING) - SUM_ROUNDING).all())
 
 
-def _correlated(values: Floats, sums: State, m: int) -> bool:
+def _correlation_moments(values: Floats, sums: State, m: int) -> bool:
     """Ratios of sums, their squares and their products: those of n participants, of which some count."""
     numerator, denominator, squares, products, denominators, used = values
     n = float(sums["miniatures"][0])
-    least = np.array([numerator**2, denominator**2]) / max(used, 1.0)
-    is_bounded = bool((np.array([squares, denominators]) >= least * (1 - SUM_ROUNDING) - SUM_ROUNDING).all())
+    smallest = np.array([numerator**2, denominator**2]) / max(used, 1.0)
+    is_bounded = bool((np.array([squares, denominators]) >= smallest * (1 - SUM_ROUNDING) - SUM_ROUNDING).all())
     return (
         0 <= used <= n
         and is_bounded
@@ -161,16 +159,16 @@ def _are_share_gains_possible(values: Floats, sums: State, m: int) -> bool:
     return len(values) == 3 and are_moments(values[:1], values[1:2], LARGEST_GAIN, n) and _at_least(values[2:], 0, n)
 
 
-def _some_of(values: Floats, sums: State, m: int) -> bool:
+def _at_most_participants(values: Floats, sums: State, m: int) -> bool:
     return len(values) == 1 and 0 <= values[0] <= sums["miniatures"][0] + SUM_ROUNDING
 
 
-def _harmed(values: Floats, sums: State, m: int) -> bool:
+def _harmed_counts(values: Floats, sums: State, m: int) -> bool:
     return bool((values >= -SUM_ROUNDING).all() and (values <= sums["large"][0] + SUM_ROUNDING).all())
 
 
 def are_moments(sums: Floats, squares: Floats, largest: float, n: float) -> bool:
-    """Return whether so many numbers of at most this size can have these sums and sums of squares."""
+    """Return whether n numbers of at most this size can have these sums and sums of squares."""
     near = 1 + SUM_ROUNDING
     return bool(
         (np.abs(sums) <= largest * n * near + SUM_ROUNDING).all()
@@ -184,7 +182,7 @@ RULES: Mapping[str, Callable[[Floats, State, int], bool]] = {
     "guard_examples": _same_counts,
     "trained": _counts,
     "confusion": _confusion,
-    "predicted": _predicted,
+    "predicted": _predicted_sums,
     "loss": _loss,
     "gradient": _gradient,
     "curvature": _curvature,
@@ -197,23 +195,23 @@ RULES: Mapping[str, Callable[[Floats, State, int], bool]] = {
     "class_examples": _counts,
     "class_views": _views,
     "class_squares": _view_squares,
-    "miniatures": _some,
-    "correlation": _correlated,
+    "miniatures": _one_participant,
+    "correlation": _correlation_moments,
     "strength_gains": _are_gains_possible,
     "share_gains": _are_share_gains_possible,
     "scale_losses": lambda values, sums, m: _at_least(values, 0, m),
-    "large": _some_of,
-    "harmed": _harmed,
+    "large": _at_most_participants,
+    "harmed": _harmed_counts,
 }
-"""Name -> whether values of it, all sums that came with it, and so many examples go together."""
+"""Name -> check of its values, given all sums that came with it and the number of examples."""
 
 
-def _at_least(values: Floats, least: float, scale: float) -> bool:
-    return bool((values >= least - SUM_ROUNDING * max(1.0, scale)).all())
+def _at_least(values: Floats, lower: float, scale: float) -> bool:
+    return bool((values >= lower - SUM_ROUNDING * max(1.0, scale)).all())
 
 
-def _equal(values: Floats, others: Floats | float, scale: float) -> bool:
-    return bool((np.abs(values - others) <= SUM_ROUNDING * max(1.0, scale)).all())
+def _equal(values: Floats, expected: Floats | float, scale: float) -> bool:
+    return bool((np.abs(values - expected) <= SUM_ROUNDING * max(1.0, scale)).all())
 
 
 def _squares_each(squares: Floats, sums: Floats, counts: Floats) -> bool:
@@ -224,20 +222,19 @@ def _squares_each(squares: Floats, sums: Floats, counts: Floats) -> bool:
 def _squares(squares: Floats, sums: Floats, counts: Floats) -> bool:
     """Return whether (H,) sums of squares are at least those of the (H, C) sums by the (C,) counts."""
     absent = counts == 0
-    least = (sums**2 / np.where(absent, 1.0, counts)).sum(axis=1)
-    return not sums[:, absent].any() and bool((squares >= least * (1 - SUM_ROUNDING) - SUM_ROUNDING).all())
+    smallest = (sums**2 / np.where(absent, 1.0, counts)).sum(axis=1)
+    return not sums[:, absent].any() and bool((squares >= smallest * (1 - SUM_ROUNDING) - SUM_ROUNDING).all())
 
 
-# --- How far a client's unlabeled inputs are trusted: learned from participants, each an unseen client in miniature
-# The rule assumes label shift: inputs of a class look alike at every client. Where clients are real, often they do
-# not. A
+# -------------------- How far unlabeled inputs are trusted
+# The rule assumes label shift: inputs of a class look alike at every client. At real clients they often do not. A
 # participant's labels answer three questions, as sums over participants only:
 #
 # - **Do inputs of a class look alike?** The intraclass correlation of predictions given the label: 0 under label shift,
 #   more where examples of one client have something in common besides their classes.
-# - **Do inputs tell the class shares?** Whether the prior that is estimated from held-out inputs predicts the counts of
-#   the labels that the participant trained on better than the class shares of all participants do, and how much of what
-#   these counts themselves would bring.
+# - **Do inputs reveal the class prior?** Whether the prior that is estimated from held-out inputs predicts the counts
+# of   the labels that the participant trained on better than the class prior of all participants does, and how much of
+# what   these counts themselves would bring.
 # - **What would adaptation have brought?** It adapts to its own held-out inputs, at several strengths, by a calibration
 #   that was fitted without it, and compares with that calibration; and whether one that holds many examples would have
 #   lost more than 5 points of accuracy.
@@ -250,20 +247,20 @@ SMOOTHING = 0.05
 """Share of a uniform distribution that predictions are mixed with where their log loss is compared: so no single
 example outweighs all others, and what a participant adds to a sum is bounded."""
 WIDEST = 32
-"""Numbers that predictions are compared by; with more classes they are projected onto so many directions."""
+"""Numbers that predictions are compared by; with more classes they are projected onto this number of directions."""
 LEVEL = 0.05
 ALIKE = (0.02, 0.25)
 """Largest lower and upper confidence limit of the correlation with which inputs of a class count as alike."""
 TOLD = 0.2
-"""Share of what labels tell of class shares that inputs must tell."""
+"""Share of the information on the class prior in labels that inputs must reach."""
 MANY = 50
-"""Held-out examples, from which on a participant knows its accuracy well enough to say that it was harmed."""
+"""Held-out examples, from which on a participant knows its accuracy well enough to detect harm."""
 HARM = 0.05
 """Loss of accuracy that is harm, as `fedreach.evaluation.scores.HARM_POINTS`."""
 HARMED = 0.025
 """Share of these participants that may lose more than `HARM`."""
 FEWEST = 4
-"""Participants, fewer of which decide nothing, and so many that hold `MANY` examples know what they gain."""
+"""Fewest participants that decide, and fewest with `MANY` examples that know what they gain."""
 LARGEST_QUANTILE = 1e9
 ROUNDING = 1e-9  # of a mean of accuracies
 
@@ -274,18 +271,18 @@ SUMS = ("class_examples", "class_views", "class_squares", "curvature")
 
 
 def query(state: State) -> State:
-    """Return what participants are sent: the calibration, and in the second exchange what the first one brought."""
-    asked = {name: state[name] for name in SUMS if name in state}
+    """Return the query to participants: the calibration, and in the second exchange the sums of the first."""
+    arrays = {name: state[name] for name in SUMS if name in state}
     if "class_examples" not in state:
-        asked = {}
+        arrays = {}
     else:
-        asked["pseudo_counts"] = state["pseudo_counts"]
-        asked["inverse_temperature"] = state.get("inverse_temperature", state["a"])
-    return {"point": np.concatenate([state["a"], state["b"]]), **asked}
+        arrays["pseudo_counts"] = state["pseudo_counts"]
+        arrays["inverse_temperature"] = state.get("inverse_temperature", state["a"])
+    return {"point": np.concatenate([state["a"], state["b"]]), **arrays}
 
 
 def contribution(query: State, z: Floats, labels: Ints, trained: Floats, odds: float, amplification: float) -> State:
-    """Return what a participant answers; arguments as those of `miniature_sums`."""
+    """Return the answer of a participant; arguments as those of `miniature_sums`."""
     if "class_examples" in query:
         return miniature_sums(query, z, labels, trained, odds, amplification)
     return class_sums(z, labels, query["point"])
@@ -304,12 +301,12 @@ def class_sums(z: Floats, labels: Ints, point: Floats) -> State:
         labels: (m,) of these.
         point: (1 + c,) the calibration a and b.
     """
-    held = np.eye(z.shape[1])[labels]
+    one_hot = np.eye(z.shape[1])[labels]
     views = compared(np.exp(log_softmax(point[0] * z + point[1:])))
     return {
-        "class_examples": held.sum(axis=0),  # (c,)
-        "class_views": held.T @ views,  # (c, w)
-        "class_squares": held.T @ (views**2).sum(axis=1),  # (c,)
+        "class_examples": one_hot.sum(axis=0),  # (c,)
+        "class_views": one_hot.T @ views,  # (c, w)
+        "class_squares": one_hot.T @ (views**2).sum(axis=1),  # (c,)
     }
 
 
@@ -341,9 +338,9 @@ def miniature_sums(query: State, z: Floats, labels: Ints, trained: Floats, odds:
     point, base = left_out_point(query, z, labels), base_without(query, labels)
     calibrated = point[0] * z + point[1:]
     u = calibrated - np.log(base)
-    found = infer_priors([u] * len(CORRELATIONS), base, query["pseudo_counts"][0], CORRELATIONS, amplification)
-    weight = weights(np.array([each.log_evidence for each in found]), odds)
-    mixed = blended(np.stack([each.prior for each in found]), weight[:, None], base)
+    inferred = infer_priors([u] * len(CORRELATIONS), base, query["pseudo_counts"][0], CORRELATIONS, amplification)
+    weight = weights(np.array([client_prior.log_evidence for client_prior in inferred]), odds)
+    mixed = blended(np.stack([client_prior.prior for client_prior in inferred]), weight[:, None], base)
     offsets = STRENGTHS[:, None] * (np.log(mixed) - np.log(base))[:, None]  # (correlations, strengths, c)
     gains = _gains(calibrated + offsets[:, :, None], calibrated, point[0] * z, labels)
     is_large = len(labels) >= MANY
@@ -381,62 +378,62 @@ def _correlation_sums(query: State, z: Floats, labels: Ints) -> Floats:
     point = query["point"]
     views = compared(np.exp(log_softmax(point[0] * z + point[1:])))
     counts, sums, squares = query["class_examples"], query["class_views"], query["class_squares"]
-    own = np.eye(len(counts))[labels]
-    others = counts - own.sum(axis=0)
-    centers = (sums - own.T @ views) / np.maximum(others, 1.0)[:, None]
+    one_hot = np.eye(len(counts))[labels]
+    other_counts = counts - one_hot.sum(axis=0)
+    centers = (sums - one_hot.T @ views) / np.maximum(other_counts, 1.0)[:, None]
     within = np.maximum(squares - (sums**2).sum(axis=1) / np.maximum(counts, 1.0), 0.0) / np.maximum(counts - 1.0, 1.0)
-    known = others[labels] > 0
-    m = int(known.sum())
+    has_center = other_counts[labels] > 0
+    m = int(has_center.sum())
     if m < 2:
         return np.zeros(6)
-    residuals = views[known] - centers[labels[known]]
-    held, error = own[known].sum(axis=0), within / np.maximum(others, 1.0)
+    residuals = views[has_center] - centers[labels[has_center]]
+    own_counts, error = one_hot[has_center].sum(axis=0), within / np.maximum(other_counts, 1.0)
     total, size = residuals.sum(axis=0), float((residuals**2).sum())
-    numerator = (float(total @ total) - size - float((held * (held - 1.0)) @ error)) / (m - 1)
-    denominator = size - float(held @ error)
+    numerator = (float(total @ total) - size - float((own_counts * (own_counts - 1.0)) @ error)) / (m - 1)
+    denominator = size - float(own_counts @ error)
     return np.array([numerator, denominator, numerator**2, numerator * denominator, denominator**2, 1.0])
 
 
 def _gains(scores: Floats, before: Floats, unadapted: Floats, labels: Ints) -> Floats:
     """Return (6, ...): gain of (..., m, c) scores in log loss, in accuracy, and in accuracy over the unadapted model.
 
-    Each beside its square.
+    Each is followed by its square.
     """
     rows = np.arange(len(labels))
 
-    def measured(scores: Floats) -> tuple[Floats, Floats]:
+    def measure(scores: Floats) -> tuple[Floats, Floats]:
         p = np.exp(log_softmax(scores))[..., rows, labels]
         smooth = np.log((1 - SMOOTHING) * p + SMOOTHING / scores.shape[-1])
         return smooth.mean(axis=-1), (scores.argmax(axis=-1) == labels).mean(axis=-1)
 
-    after, start = measured(scores), measured(before)
-    found = (after[0] - start[0], after[1] - start[1], after[1] - measured(unadapted)[1])
-    return np.stack([each**power for each in found for power in (1, 2)])
+    after, start = measure(scores), measure(before)
+    gains = (after[0] - start[0], after[1] - start[1], after[1] - measure(unadapted)[1])
+    return np.stack([gain**power for gain in gains for power in (1, 2)])
 
 
 def _share_gains(prior: Floats, base: Floats, trained: Floats) -> Floats:
-    """Return how much better a prior predicts the labels that a participant trained on than base, in nats a label.
+    """Return how much better a prior predicts the labels that a participant trained on than base, in nats per label.
 
     And the square of that, and how much better their own shares predict them.
     """
     shares = trained / max(float(trained.sum()), 1.0)
-    held = shares > 0
+    is_present = shares > 0
     gain = float(shares @ np.log((1 - SMOOTHING) * prior / base + SMOOTHING))
-    return np.array([gain, gain**2, float(shares[held] @ np.log(shares[held] / base[held]))])
+    return np.array([gain, gain**2, float(shares[is_present] @ np.log(shares[is_present] / base[is_present]))])
 
 
 def fitted_trust(sums: State) -> State:
-    """Return what participants decide, given the sums of `miniature_sums`.
+    """Return the decision of the participants, given the sums of `miniature_sums`.
 
     Adaptation is trusted in full where its assumptions hold: the correlation is small (its one-sided 95% confidence
-    limits are at most 0.02 and 0.25), inputs predict the class shares (decided, and at least a fifth of what labels
-    tell), and participants gained in log loss and lost no accuracy, on average. Where at least four of them hold 50
+    limits are at most 0.02 and 0.25), inputs predict the class prior (decided, and at least a fifth of what labels
+    reveal), and participants gained in log loss and lost no accuracy, on average. Where at least four of them hold 50
     examples, and so know what they gained, the gain in log loss must be decided, too: one that is not differs from
     client to client. Elsewhere it is off, unless it is decided at some strength that participants gained in log loss
     and in accuracy. Then the strength whose gain minus one standard error is largest is taken, with the correlation
     that was found. "Decided" is a one-sided t test over participants at the 5% level, with Bonferroni's correction for
-    the number of strengths. In either case it harms nobody: of the participants that hold at least 50 examples, at most
-    2.5% would have lost more than 5 points.
+    the number of strengths. In either case it must be harmless: of the participants that hold at least 50 examples, at
+    most 2.5% would have lost more than 5 points.
 
     Returns:
         `strength` and `correlation`, (1,) each; `expected_gain` (3,): the participants' mean gain in accuracy as it was
@@ -444,7 +441,7 @@ def fitted_trust(sums: State) -> State:
     """
     n = float(sums["miniatures"][0])
     correlation, error, participants = _correlation(sums["correlation"])
-    margin = _needed(1 - LEVEL, participants) * error
+    margin = _critical_value(1 - LEVEL, participants) * error
     is_alike = correlation - margin <= ALIKE[0] and correlation + margin <= ALIKE[1]
     shares = sums["share_gains"]
     is_told = bool(is_decided(*spread(shares[:2], n), n, 1)) and shares[0] >= TOLD * shares[2]
@@ -453,18 +450,18 @@ def fitted_trust(sums: State) -> State:
     is_harmless = sums["harmed"] <= HARMED * sums["large"]
     is_gain = bool(is_decided(mean[0, -1], standard[0, -1], n, 1)) or (mean[0, -1] > 0 and sums["large"][0] < FEWEST)
     if is_alike and is_told and is_gain and (right >= -ROUNDING).all() and is_harmless[0, -1]:
-        return _trusted(sums, 0, len(STRENGTHS) - 1, n)
+        return _trust_at(sums, 0, len(STRENGTHS) - 1, n)
     row = int(np.searchsorted(CORRELATIONS, min(max(correlation, 0.0), 1.0)))
     accuracy, accuracy_error = spread(sums["strength_gains"][2:4, row], n)
     is_better = is_decided(mean[row], standard[row], n, len(STRENGTHS))
     is_better &= is_decided(accuracy, accuracy_error, n, len(STRENGTHS)) & is_harmless[row]
     if not is_better.any():
         return {"strength": np.zeros(1), "correlation": CORRELATIONS[row : row + 1], "expected_gain": np.zeros(3)}
-    return _trusted(sums, row, int(np.where(is_better, mean[row] - standard[row], -math.inf).argmax()), n)
+    return _trust_at(sums, row, int(np.where(is_better, mean[row] - standard[row], -math.inf).argmax()), n)
 
 
-def _trusted(sums: State, row: int, column: int, n: float) -> State:
-    """Return what is decided where a correlation and a strength, by their places, are taken."""
+def _trust_at(sums: State, row: int, column: int, n: float) -> State:
+    """Return the decision for a correlation and a strength, given their positions."""
     return {
         "strength": STRENGTHS[column : column + 1],
         "correlation": CORRELATIONS[row : row + 1],
@@ -475,7 +472,7 @@ def _trusted(sums: State, row: int, column: int, n: float) -> State:
 def in_points(sums: Floats, n: float) -> Floats:
     """Return (3,) mean gain in accuracy and its 95% confidence interval, in points, given a sum and one of squares."""
     gain, error = spread(sums, n)
-    reach = _needed(0.975, n) * error
+    reach = _critical_value(0.975, n) * error
     result: Floats = 100 * np.clip(np.array([gain, gain - reach, gain + reach]), -1, 1)
     return result
 
@@ -485,9 +482,9 @@ def _correlation(sums: Floats) -> tuple[float, float, float]:
     numerator, denominator, squares, products, denominators, used = sums.tolist()
     if used < FEWEST or denominator <= 0:
         return 1.0, 1.0, used
-    found = numerator / denominator
-    variance = (squares - 2 * found * products + found**2 * denominators) * used / (used - 1)
-    return found, math.sqrt(max(variance, 0.0)) / denominator, used
+    ratio = numerator / denominator
+    variance = (squares - 2 * ratio * products + ratio**2 * denominators) * used / (used - 1)
+    return ratio, math.sqrt(max(variance, 0.0)) / denominator, used
 
 
 def is_supported(state: State) -> bool:
@@ -517,11 +514,11 @@ def spread(sums: Floats, n: float) -> tuple[Floats, Floats]:
 
 
 def is_decided(mean: Floats, error: Floats, n: float, tests: int) -> Bools:
-    """Return whether a mean over n participants is above 0, as one of so many tests."""
-    result: Bools = np.asarray(mean > _needed(1 - LEVEL / tests, n) * error) & np.asarray(mean > 0)
+    """Return whether a mean over n participants is above 0, as one of `tests` tests."""
+    result: Bools = np.asarray(mean > _critical_value(1 - LEVEL / tests, n) * error) & np.asarray(mean > 0)
     return result
 
 
-def _needed(level: float, n: float) -> float:
+def _critical_value(level: float, n: float) -> float:
     """Return how many standard errors of n participants a mean must be above 0."""
     return t_quantile(level, round(n) - 1) if n >= FEWEST else LARGEST_QUANTILE

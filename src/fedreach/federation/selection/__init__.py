@@ -1,4 +1,4 @@
-"""Who trains."""
+"""Client selection."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -11,7 +11,7 @@ from fedreach.federation.types import NO_STATE, ClientView, Reports, Selection, 
 
 
 class Policy:
-    """A policy that remembers nothing and asks nobody; inherit from it and write `select`."""
+    """A policy without state and without a probe; inherit from it and write `select`."""
 
     def init(self, view: ClientView) -> State:
         return NO_STATE
@@ -34,7 +34,7 @@ def largest(ids: Ints, score: AnyArray, k: int) -> Ints:
 
 @dataclass(frozen=True)
 class FunctionSelection(Policy):
-    """Use ``function(view, k, rng) -> ids``; facts it needs (see `FACTS`) are named in its attribute ``needs``.
+    """Use ``function(view, k, rng) -> ids``; its attribute ``needs`` names client statistics, see `FACTS`.
 
     Example:
         >>> most_data = FunctionSelection(lambda view, k, rng: view.ids[np.argsort(-view.num_examples)[:k]])

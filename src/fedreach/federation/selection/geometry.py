@@ -14,7 +14,7 @@ from fedreach.federation.aggregation import weighted_sum
 from fedreach.federation.selection.base import Policy
 from fedreach.federation.types import ClientView, Probe, Reports, Selection, State
 
-# -------------------- A table of the latest update of each participant, which several policies choose by
+# -------------------- Table of the latest updates
 
 Storage = Literal["memory", "disk"]
 LARGE = 2**24
@@ -24,17 +24,17 @@ TOGETHER = 2**16  # bytes of the rows of a large table that are copied, and stor
 
 @dataclass(frozen=True, kw_only=True)
 class GradientTable(Policy):
-    """Remember what each participant last sent; inherit from it and write `choose`.
+    """Base of policies that remember each participant's last update; write `choose`.
 
-    The state holds ``ids`` (n,), ``rows`` (n, p), p numbers a client, and ``heard`` (n,), the round of each
+    The state holds ``ids`` (n,), ``rows`` (n, p), p numbers per client, and ``heard`` (n,), the round of each
     row, 0 for a client never heard from. A row is the trained part of an update, without buffers; no policy here minds
     that the paper's gradients are its negative. Clients never heard from are asked for their update before a cohort
-    is chosen: all of them in round 1, later those whose answer was lost or who were away. Afterwards a row is as old
+    is chosen: all of them in round 1, later those whose answer was lost or that were away. Afterwards a row is as old
     as the last round in which its client was chosen, unless `refresh` says otherwise. Clients without a row are
     chosen last, the lower id first.
 
     Args:
-        refresh: Also ask those whose row is older than this many rounds, at least 0, which asks everybody in every
+        refresh: Also ask those whose row is older than this many rounds, at least 0, which asks all clients in every
             round; None never asks twice. Each client asked costs a model down and a report up.
         explore: Share of the cohort, in [0, 1), that is drawn at random from those not chosen, rounded down to
             whole clients. Their rows are renewed at no further bytes, so that no choice is for ever.
@@ -77,7 +77,7 @@ class GradientTable(Policy):
         return {"ids": view.ids, "rows": np.empty((n, 0), np.float32), "heard": np.zeros(n, np.int64)}
 
     def age(self, state: State, round_: int) -> Floats:
-        """Return (n,) how many rounds before `round_` each row was heard, infinity where there is none."""
+        """Return (n,) how many rounds before `round_` each row was heard, infinity for clients never heard from."""
         heard = state["heard"]
         return np.where(heard > 0, round_ - heard, np.inf)
 
@@ -94,25 +94,25 @@ class GradientTable(Policy):
         Of a share `explore` of the cohort nothing is asked: they are drawn from the rest.
         """
         drawn = int(self.explore * k)
-        found = self._found(state, view, k - drawn, rng)
+        selection = self._select_by_rows(state, view, k - drawn, rng)
         if not drawn:
-            return found
-        rest = np.setdiff1d(view.ids[view.available], found.ids)
-        lucky = rng.choice(rest, min(drawn, len(rest)), replace=False)
-        return Selection(np.concatenate([found.ids, lucky]), found.remark)
+            return selection
+        unchosen = np.setdiff1d(view.ids[view.available], selection.ids)
+        lucky = rng.choice(unchosen, min(drawn, len(unchosen)), replace=False)
+        return Selection(np.concatenate([selection.ids, lucky]), selection.remark)
 
-    def _found(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
-        known = view.available & (state["heard"] > 0)
-        count = int(known.sum())
+    def _select_by_rows(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
+        has_row = view.available & (state["heard"] > 0)
+        count = int(has_row.sum())
         chosen = Selection(view.ids[:0])
         if count:
-            chosen = self._chosen(state, view.ids[known], known, min(k, count), rng)
-        silent = view.ids[view.available & ~known][: max(0, k - count)]
+            chosen = self._choose_from(state, view.ids[has_row], has_row, min(k, count), rng)
+        silent = view.ids[view.available & ~has_row][: max(0, k - count)]
         return Selection(np.concatenate([chosen.ids, silent]), chosen.remark)
 
-    def _chosen(self, state: State, ids: Ints, known: Bools, k: int, rng: np.random.Generator) -> Selection:
+    def _choose_from(self, state: State, ids: Ints, has_row: Bools, k: int, rng: np.random.Generator) -> Selection:
         rows = rows_of(state)  # a choice of all rows would copy the table
-        return self.choose(ids, np.asarray(rows) if len(ids) == len(rows) else rows[known], k, rng)
+        return self.choose(ids, np.asarray(rows) if len(ids) == len(rows) else rows[has_row], k, rng)
 
     def choose(self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator) -> Selection:
         """Return k of these (a,) clients by their (a, p) rows; 1 <= k <= a."""
@@ -136,21 +136,21 @@ class GradientTable(Policy):
         where = np.searchsorted(state["ids"], reports.ids)
         heard = state["heard"].copy()
         heard[where] = reports.round
-        return {**state, "rows": self._replaced(state["rows"], where, new), "heard": heard}
+        return {**state, "rows": self._replace_rows(state["rows"], where, new), "heard": heard}
 
-    def _replaced(self, rows: AnyArray | RowTable, where: Ints, new: Float32s) -> AnyArray:
+    def _replace_rows(self, rows: AnyArray | RowTable, where: Ints, new: Float32s) -> AnyArray:
         """Return the rows with (r, p) new ones at these positions."""
         if isinstance(rows, RowTable):
             return _as_array(rows.written(where, new))
-        kept = packed(new) if self.dtype == "float16" else new
-        (n, begun), width = rows.shape, kept.shape[1]
-        bytes_each = width * kept.itemsize
+        stored = packed(new) if self.dtype == "float16" else new
+        (n, begun), width = rows.shape, stored.shape[1]
+        bytes_each = width * stored.itemsize
         if begun == 0 and n * bytes_each >= LARGE:
-            each, on_disk = max(1, TOGETHER // bytes_each), self.storage == "disk"
-            empty = RowTable.zeros(n, new.shape[1], dtype=self.dtype, each=each, on_disk=on_disk)
+            rows_per_part, on_disk = max(1, TOGETHER // bytes_each), self.storage == "disk"
+            empty = RowTable.zeros(n, new.shape[1], dtype=self.dtype, each=rows_per_part, on_disk=on_disk)
             return _as_array(empty.written(where, new))
-        rows = rows.copy() if begun else np.zeros((n, width), kept.dtype)
-        rows[where] = kept
+        rows = rows.copy() if begun else np.zeros((n, width), stored.dtype)
+        rows[where] = stored
         return rows
 
 
@@ -160,15 +160,15 @@ def rows_of(state: State) -> Float32s:
     return unpacked(rows) if rows.dtype == np.float16 else rows
 
 
-def those_of(rows: AnyArray | RowTable, some: Bools) -> AnyArray:
+def those_of(rows: AnyArray | RowTable, flags: Bools) -> AnyArray:
     """Return some of the rows; those of a large table are still read as they are sliced."""
-    if some.all():
+    if flags.all():
         return cast(AnyArray, rows)
-    return _as_array(rows.only(np.flatnonzero(some))) if isinstance(rows, RowTable) else rows[some]
+    return _as_array(rows.only(np.flatnonzero(flags))) if isinstance(rows, RowTable) else rows[flags]
 
 
 def _as_array(rows: RowTable) -> AnyArray:
-    """Let a memory be the array of a state: policies, checkpoints and the mathematics of rows read both alike."""
+    """Use a memory as the array of a state: policies, checkpoints and row arithmetic read both alike."""
     return cast(AnyArray, rows)
 
 
@@ -197,7 +197,7 @@ def sketched(rows: Float32s, size: int, seed: int) -> Float32s:
     return result
 
 
-# -------------------- How near the nearest other row of a table is, without ever holding all n x n cosines
+# -------------------- Nearest rows, without holding all n x n cosines
 
 ROWS = 1024  # rows on either side of a block of products
 COLUMNS = 2048  # numbers of a row that are turned into float64 at a time
@@ -207,10 +207,10 @@ DECIMALS = 12  # of a cosine; the rest is rounding and must not decide
 
 
 def nearest_similarity(rows: AnyArray) -> Floats:
-    """Return (n,) each row's largest cosine with another row, minus infinity where there is no other.
+    """Return (n,) each row's largest cosine with another row, minus infinity for a single row.
 
     Two rows that are each other's nearest have exactly the same one. A row of zeros has no direction: its own is 1, as
-    if it were a copy of another row, and it is no neighbour to others. Whatever the type of the rows, cosines are
+    if it were a copy of another row, and it never is the neighbor of others. Whatever the type of the rows, cosines are
     computed in float64.
 
     Raises:
@@ -226,8 +226,8 @@ def nearest_similarity(rows: AnyArray) -> Floats:
 class Nearest(NamedTuple):
     """Each row's largest cosine with another, and with which; a row of zeros has 1, with itself."""
 
-    cosine: Floats  # (n,) minus infinity where there is no other
-    whom: Ints  # (n,) -1 where there is no other
+    cosine: Floats  # (n,) minus infinity if the row is the only one
+    whom: Ints  # (n,) -1 if the row is the only one
 
 
 def nearest_of_all(rows: AnyArray, length: Floats) -> Nearest:
@@ -240,23 +240,23 @@ def nearest_of_all(rows: AnyArray, length: Floats) -> Nearest:
     """
     n, still = len(rows), length == 0
     cosine, whom = np.full(n, -np.inf), np.full(n, -1)
-    for a, b, found in blocks(rows, scale=inverse(length)):
-        found[still[a]] = found[:, still[b]] = -np.inf
+    for a, b, cosines in blocks(rows, scale=inverse(length)):
+        cosines[still[a]] = cosines[:, still[b]] = -np.inf
         if a == b:
-            np.fill_diagonal(found, -np.inf)
+            np.fill_diagonal(cosines, -np.inf)
         else:
-            take_nearer(cosine, whom, np.arange(b.start, b.stop), found.T, a.start)
-        take_nearer(cosine, whom, np.arange(a.start, a.stop), found, b.start)
+            take_nearer(cosine, whom, np.arange(b.start, b.stop), cosines.T, a.start)
+        take_nearer(cosine, whom, np.arange(a.start, a.stop), cosines, b.start)
     cosine[still], whom[still] = 1.0, np.flatnonzero(still)
     return Nearest(cosine, whom)
 
 
-def take_nearer(cosine: Floats, whom: Ints, where: Ints, found: Floats, begin: int) -> None:
-    """Write what is nearer than before; `found` (r, c): cosines of r rows with c others, from position `begin` on."""
-    best = found.max(axis=1)
+def take_nearer(cosine: Floats, whom: Ints, where: Ints, cosines: Floats, begin: int) -> None:
+    """Write what is nearer than before; `cosines` (r, c): cosines of r rows with c others, from position `begin` on."""
+    best = cosines.max(axis=1)
     better = np.flatnonzero(best > cosine[where])  # few, after the first blocks: looking up whose it is costs more
     cosine[where[better]] = best[better]
-    whom[where[better]] = found[better].argmax(axis=1) + begin
+    whom[where[better]] = cosines[better].argmax(axis=1) + begin
 
 
 def first_by_similarity(rows: AnyArray, k: int, *, most_similar: bool = False, nearest: Floats | None = None) -> Ints:
@@ -280,7 +280,7 @@ def first_by_similarity(rows: AnyArray, k: int, *, most_similar: bool = False, n
     return np.sort(np.concatenate([sure, tied]))
 
 
-def _similarity_keys(rows: AnyArray, some: Ints, sign: float) -> list[bytes]:
+def _similarity_keys(rows: AnyArray, positions: Ints, sign: float) -> list[bytes]:
     """Return for some rows bytes that compare like ``sign`` times their cosines with the others, largest cosine first.
 
     Equal ones are stored once: what many rows have in common is mostly that they are copies.
@@ -290,14 +290,14 @@ def _similarity_keys(rows: AnyArray, some: Ints, sign: float) -> list[bytes]:
     stored: dict[bytes, bytes] = {}
     keys = []
     step = max(1, NUMBERS // len(rows))
-    for begin in range(0, len(some), step):
-        part = some[begin : begin + step]
+    for begin in range(0, len(positions), step):
+        part = positions[begin : begin + step]
         cosines = products(rows, part, slice(0, len(rows)), scale)
         cosines[still[part]] = cosines[:, still] = 1.0
         cosines[np.arange(len(part)), part] = np.inf  # itself, first in its row and then left out
         falling = -np.sort(-cosines, axis=1)[:, 1:]
-        whole = np.rint((1.0 + sign * falling) * 10**DECIMALS).clip(0)
-        keys += [stored.setdefault(key, key) for key in map(bytes, whole.astype(ORDERED))]
+        rounded = np.rint((1.0 + sign * falling) * 10**DECIMALS).clip(0)
+        keys += [stored.setdefault(key, key) for key in map(bytes, rounded.astype(ORDERED))]
     return keys
 
 
@@ -348,116 +348,115 @@ def products(
 ) -> Floats:
     """Return the (a, b) inner products of scale_i rows_i - shift over the rows a and b, summed in float64."""
 
-    def prepared(some: slice | Ints, columns: slice) -> Floats:
-        part: Floats = rows[some, columns].astype(np.float64)
+    def prepare(positions: slice | Ints, columns: slice) -> Floats:
+        part: Floats = rows[positions, columns].astype(np.float64)
         if scale is not None:
-            part *= scale[some, None]
+            part *= scale[positions, None]
         if shift is not None:
             part -= shift[columns]
         return part
 
     total: Floats | None = None
     for begin in range(0, max(1, rows.shape[1]), COLUMNS):
-        left = prepared(a, slice(begin, begin + COLUMNS))
-        right = left if a is b else prepared(b, slice(begin, begin + COLUMNS))  # one array: symmetric to the last bit
-        total = left @ right.T if total is None else np.add(total, left @ right.T, out=total)
+        block_a = prepare(a, slice(begin, begin + COLUMNS))
+        block_b = (
+            block_a if a is b else prepare(b, slice(begin, begin + COLUMNS))
+        )  # one array: symmetric to the last bit
+        total = block_a @ block_b.T if total is None else np.add(total, block_a @ block_b.T, out=total)
     assert total is not None  # even rows without numbers are one piece
     return total
 
 
-# -------------------- Who is nearest to whom in a table of updates, kept up to date as rows change
-# After a round only the rows of the cohort are new. So each client's largest cosine, and whom it has it with, are
-# kept in
-# the state: a new row is compared with all others, and a client whose nearest row is replaced by one that is farther
-# away
-# looks for another. With n clients, k new rows and rows of p numbers that is some k n p products a round, where
-# comparing all with all is n^2 p.
+# -------------------- Nearest rows, updated as rows change
+# After a round only the rows of the cohort are new. So the state keeps each client's largest cosine and its nearest
+# client. A new row is compared with all others. A client whose nearest row moved away searches again. With n clients,
+# k new rows and rows of p numbers that is about k n p products per round; comparing all with all takes n^2 p.
 
 MANY = 0.25  # part of all rows from which on all are compared with all again
 MOST = 4096  # rows that are compared with all at a time, as their cosines with each other are held
 
 
 def renewed(rows: AnyArray, length: Floats, old: Nearest, changed: Ints) -> Nearest:
-    """Return who is nearest to whom in a table (n, p), with rows of these lengths, of which some rows changed."""
+    """Return the nearest rows in a table (n, p) with these lengths after some rows changed."""
     if len(changed) > min(MANY * len(rows), MOST):
         return nearest_of_all(rows, length)
     cosine, whom = old.cosine.copy(), old.whom.copy()
     is_new, still = np.zeros(len(rows), np.bool_), length == 0
     is_new[changed] = True
-    left = np.isin(whom, changed) & ~is_new  # their nearest row is another now
+    orphaned = np.isin(whom, changed) & ~is_new  # their nearest row is another now
     cosine[changed], whom[changed] = -np.inf, -1
-    for columns, found in _met(rows, length, changed):
-        take_nearer(cosine, whom, changed, found, columns.start)
-        found[:, is_new[columns] | still[columns]] = -np.inf
-        best = found.max(axis=0)
+    for columns, cosines in _cosines_with_all(rows, length, changed):
+        take_nearer(cosine, whom, changed, cosines, columns.start)
+        cosines[:, is_new[columns] | still[columns]] = -np.inf
+        best = cosines.max(axis=0)
         # All others are at most as near as the one that left, so that a new row at least as near is the nearest.
-        kept = left[columns] & (best >= cosine[columns])
-        left[columns] &= ~kept
-        better = kept | (best > cosine[columns])
+        replaced = orphaned[columns] & (best >= cosine[columns])
+        orphaned[columns] &= ~replaced
+        better = replaced | (best > cosine[columns])
         cosine[columns] = np.where(better, best, cosine[columns])
-        whom[columns] = np.where(better, changed[found.argmax(axis=0)], whom[columns])
+        whom[columns] = np.where(better, changed[cosines.argmax(axis=0)], whom[columns])
     cosine[changed[still[changed]]], whom[changed[still[changed]]] = 1.0, changed[still[changed]]
-    return _searched(rows, length, Nearest(cosine, whom), left)
+    return _search_again(rows, length, Nearest(cosine, whom), orphaned)
 
 
-def among(rows: AnyArray, length: Floats, found: Nearest, some: Bools) -> Nearest:
-    """Return who is nearest to whom among some rows; what it says of the others means nothing."""
-    gone = (found.whom >= 0) & ~some[found.whom]
-    return _searched(rows, length, found, gone & some, some)
+def among(rows: AnyArray, length: Floats, nearest: Nearest, flags: Bools) -> Nearest:
+    """Return the nearest rows among the flagged rows; entries of the others are meaningless."""
+    gone = (nearest.whom >= 0) & ~flags[nearest.whom]
+    return _search_again(rows, length, nearest, gone & flags, flags)
 
 
-def _searched(rows: AnyArray, length: Floats, found: Nearest, lost: Bools, some: Bools | None = None) -> Nearest:
-    """Return it with those who lost their nearest row compared with all rows, or with some."""
+def _search_again(rows: AnyArray, length: Floats, nearest: Nearest, lost: Bools, flags: Bools | None = None) -> Nearest:
+    """Compare the rows that lost their nearest row with all rows, or with the flagged ones."""
     everybody = np.flatnonzero(lost)
     if not len(everybody):
-        return found
-    cosine, whom = found.cosine.copy(), found.whom.copy()
+        return nearest
+    cosine, whom = nearest.cosine.copy(), nearest.whom.copy()
     cosine[everybody], whom[everybody] = -np.inf, -1
     for begin in range(0, len(everybody), MOST):
         who = everybody[begin : begin + MOST]
         place = np.full(len(rows), -1)
         place[who] = np.arange(len(who))
-        for columns, cosines in _met(rows, length, who):
-            if some is not None:
-                cosines[:, ~some[columns]] = -np.inf
+        for columns, cosines in _cosines_with_all(rows, length, who):
+            if flags is not None:
+                cosines[:, ~flags[columns]] = -np.inf
             take_nearer(cosine, whom, who, cosines, columns.start)
-            # Whoever is each other's nearest must have the same cosine to the last bit, as it was computed now.
-            others = (whom[columns] >= 0) & (place[columns] < 0)
-            mine = np.flatnonzero(others & (place[whom[columns]] >= 0))
-            cosine[columns.start + mine] = cosines[place[whom[columns][mine]], mine]
+            # Mutually nearest rows must have the same cosine to the last bit, as computed now.
+            outside = (whom[columns] >= 0) & (place[columns] < 0)
+            partners = np.flatnonzero(outside & (place[whom[columns]] >= 0))
+            cosine[columns.start + partners] = cosines[place[whom[columns][partners]], partners]
     return Nearest(cosine, whom)
 
 
-def _met(rows: AnyArray, length: Floats, who: Ints) -> Iterator[tuple[slice, Floats]]:
+def _cosines_with_all(rows: AnyArray, length: Floats, who: Ints) -> Iterator[tuple[slice, Floats]]:
     """Yield slices of all rows, and the cosines of some rows with them; minus infinity with themselves and zeros."""
     scale, still = inverse(length), length == 0
-    own = products(rows, who, who, scale)  # symmetric to the last bit
+    cosines_within = products(rows, who, who, scale)  # symmetric to the last bit
     place = np.full(len(rows), -1)
     place[who] = np.arange(len(who))
     step = max(1, NUMBERS // max(1, len(who)))
     for begin in range(0, len(rows), step):
         columns = slice(begin, min(begin + step, len(rows)))
-        found = products(rows, who, columns, scale)
-        mine = np.flatnonzero(place[columns] >= 0)
-        found[:, mine] = own[:, place[columns][mine]]
-        found[:, still[columns]] = found[still[who]] = -np.inf
-        found[place[columns][mine], mine] = -np.inf
-        yield columns, found
+        cosines = products(rows, who, columns, scale)
+        members = np.flatnonzero(place[columns] >= 0)
+        cosines[:, members] = cosines_within[:, place[columns][members]]
+        cosines[:, still[columns]] = cosines[still[who]] = -np.inf
+        cosines[place[columns][members], members] = -np.inf
+        yield columns, cosines
 
 
 @dataclass(frozen=True, kw_only=True)
 class NearestTable(GradientTable):
-    """Remember updates, and who is nearest to whom; `Minimax` and `MaxSimilarity` choose by it.
+    """Base of policies that also remember nearest rows: `Minimax` and `MaxSimilarity`.
 
-    Beside the table the state holds ``length``, ``nearest`` and ``whom`` (n,), see `Nearest`.
+    In addition to the table the state holds ``length``, ``nearest`` and ``whom`` (n,), see `Nearest`.
     """
 
-    def _chosen(self, state: State, ids: Ints, known: Bools, k: int, rng: np.random.Generator) -> Selection:
+    def _choose_from(self, state: State, ids: Ints, has_row: Bools, k: int, rng: np.random.Generator) -> Selection:
         if "nearest" not in state or len(ids) < 2:
-            return super()._chosen(state, ids, known, k, rng)
+            return super()._choose_from(state, ids, has_row, k, rng)
         rows = rows_of(state)
-        found = among(rows, state["length"], Nearest(state["nearest"], state["whom"]), known)
-        return self.choose(ids, those_of(rows, known), k, rng, found.cosine[known])
+        nearest = among(rows, state["length"], Nearest(state["nearest"], state["whom"]), has_row)
+        return self.choose(ids, those_of(rows, has_row), k, rng, nearest.cosine[has_row])
 
     def choose(
         self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator, nearest: Floats | None = None
@@ -466,31 +465,31 @@ class NearestTable(GradientTable):
         raise NotImplementedError(f"{type(self).__name__} must have a method choose(ids, rows, k, rng, nearest).")
 
     def observe(self, state: State, reports: Reports) -> State:
-        """Return the table with the rows of those that reported replaced, and who is nearest to whom now."""
+        """Return the table with the rows of the clients that reported, and the nearest rows."""
         new = super().observe(state, reports)
         if new is state:
             return state
         changed = np.searchsorted(state["ids"], reports.ids)
-        rows, known = rows_of(new), "nearest" in state
-        length = state["length"].copy() if known else lengths(rows)
+        rows, has_nearest = rows_of(new), "nearest" in state
+        length = state["length"].copy() if has_nearest else lengths(rows)
         length[changed] = lengths(rows[changed])
-        old = Nearest(state["nearest"], state["whom"]) if known else None
-        found = nearest_of_all(rows, length) if old is None else renewed(rows, length, old, changed)
-        return {**new, "length": length, "nearest": found.cosine, "whom": found.whom}
+        old = Nearest(state["nearest"], state["whom"]) if has_nearest else None
+        nearest = nearest_of_all(rows, length) if old is None else renewed(rows, length, old, changed)
+        return {**new, "length": length, "nearest": nearest.cosine, "whom": nearest.whom}
 
 
-# --- The convex hull of a table's rows: which are its vertices, seen in few dimensions, and k that span it well
+# -------------------- Convex hull of the rows
 
-MOST_COMPONENTS = 5  # in 7 dimensions Qhull calls 13 % of points that are none vertices; up to 5, none in 300
+MOST_COMPONENTS = 5  # in 7 dimensions Qhull calls 13% of interior points vertices; up to 5, none in 300
 FULL_EIGEN = 2000  # largest matrix of which all eigenvectors are computed to use a few
-NO_EXTENT = 3e-7  # of rows along an axis, relative to their lengths: what float32 can tell apart
+NO_EXTENT = 3e-7  # of rows along an axis, relative to their lengths: the resolution of float32
 FLAT = 1e-9  # extent, relative to the largest, below which points have none in a direction
 
 
 def principal_points(rows: AnyArray, components: int, *, normalize: bool = False) -> Floats:
     """Return (n, r) coordinates of the rows along their r principal axes, r <= `components`.
 
-    With X the rows less their mean, X X' = U L U' and Y = U L^(1/2) for the largest eigenvalues in L. Of X X' (n, n)
+    With X the rows minus their mean, X X' = U L U' and Y = U L^(1/2) for the largest eigenvalues in L. Of X X' (n, n)
     and X' X (p, p) the smaller is computed. Axes along which the rows differ by less than rounding in float32 are left
     out, so that copies of one row give r = 0. Each axis points where its largest coordinate is positive. With
     `normalize`, rows are first divided by their length; zeros stay zeros.
@@ -523,7 +522,7 @@ def _leading(matrix: Floats, count: int) -> tuple[Floats, Floats]:
     if len(matrix) > FULL_EIGEN and matrix.any():
         from scipy.sparse.linalg import eigsh
 
-        # A start that renaming the clients renames; not ones, which centring takes to 0.
+        # A start that renaming the clients renames; not ones, which centering takes to 0.
         values, vectors = eigsh(matrix, count, which="LA", v0=matrix[matrix.diagonal().argmax()])
     else:
         values, vectors = np.linalg.eigh(matrix)
@@ -550,15 +549,15 @@ def vertices(points: Floats) -> Ints:
     flat = centred @ axes[extents > FLAT * extents[0]].T
     n, r = flat.shape
     if r == 1:
-        found = np.array([flat.argmin(), flat.argmax()])
+        corners = np.array([flat.argmin(), flat.argmax()])
     elif n <= r + 1:
-        found = np.arange(n)
+        corners = np.arange(n)
     else:
         try:
-            found = ConvexHull(flat).vertices
+            corners = ConvexHull(flat).vertices
         except QhullError:
-            found = ConvexHull(flat, qhull_options="QJ").vertices
-    same = KDTree(flat).query_ball_point(flat[found], FLAT * extents[0])
+            corners = ConvexHull(flat, qhull_options="QJ").vertices
+    same = KDTree(flat).query_ball_point(flat[corners], FLAT * extents[0])
     return np.unique([min(copies) for copies in same])
 
 
@@ -579,13 +578,13 @@ def spanning(points: Floats, k: int) -> Ints:
         return np.asarray(np.linalg.norm(points - points[i], axis=1))
 
     chosen: list[int] = []
-    rest = np.arange(len(points))
+    inner = np.arange(len(points))
     while len(chosen) < k:
-        layer = rest[vertices(points[rest])]
+        layer = inner[vertices(points[inner])]
         if len(layer) > k - len(chosen):
             return farthest_first(distance, out, layer, chosen, k)
         chosen += layer.tolist()
-        rest = np.setdiff1d(rest, layer)
+        inner = np.setdiff1d(inner, layer)
     return np.array(chosen)
 
 
@@ -594,12 +593,12 @@ def farthest_first(
 ) -> Ints:
     """Return the chosen and, until they are k, always the candidate that is farthest from all of them.
 
-    Distances are compared after rounding to 1e-9 of the largest; ties go to the candidate that stands first.
+    Distances are compared after rounding to 1e-9 of the largest; ties go to the first candidate.
 
     Args:
         distance: Gives the (n,) distances to point i.
-        out: (n,) distances to the mean; the largest is chosen where nobody is yet.
-        candidates: At least k less those chosen.
+        out: (n,) distances to the mean; the largest is chosen first if none is chosen yet.
+        candidates: At least k minus the number of those chosen.
     """
     size = float(out.max()) or 1.0
     result = list(chosen)

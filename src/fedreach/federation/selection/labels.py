@@ -12,12 +12,12 @@ from fedreach.federation.selection.geometry import GradientTable, gram, inverse,
 from fedreach.federation.selection.random import Admission
 from fedreach.federation.types import ClientView, Probe, Reports, Selection, State
 
-# -------------------- Choose the clients with the most varied labels
+# -------------------- Highest label entropy
 
 
 @dataclass(frozen=True)
 class EntropyTopK(Policy):
-    """Choose the k available clients whose labels have the highest entropy; ties go to the lower id.
+    """Selection of the k available clients with the highest label entropy; ties go to the lower id.
 
     It follows from the tight form of the bound in "Advocating for the Silent" (arXiv 2310.07171, proof of
     Theorem 2), b/K sum_{i not chosen} H_i, which the k highest entropies make smallest. Unless availability
@@ -36,23 +36,23 @@ class EntropyTopK(Policy):
         return Selection(largest(view.ids[view.available], entropy, k))
 
 
-# -------------------- Leave out clients whose labels are far from those of all together
+# -------------------- KL filter
 
 
 @dataclass(frozen=True)
 class KLFilter(Admission):
-    """Choose k at random among clients whose label distribution is close to that of all participants together.
+    """Random selection among clients whose label distribution is close to that of all participants.
 
     An available client i is admitted if KL(p || p_i) <= `threshold`, where p_i is its label distribution, smoothed, and
     p the pooled one of all participants, available or not (see `fedreach._util.divergence.label_divergences`). k of
     those admitted are drawn, each set of k equally likely; all of them if they are fewer than k, so that the cohort
-    shrinks, as the row of the round says. If nobody is admitted, or all of them together hold fewer than
+    shrinks, as the row of the round says. If none is admitted, or all of them together hold fewer than
     `min_examples`, the filter cannot be kept, see `infeasible`.
 
-    With few examples a client, hardly any passes the paper's 0.2 nats: of clients with 750 examples from
-    Dirichlet(0.5) fewer than 1 %, so that the filter keeps the clients that are nearly balanced.
+    With few examples per client, hardly any passes the paper's 0.2 nats: of clients with 750 examples from
+    Dirichlet(0.5) fewer than 1%, so that the filter keeps the clients that are nearly balanced.
 
-    When: label counts may be known, and clients far from all others in their labels shall stay out.
+    When: label counts may be known, and clients far from all others in their labels should stay out.
 
     Args:
         threshold: e1, in nats, not negative.
@@ -81,12 +81,12 @@ class KLFilter(Admission):
 
     def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
         """Return the cohort; the remark says where clients beyond the threshold were let in, or too few were not."""
-        ids, _, enough, kept, said = self.admitted(view, k)
-        remark = "" if kept and enough and len(ids) >= k else said
+        ids, _, enough, is_within, summary = self.admitted(view, k)
+        remark = "" if is_within and enough and len(ids) >= k else summary
         return Selection(ids if len(ids) <= k else rng.choice(ids, size=k, replace=False), remark)
 
 
-# -------------------- Clusters of rows, by scipy and scikit-learn
+# -------------------- Clusters of rows
 
 MOST = 8  # clusters tried where their number is not given
 DECIMALS = 9  # of coordinates and silhouettes; the rest is rounding and must not decide
@@ -169,11 +169,11 @@ def kmeans(points: Floats, count: int | None = None) -> Ints:
     for number in counts:
         if number < 2:
             continue
-        found = KMeans(number, n_init=10, random_state=0).fit(ordered).labels_
-        silhouette = round(silhouette_score(ordered, found), DECIMALS) if len(counts) > 1 else 0.0
+        assigned = KMeans(number, n_init=10, random_state=0).fit(ordered).labels_
+        silhouette = round(silhouette_score(ordered, assigned), DECIMALS) if len(counts) > 1 else 0.0
         if silhouette > best:
             best = silhouette
-            labels[order] = found
+            labels[order] = assigned
     return by_first_member(labels)
 
 
@@ -188,14 +188,14 @@ def by_first_member(labels: Ints) -> Ints:
     return np.argsort(np.argsort(first))[where]
 
 
-# -------------------- Give clients that pull in different directions models of their own
+# -------------------- Clustered federated learning
 
 Thresholds = Literal["relative", "absolute"]
 
 
 @dataclass(frozen=True)
 class Clustered(Policy):
-    """Split clients into clusters with a model each, where training has come to a stop that not all of them want.
+    """Clustered federated learning (Sattler et al., 2021): clusters split when their model stands still.
 
     All start in one cluster. From round `first_round` on, a cluster of which more than two clients reported splits in
     two after the round if
@@ -211,10 +211,10 @@ class Clustered(Policy):
     hold what all clients once had in common, and so resemble each other; the means of the two parts point opposite
     ways where the model stands still, and there this cancels. As a split is for ever, it waits for members never
     heard from: those available in the next round are asked for an update first, which costs bytes, and from then on the
-    cluster may split. Those who could not be asked join the part with more reports.
+    cluster may split. Those that could not be asked join the part with more reports.
 
     The cohort is drawn as by `Uniform`. If it is small, clusters may never have three reports in a round, and then do
-    not split. In the paper everybody reports, and updates count equally.
+    not split. In the paper all clients report, and updates count equally.
 
     When: groups of clients need different models, and no one model suits all.
 
@@ -257,7 +257,7 @@ class Clustered(Policy):
         return GradientTable(sketch=self.sketch)
 
     def init(self, view: ClientView) -> State:
-        """Return one cluster, a table without updates, nobody to ask, and no first round yet."""
+        """Return one cluster, a table without updates, no client to ask, and no first round yet."""
         n = len(view.ids)
         return {
             **self._table.init(view),
@@ -298,17 +298,17 @@ class Clustered(Policy):
         members = np.flatnonzero(state["clusters"] == number)
         silent = members[state["heard"][members] == 0]
         if not state["asked"][silent].all():
-            asked = state["asked"].copy()
-            asked[silent] = True
-            return {**state, "asked": asked}
+            pending = state["asked"].copy()
+            pending[silent] = True
+            return {**state, "asked": pending}
         side = bipartition(rows[fresh])
         leaves = np.zeros(len(rows), np.bool_)
         leaves[members] = _nearer(rows[members], rows[fresh], side)
         leaves[fresh] = side
-        clusters, asked = state["clusters"].copy(), state["asked"].copy()
+        clusters, pending = state["clusters"].copy(), state["asked"].copy()
         clusters[leaves] = clusters.max() + 1
-        asked[members] = False
-        return {**state, "clusters": clusters, "asked": asked}
+        pending[members] = False
+        return {**state, "clusters": clusters, "asked": pending}
 
     def _is_divided(self, updates: Floats, first_largest: float) -> bool:
         """Return whether the mean of (r, p) updates is small although one of them is large."""
@@ -332,12 +332,12 @@ def _nearer(rows: AnyArray, fresh: AnyArray, side: Bools) -> Bools:
     return np.asarray(rows @ (centres[1] - centres[0]) > 0)
 
 
-# -------------------- Prefer groups of clients whose labels seem varied, less and less
+# -------------------- HiCS-FL
 
 
 @dataclass(frozen=True)
 class HiCS(Policy):
-    """Prefer groups of clients whose labels are varied, as the bias of the output layer tells; later prefer none.
+    """HiCS-FL (Chen and Vikalo, 2024): groups with varied labels first, inferred from the output layer's bias.
 
     The update b_i of the output layer's bias grows with a class's share of client i's examples. Its labels' entropy is
     estimated by H_i = H(softmax(b_i / T)), T the temperature. Clients are joined into `groups` by Ward's method on
@@ -345,22 +345,22 @@ class HiCS(Policy):
         angle(b_i, b_j) + entropy_weight |H_i - H_j|.
 
     In round t of R, a place of the cohort goes to group g with probability proportional to exp(gamma_t H_g), H_g the
-    mean of its H_i and gamma_t = gamma (1 - t / R), and there to client i in proportion to its number of examples. Who
-    has a place already gets no other, and the place is drawn again. At first clients never heard from are chosen at
-    random, which asks nobody and takes n / k rounds where all are available; places that they leave free are drawn as
-    above.
+    mean of its H_i and gamma_t = gamma (1 - t / R), and there to client i in proportion to its number of examples. A
+    client with a place gets no other; the place is drawn again. At first clients never heard from are chosen at
+    random, which needs no probe and takes n / k rounds where all are available; places that they leave free are drawn
+    as above.
 
-    No labels are told, but the server infers how varied they are. Nothing but c numbers a client is kept.
+    Clients send no labels, but the server infers how varied they are. It keeps c numbers per client.
 
-    *When to use it:* where some clients have varied labels and most have few classes, and rounds are dear. Where all
-    are alike in this, groups are those of similar clients, drawn evenly. Where clients tell their label entropy,
-    `entropy_topk` need not guess it. As training goes on, small updates seem varied, whatever their labels. The paper
+    *When to use it:* where some clients have varied labels and most have few classes, and rounds are costly. Where all
+    are alike in this, groups are those of similar clients, drawn evenly. Where clients send their label entropy,
+    `entropy_topk` need not guess it. Late in training, small updates seem varied, whatever their labels. The paper
     averages equally: `weighting = "equal"`. The model must end in a linear layer with a bias, as all built-in ones do.
 
-    When: label counts must stay private, and the bias of the output layer may stand in for them.
+    When: label counts must stay private, and the bias of the output layer may replace them.
 
     Args:
-        temperature: T, positive; the paper has 0.0025 (Fashion-MNIST) and 0.0015. Estimates tell clients apart best
+        temperature: T, positive; the paper has 0.0025 (Fashion-MNIST) and 0.0015. Estimates separate clients best
             with T near the mean |b_i|, which grows with rate and epochs: on the digits (linear model, rate 0.1, 2
             epochs) it is 0.03, and their standard deviation is 0.62 nats at T = 0.03, 0.16 at 0.0025, 0.01 at 0.3.
         entropy_weight: Not negative; the paper's lambda.
@@ -374,7 +374,7 @@ class HiCS(Policy):
     Reference: Chen and Vikalo, "Heterogeneity-Guided Client Sampling: Towards Fast and Efficient Non-IID Federated
     Learning", NeurIPS 2024, eq. (7), (9) and (10), Algorithm 1; options of appendix A.1.2. The authors' code,
     github.com/CityChan/HiCS-FL, estimates H_i by the layer's mean weights and takes angles of weights and bias; hands
-    Ward's method the matrix of distances as if its rows were points; goes by entropy only while the variance of the
+    Ward's method the matrix of distances as if its rows were points; uses entropy only while the variance of the
     H_i is below 0.1, and else as `urns_by_similarity`; draws all clients of a group alike; takes clients in turn at
     first and, where alphas differ, never looks at what they send later; and has T = 0.001 in its settings for
     Fashion-MNIST and CIFAR-10.
@@ -423,20 +423,20 @@ class HiCS(Policy):
         new = np.flatnonzero(view.available & ~state["heard"])
         if len(new) >= k:
             return Selection(view.ids[rng.choice(new, k, replace=False)])
-        known = np.flatnonzero(view.available & state["heard"])
-        chance = self._log_chance(state["bias"][known], view.num_examples[known], view, k)
+        heard = np.flatnonzero(view.available & state["heard"])
+        chance = self._log_chance(state["bias"][heard], view.num_examples[heard], view, k)
         # Places drawn one after the other, again where it was had: the largest log p_i - log(-log U_i).
-        drawn = np.argsort(-(chance + rng.gumbel(size=len(known))), kind="stable")[: k - len(new)]
-        return Selection(view.ids[np.concatenate([new, known[drawn]])])
+        drawn = np.argsort(-(chance + rng.gumbel(size=len(heard))), kind="stable")[: k - len(new)]
+        return Selection(view.ids[np.concatenate([new, heard[drawn]])])
 
     def _log_chance(self, bias: Floats, num_examples: Ints, view: ClientView, k: int) -> Floats:
         """Return (a,) the logarithm of the probability with which each client gets a place, up to a constant."""
         entropy = estimated_entropy(bias, self.temperature)
         group = self._groups(bias, entropy, k)
         mean = np.bincount(group, entropy) / np.bincount(group)
-        left = 1.0 if view.rounds is None else max(0.0, 1 - view.round / view.rounds)
+        remaining = 1.0 if view.rounds is None else max(0.0, 1 - view.round / view.rounds)
         within = np.log(num_examples / np.bincount(group, num_examples)[group])
-        return np.asarray(self.gamma * left * mean[group] + within)
+        return np.asarray(self.gamma * remaining * mean[group] + within)
 
     def _groups(self, bias: Floats, entropy: Floats, k: int) -> Ints:
         """Return (a,) each client's group 0, 1, ..."""

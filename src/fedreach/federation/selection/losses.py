@@ -14,26 +14,26 @@ from fedreach.federation.selection.geometry import GradientTable, NearestTable, 
 from fedreach.federation.selection.labels import kmeans
 from fedreach.federation.types import ClientView, Probe, Reports, Selection, State
 
-# -------------------- Choose the worst off of some candidates
+# -------------------- Power of choice
 
 Loss = Literal["full", "batch", "last"]
 
 
 @dataclass(frozen=True)
 class PowerOfChoice(Policy):
-    """Choose the k clients with the largest loss among some candidates.
+    """Power-of-choice client selection (Cho et al., 2022): the largest losses among candidates.
 
     Candidates are drawn without replacement with probability proportional to their number of examples. A candidate
     that is asked is sent the model and answers with its mean training loss: one model down and 4 bytes up, counted.
     Ties go to the lower id; a candidate that was asked and did not answer comes last.
 
-    When: clients may be asked for their loss, and those that are served worst shall count more.
+    When: clients may be asked for their loss, and clients with a large loss should count more.
 
     Args:
-        candidates: How many there are, at least the cohort; None takes everybody who is available, as in
+        candidates: How many there are, at least the cohort; None takes all available clients, as in
             "Advocating for the Silent" (arXiv 2310.07171). Fewer than the cohort: as many as the cohort.
         loss: Which loss is compared. ``"full"``: over all of a candidate's examples. ``"batch"``: over `batch_size`
-            of them, less work for the client (cpow-d). ``"last"``: the last one heard, for which nobody is asked; a
+            of them, less work for the client (cpow-d). ``"last"``: the last known loss, without a probe; a
             candidate never heard from counts as +inf and so goes first (rpow-d).
         batch_size: Examples of ``loss = "batch"``, at least 1.
 
@@ -79,7 +79,7 @@ class PowerOfChoice(Policy):
         return rng.choice(ids, size=max(k, self.candidates), replace=False, p=examples / examples.sum())
 
 
-# -------------------- Choose those who are wrong most, and quick; try others at a falling rate
+# -------------------- Oort
 
 CLIP = 0.95  # quantile at which utilities are cut off
 DOUBT = 0.1  # factor within the root of how long ago a client was heard
@@ -87,15 +87,15 @@ DOUBT = 0.1  # factor within the root of how long ago a client was heard
 
 @dataclass(frozen=True)
 class Oort(Policy):
-    """Choose by statistical utility, by speed where there is a radio, and try clients never heard from.
+    """Oort (Lai et al., 2021): selection by loss and speed, with exploration.
 
     In round t, with e = max(least_exploration, exploration decay^(t-1)), about e k clients are drawn of those never
     heard from, the others of those known, in proportion to
 
         u_i = (U_i - min U) / (max U - min U) + sqrt(0.1 log t / t_i),    U_i = n_i sqrt((1/n_i) sum_j l_j^2),
 
-    U_i cut off at their 95 % quantile, l_j the losses of client i's n_i examples when it was last chosen, in round t_i.
-    Only those whose u_i is at least `cutoff` of that of the last one who would be chosen by u alone can be drawn. With
+    U_i cut off at their 95% quantile, l_j the losses of client i's n_i examples when it was last chosen, in round t_i.
+    Only those whose u_i is at least `cutoff` of that of the last one that would be chosen by u alone can be drawn. With
     all U equal the first term is 0.
 
     With a radio, u_i is multiplied by (T / s_i)^penalty for clients that take s_i > T seconds, with an equal share of
@@ -110,7 +110,7 @@ class Oort(Policy):
         decay: Of that share from round to round, in (0, 1].
         least_exploration: Which it does not fall below, in [0, 1].
         cutoff: See above, in [0, 1].
-        penalty: Of slow clients, not negative; 0 leaves seconds out.
+        penalty: Exponent of the slowness penalty, not negative; 0 ignores speed.
         pace: Quantile of seconds, in (0, 1].
         pace_step: By how much it rises, in [0, 1].
         window: Rounds, at least 1.
@@ -150,7 +150,7 @@ class Oort(Policy):
         require(self, penalty="[0, inf)", pace="(0, 1]", pace_step="[0, 1]", window="[1, inf)")
 
     def init(self, view: ClientView) -> State:
-        """Return what nobody has told yet."""
+        """Return a state without any utility."""
         n = len(view.ids)
         return {
             "ids": view.ids,
@@ -163,7 +163,7 @@ class Oort(Policy):
         }
 
     def observe(self, state: State, reports: Reports) -> State:
-        """Return the state with what those who trained have told."""
+        """Return the state with the utilities of the clients that trained."""
         where = np.searchsorted(state["ids"], reports.ids)
         utility, heard = state["utility"].copy(), state["heard"].copy()
         utility[where] = state["num_examples"][where] * reports.metrics["loss_rms"]
@@ -182,49 +182,53 @@ class Oort(Policy):
 
     def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
         seconds = _seconds(view, k)
-        known = np.flatnonzero(view.available & (state["heard"] > 0))
+        heard = np.flatnonzero(view.available & (state["heard"] > 0))
         new = np.flatnonzero(view.available & (state["heard"] == 0))
         share = max(self.least_exploration, self.exploration * self.decay ** (view.round - 1))
-        few = k - min(len(known), k - min(len(new), int(np.ceil(share * k - 1e-9))))  # that are new
-        tried = rng.choice(new, few, replace=False, p=(1 / seconds[new]) / (1 / seconds[new]).sum()) if few else new[:0]
-        if few == k:
+        new_count = k - min(len(heard), k - min(len(new), int(np.ceil(share * k - 1e-9))))  # that are new
+        tried = (
+            rng.choice(new, new_count, replace=False, p=(1 / seconds[new]) / (1 / seconds[new]).sum())
+            if new_count
+            else new[:0]
+        )
+        if new_count == k:
             return Selection(view.ids[tried])
-        utility = self._utility(state, view, known, seconds)
-        bar = self.cutoff * np.partition(utility, len(known) - (k - few))[len(known) - (k - few)]
-        draw = known[utility >= bar]
-        chance = np.maximum(utility[utility >= bar], 1e-12)  # who has none can fill a place that nobody else takes
-        best = rng.choice(draw, k - few, replace=False, p=chance / chance.sum())
+        utility = self._utility(state, view, heard, seconds)
+        bar = self.cutoff * np.partition(utility, len(heard) - (k - new_count))[len(heard) - (k - new_count)]
+        draw = heard[utility >= bar]
+        chance = np.maximum(utility[utility >= bar], 1e-12)  # clients without utility can fill free places
+        best = rng.choice(draw, k - new_count, replace=False, p=chance / chance.sum())
         return Selection(view.ids[np.concatenate([best, tried])])
 
-    def _utility(self, state: State, view: ClientView, known: Ints, seconds: Floats) -> Floats:
+    def _utility(self, state: State, view: ClientView, heard: Ints, seconds: Floats) -> Floats:
         """Return u of the clients at these places."""
-        utility = state["utility"][known]
+        utility = state["utility"][heard]
         utility = np.minimum(utility, np.quantile(utility, CLIP))
         span = np.ptp(utility)
         scaled = (utility - utility.min()) / span if span > 0 else np.zeros(len(utility))
-        scaled += np.sqrt(DOUBT * np.log(view.round) / state["heard"][known])
+        scaled += np.sqrt(DOUBT * np.log(view.round) / state["heard"][heard])
         preferred = np.quantile(seconds[view.available], state["pace"][0])
-        late = seconds[known] > preferred
-        return np.asarray(np.where(late, scaled * (preferred / seconds[known]) ** self.penalty, scaled), np.float64)
+        late = seconds[heard] > preferred
+        return np.asarray(np.where(late, scaled * (preferred / seconds[heard]) ** self.penalty, scaled), np.float64)
 
 
 def _seconds(view: ClientView, k: int) -> Floats:
-    """Return (n,) how long each client takes with a k-th of the band; one second each where there is no radio."""
+    """Return (n,) how long each client takes with a k-th of the band; one second each without a radio."""
     if view.radio is None:
         return np.ones(len(view.ids))
     problem = view.radio.problem()
     return np.asarray(k * problem.upload_seconds + problem.cycles / problem.max_hertz, np.float64)
 
 
-# -------------------- Choose the clients whose updates resemble nobody else's
+# -------------------- Minimax
 
 
 @dataclass(frozen=True, kw_only=True)
 class Minimax(NearestTable):
-    """Choose the k clients whose update is least like that of the client it is most like.
+    """Minimax selection: the k clients with the smallest largest cosine to another client's update.
 
     The k smallest m_i = max_{j != i} cos(g_i, g_j) over the available clients, g_i the latest update of client i. As
-    the maximum runs over all of them and not over those chosen, this minimises the sum of m_i over all choices of k.
+    the maximum runs over all of them and not over those chosen, this minimizes the sum of m_i over all choices of k.
     A client whose update is zero has m_i = 1: it stands still, which is not a direction of its own.
 
     The paper's pseudo-code is corrected in three places. It returns k + 1 clients (``<=`` for ``<``). It keeps the
@@ -240,7 +244,7 @@ class Minimax(NearestTable):
     Cosines are computed in float64, block by block; with n clients and rows of p numbers it takes n^2 p products and
     memory for a block.
 
-    When: updates of all clients may be asked for now and then, and the cohort shall be as varied as can be.
+    When: updates of all clients may be asked for now and then, and the cohort should be as varied as possible.
 
     Reference: "Advocating for the Silent" (arXiv 2310.07171), Algorithm 1 and eq. 11.
 
@@ -256,7 +260,7 @@ class Minimax(NearestTable):
         return Selection(ids[first_by_similarity(rows, k, nearest=nearest)])
 
 
-# -------------------- Choose from the cluster of clients whose local models random signs fit worst
+# -------------------- Rademacher clusters
 
 DIMENSIONS = 10  # principal axes that k-means works in
 Use = Literal["best", "soft"]
@@ -265,7 +269,7 @@ Average = Literal["mean", "by_examples"]
 
 @dataclass(frozen=True)
 class Rademacher(Policy):
-    """Cluster clients by their updates and choose from clusters with a low Rademacher score.
+    """Selection from clusters of updates with a low Rademacher score.
 
     In round 1, and then every `every` rounds, all available clients are asked for an update and their score (see
     `WLRC`), all of one broadcast model; in other rounds, those never heard from. These probes cost a model down and a
@@ -281,14 +285,14 @@ class Rademacher(Policy):
     Clients never heard from have no cluster and are chosen last.
 
     What the cohort reports in between changes neither clusters nor scores: a score changes with the model, and
-    those who train would be compared with others' scores under an older one. For the same reason scores of clients that
-    were away at the last probe are less comparable. n clients take memory for n^2 numbers.
+    those that train would be compared with others' scores under an older one. For the same reason scores of clients
+    that were away at the last probe are less comparable. n clients take memory for n^2 numbers.
 
     When: to reproduce that paper, or to draw on clusters of clients that train alike.
 
     Args:
         use: See above; the paper gives no rule.
-        every: Rounds from one scoring of everybody to the next, at least 1; None scores each client once.
+        every: Rounds from one scoring of all clients to the next, at least 1; None scores each client once.
         n_clusters: At least 1; None takes the number from 2 to 8 with the best silhouette. The paper asks for care.
         average: Whether members of a cluster count equally or by their number of examples.
         outputs: As of `WLRC`, like `draws`, `estimator` and `batch_size`.
@@ -342,7 +346,7 @@ class Rademacher(Policy):
         return {**self._table.init(view), "score": np.full(n, np.nan), "cluster": np.full(n, -1)}
 
     def probe(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Probe | None:
-        """Return everybody available in a scoring round, else those of them never heard from."""
+        """Return all available clients in a scoring round, else those of them never heard from."""
         if self.every is not None and (view.round - 1) % self.every == 0:
             return Probe(view.ids[view.available], asks="update")
         return self._table.probe(state, view, k, rng)
@@ -364,17 +368,17 @@ class Rademacher(Policy):
         state = self._table.observe(state, reports)
         score, cluster = state["score"].copy(), state["cluster"].copy()
         score[np.searchsorted(state["ids"], reports.ids)] = scores
-        known = np.flatnonzero(state["heard"])
-        cluster[known] = kmeans(principal_points(state["rows"][known], DIMENSIONS, normalize=True), self.n_clusters)
+        heard = np.flatnonzero(state["heard"])
+        cluster[heard] = kmeans(principal_points(state["rows"][heard], DIMENSIONS, normalize=True), self.n_clusters)
         return {**state, "score": score, "cluster": cluster}
 
     def scores(self, state: State, view: ClientView) -> Floats:
         """Return the (clusters,) scores, lower is better; none before anybody was heard."""
-        known = state["cluster"] >= 0
-        if not known.any():
+        has_cluster = state["cluster"] >= 0
+        if not has_cluster.any():
             return np.empty(0)
-        examples = view.num_examples[known] if self.average == "by_examples" else None
-        return cluster_scores(state["score"][known], state["cluster"][known], examples).round(12)
+        examples = view.num_examples[has_cluster] if self.average == "by_examples" else None
+        return cluster_scores(state["score"][has_cluster], state["cluster"][has_cluster], examples).round(12)
 
     def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
         ids = rng.permutation(view.ids[view.available])  # so that a cluster's first members are drawn at random
@@ -392,8 +396,8 @@ class Rademacher(Policy):
                 places[number] = min(members[number], k - places.sum())
             return places
         for _ in range(k):
-            left = places < members
-            surest = left & (scores == 0)
-            share = surest if surest.any() else left / np.where(scores > 0, scores, 1)
+            has_room = places < members
+            surest = has_room & (scores == 0)
+            share = surest if surest.any() else has_room / np.where(scores > 0, scores, 1)
             places[rng.choice(len(share), p=share / share.sum())] += 1
         return places

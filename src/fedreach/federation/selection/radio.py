@@ -14,7 +14,7 @@ from fedreach.wireless.exact import allocate
 from fedreach.wireless.problem import Allocation, AllocationProblem
 from fedreach.wireless.solve import solve
 
-# -------------------- Those with the best channels of the round
+# -------------------- Best channels
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class BestChannels(Policy):
 
     def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
         assert view.radio is not None  # because of `needs_radio`
-        here = view.available
-        return Selection(largest(view.ids[here], view.radio.bits_per_second[here], k))
+        available = view.available
+        return Selection(largest(view.ids[available], view.radio.bits_per_second[available], k))
 
 
-# -------------------- Choose clients, bandwidth and CPU frequencies together, at the least cost in seconds and joules
+# -------------------- CSRA: clients, bandwidth and CPU frequencies together
 
 PAPER = DC("rlt", (1.0,), shares="relaxed", allocation="paper")
 """Algorithms 1 and 2 as printed, with those constants that the paper leaves out."""
@@ -56,26 +56,26 @@ Search = Literal["certified", "sorted", "genetic", "paper"]
 
 @dataclass(frozen=True)
 class CSRA(Admission):
-    """Choose the set of clients, near to all in their labels and rich enough in examples, that costs least.
+    """CSRA: the cheapest set of clients with enough examples and labels close to those of all.
 
     Among the available clients with KL(p || p_i) <= `threshold` (see `KLFilter`), the set S that holds at least
     `min_examples`, its bandwidth shares b and CPU frequencies f are chosen together to
 
-        minimise  a1 T + a2 sum_{i in S} (P_i tau_i / b_i + eps W_i f_i^2)
+        minimize  a1 T + a2 sum_{i in S} (P_i tau_i / b_i + eps W_i f_i^2)
 
     with T the time until the last of S is ready (see `fedreach.wireless.problem.AllocationProblem`). It has no
     use for the cohort size k, but to set `min_examples` where that is None. The allocation is part of the selection;
     a method's ``allocation`` replaces it, which makes the baselines of the paper: CS-Greedy is this policy with
     ``allocation = "greedy"``, GA-Random is ``search = "genetic"`` with ``allocation = "random"``.
 
-    When: who trains, on which band and at which frequency shall be decided together at the least cost; needs `[radio]`.
+    When: clients, bands and CPU frequencies should be chosen together at the least cost; needs `[radio]`.
 
     Args:
         threshold: e1, as of `KLFilter`, like `direction` and `smoothing` (kappa).
         min_examples: e2, training examples that those chosen must hold together; None: as many as k clients of the
             mean size.
         infeasible: ``"admit"`` lets in more clients, in increasing divergence, until it is feasible, and says so in
-            the row of the round (everybody, where all available hold too few); ``"error"`` ends the run.
+            the row of the round (all clients, if they hold too few); ``"error"`` ends the run.
         search: ``"certified"`` proves that no set is cheaper, up to `tolerance`; ``"sorted"`` takes clients in
             increasing sqrt(P tau) / d; ``"genetic"`` is the paper's baseline; ``"paper"`` its own algorithm with its
             own allocation, see `DC` (needs the extra `reproduce`). Sets found by ``"sorted"`` and ``"genetic"`` are
@@ -85,8 +85,8 @@ class CSRA(Admission):
             seconds would make the choice depend on the machine.
 
     Raises:
-        ConfigError: If an option is out of its range, there is no radio, or ``"paper"`` lacks its library.
-        PartError: From `select`, if nobody can be chosen and `infeasible` is ``"error"``.
+        ConfigError: If an option is out of its range, the radio is missing, or ``"paper"`` lacks its library.
+        PartError: From `select`, if no client can be chosen and `infeasible` is ``"error"``.
 
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", eq. 37 and
     algorithm 2, which ends far from the least cost: see ``benchmarks/allocation.py``.
@@ -123,10 +123,10 @@ class CSRA(Admission):
         remarks = [] if admitted.kept and admitted.enough else [admitted.said]
         if not admitted.enough:
             return Selection(admitted.ids, remarks[0], allocate(problem))
-        allocation, remark = self._searched(problem, max(1, admitted.min_examples), rng)
+        allocation, remark = self._search(problem, max(1, admitted.min_examples), rng)
         return Selection(allocation.ids, "; ".join([*remarks, *([remark] if remark else [])]), allocation)
 
-    def _searched(
+    def _search(
         self, problem: AllocationProblem, min_examples: int, rng: np.random.Generator
     ) -> tuple[Allocation, str]:
         if self.search == "paper":
@@ -135,7 +135,10 @@ class CSRA(Admission):
             return allocate(problem.only(sqrt_sort(problem, min_examples))), ""
         if self.search == "genetic":
             return allocate(problem.only(genetic_selection(problem, min_examples, rng))), ""
-        found = solve(
+        solution = solve(
             problem, min_examples, tolerance=self.tolerance, time_limit_seconds=np.inf, max_nodes=self.max_nodes
         )
-        return found.allocation, "" if found.status == "optimal" else f"the allocation's gap is {found.gap:.1e}"
+        return (
+            solution.allocation,
+            "" if solution.status == "optimal" else f"the allocation's gap is {solution.gap:.1e}",
+        )

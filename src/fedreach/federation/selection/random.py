@@ -12,12 +12,12 @@ from fedreach._util.errors import PartError, require
 from fedreach.federation.selection.base import Policy
 from fedreach.federation.types import ClientView, Selection, State
 
-# -------------------- Choose at random
+# -------------------- Uniform selection
 
 
 @dataclass(frozen=True)
 class Uniform(Policy):
-    """Choose k of the available clients at random, each set of k equally likely.
+    """Uniform selection of k available clients, each set of k equally likely.
 
     When: always, as the baseline; it is unbiased and asks nothing of clients.
 
@@ -31,12 +31,12 @@ class Uniform(Policy):
         return Selection(rng.choice(view.available_ids, size=k, replace=False))
 
 
-# -------------------- Choose everybody
+# -------------------- All available clients
 
 
 @dataclass(frozen=True)
 class Full(Policy):
-    """Choose all available participants, whatever the cohort size: what selection is measured against.
+    """Full participation: all available participants, whatever the cohort size.
 
     When: there are few clients, or to see what choosing costs.
 
@@ -51,11 +51,11 @@ class Full(Policy):
         return Selection(view.ids[view.available])
 
 
-# --- Urns that a cohort is drawn from, one client of each: balls in whole numbers, so that nothing is rounded
+# -------------------- Urns with whole numbers of balls, so that nothing is rounded
 
 
 class Urns(Policy):
-    """Draw one client from each of k urns, so that a client may be drawn several times; inherit and write `urns`.
+    """Base of policies that draw one client from each of k urns, with repeats; write `urns`.
 
     Each of k urns holds M = sum_i m_i balls, m_i the examples of client i. If client i has k m_i balls in them all, the
     mean over the k draws is on average sum_i (m_i / M) u_i: what all clients together would have sent. That mean is
@@ -77,7 +77,7 @@ def poured(balls: Ints, groups: Sequence[Sequence[int]], k: int) -> Ints:
     """Return k equally full urns: the largest groups begin one each, the others fill up what room is left.
 
     Args:
-        balls: (a,) of each client, k times as many as an urn holds; nobody in a group of several has more than that.
+        balls: (a,) of each client, k times as many as an urn holds; no client in a group of several has more than that.
         groups: Positions of clients, none of which has more balls than an urn holds unless it is a single client.
         k: Urns. There are at least as many groups, or a single client fills several.
 
@@ -87,59 +87,59 @@ def poured(balls: Ints, groups: Sequence[Sequence[int]], k: int) -> Ints:
                [0, 2, 0, 4]])
     """
     full = int(balls.sum()) // k
-    urns, room, left = np.zeros((k, len(balls)), np.int64), np.full(k, full), balls.copy()
+    urns, room, unplaced = np.zeros((k, len(balls)), np.int64), np.full(k, full), balls.copy()
     first = 0
-    for client in np.flatnonzero(balls >= full).tolist():  # who fills urns alone
-        for _ in range(int(left[client]) // full):
+    for client in np.flatnonzero(balls >= full).tolist():  # clients that fill urns alone
+        for _ in range(int(unplaced[client]) // full):
             urns[first, client], room[first] = full, 0
-            left[client] -= full
+            unplaced[client] -= full
             first += 1
-    order = sorted(groups, key=lambda group: (-left[group].sum(), min(group)))
+    order = sorted(groups, key=lambda group: (-unplaced[group].sum(), min(group)))
     for urn, group in enumerate(order[: k - first], start=first):
-        urns[urn, group] = left[group]
-        room[urn] -= left[group].sum()
+        urns[urn, group] = unplaced[group]
+        room[urn] -= unplaced[group].sum()
     urn = first
     for client in (client for group in order[k - first :] for client in group):
-        while left[client]:
+        while unplaced[client]:
             urn += int(room[urn] == 0)
-            some = int(min(left[client], room[urn]))
-            urns[urn, client] += some
-            left[client] -= some
-            room[urn] -= some
+            moved = int(min(unplaced[client], room[urn]))
+            urns[urn, client] += moved
+            unplaced[client] -= moved
+            room[urn] -= moved
     return urns
 
 
-def groups_within(tree: AnyArray, balls: Ints, most: int) -> list[list[int]]:
-    """Return the largest groups of a tree of merges that hold at most so many balls; single clients may hold more.
+def groups_within(tree: AnyArray, balls: Ints, max_balls: int) -> list[list[int]]:
+    """Return the largest groups of a tree of merges with at most `max_balls` balls; single clients may hold more.
 
     Args:
         tree: (a - 1, 4) merges, as scipy's `linkage` returns them.
 
     Example:
         >>> tree = np.array([[0, 1, 1.0, 2], [2, 3, 1.0, 2], [4, 5, 9.0, 4]])
-        >>> groups_within(tree, np.array([2, 2, 1, 5]), most=4)
+        >>> groups_within(tree, np.array([2, 2, 1, 5]), max_balls=4)
         [[2], [3], [0, 1]]
     """
-    groups, held = [[i] for i in range(len(balls))], balls.tolist()
-    for left, right in _pairs(tree):
-        together = held[left] + held[right]
-        held.append(together)
-        groups.append(groups[left] + groups[right] if together <= most else [])
-        if together <= most:
-            groups[left] = groups[right] = []
+    groups, ball_counts = [[i] for i in range(len(balls))], balls.tolist()
+    for first, second in _pairs(tree):
+        together = ball_counts[first] + ball_counts[second]
+        ball_counts.append(together)
+        groups.append(groups[first] + groups[second] if together <= max_balls else [])
+        if together <= max_balls:
+            groups[first] = groups[second] = []
     return [sorted(group) for group in groups if group]
 
 
 def _pairs(tree: AnyArray) -> Iterable[tuple[int, int]]:
-    return ((int(left), int(right)) for left, right in tree[:, :2])
+    return ((int(first), int(second)) for first, second in tree[:, :2])
 
 
-# -------------------- Draw in proportion to examples, with replacement
+# -------------------- Multinomial sampling
 
 
 @dataclass(frozen=True)
 class Multinomial(Urns):
-    """Draw each of the k places from all available clients, client i with probability p_i = m_i / sum_j m_j.
+    """Multinomial (MD) sampling: each of k places goes to client i with probability p_i = m_i / sum_j m_j.
 
     m_i is its number of examples. With the weighting `by_draws` the mean update is on average that of all clients,
     sum_i p_i u_i, and the weight of client i has the variance p_i (1 - p_i) / k. With `by_examples` large clients would
@@ -164,15 +164,15 @@ class Multinomial(Urns):
         return np.broadcast_to(balls, (k, len(balls)))
 
 
-# -------------------- Draw one client from each of k urns, filled in the order of size
+# -------------------- Clustered sampling by size
 
 
 @dataclass(frozen=True)
 class UrnsBySize(Urns):
-    """Draw one client from each of k urns that clients fill in the order of their size: clustered sampling by size.
+    """Clustered sampling by size (Fraboni et al., 2021): one client from each of k urns.
 
     Client i has k m_i balls, m_i its number of examples, and each urn takes M = sum_j m_j. The largest client goes
-    first (of equal ones that with the lower id), and what an urn cannot take goes on into the next. Client i is drawn
+    first (of equal ones that with the lower id), and what an urn cannot take goes into the next. Client i is drawn
     from urn l with probability r_li, its share of the balls there, so that sum_i r_li = 1 and sum_l r_li = k p_i, p_i =
     m_i / M. With the weighting `by_draws` the mean update is on average sum_i p_i u_i, as by `multinomial`, and the
     weight of each client has the variance sum_l r_li (1 - r_li) / k^2, which is never more than there.
@@ -180,8 +180,8 @@ class UrnsBySize(Urns):
     M counts the available clients. A client with m_i > M / k is drawn in every round.
 
     *When to use it:* in place of `uniform` or `multinomial` wherever the mean over all examples is what you want, most
-    of all where clients differ much in size; it needs nothing but numbers of examples, and works under a secure sum.
-    With `weighting = "by_draws"`.
+    of all where clients differ much in size; it needs nothing but numbers of examples, and works under secure
+    aggregation. With `weighting = "by_draws"`.
 
     When: as `multinomial`, with less variance and no more knowledge; with the weighting `by_draws`.
 
@@ -216,24 +216,24 @@ def in_order(balls: Ints, k: int) -> Ints:
     return urns
 
 
-# -------------------- The filter and the budget of examples that selections by label divergence share
+# -------------------- Filter by label divergence
 
 Infeasible = Literal["admit", "error"]
 
 
 class Admitted(NamedTuple):
-    """Who may be chosen."""
+    """The clients that may be chosen."""
 
     ids: Ints  # (a,) increasing
     min_examples: int  # that were asked for
     enough: bool  # whether they hold as many
     kept: bool  # whether all of them are within the threshold
-    said: str  # how many are, and who else was let in
+    said: str  # how many are, and how many others were admitted
 
 
 @dataclass(frozen=True)
 class Admission(Policy):
-    """What `KLFilter` and `CSRA` share: who may be chosen. The options stand there."""
+    """What `KLFilter` and `CSRA` share: the filter of clients. See them for the options."""
 
     threshold: float = 0.2
     direction: Direction = "global_to_local"
@@ -255,34 +255,38 @@ class Admission(Policy):
         needed = self.min_examples
         if needed is None:
             needed = int(np.ceil(k * view.num_examples.mean()))
-        # Rounded, so that the order of summation decides neither a tie nor who stands exactly at the threshold.
+        # Rounded, so that the order of summation decides neither ties nor clients exactly at the threshold.
         divergence = label_divergences(view.label_counts, self.direction, self.smoothing).round(12)[view.available]
         ids, examples = view.ids[view.available], view.num_examples[view.available]
         order = np.lexsort((ids, divergence))
-        far, held = divergence[order], np.cumsum(examples[order])  # nearest first
+        far, examples_up_to = divergence[order], np.cumsum(examples[order])  # nearest first
         within = int(np.searchsorted(far, self.threshold, side="right"))
-        enough = int(np.searchsorted(held, needed)) + 1  # so many of the nearest hold as many
+        enough = int(np.searchsorted(examples_up_to, needed)) + 1  # this many of the nearest hold enough examples
         if within < enough and self.infeasible == "error":
-            raise PartError(self._refusal(far, held, within, enough, needed, view.round))
+            raise PartError(self._refusal(far, examples_up_to, within, enough, needed, view.round))
         admitted = min(max(within, enough), len(ids))
-        said = f"{within} of {len(far)} clients within {self.threshold:g} nats"
+        remark = f"{within} of {len(far)} clients within {self.threshold:g} nats"
         if admitted > within:
-            said += f"; admitted {admitted}, up to {far[admitted - 1]:.4g}"
-        if held[admitted - 1] < needed:
-            said += f", with {held[admitted - 1]} of {needed} examples"
+            remark += f"; admitted {admitted}, up to {far[admitted - 1]:.4g}"
+        if examples_up_to[admitted - 1] < needed:
+            remark += f", with {examples_up_to[admitted - 1]} of {needed} examples"
         return Admitted(
-            np.sort(ids[order[:admitted]]), needed, bool(held[admitted - 1] >= needed), admitted <= within, said
+            np.sort(ids[order[:admitted]]),
+            needed,
+            bool(examples_up_to[admitted - 1] >= needed),
+            admitted <= within,
+            remark,
         )
 
-    def _refusal(self, far: Floats, held: Ints, within: int, enough: int, needed: int, round_: int) -> str:
-        said = (
+    def _refusal(self, far: Floats, examples_up_to: Ints, within: int, enough: int, needed: int, round_: int) -> str:
+        message = (
             f"{type(self).__name__}: in round {round_}, {within} of {len(far)} available clients are within "
-            f"threshold={self.threshold:g} and hold {held[within - 1] if within else 0} examples; at least one client "
-            f"and min_examples={needed} are needed."
+            f"threshold={self.threshold:g} and hold {examples_up_to[within - 1] if within else 0} examples; at least "
+            f"one client and min_examples={needed} are needed."
         )
         if enough > len(far):
-            return f"{said} All those available hold {held[-1]}: lower `min_examples`."
+            return f"{message} All those available hold {examples_up_to[-1]}: lower `min_examples`."
         if np.isinf(far[enough - 1]):
-            return f"{said} No threshold is enough, since clients lack classes: set `smoothing` above 0."
+            return f"{message} No threshold is enough, since clients lack classes: set `smoothing` above 0."
         nearest_above = np.ceil(far[enough - 1] * 1e4) / 1e4  # so that what is printed is enough, too
-        return f"{said} The nearest threshold that is enough is {nearest_above:.4f}."
+        return f"{message} The nearest threshold that is enough is {nearest_above:.4f}."

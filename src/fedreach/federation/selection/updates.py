@@ -25,12 +25,12 @@ from fedreach.federation.selection.labels import angles, ward
 from fedreach.federation.selection.random import Urns, groups_within, poured
 from fedreach.federation.types import ClientView, Reports, Selection, State
 
-# -------------------- Choose the clients whose updates resemble somebody else's most
+# -------------------- Most similar updates
 
 
 @dataclass(frozen=True, kw_only=True)
 class MaxSimilarity(NearestTable):
-    """Choose the k clients whose update has the most similar neighbour: the opposite of `Minimax`, to compare with.
+    """Selection of the k clients with the most similar neighbor: the opposite of `Minimax`, to compare with.
 
     The k largest m_i = max_{j != i} cos(g_i, g_j); ties go to the client whose second largest cosine is larger, then
     the third, and so on, and at last to the lower id. A client whose update is zero has m_i = 1.
@@ -51,12 +51,12 @@ class MaxSimilarity(NearestTable):
         return Selection(ids[first_by_similarity(rows, k, most_similar=True, nearest=nearest)])
 
 
-# -------------------- Choose the clients whose updates are vertices of the convex hull of all
+# -------------------- Convex hull
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hull(GradientTable):
-    """What policies share that look at the hull of the updates along their principal axes."""
+    """Base of policies that use the hull of the updates along their principal axes."""
 
     components: int = 2
     normalize: bool = False
@@ -69,20 +69,20 @@ class Hull(GradientTable):
 
 @dataclass(frozen=True, kw_only=True)
 class ConvexHull(Hull):
-    """Choose the clients whose updates, along a few principal axes, are vertices of the convex hull of all updates.
+    """Selection of the vertices of the convex hull of all updates, along a few principal axes.
 
     The paper takes the vertices of the hull of the whole updates, however many there are. But n points in p >= n - 1
-    dimensions are all vertices, as a rule, so that this chooses everybody; the reduction to few dimensions that must
+    dimensions are all vertices, as a rule, so that this chooses all clients; the reduction to few dimensions that must
     have been there is not described. Here the updates are first projected on their principal axes, and the cohort is
     filled exactly: of too many vertices, those farthest apart; after too few, the vertices of the hull of the rest.
     `HullDistance` does without the projection.
 
-    When: the cohort shall span all others in the few directions in which updates differ most.
+    When: the cohort should span all others in the few directions in which updates differ most.
 
     Args:
         components: Principal axes, 1 to 5.
-        normalize: Whether updates are first divided by their length, so that only directions count.
-        exact: Whether to choose exactly the cohort; False, as in the paper, chooses all vertices, whatever the cohort.
+        normalize: Divide updates by their length first, so that only directions count.
+        exact: Choose exactly the cohort; False, as in the paper, chooses all vertices, whatever the cohort.
 
     Reference: "Advocating for the Silent" (arXiv 2310.07171), section 4.2.2 and appendix C.2.2; Barber, Dobkin and
     Huhdanpaa, "The Quickhull Algorithm for Convex Hulls", ACM TOMS 22(4), 1996.
@@ -106,7 +106,7 @@ class ConvexHull(Hull):
         return Selection(ids[np.sort(spanning(points, k)) if self.exact else vertices(points)])
 
 
-# -------------------- Choose the clients whose updates are farthest from the convex hull of all others
+# -------------------- Distance to the hull of the others
 
 TOLERANCE = 1e-14  # of the optimality conditions, points scaled to a ball of radius 1
 NO_DISTANCE = 3e-7  # what is less is 0: the root of rounding in float64, and what float32 rows can say
@@ -114,16 +114,16 @@ NO_DISTANCE = 3e-7  # what is less is 0: the root of rounding in float64, and wh
 
 @dataclass(frozen=True, kw_only=True)
 class HullDistance(GradientTable):
-    """Choose the k clients whose update is worst imitated by mixing the others'.
+    """Selection of the k clients whose updates are farthest from all mixtures of the others.
 
     The k largest e_i = min |g_i - sum_{j != i} l_j g_j| over l_j >= 0 with sum 1, g_i the latest update of client i.
     It is positive exactly for the vertices of the convex hull of all updates. Unlike `ConvexHull` this needs no
-    projection on few axes, and unlike `Minimax`, which looks at one neighbour's direction, it looks at mixtures of
+    projection on few axes, and unlike `Minimax`, which looks at one neighbor's direction, it looks at mixtures of
     all others. Ties go to the lower id. After too few vertices come, one by one, those farthest from all chosen.
 
     It takes n quadratic programs of n numbers, on the inner products of the updates.
 
-    When: as `convex_hull`, without giving up directions: a ranking of everybody.
+    When: as `convex_hull`, without giving up directions: a ranking of all clients.
 
     Reference: the hull of "Advocating for the Silent" (arXiv 2310.07171), appendix C.2.2, made a ranking here.
 
@@ -138,17 +138,17 @@ class HullDistance(GradientTable):
         squares = np.diag(inner).clip(0)
         score = (_hull_distances(inner) / (np.sqrt(squares.max()) or 1.0)).round(9)
         order = np.argsort(-score, kind="stable")
-        extreme, rest = order[score[order] > 0], np.flatnonzero(score == 0)
+        extreme, inside = order[score[order] > 0], np.flatnonzero(score == 0)
 
         def distance(i: int) -> Floats:
             return np.asarray(np.sqrt((squares + squares[i] - 2 * inner[i]).clip(0)))
 
         chosen = extreme[:k].tolist()
-        return Selection(ids[np.sort(farthest_first(distance, np.sqrt(squares), rest, chosen, k))])
+        return Selection(ids[np.sort(farthest_first(distance, np.sqrt(squares), inside, chosen, k))])
 
 
 def hull_distances(rows: AnyArray) -> Floats:
-    """Return each row's (n,) distance from the convex hull of all other rows, infinity where there is no other.
+    """Return each row's (n,) distance from the convex hull of all other rows, infinity for a single row.
 
     Example:
         >>> hull_distances(np.array([[0.0, 0], [4, 0], [4, 3], [0, 3], [2, 1], [1, 1], [2, 3]])).round(4)
@@ -158,7 +158,7 @@ def hull_distances(rows: AnyArray) -> Floats:
 
 
 def _centred_gram(rows: AnyArray) -> Floats:
-    lengths(rows)  # refuses what is not finite
+    lengths(rows)  # rejects what is not finite
     return gram(rows, shift=weighted_sum(np.full(len(rows), 1 / len(rows)), rows))
 
 
@@ -167,7 +167,7 @@ def _hull_distances(inner: Floats) -> Floats:
     if n == 1 or size == 0:
         return np.full(n, np.inf if n == 1 else 0.0)
     inner = inner / size**2
-    # Adding 1 lifts the one eigenvalue that is 0 for every centred table.
+    # Adding 1 lifts the one eigenvalue that is 0 for every centered table.
     values = np.linalg.eigvalsh(inner + 1.0)
     independent = bool(values[0] > 1e-10 * values[-1])
     distances = np.sqrt([_squared_distance(inner, i, independent) for i in range(n)])
@@ -177,7 +177,7 @@ def _hull_distances(inner: Floats) -> Floats:
 def _squared_distance(inner: Floats, i: int, independent: bool) -> float:
     """Return min |sum_j l_j (g_j - g_i)|^2 over mixtures l of the others, by an active-set method.
 
-    With P the inner products of the g_j - g_i, the mixture is x / sum x where x >= 0 minimises x'(P + 1)x / 2 - 1'x: at
+    With P the inner products of the g_j - g_i, the mixture is x / sum x where x >= 0 minimizes x'(P + 1)x / 2 - 1'x: at
     x = t l this is t^2 (l'Pl + 1) / 2 - t, and whatever l is, its least value over t grows with l'Pl. That is a
     non-negative least-squares problem without a constraint on the sum, solved as by Lawson and Hanson: `free` are the
     numbers that may be positive; one at a time joins them, and those that would turn negative leave.
@@ -189,19 +189,19 @@ def _squared_distance(inner: Floats, i: int, independent: bool) -> float:
         total = x.sum()
         return np.asarray(1.0 - (inner[:, free] @ x - total * toward - toward[free] @ x + (inner[i, i] + 1) * total))
 
-    def solved(free: Ints) -> Floats:
+    def solve(free: Ints) -> Floats:
         matrix = inner[np.ix_(free, free)] - toward[free] - toward[free, None] + (inner[i, i] + 1)
         return np.linalg.solve(matrix, np.ones(len(free)))
 
     barred: Bools = np.arange(n) == i
-    if independent:  # mostly all others have a share: begin with them all, and drop who would have a negative one
+    if independent:  # mostly all others have a share: begin with them all, and drop those with a negative one
         free = np.flatnonzero(~barred)
-        while (x := solved(free)).min() <= 0:
+        while (x := solve(free)).min() <= 0:
             free = free[x > 0]
     else:
         to_others = np.where(barred, np.inf, np.diag(inner) - 2 * toward)
         free = np.array([to_others.argmin()])
-        x = solved(free)
+        x = solve(free)
     for _ in range(10 * n):
         slope = gradient(free, x)
         slope[barred] = slope[free] = -np.inf
@@ -209,29 +209,29 @@ def _squared_distance(inner: Floats, i: int, independent: bool) -> float:
         if slope[j] <= TOLERANCE:
             break
         free, x = np.append(free, j), np.append(x, 0.0)
-        while (wanted := solved(free)).min() <= 0:
-            down = np.flatnonzero(wanted <= 0)
-            steps = x[down] / (x[down] - wanted[down])
-            x = x + steps.min() * (wanted - x)
+        while (solution := solve(free)).min() <= 0:
+            down = np.flatnonzero(solution <= 0)
+            steps = x[down] / (x[down] - solution[down])
+            x = x + steps.min() * (solution - x)
             stays = x > 0
             stays[down[steps.argmin()]] = False
             if free[-1] == j and not stays[-1]:
                 barred[j] = True  # joining and leaving at once is rounding; once is enough
             free, x = free[stays], x[stays]
-        x = wanted
+        x = solution
     share = x / x.sum()
     return float(max(0.0, share @ inner[np.ix_(free, free)] @ share - 2 * toward[free] @ share + inner[i, i]))
 
 
-# -------------------- Choose among the clients whose updates lie inside the convex hull of all
+# -------------------- Interior of the hull
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interior(Hull):
-    """Choose k at random of the clients that are no vertices: the opposite of `ConvexHull`, to compare with.
+    """Random selection inside the hull: the opposite of `ConvexHull`, to compare with.
 
-    Where fewer than k are none, all of these are chosen, and the round's remark says so. Where everybody is a vertex
-    there is nobody to choose; then k are drawn of all, which the remark says too.
+    If fewer than k are inside, all of these are chosen. If all clients are vertices, k are drawn of all. The remark of
+    the round reports either.
 
     When: only as the contrast to `convex_hull`.
 
@@ -258,14 +258,14 @@ class Interior(Hull):
         return Selection(rng.choice(inside, size=k, replace=False))
 
 
-# -------------------- Choose clients whose updates stand for those of all others
+# -------------------- DivFL
 
 NUMBERS = 2**22  # that are made at a time on the way to the distances
 
 
 @dataclass(frozen=True, kw_only=True)
 class DivFL(GradientTable):
-    """Choose k clients such that everybody's update has one of theirs close by.
+    """DivFL (Balakrishnan et al., 2022): k clients such that each update is close to one of theirs.
 
     The greedy algorithm for the smallest G(S) = sum_i min_{j in S} |g_i - g_j| over the available clients, g_i the
     latest update of client i: the first is the client to which all others are nearest, and each further one is that
@@ -275,20 +275,21 @@ class DivFL(GradientTable):
 
     Distances are computed in float64, block by block; n clients take memory for n^2 numbers.
 
-    When: a small cohort shall stand for everybody, by the updates of all.
+    When: a small cohort should represent all clients, by the updates of all.
 
     Args:
-        candidates: How many clients, drawn anew for each place, are looked at (stochastic greedy), at least 1; None
-            looks at all. A number near (n / k) log(1 / e) keeps all but e of the bound, on average.
+        candidates: Number of clients, drawn again for each place, that are compared (stochastic greedy), at least 1;
+            None compares all. A number near (n / k) log(1 / e) keeps all but e of the bound, on average.
 
     Raises:
         ConfigError: If an option is out of its range.
 
     Reference: Balakrishnan, Li, Zhou, Himayat, Smith and Bilmes, "Diverse Client Selection for Federated Learning via
-    Submodular Maximization", ICLR 2022, eq. (5) and Algorithm 1. There those who were not chosen keep their old
+    Submodular Maximization", ICLR 2022, eq. (5) and Algorithm 1. There those that were not chosen keep their old
     updates, as here without `refresh`. The authors' code, github.com/melodi-lab/divfl, compares gradients of all local
-    data at the broadcast model in place of updates: of everybody in round 1, later of those who were chosen. From the
-    same rows it chooses as this, but for ties. Its stochastic greedy looks at k clients or a tenth, whichever is more.
+    data at the broadcast model in place of updates: of all clients in round 1, later of those that were chosen. From
+    the same rows it chooses as this, but for ties. Its stochastic greedy looks at k clients or a tenth, whichever is
+    more.
 
     Example:
         >>> ids, rows = np.array([3, 5, 8, 9, 11]), np.array([[0], [1.5], [10], [11], [13]], np.float32)
@@ -306,15 +307,15 @@ class DivFL(GradientTable):
         apart = distances(rows)
         apart /= apart.max() or 1.0
         total = apart.sum(axis=0).round(12)
-        nearest = np.ones(len(rows))  # to those chosen so far; at first to somebody far from all
-        left, chosen = np.arange(len(rows)), []
+        nearest = np.ones(len(rows))  # to those chosen so far; at first to a point far from all
+        candidates, chosen = np.arange(len(rows)), []
         for _ in range(k):
-            few = self.candidates is not None and self.candidates < len(left)
-            looked_at = np.sort(rng.choice(left, self.candidates, replace=False)) if few else left
+            is_sampled = self.candidates is not None and self.candidates < len(candidates)
+            looked_at = np.sort(rng.choice(candidates, self.candidates, replace=False)) if is_sampled else candidates
             fall = np.maximum(nearest[:, None] - apart[:, looked_at], 0).sum(axis=0).round(12)
             best = int(looked_at[np.lexsort((total[looked_at], -fall))[0]])
             nearest = np.minimum(nearest, apart[best])
-            left = left[left != best]
+            candidates = candidates[candidates != best]
             chosen.append(best)
         return Selection(ids[chosen])
 
@@ -339,20 +340,20 @@ def distances(rows: Float32s) -> Floats:
     return apart
 
 
-# -------------------- Draw one client from each of k urns, filled with clients whose updates are alike
+# -------------------- Clustered sampling by similarity
 
 Measure = Literal["angle", "l2", "l1"]
 
 
 @dataclass(frozen=True)
 class UrnsBySimilarity(Urns):
-    """Draw one client from each of k urns of clients that train alike: clustered sampling by similarity.
+    """Clustered sampling by similarity (Fraboni et al., 2021): one client from each of k urns.
 
     Urns are those of `UrnsBySize`, filled otherwise: client i has k m_i balls, m_i its number of examples, and each urn
     takes M = sum_j m_j over the available clients. Ward's method joins clients by the distances of their latest
     updates; of its tree the largest groups that an urn can hold are taken. The k largest of these begin an urn each,
     and the others fill up what is left, in the order of their size. A client with more balls than an urn takes fills
-    as many as it can alone, and goes on with the rest.
+    as many as it can alone, and shares the next one.
 
     Whatever the groups, the mean update is on average sum_i (m_i / M) u_i with the weighting `by_draws`, and the
     weight of a client never has a larger variance than under `multinomial`. If groups are right, each kind of client
@@ -362,10 +363,10 @@ class UrnsBySimilarity(Urns):
     take memory for a^2 numbers, and `"l1"` time for a^2 updates.
 
     *When to use it:* where clients come in kinds, such as a few classes each, and a cohort should have all kinds
-    without a bias to any. Updates of single clients are looked at, so not under a secure sum. With
+    without a bias to any. It reads updates of single clients, so it cannot be used under secure aggregation. With
     `weighting = "by_draws"`.
 
-    When: as `urns_by_size`, where updates tell which clients are alike; with the weighting `by_draws`.
+    When: as `urns_by_size`, where updates show which clients are alike; with the weighting `by_draws`.
 
     Args:
         measure: ``"angle"``: arccos of the cosine; ``"l2"``: Euclidean distance; ``"l1"``: sum of absolute differences.

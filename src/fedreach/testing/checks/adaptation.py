@@ -1,4 +1,4 @@
-"""Checks of serving rules.
+"""Checks of adaptation rules.
 
 What is compared is what clients predict; of a rule's state, nothing is known but that it consists of named arrays.
 """
@@ -133,7 +133,7 @@ def whoever_holds_an_example(subject: Subject, case: Clientele) -> None:
     """Which participant holds an example out does not matter, where all trained on the same counts.
 
     Pooled by client instead of by example, those who hold out little would count as much as those who hold out much. A
-    rule that refreshes statistics is checked on a model that uses none: whose inputs are normalised together matters.
+    rule that refreshes statistics is checked on a model that uses none: whose inputs are normalized together matters.
     """
     case, holdings = replace(case, model=replace(case.model, refreshes=False)), case.participants
     inputs, labels = (np.concatenate([getattr(holding, key) for holding in holdings]) for key in ("inputs", "labels"))
@@ -197,7 +197,7 @@ def no_shift_no_change(subject: Subject, case: Clientele) -> None:
 
 
 class Sealed(Outputs):
-    """Outputs of which nothing is asked but what is there."""
+    """Outputs that fail on access to missing fields."""
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_"):
@@ -207,7 +207,7 @@ class Sealed(Outputs):
 
 @define_check(ordinary_worlds)
 def no_labels_of_those_served(subject: Subject, case: Clientele) -> None:
-    """Of an input that is served, nothing is asked but logits, and features, inputs and the model where it says so.
+    """Adaptation reads logits of inputs only, and features, inputs and the model where it declares that.
 
     Whatever else the outputs carry, such as labels, changes no prediction.
     """
@@ -221,7 +221,7 @@ def no_labels_of_those_served(subject: Subject, case: Clientele) -> None:
 
 @define_check(ordinary_worlds)
 def known_shares_stay_with_their_client(subject: Subject, case: Clientele) -> None:
-    """What `with_prior` was told of one client is not remembered for another."""
+    """What `with_prior` learns of one client does not affect another."""
     component = subject.component
     if not Traits.of(component).knows_prior:
         return
@@ -261,7 +261,7 @@ def known_shares_weigh(subject: Subject, case: Clientele) -> None:
 
 @define_check(ordinary_worlds)
 def known_labels_stay_with_their_client(subject: Subject, case: Clientele) -> None:
-    """What `with_labels` was told of one client is not remembered for another. `labels` is how many it may be told."""
+    """What `with_labels` learns of one client does not affect another. `labels` is a whole number, 0 or more."""
     component = subject.component
     if not Traits.of(component).learns_labels:
         return
@@ -280,7 +280,7 @@ def known_labels_stay_with_their_client(subject: Subject, case: Clientele) -> No
 
 @define_check(ordinary_worlds)
 def no_labels_no_change(subject: Subject, case: Clientele) -> None:
-    """A client that is told no label by `with_labels` is predicted as before, to the bit."""
+    """Without any label, `with_labels` leaves predictions as before, to the bit."""
     component = subject.component
     if not Traits.of(component).learns_labels:
         return

@@ -18,7 +18,7 @@ ROUNDS = 3
 
 @dataclass(frozen=True, eq=False)
 class Updates(Case):
-    """What some clients sent, and how much each counts; twice as many share the model."""
+    """Updates of some clients and their weights; twice as many share the model."""
 
     weights: Floats  # (r,)
     updates: Float32s  # (rounds, r, d)
@@ -55,7 +55,7 @@ def whatever_the_order(subject: Subject, case: Updates) -> None:
 
 @define_check(updates)
 def linear_is_the_weighted_sum(subject: Subject, case: Updates) -> None:
-    """One that says `linear = True` gives sum_i w_i u_i, so that a secure sum may replace it."""
+    """One that says `linear = True` gives sum_i w_i u_i, so that secure aggregation may replace it."""
     if not Traits.of(subject.component).linear:
         return
     for combined, sent in zip(combined_updates(subject.component, case), case.updates, strict=True):

@@ -193,7 +193,7 @@ def options_are_all_it_is(subject: Subject) -> None:
     if not cast(Any, type(component)).__dataclass_params__.frozen:
         fail("its options can be changed during a run; write @dataclass(frozen=True)")
     try:
-        text = json.dumps(_written(component))
+        text = json.dumps(_as_json(component))
     except (TypeError, ValueError) as error:
         fail(f"its options cannot be written as JSON: {error}", repr(component))
     repeated = _read(component, json.loads(text))
@@ -201,12 +201,12 @@ def options_are_all_it_is(subject: Subject) -> None:
         fail(f"it came back as {repeated!r}", f"{component!r}, written as {text}")
 
 
-def _written(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _written(getattr(value, field.name)) for field in dataclasses.fields(value) if field.init}
+        return {field.name: _as_json(getattr(value, field.name)) for field in dataclasses.fields(value) if field.init}
     if isinstance(value, Mapping):
-        return {key: _written(inner) for key, inner in value.items()}
-    return [_written(inner) for inner in value] if isinstance(value, list | tuple) else value
+        return {key: _as_json(inner) for key, inner in value.items()}
+    return [_as_json(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def _read(like: Any, stored: Any) -> Any:

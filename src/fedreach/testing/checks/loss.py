@@ -181,7 +181,7 @@ def objective_of(component: Any, case: Moment, moved: Float32s | None = None) ->
 
 @dataclass(frozen=True, eq=False)
 class Batch(Case):
-    """What a model says of some examples, and their classes or numbers."""
+    """Outputs of a model on some examples, and their classes or numbers."""
 
     outputs: Float32s  # (b, c), or (b, t) of numbers
     targets: Ints | Float32s  # (b,) classes, or (b, t) numbers

@@ -15,7 +15,7 @@ from fedreach.testing.checks.common import Case, Outcome, Playing, options_are_a
 
 @dataclass(frozen=True, eq=False)
 class OutputsCase(Case):
-    """What a client's model says about its examples."""
+    """Outputs of a client's model on its examples."""
 
     outputs: LocalOutputs
 

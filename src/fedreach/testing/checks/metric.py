@@ -16,7 +16,7 @@ from fedreach.testing.checks.common import Case, Outcome, Playing, options_are_a
 
 @dataclass(frozen=True, eq=False)
 class Answers(Case):
-    """What a model says of some examples, and the truth."""
+    """Outputs of a model on some examples, and the truth."""
 
     labels: AnyArray  # (m,) classes, or (m, t) numbers
     scores: Floats  # (m, c), or (m, t)

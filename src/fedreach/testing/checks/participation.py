@@ -9,7 +9,7 @@ from fedreach.testing.checks.common import options_are_all_it_is, other_global_s
 
 
 class Size(int):
-    """A number of clients that says what it is."""
+    """A number of clients that describes itself."""
 
     def __str__(self) -> str:
         return f"{int(self)} participants"

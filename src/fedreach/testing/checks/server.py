@@ -40,9 +40,9 @@ class Regression:
         return len(self.y)
 
     def split(self, held_out: float) -> tuple[Ints, Ints]:
-        train, rest = server_split(self.y, held_out, SEED)
+        train, held_out_rows = server_split(self.y, held_out, SEED)
         self.drawn_from = len(train)
-        return train, rest
+        return train, held_out_rows
 
     def step(self, params: Float32s, index: Ints, rate: float) -> Float32s:
         self.requests.append(("step", index))
@@ -102,36 +102,36 @@ def lessons(
     keep: Callable[[State], State] = as_it_is,
     *,
     rounds: int = LESSONS,
-    change: Callable[[Regression], Regression] = lambda own: own,
+    change: Callable[[Regression], Regression] = lambda data: data,
 ) -> tuple[list[Float32s], list[Regression]]:
     """Return the models after each round in which the server learns, and what it looked at; none of others."""
     params, state, models, looked = first_model(), NO_STATE, [], []
     if not callable(getattr(component, "learn", None)):
         return [], []
     for number in range(1, rounds + 1):
-        own = change(school(number))
-        new, state = component.learn(params, state, own)
+        data = change(school(number))
+        new, state = component.learn(params, state, data)
         if not isinstance(new, np.ndarray) or new.shape != params.shape or new.dtype != np.float32:
             got = f"{new.dtype} of shape {new.shape}" if isinstance(new, np.ndarray) else type(new).__name__
             fail(f"learn should return float32 parameters of shape {params.shape}; got {got}", f"round {number}")
         params, state = new.copy(), keep(state)
         models.append(params.copy())
-        looked.append(own)
+        looked.append(data)
     return models, looked
 
 
-# ----------------------------------------------------------------------------------------------- of all that learn
+# -------------------- Checks of servers that learn
 
 
 @define_check()
 def other_batches_in_other_rounds(subject: Subject) -> None:
-    """Batches that are not all of the server's data are drawn anew in every round."""
+    """Batches that are not all of the server's data are drawn again in every round."""
     looked = lessons(subject.component)[1]
-    batches_of_rounds = [[*own.batches("step"), *own.batches("distill")] for own in looked]
+    batches_of_rounds = [[*data.batches("step"), *data.batches("distill")] for data in looked]
     drawn = [
         tuple(batch.tobytes() for batch in batches)
-        for own, batches in zip(looked, batches_of_rounds, strict=True)
-        if batches and all(len(batch) < own.drawn_from for batch in batches)
+        for data, batches in zip(looked, batches_of_rounds, strict=True)
+        if batches and all(len(batch) < data.drawn_from for batch in batches)
     ]
     if len(drawn) > 1 and len(set(drawn)) < len(drawn):
         fail(
@@ -143,7 +143,10 @@ def other_batches_in_other_rounds(subject: Subject) -> None:
 @define_check()
 def says_that_it_reads_updates(subject: Subject) -> None:
     """A server step that looks at the clients' local models says so: `reads_updates = True`."""
-    if any(own.read_locals for own in lessons(subject.component)[1]) and not Traits.of(subject.component).reads_updates:
+    if (
+        any(data.read_locals for data in lessons(subject.component)[1])
+        and not Traits.of(subject.component).reads_updates
+    ):
         fail("it asked for local models; `reads_updates` is not set")
 
 

@@ -148,8 +148,8 @@ def _runs() -> list[str]:
 def stops_where_the_clients_balance(subject: Subject, case: str) -> None:
     """Where clients follow their memory, training stops only where a weighted sum of their gradients is zero.
 
-    There their gradients point opposite ways, whoever is away. FedAvg stops elsewhere: local steps bias it. A memory
-    that only the server learns of, such as the number of local steps by which FedNova divides, leaves this bias.
+    There their gradients point opposite ways, whichever client is away. FedAvg stops elsewhere: local steps bias it. A
+    memory that only the server learns of, such as the number of local steps by which FedNova divides, leaves this bias.
 
     Reference: specification, section 1.4
     """
