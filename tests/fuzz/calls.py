@@ -169,7 +169,7 @@ def studies(draw: st.DrawFn) -> tuple[Any, Any, dict[str, Any]]:
 def asked(folder: Path, given: tuple[Any, Any, dict[str, Any]]) -> None:
     """All that `compare` checks before it reads or writes anything."""
     right = {"method": {}, "model": "mlp", "metrics": (), "seeds": 1, "cohort": None, "out": folder / "o"}
-    ask(given[0], given[1], **{**right, **given[2]}, called="compare")
+    ask(given[0], given[1], **{**right, **given[2]}, function_name="compare")
 
 
 TARGETS = [

@@ -23,7 +23,7 @@ ENGINE = next((found for name in ("pdflatex", "lualatex", "tectonic") if (found 
 
 
 def latex(*tables: Table) -> str:
-    return to_latex(tables, "Small & new", seeds="5 seeds.", made="Made by hand.")
+    return to_latex(tables, "Small & new", seeds="5 seeds.", provenance="Made by hand.")
 
 
 @pytest.fixture(scope="module")

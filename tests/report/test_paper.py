@@ -124,7 +124,7 @@ def test_a_report_for_a_paper_has_a_pdf_and_a_caption_for_each_figure_and_leaves
 
 def test_further_formats_lie_beside_the_pdf(analysis: Analysis, tmp_path: Path) -> None:
     first = asked(analysis)[:1]
-    written = write_paper(first, tmp_path, "x", width=6.0, formats=("svg", "pdf"), seeds="", made="")
+    written = write_paper(first, tmp_path, "x", width=6.0, formats=("svg", "pdf"), seeds="", provenance="")
     names = [path.name for path in written]
     assert names == ["figures.tex", "paper.tex", "differences.pdf", "differences.svg"]
     assert r"\begin{figure*}[t]" in written[0].read_text(encoding="utf-8")  # of both columns of a page

@@ -1,1 +1,1 @@
-"""The Python interface: compare, run, sweep, open."""
+"""The Python interface: compare, run, sweep and open."""

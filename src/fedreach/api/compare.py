@@ -27,18 +27,18 @@ from fedreach.experiment.workers import ComparisonStatus
 from fedreach.report.concerns import concerns
 from fedreach.report.read import seeds_to_detect
 
-# -------------------- What is compared, as Python says it
+# ---- Methods as Python describes them
 
 Part = Any
-"""A name, a table ``{"name": ..., option: value}``, a class, a function where functions are parts, or a part itself."""
+"""A name, a table ``{"name": ..., option: value}``, a class, an instance, or a function if the type allows it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """The parts of one federated method; what is left out is what `compare` is told as `method`, or the default.
+    """The components of one federated method; by default, those of the argument `method` of `compare`.
 
-    Each part may be a name of ``fedreach list``, a dictionary with a ``name`` and options, one of FedReach's classes or
-    one's own, an instance of them, or, where the kind allows it, a plain function.
+    Each component may be a name of ``fedreach list``, a dictionary with a ``name`` and options, a built-in or custom
+    class, an instance, or, if its type allows it, a plain function.
 
     Example:
         >>> from fedreach.federation.selection.losses import PowerOfChoice
@@ -46,32 +46,32 @@ class Method:
         True
     """
 
-    selection: Part = None  # who trains; default: uniform
-    weighting: Part = None  # how much each report counts; default: by_examples
-    solver: Part = None  # how clients train; default: fedavg
-    server: Part = None  # what the server makes of the reports; default: average
-    aggregation: Part = None  # how reports become one; default: mean
-    loss: Part = None  # what clients' models are trained to make small; default: cross_entropy, of numbers mse
-    serving: Part = None  # how an unseen client is served; default: none
-    label_statistics: Part = None  # what the server hears of clients' labels; default: exact
-    allocation: Part = None  # who gets which share of the band, with a radio
-    cohort: int | None = None  # clients a round
-    local: Mapping[str, Any] | None = None  # options of `fedreach.federation.local_sgd.LocalSGD` that differ
+    selection: Part = None  # client selection; default: uniform
+    weighting: Part = None  # aggregation weights; default: by_examples
+    solver: Part = None  # local training rule; default: fedavg
+    server: Part = None  # server update; default: average
+    aggregation: Part = None  # aggregator of client results; default: mean
+    loss: Part = None  # training loss; default: cross_entropy, for numeric targets mse
+    serving: Part = None  # adaptation to unseen clients; default: none
+    label_statistics: Part = None  # how the server learns label statistics of clients; default: exact
+    allocation: Part = None  # bandwidth allocation, with a radio
+    cohort: int | None = None  # clients per round
+    local: Mapping[str, Any] | None = None  # changed options of `fedreach.federation.local_sgd.LocalSGD`
 
     def said(self) -> dict[str, Any]:
-        """Return what is not left out."""
-        return {each.name: value for each in fields(self) if (value := getattr(self, each.name)) is not None}
+        """Return the components and options that are set."""
+        return {part.name: value for part in fields(self) if (value := getattr(self, part.name)) is not None}
 
 
-# -------------------- A study as Python asks for it becomes an experiment, checked as one from a TOML file is
+# ---- From Python arguments to an experiment, with the checks of a TOML file
 
-BASIS = ["accuracy", "loss"]  # metrics that are always there
-COHORT = 10  # clients a round, where nothing is said and so many take part
+BASIS = ["accuracy", "loss"]  # metrics of every experiment
+COHORT = 10  # default number of clients per round, if there are that many participants
 
 
 @dataclass(eq=False)
 class PythonStudy:
-    """An experiment that Python asked for, and what of it this process holds in its hands."""
+    """An experiment described in Python, with its data and components in memory."""
 
     experiment: Experiment
     dataset: Dataset | OwnData
@@ -80,12 +80,12 @@ class PythonStudy:
     base: Path = field(default_factory=Path.cwd)
 
     def federated(self) -> FederatedData:
-        """Return the data of the first seed, which all methods take."""
+        """Return the data of the first seed, which all methods share."""
         with locate_user_errors(self.experiment, self.base):
             return Builder(self.experiment, self.base).compared(self.dataset)
 
     def written(self) -> PythonStudy:
-        """Write what other processes need: parts without names, and data of one's own."""
+        """Write what other processes need: components without names, and custom data."""
         self.shelf.write()
         if self.experiment.data.name != FILE:
             return self
@@ -105,27 +105,27 @@ def ask(
     seeds: int | Sequence[int],
     cohort: int | None,
     out: Path,
-    called: str,
+    function_name: str,
     trackers: Sequence[Any] = (),
     **tables: Any,
 ) -> PythonStudy:
-    """Return the experiment that Python asks for.
+    """Return the experiment that arguments of Python describe.
 
     Args:
-        data: What the clients hold.
-        methods: To compare, by name; None where there is one only.
-        method: Parts that all methods share.
-        model: What is trained.
-        metrics: Beside accuracy and loss.
-        seeds: How many, or which.
-        cohort: Clients a round; None: 10, or all who take part where they are fewer.
-        out: Where what has no name is kept.
-        called: The function that was called, for messages.
-        trackers: Who else is told of runs.
-        **tables: Further keys of an experiment file; None is left out.
+        data: Data of the clients.
+        methods: Methods to compare, by name; None for a single method.
+        method: Components that all methods share.
+        model: Model to train.
+        metrics: Additional metrics.
+        seeds: Number of seeds, or a list of them.
+        cohort: Clients per round; None: 10, or all participants if they are fewer.
+        out: Folder for components and data without names.
+        function_name: Name of the calling function, for messages.
+        trackers: Trackers of the runs.
+        **tables: Other keys of an experiment file; None values are left out.
 
     Raises:
-        ConfigError: With all mistakes at once, by their keys in an experiment file.
+        ConfigError: If arguments are invalid; lists all problems by their keys in an experiment file.
     """
     shelf, origin = Shelf(out / "parts"), origin_of(data)
     raw: dict[str, Any] = {key: _table(key, value, shelf) for key, value in tables.items() if value is not None}
@@ -140,29 +140,33 @@ def ask(
     number = plain(seeds)
     raw["seeds"] = list(range(number)) if isinstance(number, int) and not isinstance(number, bool) else number
     evaluation = raw.get("evaluation", {})
-    asked = [*_several(evaluation.get("metrics", ())), *_several(metrics)] if isinstance(evaluation, Mapping) else []
-    if asked:
-        named = [said("metric", each, shelf) for each in asked]
-        raw["evaluation"] = {**evaluation, "metrics": BASIS + [each for each in named if each not in BASIS]}
+    all_metrics = (
+        [*_several(evaluation.get("metrics", ())), *_several(metrics)] if isinstance(evaluation, Mapping) else []
+    )
+    if all_metrics:
+        named = [said("metric", metric, shelf) for metric in all_metrics]
+        raw["evaluation"] = {**evaluation, "metrics": BASIS + [metric for metric in named if metric not in BASIS]}
     if several := _several(trackers):
-        raw["run"] = {"trackers": [said("tracker", each, shelf) for each in several]}
-    raw["method"] = _method(method, shelf, called, "method")
-    if isinstance(origin.data, OwnTable) and not origin.data.num_classes:  # of a column that was named as `target`
+        raw["run"] = {"trackers": [said("tracker", tracker, shelf) for tracker in several]}
+    raw["method"] = _method(method, shelf, function_name, "method")
+    if isinstance(origin.data, OwnTable) and not origin.data.num_classes:  # numeric targets
         raw["method"].setdefault("loss", "mse")
     if "cohort" not in raw["method"]:
         raw["method"]["cohort"] = min(COHORT, _participants(data)) if cohort is None else plain(cohort)
     if methods is not None:
         if not isinstance(methods, Mapping) or not methods:
-            raise ConfigError(f'{called}() needs methods by name, such as {{"fedavg": {{}}}}; got {methods!r}.')
-        raw["methods"] = {str(name): _method(one, shelf, called, f"methods.{name}") for name, one in methods.items()}
+            raise ConfigError(f'{function_name}() needs methods by name, such as {{"fedavg": {{}}}}; got {methods!r}.')
+        raw["methods"] = {
+            str(name): _method(parts, shelf, function_name, f"methods.{name}") for name, parts in methods.items()
+        }
     experiment, problems = check(raw, Path.cwd())
     if problems or experiment is None:
-        raise ConfigError(listed(problems, Path(f"{called}()"), "", ()))
+        raise ConfigError(listed(problems, Path(f"{function_name}()"), "", ()))
     return PythonStudy(experiment, origin.data, shelf, out)
 
 
 def origin_of(data: FederatedData | Recipe | Dataset) -> Origin:
-    """Return what data were made of, and what an experiment says of how."""
+    """Return the source of data, and the tables of an experiment that reproduce them."""
     if isinstance(data, Dataset):
         if data.owners is None:
             raise ConfigError(
@@ -188,7 +192,7 @@ def origin_of(data: FederatedData | Recipe | Dataset) -> Origin:
 
 
 def _participants(data: FederatedData | Recipe | Dataset) -> int:
-    """Return how many take part, as far as that is known before the data are divided."""
+    """Return the number of participants, as far as it is known before the data are divided."""
     if isinstance(data, FederatedData):
         return len(data.population.participants)
     if isinstance(data, Recipe):
@@ -204,28 +208,28 @@ def _participants(data: FederatedData | Recipe | Dataset) -> int:
     return _participants(data.partition("natural"))
 
 
-def _method(method: Any, shelf: Shelf, called: str, where: str) -> dict[str, Any]:
+def _method(method: Any, shelf: Shelf, function_name: str, where: str) -> dict[str, Any]:
     if isinstance(method, Method):
         method = method.said()
     if not isinstance(method, Mapping):
-        raise ConfigError(f"{called}(): {where} must be a Method or a dictionary of parts; got {method!r}.")
+        raise ConfigError(f"{function_name}(): {where} must be a Method or a dictionary of parts; got {method!r}.")
     return {
         key: said(key, value, shelf) if key in PARTS else _table(key, value, shelf) for key, value in method.items()
     }
 
 
 def _several(things: Any) -> Sequence[Any]:
-    """Return metrics or trackers as a list, one by itself, too."""
+    """Return metrics or trackers as a list; a single one becomes a list."""
     alone = isinstance(things, str | Mapping) or not isinstance(things, Iterable)
     return [things] if alone else list(things)
 
 
 def _population(table: Mapping[str, Any] | None, shelf: Shelf) -> dict[str, Any]:
-    """Return what was said of the population beside the data."""
-    found = dict(table or {})
-    if "participation" in found:
-        found["participation"] = said("participation", found["participation"], shelf)
-    return found
+    """Return the options of the population that do not come with the data."""
+    options = dict(table or {})
+    if "participation" in options:
+        options["participation"] = said("participation", options["participation"], shelf)
+    return options
 
 
 def _table(key: str, value: Any, shelf: Shelf) -> Any:
@@ -234,10 +238,10 @@ def _table(key: str, value: Any, shelf: Shelf) -> Any:
     return plain(dict(value)) if isinstance(value, Mapping) else value if key in registry.KINDS else plain(value)
 
 
-# -------------------- ``fedreach.compare``: methods on the same clients, from Python
+# ---- ``fedreach.compare``
 
 Table = Mapping[str, Any] | None
-"""A table of an experiment file: options by name; None leaves all as it is by default."""
+"""A table of an experiment file: options by name; None keeps all defaults."""
 
 
 def compare(
@@ -272,55 +276,56 @@ def compare(
     redo: Sequence[str] = (),
     progress: bool = True,
 ) -> Study:
-    """Train by several methods, with several seeds, and return what came out.
+    """Train several methods with several seeds, and return the comparison.
 
-    The same as ``fedreach compare`` with a TOML file: the same check, the same run folders. The same call again goes on
-    with what is unfinished and repeats nothing. A part without a name, such as a lambda, is known by its code and what
-    it holds: if that changes it is another study.
+    The same as ``fedreach compare`` with a TOML file: the same checks, the same run folders. Repeat an interrupted call
+    to resume it; finished runs are not repeated. A component without a name, such as a lambda, is identified by its
+    code and values: if they change, so does the study.
 
     Args:
-        data: What clients hold. FederatedData of one's own: who holds what is fixed, and each seed draws who takes
-            part, unless participants are named. A data set divided by ``partition``: each seed draws all of it anew.
-        methods: By name: a `Method`, or a dictionary of its fields.
-        model: A name, ``{"name": ..., option: value}``, a function or class that makes a ``torch.nn.Module``, handed
-            `sample_shape` and `num_classes` where it has such arguments; or a module, which is copied and whose
-            trained weights are drawn anew for each seed, unless ``{"name": module, "keep_weights": True}``.
-        rounds: Of training, at most.
-        cohort: Clients a round. Default: 10, or all that take part if they are fewer.
-        seeds: How many (0, 1, ...), or which.
-        metrics: Beside accuracy (of numbers the mean absolute error) and loss: names, functions
-            ``f(y_true, probabilities) -> float``, or metrics.
+        data: Data of the clients. With custom FederatedData, clients keep their examples for all seeds, and each seed
+            draws the participants unless they are named. With a data set and ``partition``, each seed draws a new
+            partition.
+        methods: Methods by name, each a `Method` or a dictionary of its fields.
+        model: A name, ``{"name": ..., option: value}``, or a function or class that returns a ``torch.nn.Module`` and
+            may take `sample_shape` and `num_classes`. Or a module, which is copied; each seed draws new weights,
+            except with ``{"name": module, "keep_weights": True}``.
+        rounds: Maximum number of training rounds.
+        cohort: Clients per round. Default: 10, or all participants if they are fewer.
+        seeds: Number of seeds (0, 1, ...), or a list of them.
+        metrics: Metrics in addition to accuracy (for numeric targets the mean absolute error) and loss: names,
+            functions ``f(y_true, probabilities) -> float``, or metrics.
         out: Folder of the study. Default: ``runs/NAME``.
-        method: What all methods share.
-        local: How clients train, see `fedreach.federation.local_sgd.LocalSGD`.
-        baseline: The method that others are compared with. Default: the first.
-        name: In tables and on the page. Default: that of the folder, or "study".
-        target_accuracy: In [0, 1]; what it takes to reach it is told. Not where targets are numbers.
-        population: Further keys of that table, such as ``{"participation": "always"}``.
-        augmentation: Of clients' training batches: a name, or a function ``f(inputs) -> inputs``.
-        noise: On training labels, such as ``{"name": "symmetric", "rate": 0.2}``.
-        shift: Of unseen clients.
-        server_data: Of the server's own, such as ``{"examples": 100}``.
-        budget: What a run may spend, such as ``{"megabytes": 100.0}``: it ends with the round that reaches it.
-        radio: Channels and devices; seconds and joules are then counted.
-        engine: How training is computed.
-        evaluation: When and on what models are scored.
-        statistics: What is asked, such as ``{"detect_points": 2.0}``: then `seeds` are the pilot's.
-        tune: Settings of which each method is given the best, by its participants' own data that it is not scored on:
+        method: Components and options that all methods share.
+        local: Options of local training, see `fedreach.federation.local_sgd.LocalSGD`.
+        baseline: Method that others are compared with. Default: the first.
+        name: Name in tables and on the page. Default: that of the folder, or "study".
+        target_accuracy: Accuracy in [0, 1]; the cost of reaching it is reported. Not for numeric targets.
+        population: Other options of that table, such as ``{"participation": "always"}``.
+        augmentation: Augmentation of training batches: a name, or a function ``f(inputs) -> inputs``.
+        noise: Noise of training labels, such as ``{"name": "symmetric", "rate": 0.2}``.
+        shift: Distribution shift of unseen clients.
+        server_data: Data of the server, such as ``{"examples": 100}``.
+        budget: Limits of a run, such as ``{"megabytes": 100.0}``; it ends with the round that reaches one.
+        radio: Channels and devices; seconds and joules are then simulated.
+        engine: Engine that computes training, and its options.
+        evaluation: Rounds and populations of evaluations.
+        statistics: Planned comparisons, such as ``{"detect_points": 2.0}``, with which `seeds` are those of the pilot.
+        tune: Settings from which each method is given its best one, by validation data of its participants:
             ``{"local.rate": [0.01, 0.1]}``, or drawn: ``{"samples": 20, "local.rate": {"least": 0.001, "most": 1.0,
             "log": True}}``.
-        trackers: Who else is told of each run as it goes on: "tensorboard", "mlflow", "csv", or a `fedreach.Callback`
-            of one's own, of which each run is handed a copy. Changes no number.
-        workers: Processes at a time; changes no number.
-        add_seeds: Whether seeds may be added although there are results; there is no verdict then.
-        redo: Methods whose runs are moved aside, into ``redone/``, and made again.
-        progress: Whether what goes on is told on standard error.
+        trackers: Trackers of each run: "tensorboard", "mlflow", "csv", or a custom `fedreach.Callback`, of which each
+            run has a copy. Does not affect results.
+        workers: Number of processes. Does not affect results.
+        add_seeds: Add seeds even though results exist; no verdict is given then.
+        redo: Methods whose runs are moved into ``redone/`` and rerun.
+        progress: Show progress on stderr.
 
     Returns:
-        The study, as `fedreach.open` finds it later.
+        The study, as `fedreach.open` returns it later.
 
     Raises:
-        ConfigError: If something is asked for that cannot be, all of it at once; before any data are read or written.
+        ConfigError: If arguments are invalid; lists all problems, before any data are read or written.
         DataError: If the data cannot be used.
         RunFolderError: If `out` holds another study.
         TrainingError: If a run failed; the others are kept.
@@ -339,18 +344,18 @@ def compare(
     question, out = asked(data, methods, "compare", **arguments)
     experiment, base = question.experiment, question.base
 
-    with terminal.compare_progress(quiet=not progress) as shown:
+    with terminal.compare_progress(quiet=not progress) as progress_callbacks:
         begin = terminal.Beginning(experiment, question.federated, quiet=not progress)
-        further = None if experiment.plan.detect_points is None else seeds_to_detect
+        seed_planner = None if experiment.plan.detect_points is None else seeds_to_detect
         status = compare_all(
             experiment,
             out=out,
             base=base,
             workers=workers,
-            callbacks=[begin, *shown],
+            callbacks=[begin, *progress_callbacks],
             add_seeds=add_seeds,
             redo=redo,
-            further=further,
+            further=seed_planner,
         )
     refuse_failed(status, out)
     study = Study(out)
@@ -366,25 +371,27 @@ NOT_OF_THE_EXPERIMENT = ("workers", "add_seeds", "redo", "progress", "out", "nam
 def asked(
     data: FederatedData | Recipe | Dataset,
     methods: Mapping[str, Method | Mapping[str, Any]],
-    called: str,
+    function_name: str,
     *,
     out: Path | str | None,
     name: str | None,
     method: Method | Mapping[str, Any] | None,
     **arguments: Any,
 ) -> tuple[PythonStudy, Path]:
-    """Return the experiment that is asked for by the arguments of `compare`, written, and its folder."""
-    known = name or ("study" if out is None else named_after(Path(out), "study"))
-    out = Path("runs") / known if out is None else Path(out)
-    said = {key: value for key, value in arguments.items() if key not in NOT_OF_THE_EXPERIMENT}
-    return ask(data, methods, method=method or {}, out=out, called=called, name=known, **said).written(), out
+    """Return the experiment that the arguments of `compare` describe, ready for other processes, and its folder."""
+    study_name = name or ("study" if out is None else named_after(Path(out), "study"))
+    out = Path("runs") / study_name if out is None else Path(out)
+    options = {key: value for key, value in arguments.items() if key not in NOT_OF_THE_EXPERIMENT}
+    return ask(
+        data, methods, method=method or {}, out=out, function_name=function_name, name=study_name, **options
+    ).written(), out
 
 
 def refuse_failed(status: ComparisonStatus, out: Path) -> None:
-    """Say which runs failed, if some did."""
+    """Raise TrainingError with the failed runs, if there are any."""
     if status.failed:
-        each = "\n  ".join(f"{job.label}: {cause}" for job, cause in status.failed.items())
+        failures = "\n  ".join(f"{job.label}: {cause}" for job, cause in status.failed.items())
         raise TrainingError(
             f"{len(status.failed)} of {len(status.jobs)} runs failed. The others are kept, fedreach.open({str(out)!r}) "
-            f"shows them; the same call tries again.\n  {each}"
+            f"shows them; the same call tries again.\n  {failures}"
         )

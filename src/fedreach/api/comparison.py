@@ -1,4 +1,4 @@
-"""A finished comparison."""
+"""A finished comparison: tables, page, rows, models and bibliography."""
 
 from __future__ import annotations
 
@@ -40,26 +40,26 @@ if TYPE_CHECKING:
     from fedreach.deploy.model import TrainedModel
 
 
-# -------------------- Rows of run folders as one DataFrame: methods x seeds x rounds, or also x clients
+# ---- Rows of run folders as a DataFrame
 
 SECONDS = ("train_seconds", "evaluate_seconds")
 ROUND_COLUMNS = (
     *("method", "seed", "round"),
-    *(each.name for each in fields(RoundRow) if each.name not in ("round", RoundRow.REST)),
+    *(column.name for column in fields(RoundRow) if column.name not in ("round", RoundRow.REST)),
     *SECONDS,
 )
-"""What every frame of rounds begins with; the columns of evaluations follow, see `Evaluator`."""
+"""First columns of every frame of rounds; the columns of evaluations follow, see `Evaluator`."""
 CLIENT_COLUMNS = ("method", "seed", "round", "client", "population", "id", "examples")
-"""What every frame of clients begins with; the metrics follow."""
+"""First columns of every frame of clients; the metrics follow."""
 COUNTS = {"seed", "round", "id", "examples", "bytes_down", "bytes_up", "bytes_total", "probe_bytes"}
 LISTS = {"cohort", "weights", "lost", "metrics", "allocation", "refused", "clusters"}
 OBJECTS = LISTS | {"method", "client", "population", "remark"}
-MISSING = {"by_server": False}  # what a column holds that a row leaves out; of others None
-SCORES = ("accuracy", "loss", "calibration_error")  # of a client that is adapted
+MISSING = {"by_server": False}  # value of a column that a row leaves out; of other columns None
+SCORES = ("accuracy", "loss", "calibration_error")  # scores of an adapted client
 
 
 class RunAt(NamedTuple):
-    """A run, by its method and seed, and its folder."""
+    """Method, seed and folder of a run."""
 
     method: str
     seed: int
@@ -69,7 +69,7 @@ class RunAt(NamedTuple):
 def rounds_of(runs: Iterable[RunAt]) -> pd.DataFrame:
     """Return a row for each round of each run, round 0 first, with `ROUND_COLUMNS` and those of evaluations.
 
-    What a round lacks, as the columns of an evaluation that was not made, is missing: nan in a column of numbers.
+    Rounds without an evaluation have missing values: nan in numeric columns.
 
     Raises:
         ConfigError: If pandas is not installed.
@@ -77,9 +77,9 @@ def rounds_of(runs: Iterable[RunAt]) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for method, seed, path in runs:
         folder = RunFolder(path)
-        kept = folder.kept_rows(RoundRow.FILE)
-        timings = folder.timing(len(kept) - 1) if kept else []
-        for row, timing in zip(kept, timings, strict=True):
+        round_rows = folder.kept_rows(RoundRow.FILE)
+        timings = folder.timing(len(round_rows) - 1) if round_rows else []
+        for row, timing in zip(round_rows, timings, strict=True):
             seconds = {name: getattr(timing, name) for name in SECONDS}
             rows.append({"method": method, "seed": seed, **row, **seconds})
     return _frame(rows, ROUND_COLUMNS)
@@ -88,8 +88,8 @@ def rounds_of(runs: Iterable[RunAt]) -> pd.DataFrame:
 def clients_of(runs: Iterable[RunAt]) -> pd.DataFrame:
     """Return a row for each client of each evaluation of each run, with `CLIENT_COLUMNS` and a column for each metric.
 
-    The population is "participants" on what they hold out, "unseen", or "local": a client of the cohort by its own
-    model before aggregation. With an adaptation rule, rows of the last round have ``served_MODE_SCORE``, too.
+    The population is "participants" (on held-out data), "unseen", or "local": a client of the cohort, scored by its own
+    model before aggregation. With an adaptation rule, rows of the last round also have ``served_MODE_SCORE``.
 
     Raises:
         ConfigError: If pandas is not installed.
@@ -97,27 +97,27 @@ def clients_of(runs: Iterable[RunAt]) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for method, seed, path in runs:
         folder = RunFolder(path)
-        adapted = _adapted(folder)
+        adapted = _adapted_scores(folder)
         for line in folder.records(ClientLine):
             metrics = {key: value for key, value in line.to_json().items() if isinstance(value, list)}
             names = metrics.pop("names", None) or [str(client) for client in line.ids]
             for place, client in enumerate(metrics.pop("ids")):
-                known = {"method": method, "seed": seed, "round": line.round, "client": names[place], "id": client}
+                row = {"method": method, "seed": seed, "round": line.round, "client": names[place], "id": client}
                 values = {key: numbers[place] for key, numbers in metrics.items()}
                 more = adapted.get((line.round, line.population, client), {})
-                rows.append({**known, "population": line.population, **values, **more})
+                rows.append({**row, "population": line.population, **values, **more})
     return _frame(rows, CLIENT_COLUMNS)
 
 
-def _adapted(folder: RunFolder) -> Mapping[tuple[int, str, int], dict[str, float]]:
+def _adapted_scores(folder: RunFolder) -> Mapping[tuple[int, str, int], dict[str, float]]:
     """Return the scores of adapted clients, by round of the last model, population and client."""
-    found: dict[tuple[int, str, int], dict[str, float]] = {}
+    scores: dict[tuple[int, str, int], dict[str, float]] = {}
     for line in folder.records(ServedLine):
         for score in SCORES if line.model == "last" else ():
             for client, value in zip(line.ids, getattr(line, score), strict=True):
-                row = found.setdefault((line.round, line.population, client), {})
+                row = scores.setdefault((line.round, line.population, client), {})
                 row[f"served_{line.rung}_{score}"] = value
-    return found
+    return scores
 
 
 def _frame(rows: list[dict[str, Any]], first: tuple[str, ...]) -> pd.DataFrame:
@@ -135,15 +135,14 @@ def _frame(rows: list[dict[str, Any]], first: tuple[str, ...]) -> pd.DataFrame:
 
 
 def _type(name: str) -> str:
-    """Return the type of a column, whatever stands in it."""
+    """Return the type of a column, whatever values it has."""
     return "int64" if name in COUNTS else "bool" if name in MISSING else "object" if name in OBJECTS else "float64"
 
 
-# -------------------- Which papers the parts of a comparison are from: a bibliography for whoever writes about it
-# A part's docstring names its source in a paragraph `Reference:`; ``references.bib`` has authors, title and place of
-# it.
+# ---- Bibliography of a comparison
+# The docstring of a component names its source in a paragraph `Reference:`; ``references.bib`` has the full entry.
 
-OPTIMIZERS: Mapping[str, Any] = {"adam": Adam, "adamw": AdamW}  # that have a reference
+OPTIMIZERS: Mapping[str, Any] = {"adam": Adam, "adamw": AdamW}  # optimizers with a reference
 ALWAYS = {"fedreach": "this software"}
 CORRECTIONS = {"holm": "holm1979", "max_t": "westfall1993"}
 
@@ -153,11 +152,11 @@ class Entry:
     """A paper."""
 
     key: str
-    text: str  # as it stands in the file
+    text: str  # BibTeX entry of the file
     fields: Mapping[str, str]
 
     def is_named_in(self, text: str) -> bool:
-        """Return whether a reference means this paper: by its arXiv number, its title, or an author and the year."""
+        """Return whether a reference names this paper by its arXiv number, its title, or first author and year."""
         eprint, title = self.fields.get("eprint"), _letters(self.fields["title"])
         if (eprint and eprint in text) or title.replace(" ", "") in _letters(text).replace(" ", ""):
             return True
@@ -168,7 +167,7 @@ class Entry:
 
 @cache
 def entries() -> tuple[Entry, ...]:
-    """Return the papers that parts are from, in the order of the file."""
+    """Return the papers in `references.bib`, in the order of the file."""
     text = (resources.files("fedreach.api") / "references.bib").read_text(encoding="utf-8")
     blocks = [f"@{block.strip()}" for block in re.split(r"^@", text, flags=re.MULTILINE) if block.strip()]
     return tuple(
@@ -178,23 +177,24 @@ def entries() -> tuple[Entry, ...]:
 
 
 def bibliography(comparison: Comparison) -> str:
-    """Return BibTeX entries of all that a comparison's methods, data and statistics are from.
+    """Return BibTeX entries for the sources of a comparison's methods, data and statistics.
 
-    Above each stands what is from it. What has no reference, as a part of one's own, is named at the top.
+    A comment above each entry lists what it is cited for. The first comment lists what has no reference, such as custom
+    components.
     """
     used: dict[str, list[str]] = {key: [what] for key, what in ALWAYS.items()}
     if len(comparison.methods) > 1 and len(comparison.seeds) > 1:
         used[CORRECTIONS[comparison.plan.correction]] = ["the correction for several comparisons"]
     without = []
-    for what, reference in sorted({pair for run in comparison.runs for pair in _named(run.config)}):
-        found = [entry.key for entry in entries() if reference and entry.is_named_in(reference)]
-        for key in found:
+    for what, reference in sorted({pair for run in comparison.runs for pair in _references_of(run.config)}):
+        keys = [entry.key for entry in entries() if reference and entry.is_named_in(reference)]
+        for key in keys:
             used.setdefault(key, []).append(what)
-        without += [] if found else [what]
+        without += [] if keys else [what]
     parts = [f"% For {'; '.join(used[entry.key])}\n{entry.text}\n" for entry in entries() if entry.key in used]
     head = "% What this comparison's parts, data and statistics are from; please check before you print it.\n"
-    rest = f"% No reference is known for {', '.join(without)}.\n" if without else ""
-    return f"{head}{rest}\n" + "\n".join(parts)
+    note = f"% No reference is known for {', '.join(without)}.\n" if without else ""
+    return f"{head}{note}\n" + "\n".join(parts)
 
 
 def write_bibliography(comparison: Comparison, folder: Path) -> Path:
@@ -205,15 +205,15 @@ def write_bibliography(comparison: Comparison, folder: Path) -> Path:
 
 
 def reference(kind: str, name: str) -> str:
-    """Return where a built-in thing is from, in the words of its docstring; "" where that says nothing."""
+    """Return the reference of a built-in component or data set from its docstring; empty if it has none."""
     if kind == "data":
-        return next((known.reference for known in known_sets() if known.name == name), "")
-    found = registry.table(kind).get(name)
-    return "" if found is None else registry.paragraph(found, "References?")
+        return next((data_set.reference for data_set in known_sets() if data_set.name == name), "")
+    component = registry.table(kind).get(name)
+    return "" if component is None else registry.paragraph(component, "References?")
 
 
-def _named(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield each thing that an experiment names, and its reference."""
+def _references_of(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield each component that an experiment names, and its reference."""
     for kind, row in registry.KINDS.items():
         if row.path is None:
             continue
@@ -237,23 +237,23 @@ def _name(value: Any) -> str:
 
 
 def _letters(text: str, keep: str = "") -> str:
-    """Return a text in small letters without accents, braces or signs."""
+    """Return a text in lowercase letters without accents, braces or signs."""
     plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
     return re.sub(rf"[^a-z0-9{keep}]+", " ", re.sub(r"\{\\.(\w)\}|[{}]", r"\1", plain))
 
 
-# -------------------- A finished comparison, to be asked: tables, page, rounds, clients, models
+# ---- A finished comparison
 
 
 class Study:
-    """Methods and seeds that were compared, from their run folders.
+    """A comparison of methods over seeds, read from its run folders.
 
-    ``study["ours"]`` is one method. All numbers are read from the folder when they are first asked for.
+    ``study["ours"]`` is one method. Numbers are read from the folder on first use.
     """
 
-    def __init__(self, path: Path | str, kept: Path | None = None) -> None:
+    def __init__(self, path: Path | str, parts_folder: Path | None = None) -> None:
         self.path = Path(path)
-        self.kept = kept or self.path  # where parts without names and data of Python lie
+        self.kept = parts_folder or self.path  # folder with components without names and data from Python
         record = RunFolder(self.path).read(ComparisonRecord)
         if record is None and (self.path / SweepRecord.FILE).exists():
             raise RunFolderError(f"{self.path} holds a sweep: fedreach.Sweep({str(path)!r}) has its studies.")
@@ -266,17 +266,17 @@ class Study:
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Name of the comparison."""
         return self.record.name
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """What was compared, in the order in which it was said."""
+        """Names of the methods, in the order of the experiment."""
         return tuple(self.record.methods)
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """With which seeds."""
+        """Seeds of the comparison."""
         return tuple(self.record.seeds)
 
     @cached_property
@@ -285,22 +285,22 @@ class Study:
         return analyse(read([self.path]))
 
     def table(self) -> pd.DataFrame | list[dict[str, Any]]:
-        """Return a row of numbers for each method: those of the page, and more; keys as of ``fedreach report --json``.
+        """Return a row of numbers for each method, with the keys of ``fedreach report --json``.
 
-        A DataFrame by method where pandas is installed, else a list of dictionaries. Accuracies and differences are
+        A DataFrame by method if pandas is installed, else a list of dictionaries. Accuracies and differences are
         fractions.
         """
         return framed(as_records(self.analysis), "method")
 
     def contrasts(self) -> pd.DataFrame | list[dict[str, Any]]:
-        """Return the differences that were asked for, with interval, p-value and verdict, likewise."""
+        """Return the planned differences with interval, p-value and verdict, likewise."""
         return framed(contrast_records(self.analysis))
 
     def rounds(self) -> pd.DataFrame:
-        """Return a row for each method, seed and round, round 0 first: what it did, cost and scored.
+        """Return a row for each method, seed and round, round 0 first: cohort, costs and scores.
 
         The columns are those of `fedreach.api.comparison.ROUND_COLUMNS`, then those of the evaluations, see
-        `fedreach.evaluation.evaluator.Evaluator`. One run has the same columns as many. Needs pandas.
+        `fedreach.evaluation.evaluator.Evaluator`. They do not depend on the number of runs. Needs pandas.
 
         Example:
             >>> import tempfile
@@ -316,13 +316,13 @@ class Study:
     def clients(self) -> pd.DataFrame:
         """Return a row for each client at each evaluation of each method and seed.
 
-        The columns are method, seed, round, client, population, id and examples, then a column for each metric, see
+        The columns are method, seed, round, client, population, id and examples, then one column per metric, see
         `fedreach.api.comparison.clients_of`. Needs pandas.
         """
         return clients_of(self._runs())
 
     def _runs(self) -> list[RunAt]:
-        """Return the runs that have begun."""
+        """Return the runs that have started."""
         runs = [
             RunAt(method, int(seed), self.path / folder)
             for method, folders in self.record.runs.items()
@@ -331,30 +331,31 @@ class Study:
         return [run for run in runs if (run.folder / RunRecord.FILE).exists()]
 
     def page(self, *formats: str) -> Path:
-        """Write the page, with tables beside it, and return its path.
+        """Write the page and its tables, and return the path of the page.
 
         Args:
-            *formats: Of figures that are also written as files: "svg", "png", "pdf".
+            *formats: File formats in which figures are also written: "svg", "png", "pdf".
         """
         return write_report([self.path], self.path, formats=formats).page
 
     def paper(self, width: str | float = "single", *formats: str) -> Path:
-        """Write the page, and figures for a paper with captions and references, and return the folder of these.
+        """Write the page, and figures for a paper with captions and references; return the folder of the figures.
 
-        ``table.tex`` lies in the folder above; ``paper.tex`` shows all of it, ``references.bib`` says what it is from.
+        ``paper.tex`` includes all figures and ``table.tex``, which is in the parent folder; ``references.bib`` has the
+        bibliography.
 
         Args:
-            width: Of the figures: "single" or "double" column, or inches.
-            *formats: Of figures beside PDF.
+            width: Width of the figures: "single" or "double" column, or inches.
+            *formats: Additional file formats of figures, besides PDF.
         """
         written = write_report([self.path], self.path, formats=formats, paper=width)
         return write_bibliography(written.analysis.comparison, written.paper[0].parent).parent
 
     def to_toml(self, path: Path | str | None = None) -> str:
-        """Return the study as a TOML file; ``fedreach compare`` with it makes the same numbers in another folder.
+        """Return the study as a TOML file, with which ``fedreach compare`` gives the same numbers in another folder.
 
-        Parts without names and data of Python stand there as files of this study. Paths are relative to the folder of
-        `path`, where the text is then written, too; without one, to the current folder.
+        Components without names and data from Python are referenced as files of this study. With `path`, the text is
+        also written there, and paths are relative to its folder; else they are relative to the current folder.
         """
         return toml_of({**self.record.config, "seeds": list(self.record.pilot or self.seeds)}, self.kept, path)
 
@@ -374,15 +375,18 @@ class Study:
         return f"Study({self.name}: {', '.join(self.methods)}; {seeds})"
 
     def __str__(self) -> str:
-        """Return the table, and how unseen clients are served where a method says so, as wide as the terminal."""
+        """Return the table, and that of adaptation if a method has a rule, as wide as the terminal."""
         width = get_terminal_size((120, 0)).columns
         return "\n\n".join(to_text(table, width) for table in self._tables())
 
     def _repr_html_(self) -> str:
         """Return the same tables and the main figure, for notebooks."""
-        figures = [each for each in asked(self.analysis) if each.name == "accuracy"]
-        drawn = [(each, figure) for each in figures if (figure := each.draw()) is not None]
-        svgs = [inline_svg(figure, each.name, each.title, each.description) for each, figure in drawn]
+        figures = [figure_spec for figure_spec in asked(self.analysis) if figure_spec.name == "accuracy"]
+        drawn = [(figure_spec, figure) for figure_spec in figures if (figure := figure_spec.draw()) is not None]
+        svgs = [
+            inline_svg(figure, figure_spec.name, figure_spec.title, figure_spec.description)
+            for figure_spec, figure in drawn
+        ]
         return "".join(map(_as_html, self._tables())) + "".join(svgs)
 
     def _tables(self) -> list[Table]:
@@ -407,24 +411,24 @@ class StudiedMethod:
         return self.study.path / runs[str(seed)]
 
     def rounds(self, seed: int = 0) -> pd.DataFrame | list[dict[str, Any]]:
-        """Return what each round did, as ``rounds.jsonl`` has it."""
+        """Return the rows of ``rounds.jsonl``."""
         return framed(RunFolder(self.folder(seed)).kept_rows(RoundRow.FILE), "round")
 
     def clients(self, seed: int = 0) -> pd.DataFrame | list[dict[str, Any]]:
         """Return the scores of single clients by the last model: their name, population, examples, and each metric.
 
-        With a serving rule, ``served_RUNG_SCORE`` says how each is served, see `fedreach.evaluation.modes`; None where
-        a client has too few inputs for a rung.
+        With an adaptation rule, ``served_RUNG_SCORE`` are scores by prediction mode, see `fedreach.evaluation.modes`;
+        None if a client has too few inputs for a mode.
         """
         folder = RunFolder(self.folder(seed))
         last = {line.population: line for line in folder.records(ClientLine) if line.population != "local"}
         rows: dict[int, dict[str, Any]] = {}
         for population, line in last.items():
-            told = {key: value for key, value in line.to_json().items() if isinstance(value, list)}
-            names = told.pop("names", None) or [str(client) for client in told["ids"]]
-            for place, client in enumerate(told.pop("ids")):
+            metrics = {key: value for key, value in line.to_json().items() if isinstance(value, list)}
+            names = metrics.pop("names", None) or [str(client) for client in metrics["ids"]]
+            for place, client in enumerate(metrics.pop("ids")):
                 row = {"client": names[place], "id": client, "population": population}
-                rows[client] = row | {key: values[place] for key, values in told.items()}
+                rows[client] = row | {key: values[place] for key, values in metrics.items()}
         for served in folder.records(ServedLine):
             for score in ("accuracy", "loss", "calibration_error") if served.model == "last" else ():
                 key = f"served_{served.rung}_{score}"
@@ -437,15 +441,14 @@ class StudiedMethod:
     def model(
         self, seed: int = 0, which: Which | None = None, *, cluster: int | None = None, base: Path | str | None = None
     ) -> TrainedModel:
-        """Return the model of a seed, whole: a torch module that takes raw inputs, see `fedreach.deploy.saved.load`.
+        """Return the complete model of a seed, a torch module that takes raw inputs; see `fedreach.deploy.saved.load`.
 
         Args:
-            seed: Of the run.
-            which: As for `fedreach.deploy.saved.load`. Default: the one that was trained once more, of a study with
-                `population.refit`, else the last.
-            cluster: Number of the model, where the method has one a cluster.
-            base: Folder of the TOML file that the study is from, where that names code of one's own by a path; default:
-                the current one.
+            seed: Seed of the run.
+            which: As for `fedreach.deploy.saved.load`. Default: the refitted model of a study with `population.refit`,
+                else the last.
+            cluster: Number of the model, if the method has one per cluster.
+            base: Folder of the study's TOML file, if that names custom code by a path. Default: the current folder.
         """
         return model_of(self.folder(seed), which, cluster, self.study.kept, base)
 
@@ -453,38 +456,38 @@ class StudiedMethod:
         return f"StudiedMethod({self.name} of {self.study.name})"
 
 
-def toml_of(config: Mapping[str, Any], kept: Path, path: Path | str | None) -> str:
-    """Return an experiment as a TOML file, see `Study.to_toml`; what Python handed over lies in `kept`."""
+def toml_of(config: Mapping[str, Any], parts_folder: Path, path: Path | str | None) -> str:
+    """Return an experiment as a TOML file; `parts_folder` has its components and data from Python."""
     import tomli_w
 
     experiment = Experiment.model_validate(config)
     raw = _short(experiment.model_dump(mode="json", exclude_defaults=True))
     raw["method"] = {key: value for key, value in raw.get("method", {}).items() if PARTS.get(key) != value}
-    if isinstance(raw.get("engine"), str):  # a table with a name, and no choice that its name alone stands for
+    if isinstance(raw.get("engine"), str):  # must be a table, unlike components
         raw["engine"] = {"name": raw["engine"]}
     raw = {"name": experiment.name, **raw}
-    here = Path.cwd() if path is None else Path(path).resolve().parent
-    text = tomli_w.dumps(seen_from(here, (), _kept_in(kept, raw)))
+    folder = Path.cwd() if path is None else Path(path).resolve().parent
+    text = tomli_w.dumps(seen_from(folder, (), _localize(parts_folder, raw)))
     if path is not None:
         Path(path).write_text(text, encoding="utf-8")
     return text
 
 
 def model_of(
-    folder: Path, which: Which | None, cluster: int | None, kept: Path, base: Path | str | None = None
+    folder: Path, which: Which | None, cluster: int | None, parts_folder: Path, base: Path | str | None = None
 ) -> TrainedModel:
-    """Return the model of a run; a module that Python handed over without a name lies in ``parts/`` of `kept`."""
-    from fedreach.deploy.saved import load  # here, as nothing else that a study tells needs torch
+    """Return the model of a run; a module from Python without a name is in ``parts/`` of `parts_folder`."""
+    from fedreach.deploy.saved import load  # imported late: it loads torch
 
     record = RunFolder(folder).read(RunRecord)
     name = (record.config.get("model") or {}).get("name", "") if record is not None else ""
     stored = registry.BY_CONTENT.search(name) is not None
-    made = registry.find("model", _kept_in(kept, name), Path.cwd()) if stored else None
-    return load(folder, which, cluster=cluster, base=base, model=made)
+    module = registry.find("model", _localize(parts_folder, name), Path.cwd()) if stored else None
+    return load(folder, which, cluster=cluster, base=base, model=module)
 
 
 def framed(rows: list[dict[str, Any]], index: str | None = None) -> pd.DataFrame | list[dict[str, Any]]:
-    """Return rows as a DataFrame where pandas is installed, else as they are."""
+    """Return rows as a DataFrame if pandas is installed, else unchanged."""
     try:
         import pandas
     except ImportError:
@@ -494,7 +497,7 @@ def framed(rows: list[dict[str, Any]], index: str | None = None) -> pd.DataFrame
 
 
 def _short(value: Any) -> Any:
-    """Return a table without what is None, which TOML cannot say, and with a bare name for what has no options."""
+    """Return a table without None, which TOML does not have, and with plain names for components without options."""
     if isinstance(value, Mapping):
         table = {key: _short(inner) for key, inner in value.items() if inner is not None}
         return {
@@ -504,17 +507,17 @@ def _short(value: Any) -> Any:
     return [_short(inner) for inner in value] if isinstance(value, list) else value
 
 
-def _kept_in(folder: Path, value: Any) -> Any:
-    """Return a table whose files that Python handed over are those in the folder of this study."""
+def _localize(folder: Path, value: Any) -> Any:
+    """Return a table whose paths of components and data from Python lead to the folder of this study."""
     if isinstance(value, Mapping):
-        return {key: _kept_in(folder, inner) for key, inner in value.items()}
+        return {key: _localize(folder, inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_kept_in(folder, inner) for inner in value]
-    found = registry.BY_CONTENT.search(value) if isinstance(value, str) else None
-    if found is None:
+        return [_localize(folder, inner) for inner in value]
+    match = registry.BY_CONTENT.search(value) if isinstance(value, str) else None
+    if match is None:
         return value
-    kind = "data" if found[1].startswith("/") else "parts"
-    return Path(os.path.relpath(folder / kind / found[0])).as_posix()
+    kind = "data" if match[1].startswith("/") else "parts"
+    return Path(os.path.relpath(folder / kind / match[0])).as_posix()
 
 
 def _as_html(table: Table) -> str:

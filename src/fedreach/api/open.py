@@ -1,4 +1,4 @@
-"""Opening results."""
+"""Open the results in a folder."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def open(path: Path | str) -> Study | Sweep | Run:  # noqa: A001  # fedreach.open
-    """Return what a folder holds, whether Python or the command line made it.
+    """Return the run, comparison or sweep in a folder, from Python or the command line.
 
     Args:
         path: Folder of a run (`Run`), a comparison (`Study`) or a sweep (`Sweep`).
 
     Raises:
-        RunFolderError: If it holds none of them.
+        RunFolderError: If the folder does not hold any of them.
 
     Example:
         >>> open("runs/nowhere")
@@ -34,7 +34,7 @@ def open(path: Path | str) -> Study | Sweep | Run:  # noqa: A001  # fedreach.ope
     """
     folder = Path(path)
     if (folder / SweepRecord.FILE).exists():
-        from fedreach.api.sweep import Sweep  # which loads torch, and a comparison is read without
+        from fedreach.api.sweep import Sweep  # imported late: it loads torch, which comparisons do not need
 
         return Sweep(folder)
     if (folder / ComparisonRecord.FILE).exists():
@@ -48,13 +48,13 @@ def open(path: Path | str) -> Study | Sweep | Run:  # noqa: A001  # fedreach.ope
 
 
 class Run:
-    """One run, from its folder: its rounds, clients and model.
+    """One run, read from its folder: its rounds, clients and model.
 
     Args:
-        path: The run folder.
+        path: Run folder.
 
     Raises:
-        RunFolderError: If it holds no run.
+        RunFolderError: If the folder does not hold a run.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -63,12 +63,12 @@ class Run:
 
     @property
     def method(self) -> str:
-        """The method's name in its comparison; "run" of a run by itself."""
+        """Name of the method in its comparison; "run" for a single run."""
         return self.record.method
 
     @property
     def seed(self) -> int:
-        """The seed."""
+        """Seed of the run."""
         return self.record.seed
 
     def rounds(self) -> pd.DataFrame:
@@ -82,19 +82,19 @@ class Run:
     def model(
         self, which: Which = "last", *, cluster: int | None = None, base: Path | str | None = None
     ) -> TrainedModel:
-        """Return the model, whole; see `fedreach.api.comparison.StudiedMethod.model` for the arguments."""
-        return model_of(self.path, which, cluster, self._kept, base)
+        """Return the complete model; see `fedreach.api.comparison.StudiedMethod.model` for the arguments."""
+        return model_of(self.path, which, cluster, self._parts_folder, base)
 
     @property
     def _at(self) -> RunAt:
         return RunAt(self.method, self.seed, self.path)
 
     @property
-    def _kept(self) -> Path:
-        """The folder where components without names lie: of a run in a comparison or sweep, that of the whole."""
+    def _parts_folder(self) -> Path:
+        """Folder with components without names; for a run in a comparison or sweep, that of the comparison or sweep."""
         above: list[Path] = [folder for folder in self.path.resolve().parents if (folder / "parts").is_dir()]
-        own = (self.path / "parts").is_dir()
-        return self.path if own or not above else above[0]
+        has_parts = (self.path / "parts").is_dir()
+        return self.path if has_parts or not above else above[0]
 
     def __repr__(self) -> str:
         return f"Run({self.method}, seed {self.seed})"

@@ -1,4 +1,4 @@
-"""One run from Python."""
+"""Run one method from Python, round by round."""
 
 from __future__ import annotations
 
@@ -45,19 +45,18 @@ def run(
     evaluation: Table = None,
     trackers: Sequence[Part] = (),
 ) -> Loop:
-    """Return the rounds of one method, each of which is run when it is asked for.
+    """Return an iterator over the rounds of one method, which runs each round on demand.
 
-    Each row is a dictionary with the keys of ``rounds.jsonl``: who trained, what it cost, and how good the model then
-    was (``id_accuracy`` of participants' held-out data, ``unseen_accuracy``, ``participation_gap``, ...). The model is
-    evaluated after every round; ``evaluation={"every": 10}`` is quicker.
+    Each row is a dictionary with the keys of ``rounds.jsonl``: cohort, costs and scores (``id_accuracy`` on
+    participants' held-out data, ``unseen_accuracy``, ``participation_gap``, ...). The model is evaluated after every
+    round; ``evaluation={"every": 10}`` is faster.
 
     Args:
-        data: As for `fedreach.compare`; also what is not named here.
-        method: What is run. Default: FedAvg with clients drawn at random.
-        seed: Of all that is drawn.
-        out: A run folder, in which an interrupted run is gone on with; its rounds so far come first. Default: none is
-            kept.
-        trackers: Who else is told of the run, as for `fedreach.compare`; an object is told itself.
+        data: As for `fedreach.compare`, as are all arguments that are not listed here.
+        method: Method to run. Default: FedAvg with uniform selection.
+        seed: Seed of all random draws.
+        out: Run folder. An interrupted run in it is resumed, after its earlier rounds. Default: no folder is kept.
+        trackers: Trackers of the run, as for `fedreach.compare`; an object is used itself, not copied.
 
     Example:
         >>> import fedreach as fr
@@ -77,7 +76,7 @@ def run(
         seeds=[seed],
         cohort=cohort,
         out=folder,
-        called="run",
+        function_name="run",
         name="run" if out is None else named_after(folder, "run"),
         rounds=rounds,
         local=local,
@@ -96,9 +95,10 @@ def run(
 
 
 class Loop:
-    """The rounds of a run: iterate over it; what is stopped in between goes on where it was.
+    """Iterator over the rounds of a run; iterating again resumes it.
 
-    `folder` is the run folder. One that nobody named goes with this object, or at the end of a ``with`` block.
+    `folder` is the run folder. Without `out`, it is temporary: it is removed with this object, or at the end of a
+    ``with`` block.
     """
 
     def __init__(self, question: PythonStudy, folder: Path, *, keep: bool) -> None:
@@ -113,11 +113,11 @@ class Loop:
         return next(self._rounds)
 
     def model(self, which: Which | None = None, *, cluster: int | None = None) -> TrainedModel:
-        """Return the model once the rounds are over, as `fedreach.api.comparison.StudiedMethod.model` does."""
+        """Return the model after the last round, as `fedreach.api.comparison.StudiedMethod.model` does."""
         return model_of(self.folder, which, cluster, self.folder)
 
     def close(self) -> None:
-        """Stop here: the rounds so far stand in the folder, if one was named, and another loop goes on with them."""
+        """Stop the run; if `out` was given, the folder keeps the rounds so far, and another loop resumes them."""
         self._end()
 
     def __enter__(self) -> Loop:
@@ -138,18 +138,18 @@ def _end(rounds: Generator[dict[str, Any], None, None], folder: Path | None) -> 
 
 
 def _all(question: PythonStudy, folder: Path) -> Generator[dict[str, Any], None, None]:
-    """Yield the rounds that were run before, and those that are run now."""
+    """Yield the stored rounds, then new ones."""
     stored: list[dict[str, Any]] | None = RunFolder(folder).kept_rows(RoundRow.FILE)
     for row in _new(question, folder):
         if stored is not None:
-            yield from (each for each in stored if 0 < each["round"] < row.round)
+            yield from (stored_row for stored_row in stored if 0 < stored_row["round"] < row.round)
             stored = None
         yield json.loads(json_line(row.to_json()))  # as it is stored
-    yield from (each for each in stored or () if each["round"])
+    yield from (stored_row for stored_row in stored or () if stored_row["round"])
 
 
 def _new(question: PythonStudy, folder: Path) -> Generator[RoundRow, None, None]:
-    """Yield the rounds that are run now; numeric libraries have one thread while they are."""
+    """Yield new rounds; numeric libraries use one thread meanwhile."""
     experiment = question.experiment
     rounds = each_round_of(
         experiment.resolved(),

@@ -1,4 +1,4 @@
-"""Sweeps from Python."""
+"""Run and open sweeps from Python."""
 
 from __future__ import annotations
 
@@ -33,20 +33,21 @@ def sweep(
     settings: Mapping[str, Any],
     **options: Any,
 ) -> Sweep:
-    """Compare at each of several settings, and return the studies: one a setting.
+    """Compare methods at each of several settings, and return one study per setting.
 
-    The same as ``fedreach compare`` with a table ``[sweep]``. To have settings chosen instead of shown, hand `compare`
-    (or this) the argument `tune`.
+    The same as ``fedreach compare`` with a table ``[sweep]``. To choose settings instead of comparing them, use the
+    argument `tune`.
 
     Args:
-        data: As for `fedreach.compare`, as are `methods`.
-        settings: Option -> values, such as ``{"partition.alpha": [0.1, 1.0]}``, keys as in an experiment file; several
-            options make every combination. Or so many at random: ``{"samples": 20, "partition.alpha": {"least": 0.01,
-            "most": 10.0, "log": True}}``.
+        data: As for `fedreach.compare`.
+        methods: As for `fedreach.compare`.
+        settings: Option -> values, such as ``{"partition.alpha": [0.1, 1.0]}``, with the keys of an experiment file.
+            Several options form all combinations. ``{"samples": 20, "partition.alpha": {"least": 0.01, "most": 10.0,
+            "log": True}}`` draws 20 settings at random.
         **options: All other arguments of `fedreach.compare`.
 
     Raises:
-        ConfigError: If something is asked for that cannot be, and what else `fedreach.compare` raises.
+        ConfigError: If arguments are invalid. Other errors are those of `fedreach.compare`.
 
     Example:
         >>> import tempfile
@@ -64,14 +65,14 @@ def sweep(
     arguments = {key: value for key, value in bound.arguments.items() if key not in ("data", "methods")}
     question, out = asked(data, methods, "sweep", sweep=settings, **arguments)
     quiet = not arguments["progress"]
-    with terminal.compare_progress(quiet=quiet) as shown:
+    with terminal.compare_progress(quiet=quiet) as progress_callbacks:
         begin = terminal.Beginning(question.experiment, question.federated, quiet=quiet)
         status = sweep_all(
             question.experiment,
             out=out,
             base=question.base,
             workers=arguments["workers"],
-            callbacks=[begin, *shown],
+            callbacks=[begin, *progress_callbacks],
             add_seeds=arguments["add_seeds"],
             redo=arguments["redo"],
         )
@@ -80,13 +81,15 @@ def sweep(
 
 
 class Sweep:
-    """The studies of a sweep, from their folders: ``sweep[0.1]``, or ``sweep["partition.alpha = 0.1"]``, is one.
+    """The studies of a sweep, read from their folders.
+
+    ``sweep[0.1]``, or ``sweep["partition.alpha = 0.1"]``, is one study.
 
     Args:
-        path: Of the folder, whether Python or ``fedreach compare`` made it.
+        path: Folder of the sweep, from Python or ``fedreach compare``.
 
     Raises:
-        RunFolderError: If there is no sweep.
+        RunFolderError: If the folder does not hold a sweep.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -100,16 +103,16 @@ class Sweep:
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Name of the sweep."""
         return self.record.name
 
     @cached_property
     def studies(self) -> dict[str, Study]:
-        """The studies that have begun, by their settings in words."""
-        found = zip(self.record.settings, self.record.cells, strict=True)
+        """Started studies, by their settings in words."""
+        cells = zip(self.record.settings, self.record.cells, strict=True)
         return {
             in_words(setting): Study(self.path / cell, self.path)
-            for setting, cell in found
+            for setting, cell in cells
             if (self.path / cell / ComparisonRecord.FILE).exists()
         }
 
@@ -124,20 +127,20 @@ class Sweep:
         return Swept(self.record, tuple(cells), tuple(self.record.settings))
 
     def table(self) -> pd.DataFrame | list[dict[str, Any]]:
-        """Return a row of numbers for each setting and method, as `Study.table` does for a method."""
+        """Return a row of numbers for each setting and method, as `Study.table` does for each method."""
         rows = [{**cell.setting, **row} for cell in self.swept.cells for row in as_records(cell.analysis)]
         return framed(rows)
 
     def rounds(self) -> pd.DataFrame:
-        """Return the rounds of all comparisons, as `Study.rounds` does, after a column for each option that varies."""
-        return self._joined({words: study.rounds() for words, study in self.studies.items()})
+        """Return the rounds of all studies, as `Study.rounds` does, after one column per swept option."""
+        return self._concatenate({words: study.rounds() for words, study in self.studies.items()})
 
     def clients(self) -> pd.DataFrame:
-        """Return the clients of all comparisons, as `Study.clients` does, likewise."""
-        return self._joined({words: study.clients() for words, study in self.studies.items()})
+        """Return the clients of all studies, as `Study.clients` does, after one column per swept option."""
+        return self._concatenate({words: study.clients() for words, study in self.studies.items()})
 
-    def _joined(self, frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-        import pandas  # which the frames are of
+    def _concatenate(self, frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+        import pandas  # optional
 
         by_words = {in_words(setting): setting for setting in self.record.settings}
         for words, frame in frames.items():
@@ -146,11 +149,11 @@ class Sweep:
         return pandas.concat(frames.values(), ignore_index=True) if frames else pandas.DataFrame()
 
     def page(self, *formats: str) -> Path:
-        """Write the page, and those of its studies, and return its path; `formats` as for `Study.page`."""
+        """Write the page of the sweep and those of its studies; return its path. `formats` is as for `Study.page`."""
         return write_sweep_report(self.path, self.path, formats=formats).page
 
     def paper(self, width: str | float = "single", *formats: str) -> Path:
-        """Write figures along what was swept for a paper, and return their folder; as `Study.paper` does."""
+        """Write figures along swept options for a paper, as `Study.paper` does, and return their folder."""
         written = write_sweep_report(self.path, self.path, formats=formats, paper=width)
         for cell in written.swept.cells[:1]:  # methods are the same in all of them
             write_bibliography(cell.analysis.comparison, written.paper[0].parent)
@@ -175,8 +178,8 @@ class Sweep:
         return len(self.studies)
 
     def __repr__(self) -> str:
-        many = len(self.record.settings)
-        return f"Sweep({self.name}: {', '.join(self.record.keys)}; {many} setting{'s' * (many != 1)})"
+        count = len(self.record.settings)
+        return f"Sweep({self.name}: {', '.join(self.record.keys)}; {count} setting{'s' * (count != 1)})"
 
     def __str__(self) -> str:
         """Return the table, as wide as the terminal."""

@@ -1,4 +1,4 @@
-"""Results on the terminal."""
+"""Summaries, results and progress on the terminal."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 
 WHOLE = "all runs"
-MOST_COLUMNS = 20  # of a table, which have a line each
-ESTIMATE_SECONDS = 10.0  # of rounds, by which a log says how long it will take
+MOST_COLUMNS = 20  # most columns of a table that are listed
+ESTIMATE_SECONDS = 10.0  # seconds of rounds after which a log estimates the remaining time
 
 
 def clock(seconds: float | None) -> str:
-    """Return a duration as people write it.
+    """Return a duration as hours, minutes and seconds.
 
     Example:
         >>> clock(75), clock(4000), clock(None)
@@ -45,19 +45,19 @@ def clock(seconds: float | None) -> str:
     """
     if seconds is None:
         return "-:--"
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, remainder = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+    return f"{hours}:{minutes:02d}:{remainder:02d}" if hours else f"{minutes}:{remainder:02d}"
 
 
 def shown(row: Mapping[str, Any], population: str) -> str:
-    """Return the main score of a population with its unit, or a dash where the row has none."""
+    """Return the main score of a population with its unit, or a dash if the row does not have it."""
     score = main_score_of(row)
     return score.shown(row.get(f"{population}_{score.name}"))
 
 
 def summary(experiment: Experiment, data: FederatedData) -> str:
-    """Return the federation in a few lines, as it is shown before the first round."""
+    """Return a summary of the federation, which is shown before the first round."""
     d, population = data.dataset, data.population
     sizes = data.partition.sizes
     mixed = ""
@@ -77,8 +77,8 @@ def summary(experiment: Experiment, data: FederatedData) -> str:
     if d.target_scale is not None:
         lines += [f"  {line}" for line in d.target_scale.lines(d.target_names)]
     if data.server is not None:
-        taken = ", taken from the training data of all clients" if data.taken_by_server().any() else " of its own"
-        lines.append(f"  the server holds {len(data.server.y)} samples{taken}")
+        origin = ", taken from the training data of all clients" if data.taken_by_server().any() else " of its own"
+        lines.append(f"  the server holds {len(data.server.y)} samples{origin}")
     if data.noise:
         lines.append(f"  label noise: {data.noise['num_changed']} training labels are wrong ({data.noise['kind']})")
     if data.shift is not None:
@@ -104,13 +104,16 @@ def summary(experiment: Experiment, data: FederatedData) -> str:
 
 
 def _held_out(data: FederatedData) -> list[str]:
-    """Return what is to be told of held-out samples: which they are, and who has none."""
-    own = data.population.participants
-    held, trained = data.held_out.sizes[own], data.train.sizes[own]
-    lines, nothing = [], own[held == 0]
-    if str(data.together) and held.any():
-        least, most = (f"{each:.0%}" for each in np.sort((held / (held + trained))[held > 0])[[0, -1]])
-        shares = least if least == most else f"{least} to {most}"
+    """Return lines on held-out examples: how they are chosen, and which clients have none."""
+    participants = data.population.participants
+    held_out_sizes, trained = data.held_out.sizes[participants], data.train.sizes[participants]
+    lines, nothing = [], participants[held_out_sizes == 0]
+    if str(data.together) and held_out_sizes.any():
+        low, high = (
+            f"{share:.0%}"
+            for share in np.sort((held_out_sizes / (held_out_sizes + trained))[held_out_sizes > 0])[[0, -1]]
+        )
+        shares = low if low == high else f"{low} to {high}"
         lines.append(f"  held out: {data.together}; that is {shares} of the samples of who holds some out")
     inputs = () if data.schema is None else tuple(column.name for column in data.schema.used)
     if data.together.time in inputs:
@@ -120,13 +123,13 @@ def _held_out(data: FederatedData) -> list[str]:
         verbs = ("holds", "trains", "is") if len(nothing) == 1 else ("hold", "train", "are")
         why = "its rows belong together, or are too few" if str(data.together) else "one sample is not parted"
         lines.append(f"  note: {who} {verbs[0]} nothing out ({why}), {verbs[1]} and {verbs[2]} not tested")
-    if len(nothing) == len(own):
+    if len(nothing) == len(participants):
         lines.append("  note: no participant holds anything out: what is told of participants is not known")
     return lines
 
 
 def columns(data: FederatedData) -> list[str]:
-    """Return a line for each column of a table, as it was prepared; none where the samples are no rows of one."""
+    """Return a line for each prepared column of a table; empty for other data."""
     if data.schema is None:
         return []
     more = len(data.schema.columns) > MOST_COLUMNS
@@ -144,28 +147,28 @@ def last_evaluation(folder: Path) -> dict[str, Any]:
 
 
 def baselines_table(run: Comparison, last: Mapping[str, Any], width: int) -> str:
-    """Return the last evaluation of a run beside its baselines; empty where it has none.
+    """Return a table of a run's last evaluation and its baselines; empty without baselines.
 
     Args:
-        run: What `fedreach.report.read.read` returns of its folder.
-        last: See `last_evaluation`.
-        width: In letters.
+        run: Comparison of the single run, as read by `fedreach.report.read.read`.
+        last: Last evaluated row, see `last_evaluation`.
+        width: Width of the table in letters.
     """
     records, by = baselines_of(run), main_score_of(last).name
     if not records:
         return ""
     rows = {"this model": last} | {title(name, run): columns for name, columns in records[0].columns.items()}
-    scores = {each.head: column.removesuffix(f"_{by}") for column, each in POPULATION.items() if column in last}
+    scores = {quantity.head: column.removesuffix(f"_{by}") for column, quantity in POPULATION.items() if column in last}
     scores = {head: population for head, population in scores.items() if not population.endswith("_worst_decile")}
     heads = {"auroc": "AUROC", "log_loss": "log loss"}
     numbers = {heads[name]: column for name, column in probabilities(run).items() if column in last}
     cells = [
         [
-            called,
-            *(shown(own, population) for population in scores.values()),
-            *(f"{own[column]:.3f}" if column in own else "-" for column in numbers.values()),
+            name,
+            *(shown(row, population) for population in scores.values()),
+            *(f"{row[column]:.3f}" if column in row else "-" for column in numbers.values()),
         ]
-        for called, own in rows.items()
+        for name, row in rows.items()
     ]
     return text_table(["", *scores, *numbers], cells, width, note=probabilities_note(run))
 
@@ -177,10 +180,10 @@ def sentence(row: Mapping[str, Any], result: Result) -> str:
     if result.best_round is None:
         best = "Which round is the best is not known: no participant holds anything out"
     points = "-" if gap is None else f"{score.number(gap, sign=True)}{score.points}"
-    said = "" if score.percent else f"{score.words}, less is better: "
+    prefix = "" if score.percent else f"{score.words}, less is better: "
     refit = "" if result.refit is None else refit_said([result.refit["rounds"]])
     return join_sentences(
-        f"Round {row['round']}: {said}participants {shown(row, 'id')}, unseen clients {shown(row, 'unseen')}, "
+        f"Round {row['round']}: {prefix}participants {shown(row, 'id')}, unseen clients {shown(row, 'unseen')}, "
         f"gap {points}, test set {shown(row, 'test')}, "
         f"{row['bytes_total'] / 1e6:.1f} MB. {best}.",
         refit,
@@ -188,19 +191,19 @@ def sentence(row: Mapping[str, Any], result: Result) -> str:
 
 
 class RunProgress(Callback):
-    """Shows what is run, and a bar on a terminal, else one line per evaluation; on standard error."""
+    """Progress of a run on stderr: a summary, then a bar on a terminal or one line per evaluation in a log."""
 
     def __init__(self, experiment: Experiment, folder: Path, add: Add | None) -> None:
         self.experiment, self.folder = experiment, folder
         self.add = add
         self.bar = None if add is None else add("rounds", total=experiment.rounds)
         self.refit: RefitProgress | None = None
-        self.lost: set[int] = set()  # are named once; the rows name them in every round
-        self.training: list[float] = []  # seconds a round; as these, of this process
+        self.lost: set[int] = set()  # clients whose loss was shown once; rows name them in every round
+        self.training: list[float] = []  # seconds of rounds and evaluations in this process
         self.evaluating: list[float] = []
 
     def begin(self, run: RunRecord, data: FederatedData | None, engine: str, folder: Path) -> None:
-        assert data is not None  # runs that are shown are run here
+        assert data is not None  # only runs of this process are shown
         self.name_of = data.name_of
         lines = summary(self.experiment.model_copy(update={"seeds": [run.seed]}), data), *columns(data)
         print(*lines, *engine.splitlines()[1:], sep="\n", file=sys.stderr)
@@ -208,18 +211,18 @@ class RunProgress(Callback):
         self.began = time.monotonic()
 
     def round(self, row: RoundRow, timing: Timing, lost: Mapping[int, str]) -> None:
-        """Show how far the run is, what was evaluated, and who is lost for the first time."""
-        rounds, found = self.experiment.rounds, row.evaluated
+        """Show progress, the evaluation of the round, and clients that are lost for the first time."""
+        rounds, scores = self.experiment.rounds, row.evaluated
         self.training.append(timing.train_seconds or 0.0)
-        left = clock((time.monotonic() - self.began) / len(self.training) * (self._last_round(row) - row.round))
+        remaining = clock((time.monotonic() - self.began) / len(self.training) * (self._last_round(row) - row.round))
         if self.bar is not None:
-            self.bar.show(row.round, rounds, f"{left} left")
-        if f"id_{main_score_of(found).name}" in found:
+            self.bar.show(row.round, rounds, f"{remaining} left")
+        if f"id_{main_score_of(scores).name}" in scores:
             self.evaluating.append(timing.evaluate_seconds or 0.0)
             line = (
-                f"round {row.round}/{rounds}  participants {shown(found, 'id'):>7}  unseen "
-                f"{shown(found, 'unseen'):>7}  test {shown(found, 'test'):>7}  "
-                f"{fmean(self.training):.3f} s/round + {fmean(self.evaluating):.3f} s/evaluation  {left} left"
+                f"round {row.round}/{rounds}  participants {shown(scores, 'id'):>7}  unseen "
+                f"{shown(scores, 'unseen'):>7}  test {shown(scores, 'test'):>7}  "
+                f"{fmean(self.training):.3f} s/round + {fmean(self.evaluating):.3f} s/evaluation  {remaining} left"
             )
             _line(line)
         for client, cause in lost.items():
@@ -233,7 +236,7 @@ class RunProgress(Callback):
         self.refit.show(round_)
 
     def _last_round(self, row: RoundRow) -> float:
-        """Return the round after which the run is likely to end, by what it has spent of its budget."""
+        """Return the round after which the run is expected to end, by the spent share of its budget."""
         spent = {
             "megabytes": row.bytes_total / 1e6,
             "seconds": row.seconds_total or 0.0,
@@ -244,12 +247,12 @@ class RunProgress(Callback):
 
 
 class RefitProgress:
-    """Shows how far training again on all rows is: a bar on a terminal, else a line now and then.
+    """Progress of a refit on all rows: a bar on a terminal, else occasional lines.
 
     Args:
-        add: Adds a bar; None: this is no terminal.
-        first: Round after which it begins, 0 unless it is resumed.
-        rounds: How many there will be.
+        add: Function that adds a bar; None without a terminal.
+        first: Round after which the refit starts, 0 unless it is resumed.
+        rounds: Number of rounds of the refit.
     """
 
     def __init__(self, add: Add | None, first: int, rounds: int) -> None:
@@ -260,19 +263,19 @@ class RefitProgress:
             _line(f"training again on all rows, {rounds} rounds")
 
     def show(self, round_: int) -> None:
-        """Show that this round is over."""
+        """Show that this round has finished."""
         now, trained = time.monotonic(), round_ - self.first
-        left = clock((now - self.began) / trained * (self.rounds - round_) if trained else None)
+        remaining = clock((now - self.began) / trained * (self.rounds - round_) if trained else None)
         if self.bar is not None:
-            self.bar.show(round_, self.rounds, f"{left} left")
+            self.bar.show(round_, self.rounds, f"{remaining} left")
         elif now - self.last_line >= ESTIMATE_SECONDS:
             self.last_line = now
-            _line(f"round {round_}/{self.rounds} on all rows  {left} left")
+            _line(f"round {round_}/{self.rounds} on all rows  {remaining} left")
 
 
 @contextmanager
 def run_progress(experiment: Experiment, folder: Path, *, quiet: bool) -> Iterator[list[Callback]]:
-    """Hand out what shows a run."""
+    """Provide the callbacks that show the progress of a run."""
     if quiet:
         yield []
         return
@@ -281,14 +284,14 @@ def run_progress(experiment: Experiment, folder: Path, *, quiet: bool) -> Iterat
 
 
 class Beginning(ComparisonCallback):
-    """Says before the first run what is compared, and meets data there that cannot be used."""
+    """Shows a summary before the first run, and loads the data so that errors in them come first."""
 
     def __init__(
-        self, experiment: Experiment, federated: Callable[[], FederatedData], *, quiet: bool, here: bool = True
+        self, experiment: Experiment, federated: Callable[[], FederatedData], *, quiet: bool, trains_here: bool = True
     ) -> None:
         self.experiment, self.federated, self.quiet = experiment, federated, quiet
-        self.begun = False  # a pilot, or what settings are chosen by, begins before the rest
-        self.here = here  # whether runs are computed here: a machine that starts them on a cluster may have no GPU
+        self.begun = False  # a pilot or tuning begins before the comparison itself
+        self.here = trains_here  # False on a machine that only starts runs on a cluster, which may lack a GPU
 
     def begin(self) -> None:
         from fedreach.engines.batches import checked_device
@@ -304,15 +307,15 @@ class Beginning(ComparisonCallback):
 
 
 class ComparisonProgress(ComparisonCallback):
-    """Shows all runs in one bar and those that run now; in a log, a line for each run that ends.
+    """Progress of a comparison: one bar for all runs and one for each current run; in a log, a line per finished run.
 
-    A log says how long it will take once the first rounds tell, where the first run does not end soon. What comes
-    before the first of them, such as reading data, is not counted.
+    A log also shows an estimate of the remaining time after the first rounds, unless the first run finishes earlier.
+    The estimate excludes the time before the first round, such as loading data.
     """
 
     def __init__(self, add: Add | None) -> None:
         self.add, self.estimated = add, add is not None
-        self.first: tuple[float, int] | None = None  # when the first rounds were over, and how many
+        self.first: tuple[float, int] | None = None  # time and number of the first finished rounds
         self.whole = None if add is None else add(WHOLE, total=None)
         self.bars: dict[Job, Bar] = {}
 
@@ -334,8 +337,8 @@ class ComparisonProgress(ComparisonCallback):
         began, before = self.first = self.first or (now, rounds)
         if now - began > ESTIMATE_SECONDS and rounds > before:
             self.estimated = True
-            left = (now - began) * status.rounds_left / (rounds - before)
-            _line(f"about {clock(left)} left, by {rounds} of {rounds + status.rounds_left} rounds")
+            remaining = (now - began) * status.rounds_left / (rounds - before)
+            _line(f"about {clock(remaining)} left, by {rounds} of {rounds + status.rounds_left} rounds")
 
     def _draw(self, add: Add, status: ComparisonStatus) -> None:
         assert self.whole is not None
@@ -358,7 +361,7 @@ class ComparisonProgress(ComparisonCallback):
 
 @contextmanager
 def compare_progress(*, quiet: bool) -> Iterator[list[ComparisonCallback]]:
-    """Hand out what shows a comparison."""
+    """Provide the callbacks that show the progress of a comparison."""
     if quiet:
         yield []
         return
@@ -371,12 +374,12 @@ def _ending(status: ComparisonStatus, job: Job) -> str:
     if job in status.failed:
         return f"{count} {job.label}: FAILED: {status.failed[job]}"
     elapsed = clock(time.monotonic() - status.began)
-    said = _scores(status.latest.get(job, {})) or _without_rounds(status, job)
-    return f"{count} {job.label}: {said}  ({elapsed}, {clock(status.seconds_left)} left)"
+    outcome = _scores(status.latest.get(job, {})) or _without_rounds(status, job)
+    return f"{count} {job.label}: {outcome}  ({elapsed}, {clock(status.seconds_left)} left)"
 
 
 def _without_rounds(status: ComparisonStatus, job: Job) -> str:
-    """Return what was done for a job that ran no round itself."""
+    """Return the outcome of a job that did not run any round itself."""
     twin = status.twin(job)
     if twin is None or twin is job:  # it stopped after its last round
         return "no round was left to run"
@@ -392,7 +395,7 @@ def _scores(row: Mapping[str, Any]) -> str:
 
 @contextmanager
 def _bars() -> Iterator[Add | None]:
-    """Hand out what adds a bar on a terminal, else None."""
+    """Provide the function that adds a bar on a terminal, else None."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -1,6 +1,6 @@
-"""The command ``fedreach``: one file a command, which parses and prints; what does the work is imported when needed.
+"""The command ``fedreach``, with one file per command, which parses options and prints results.
 
-A file of a command imports nothing heavy at its top, so that help and completion answer at once.
+Files of commands import heavy modules only inside functions, so that help and completion are fast.
 """
 
 import io
@@ -33,7 +33,7 @@ from fedreach.cli.options import InterruptError, promise_json, say_json
 
 
 class Commands(click.Group):
-    """Commands whose mistakes end in one message, never in a traceback, and with --json in one JSON document."""
+    """Commands whose errors are printed as one message instead of a traceback, with --json as one JSON document."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         command = super().get_command(ctx, cmd_name)
@@ -44,26 +44,26 @@ class Commands(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if "--json" in args and not ctx.resilient_parsing:
             promise_json(ctx)
-        with _said_as_json(ctx):
+        with _errors_as_json(ctx):
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        if "numpy" not in sys.modules:  # or it is somebody else's process
+        if "numpy" not in sys.modules:  # else the process belongs to another program
             os.environ.update(ONE_THREAD)
-        if isinstance(sys.stdout, io.TextIOWrapper):  # a path may hold bytes that are no text
+        if isinstance(sys.stdout, io.TextIOWrapper):  # a path may contain bytes that cannot be decoded
             sys.stdout.reconfigure(errors="backslashreplace")
         try:
-            with _said_as_json(ctx):
+            with _errors_as_json(ctx):
                 result = super().invoke(ctx)
                 say_json(ctx)
                 return result
         except FedReachError as error:
             _end(ctx, str(error), error.exit_code)
         except KeyboardInterrupt:
-            again = "Interrupted. Nothing is lost: the same command goes on where this one stopped."
-            _end(ctx, again, InterruptError.exit_code)
+            message = "Interrupted. Nothing is lost: the same command goes on where this one stopped."
+            _end(ctx, message, InterruptError.exit_code)
         except BrokenPipeError:
-            # The reader of our output went away, as in `fedreach list | head -1`.
+            # The reader of the output has stopped, as in `fedreach list | head -1`.
             sys.stdout = None
             sys.exit(0)
         except MemoryError:
@@ -73,14 +73,20 @@ class Commands(click.Group):
 
 
 @contextmanager
-def _said_as_json(ctx: click.Context) -> Iterator[None]:
-    """Say as JSON, too, what click says of a wrong call, and what a mistake of ours leads to."""
+def _errors_as_json(ctx: click.Context) -> Iterator[None]:
+    """Print errors of click and unexpected exceptions as JSON, too."""
     try:
         yield
     except click.ClickException as error:
         say_json(ctx, error.format_message())
         raise
-    except (FedReachError, MemoryError, OSError, click.exceptions.Exit, click.Abort):  # said elsewhere, or no mistake
+    except (
+        FedReachError,
+        MemoryError,
+        OSError,
+        click.exceptions.Exit,
+        click.Abort,
+    ):  # printed elsewhere, or not an error
         raise
     except Exception as error:
         say_json(ctx, f"{type(error).__name__}: {error}")

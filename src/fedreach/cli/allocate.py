@@ -1,4 +1,4 @@
-"""``fedreach allocate``: a plan for one round over a shared band."""
+"""``fedreach allocate``: plan one round over a shared band."""
 
 from __future__ import annotations
 
@@ -57,17 +57,17 @@ LISTED = 40  # clients in the table on the terminal
 @click.option("--out", type=options.path, help="Write those chosen to this CSV file.")
 @options.quiet
 @options.as_json
-def allocate(clients: Path, figure: Path | None, out: Path | None, quiet: bool, as_json: bool, **asked: Any) -> None:
-    """Plan a round over a shared band: who takes part, with which share and CPU frequency.
+def allocate(clients: Path, figure: Path | None, out: Path | None, quiet: bool, as_json: bool, **settings: Any) -> None:
+    """Plan a round over a shared band: the clients, their shares of bandwidth and CPU frequencies.
 
-    Of all choices of clients that hold MIN_EXAMPLES, the one with the least cost (seconds-price x seconds until the
-    last is ready + joules-price x joules of all), with a proven bound on every other; and what 10 % more bandwidth
-    or examples would change.
+    Prints the clients that hold MIN_EXAMPLES together at the least cost, with a proven bound on all other choices. The
+    cost is seconds-price x seconds until the last client is ready + joules-price x joules of all clients. Prints also
+    the effect of 10% more bandwidth or examples.
     """
     from fedreach.wireless import planning
     from fedreach.wireless.planning import COLUMNS, Question, clients_of, plan, read_table
 
-    question = Question(**asked)
+    question = Question(**settings)
     options.check_figure(figure)
     for flag, path in {"--figure": figure, "--out": out}.items():
         if path is not None and path.resolve() == clients.resolve():
@@ -95,7 +95,7 @@ def allocate(clients: Path, figure: Path | None, out: Path | None, quiet: bool, 
         raise InterruptError("Interrupted. What is printed was found before; the rest was left out.")
 
 
-class _Shown(NamedTuple):
+class _TableColumn(NamedTuple):
     name: str  # in `client_rows`
     head: str
     unit: str = ""
@@ -104,15 +104,15 @@ class _Shown(NamedTuple):
 
 
 _COLUMNS = (
-    _Shown("num_examples", "examples"),
-    _Shown("share", "band", "%", 100),
-    _Shown("hertz", "CPU", "GHz", 1e-9, 60),
-    _Shown("max_hertz", "at most", "GHz", 1e-9, 100),
-    _Shown("compute_seconds", "compute", "s"),
-    _Shown("upload_seconds", "upload", "s"),
-    _Shown("slack_seconds", "slack", "s", 1, 72),
-    _Shown("compute_joules", "compute", "J", 1, 100),
-    _Shown("upload_joules", "upload", "J", 1, 100),
+    _TableColumn("num_examples", "examples"),
+    _TableColumn("share", "band", "%", 100),
+    _TableColumn("hertz", "CPU", "GHz", 1e-9, 60),
+    _TableColumn("max_hertz", "at most", "GHz", 1e-9, 100),
+    _TableColumn("compute_seconds", "compute", "s"),
+    _TableColumn("upload_seconds", "upload", "s"),
+    _TableColumn("slack_seconds", "slack", "s", 1, 72),
+    _TableColumn("compute_joules", "compute", "J", 1, 100),
+    _TableColumn("upload_joules", "upload", "J", 1, 100),
 )
 
 
@@ -133,14 +133,14 @@ def _counts(plan: Plan, record: Mapping[str, Any]) -> list[str]:
 
 
 def _table(rows: Sequence[Mapping[str, Any]], width: int) -> str:
-    # The largest shares where there are many; in the order of the file in any case.
+    # At most the `LISTED` largest shares, in the order of the file.
     largest = sorted(range(len(rows)), key=lambda j: (-rows[j]["share"], j))[:LISTED]
-    shown = [column for column in _COLUMNS if width >= column.from_width]
+    columns = [column for column in _COLUMNS if width >= column.from_width]
     cells = [
-        [rows[j]["client"], *(_number(rows[j][column.name] * column.scale) for column in shown)]
+        [rows[j]["client"], *(_number(rows[j][column.name] * column.scale) for column in columns)]
         for j in sorted(largest)
     ]
-    header = ["client\n", *(f"{column.head}\n{column.unit}" for column in shown)]
+    header = ["client\n", *(f"{column.head}\n{column.unit}" for column in columns)]
     table = f"\n{text_table(header, cells, width)}\n"
     more = len(rows) - len(largest)
     left_out = f"... and {more} with smaller shares: --out FILE.csv or --json has them all\n" if more else ""
@@ -173,11 +173,11 @@ def _changes(plan: Plan) -> list[str]:
     lines = []
     band = "" if question.bandwidth_hertz is None else f" ({1.1 * question.bandwidth_hertz / 1e6:.4g} MHz)"
     how = "" if "distance_meters" in plan.clients.numbers else ", given rates growing in proportion"
-    for what, other in (
+    for what, solution in (
         (f"10 % more bandwidth{band}{how}", plan.more_band),
         (f"10 % more examples ({plan.examples_asked})", plan.more_examples),
     ):
-        lines.append(f"{what}: {_change(plan, other)}")
+        lines.append(f"{what}: {_change(plan, solution)}")
     if plan.band_price is not None:
         price = f"at the margin, bandwidth is worth {plan.band_price:.4g} for as much again at these rates"
         if plan.megahertz_price is not None:
@@ -186,15 +186,15 @@ def _changes(plan: Plan) -> list[str]:
     return lines
 
 
-def _change(plan: Plan, other: Solution | None) -> str:
-    if other is None:
+def _change(plan: Plan, changed: Solution | None) -> str:
+    if changed is None:
         return "interrupted" if plan.interrupted else "not to be had: the clients hold too few"
     before = plan.solution
-    if before.cost - before.lower_bound >= abs(other.cost - before.cost) and before.status != "optimal":
-        return f"cost {other.cost:.5g}; the change is smaller than the gap"
-    now, old = set(other.allocation.ids.tolist()), set(before.allocation.ids.tolist())
+    if before.cost - before.lower_bound >= abs(changed.cost - before.cost) and before.status != "optimal":
+        return f"cost {changed.cost:.5g}; the change is smaller than the gap"
+    now, old = set(changed.allocation.ids.tolist()), set(before.allocation.ids.tolist())
     swaps = f"{len(now - old)} in and {len(old - now)} out" if now != old else "the same clients"
     return (
-        f"cost {other.cost:.5g} ({100 * (other.cost / before.cost - 1):+.2f} %), {other.allocation.seconds:.4g} s, "
-        f"{other.allocation.joules:.4g} J, {swaps}"
+        f"cost {changed.cost:.5g} ({100 * (changed.cost / before.cost - 1):+.2f} %), "
+        f"{changed.allocation.seconds:.4g} s, {changed.allocation.joules:.4g} J, {swaps}"
     )

@@ -1,4 +1,4 @@
-"""Finding the components that ``fedreach verify`` is asked about, and reporting the results of their checks."""
+"""Find the components that ``fedreach verify`` checks, and format the results."""
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ from fedreach.testing.base import CheckResults
 
 
 def check_all(
-    wanted: Sequence[str],
+    names: Sequence[str],
     base: Path,
     *,
     kind: str | None = None,
@@ -31,31 +31,31 @@ def check_all(
     """Check components, one after the other.
 
     Args:
-        wanted: Names of built-in components, ``FILE.py:NAME`` or ``module:NAME``; none takes all built-in ones.
+        names: Names of built-in components, ``FILE.py:NAME`` or ``module:NAME``; empty: all built-in components.
         base: Folder that files are relative to.
-        kind: Type of the components, where it does not follow from the name or the methods.
-        options: ``"name=value"``, the value as in TOML.
-        without: Checks that are left out.
+        kind: Type of the components, if it does not follow from the name or the methods.
+        options: Options of the component as ``"name=value"``, the value as in TOML.
+        without: Names of checks to leave out.
 
     Raises:
         ConfigError: If a component, type, option or check is not known, or a component cannot be made.
     """
     if kind is not None and kind not in registry.VERIFIED:
         raise ConfigError(f"There is no kind of part {kind!r}.{nearest(kind, registry.VERIFIED)}")
-    if not wanted and (options or without):
+    if not names and (options or without):
         raise ConfigError("--set and --without are about the part that is named; name one.")
-    given = dict(_option(text) for text in options)
-    targets = [target for name in wanted for target in _targets(name, base, kind)] if wanted else _all(kind)
+    settings = dict(_option(text) for text in options)
+    targets = [target for name in names for target in _targets(name, base, kind)] if names else _all(kind)
     for of, name, thing in targets:
-        if thing is None and not (given or without):
+        if thing is None and not (settings or without):
             yield verify.check_built_in(of, name)
             continue
-        component = _made(of, name, registry.table(of)[name] if thing is None else thing, given, base)
-        yield verify.check_component(of, component, options=given, name=name, without=without)
+        component = _build(of, name, registry.table(of)[name] if thing is None else thing, settings, base)
+        yield verify.check_component(of, component, options=settings, name=name, without=without)
 
 
 def listed() -> list[dict[str, str]]:
-    """Return all checks: of which type, name, statement and source."""
+    """Return type, name, statement and source of all checks."""
     return [
         {"kind": kind, "check": check.name, "statement": check.statement, "source": check.source}
         for kind in registry.VERIFIED
@@ -64,7 +64,7 @@ def listed() -> list[dict[str, str]]:
 
 
 def list_text(checks: Sequence[Mapping[str, str]]) -> str:
-    """Return the checks for people."""
+    """Return the checks as text."""
     blocks = []
     for kind, group in groupby(checks, itemgetter("kind")):
         lines = [f"every {kind}"]
@@ -76,7 +76,7 @@ def list_text(checks: Sequence[Mapping[str, str]]) -> str:
 
 
 def line(results: CheckResults) -> str:
-    """Return the results of a component in one line, and its failures below it; a cause is printed once."""
+    """Return the results of a component in one line, with its failures below; each cause is printed once."""
     head = f"{results.kind:<16} {results.name:<24} "
     if results.skipped:
         return f"{head}skipped: {results.skipped}"
@@ -93,7 +93,7 @@ def line(results: CheckResults) -> str:
 
 
 def record(results: CheckResults) -> dict[str, Any]:
-    """Return the results of a component, for machines."""
+    """Return the results of a component as a dictionary for JSON."""
     failures = [
         {
             "component": failure.component,
@@ -112,19 +112,19 @@ def _all(kind: str | None) -> list[tuple[str, str, Any]]:
 
 
 def _targets(name: str, base: Path, kind: str | None) -> list[tuple[str, str, Any]]:
-    """Return (kind, name, what it stands for, None for a built-in part); one name may be of several kinds."""
+    """Return (type, name, object, or None for a built-in component); one name may belong to several types."""
     if ":" in name:
         thing = registry.load_users(name, base)
         return [(kind or verify.kind_of(thing), name, thing)]
     kinds = [of for of in ([kind] if kind else registry.VERIFIED) if name in registry.table(of)]
     if not kinds:
-        known = dict.fromkeys(other for _, other, _ in _all(kind))
-        raise ConfigError(f"There is no part {name!r}.{nearest(name, known)} Your own: 'FILE.py:NAME'.")
+        part_names = dict.fromkeys(part for _, part, _ in _all(kind))
+        raise ConfigError(f"There is no part {name!r}.{nearest(name, part_names)} Your own: 'FILE.py:NAME'.")
     return [(of, name, None) for of in kinds]
 
 
-def _made(kind: str, name: str, thing: Any, options: dict[str, Any], base: Path) -> Any:
-    """Return the part: an object as it is, a class or function with its options."""
+def _build(kind: str, name: str, thing: Any, options: dict[str, Any], base: Path) -> Any:
+    """Return the component: an object unchanged, a class or function with its options."""
     if not inspect.isclass(thing) and not inspect.isfunction(thing):
         if options:
             raise ConfigError(f"{name!r} is an object already; --set is for classes and functions.")
@@ -135,8 +135,8 @@ def _made(kind: str, name: str, thing: Any, options: dict[str, Any], base: Path)
             model.model_validate(options)
         except pydantic.ValidationError as error:
             problems = explained(error, options, known=list(model.model_fields), owner=f"{kind} {name!r}")
-            said = " ".join(f"--set {'.'.join(map(str, path))}: {message}" for path, message in problems)
-            raise ConfigError(said) from error
+            message = " ".join(f"--set {'.'.join(map(str, path))}: {message}" for path, message in problems)
+            raise ConfigError(message) from error
     try:
         return components.make(kind, Choice.model_validate({"name": name, **options}), base)
     except ConfigError:

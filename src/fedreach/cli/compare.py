@@ -1,4 +1,4 @@
-"""``fedreach compare``: methods on the same federation."""
+"""``fedreach compare``: compare methods on the same federation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     metavar="POINTS",
     help="Run as many seeds as find a difference of so many percentage points; `seeds`, ten at least, are the pilot.",
 )
-@click.option("--most", type=click.IntRange(1, 10_000), help="With --detect: at most so many seeds. Default: 200.")
+@click.option(
+    "--most", "max_seeds", type=click.IntRange(1, 10_000), help="With --detect: at most so many seeds. Default: 200."
+)
 @click.option("--add-seeds", is_flag=True, help="Add seeds although there are results. There is no verdict then.")
 @click.option(
     "--redo", multiple=True, metavar="METHOD", help="Move this method's runs aside and make them again. Repeatable."
@@ -59,7 +61,7 @@ def compare(
     participants: str | None,
     seeds: int | None,
     detect: float | None,
-    most: int | None,
+    max_seeds: int | None,
     add_seeds: bool,
     redo: tuple[str, ...],
     out: Path | None,
@@ -74,14 +76,14 @@ def compare(
 ) -> None:
     """Compare methods on the same federation: table, figures and page.
 
-    Runs every [methods.NAME] with every seed in parallel processes. The same command again runs only what is
-    unfinished; with a method more, only what is new. Ends with 1 if a run failed.
+    Runs every [methods.NAME] with every seed in parallel processes. Rerun the command to resume it; with an additional
+    method, only new runs are computed. Exits with status 1 if a run failed.
 
-    With a table [sweep] there is a comparison at each of its settings, and one page with a figure; with [tune] each
-    method is given the best of some settings first, by data of its participants that it is not scored on.
+    With a table [sweep], runs a comparison at each of its settings, and writes one page with a figure. With [tune],
+    each method is first given its best setting, by validation data of its participants.
 
-    With --detect the number of seeds follows from the spread of a pilot (Stein's two stages); each pair is then
-    decided, or told how many seeds would decide it.
+    With --detect, the number of seeds follows from the spread of a pilot (Stein's two-stage procedure). The report then
+    lists for each pair a decision, or the number of seeds that would decide.
     """
     from fedreach.api import terminal
     from fedreach.experiment.compare import chosen, sweep
@@ -89,25 +91,35 @@ def compare(
     from fedreach.report.read import seeds_to_detect
 
     machines = chosen(executor, address)
-    asked = {"seeds": None if seeds is None else list(range(seeds)), "detect_points": detect, "most_seeds": most}
-    given = {key if key == "seeds" else f"statistics.{key}": value for key, value in asked.items() if value is not None}
-    own = run.table_overrides(config, data, client, label, targets, group, time, participants, quiet=quiet or as_json)
+    plan_options = {
+        "seeds": None if seeds is None else list(range(seeds)),
+        "detect_points": detect,
+        "most_seeds": max_seeds,
+    }
+    given_options = {
+        key if key == "seeds" else f"statistics.{key}": value
+        for key, value in plan_options.items()
+        if value is not None
+    }
+    table_options = run.table_overrides(
+        config, data, client, label, targets, group, time, participants, quiet=quiet or as_json
+    )
     experiment, base = options.load(
         config,
-        [*own, *overrides, *(f"{key}={value}" for key, value in given.items())],
+        [*table_options, *overrides, *(f"{key}={value}" for key, value in given_options.items())],
         device,
         tracked,
         default=run.default_template(label, targets),
     )
-    if most is not None and experiment.plan.detect_points is None:
+    if max_seeds is not None and experiment.plan.detect_points is None:
         raise click.UsageError("--most is for --detect, whose rule may ask for many seeds.")
     out = out or Path("runs") / experiment.name
     figure_formats = options.figure_formats(formats)
     silent = quiet or as_json
 
-    # Data are looked at here, too, so that what cannot be used ends it at once.
+    # Data are loaded here as well, so that unusable data end the command at once.
     begin = terminal.Beginning(
-        experiment, lambda: options.compared(experiment, base), quiet=silent, here=executor == "local"
+        experiment, lambda: options.compared(experiment, base), quiet=silent, trains_here=executor == "local"
     )
     with terminal.compare_progress(quiet=silent) as progress:
         callbacks = [begin, *progress]
@@ -126,7 +138,7 @@ def compare(
 
 
 def end(status: ComparisonStatus, out: Path, figure_formats: tuple[str, ...] | None, as_json: bool) -> None:
-    """Report what finished; fail if something failed."""
+    """Print the report of finished runs, and raise FedReachError if a run failed."""
     if status.finished:
         write([out], out, figure_formats, as_json)
     for job, cause in status.failed.items():

@@ -1,4 +1,4 @@
-"""`fedreach doctor`."""
+"""``fedreach doctor``: check this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import click
 
 from fedreach.cli import options
 
-# --- What this machine offers to FedReach, looked at one by one: what works, what is missing, and what mends it
+# ---- Checks of this machine
 
 LEAST_FREE_GB = 1.0
 FOR_WORK_ON_FEDREACH = {"oracles", "bench", "browser", "docs", "mutate", "dev"}
@@ -23,14 +23,14 @@ FOR_WORK_ON_FEDREACH = {"oracles", "bench", "browser", "docs", "mutate", "dev"}
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at.
+    """Result of one check of this machine.
 
     Args:
-        name: What it is.
-        works: Whether it does what it is there for.
-        found: What was found, in a few words.
-        mend: What to do where it does not work.
-        core: Whether nothing trains without it.
+        name: Name of what was checked.
+        works: Whether it works.
+        found: Finding in a few words.
+        mend: How to fix it if it does not work.
+        core: Whether training is impossible without it.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Check:
 
 
 def checks(folder: Path) -> list[Check]:
-    """Look at everything; `folder` is where runs are to be written."""
+    """Return the results of all checks; `folder` is the folder for runs."""
     from fedreach.data.sets.download import data_folder
 
     cache = "a folder of yours, with XDG_CACHE_HOME=FOLDER"
@@ -58,18 +58,18 @@ def checks(folder: Path) -> list[Check]:
 
 
 def packages() -> Check:
-    """Whether all that FedReach requires is installed; versions are pip's affair (`pip check`)."""
+    """Check that all required packages are installed; `pip check` compares their versions."""
     needed = [name for name, extra in _requirements() if extra is None]
-    missing = [name for name in needed if not _installed(name)]
-    found = f"not installed: {', '.join(missing)}" if missing else f"all {len(needed)} that are required"
-    return Check("packages", not missing, found, f"pip install {' '.join(missing)}", core=True)
+    missing = [name for name in needed if not _is_installed(name)]
+    finding = f"not installed: {', '.join(missing)}" if missing else f"all {len(needed)} that are required"
+    return Check("packages", not missing, finding, f"pip install {' '.join(missing)}", core=True)
 
 
 def torch() -> list[Check]:
-    """The build of torch, its threads, and what it trains on beside the CPU."""
+    """Check the build of torch, its threads, and its GPUs."""
     try:
         import torch
-    except (ImportError, OSError) as error:  # OSError: a library that torch was built for is not there
+    except (ImportError, OSError) as error:  # OSError: a library that torch needs is missing
         return [Check("torch", False, f"cannot be imported: {error}", "pip install --force-reinstall torch", core=True)]
     built = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "for CPUs"
     threads = f"{torch.get_num_threads()} threads of {os.cpu_count()} cores"
@@ -84,7 +84,7 @@ def torch() -> list[Check]:
 
 
 def compiler() -> Check:
-    """Whether the C of the fastest engine is there, compiled if need be, and can be loaded."""
+    """Check that the C code of the fastest engine can be compiled, if necessary, and loaded."""
     from fedreach.engines.native.library import NoLibraryError, library
 
     mend = "install a C compiler (Debian: apt install gcc; macOS: xcode-select --install), or name one with CC=..."
@@ -96,7 +96,7 @@ def compiler() -> Check:
 
 
 def writable(name: str, folder: Path, instead: str, *, core: bool = False) -> Check:
-    """Whether files can be written to a folder, or to where it would be made; nothing stays behind."""
+    """Check that files can be written to a folder, or to the parent in which it would be created."""
     place = folder.absolute()
     while not (place.exists() or place.is_symlink()):
         place = place.parent
@@ -110,7 +110,7 @@ def writable(name: str, folder: Path, instead: str, *, core: bool = False) -> Ch
 
 
 def disk(folder: Path) -> Check:
-    """Whether there is room for runs."""
+    """Check that the disk has space for runs."""
     place = folder.absolute()
     while not place.exists():
         place = place.parent
@@ -119,7 +119,7 @@ def disk(folder: Path) -> Check:
 
 
 def data(folder: Path) -> Check:
-    """Whether the data folder is there; the digits come with FedReach and need none."""
+    """Check that the data folder exists; the digits, which come with FedReach, do not need it."""
     if folder.is_dir():
         return Check("data folder", True, str(folder))
     if os.environ.get("FEDREACH_DATA"):
@@ -133,17 +133,17 @@ def data(folder: Path) -> Check:
 
 
 def extras() -> list[Check]:
-    """Which of the extras are installed, with all that they bring."""
-    found: dict[str, list[str]] = {}
+    """Check for each extra that all its packages are installed."""
+    names_by_extra: dict[str, list[str]] = {}
     for name, extra in _requirements():
         if extra is not None and extra not in FOR_WORK_ON_FEDREACH:
-            found.setdefault(extra, []).append(name)
-    made = []
-    for extra, names in found.items():
-        missing = [name for name in names if not _installed(name)]
-        said = f"not installed: {', '.join(missing)}" if missing else ", ".join(names)
-        made.append(Check(f"extra {extra}", not missing, said, f"pip install 'fedreach[{extra}]'"))
-    return made
+            names_by_extra.setdefault(extra, []).append(name)
+    results = []
+    for extra, names in names_by_extra.items():
+        missing = [name for name in names if not _is_installed(name)]
+        finding = f"not installed: {', '.join(missing)}" if missing else ", ".join(names)
+        results.append(Check(f"extra {extra}", not missing, finding, f"pip install 'fedreach[{extra}]'"))
+    return results
 
 
 def _cache(instead: str) -> Check:
@@ -151,22 +151,22 @@ def _cache(instead: str) -> Check:
 
     try:
         folder = cache_folder()
-    except RuntimeError as error:  # some users have no home, as in containers
+    except RuntimeError as error:  # users without a home folder, as in containers
         return Check("cache folder", False, str(error), f"take {instead}")
     return writable("cache folder", folder, instead)
 
 
 def _requirements() -> list[tuple[str, str | None]]:
-    """Return the names of what FedReach requires, each with the extra that it is for."""
-    made = []
+    """Return the names of FedReach's requirements, each with its extra or None."""
+    requirements = []
     for line in metadata.requires("fedreach") or []:
         name, extra = re.match(r"[\w.-]+", line), re.search(r"extra == ['\"]([\w-]+)['\"]", line)
         if name:
-            made.append((name[0], extra[1] if extra else None))
-    return made
+            requirements.append((name[0], extra[1] if extra else None))
+    return requirements
 
 
-def _installed(name: str) -> bool:
+def _is_installed(name: str) -> bool:
     try:
         metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -174,26 +174,26 @@ def _installed(name: str) -> bool:
     return True
 
 
-# -------------------- ``fedreach doctor``: what works on this machine, what is missing, and which command mends it
+# ---- The command
 
 
 @click.command(epilog="Examples:\n\n\b\n  fedreach doctor\n  fedreach doctor --out study/runs --json")
 @click.option("--out", type=options.path, default=Path("runs"), show_default=True, help="Where runs are to be written.")
 @options.as_json
 def doctor(out: Path, as_json: bool) -> None:
-    """Look at this machine: what works, what is missing, and what mends it.
+    """Check this machine: what works, what is missing, and how to fix it.
 
-    Ends with 0 if the core works, whatever else is missing; with 1 if it does not.
+    Exits with status 0 if the core works, even if other checks fail, else with status 1.
     """
     from fedreach._util.errors import FedReachError
     from fedreach._util.tables import visible_lines
 
-    found = checks(out)
-    broken = [check.name for check in found if check.core and not check.works]
+    results = checks(out)
+    broken = [check.name for check in results if check.core and not check.works]
     if as_json:
-        options.answer({"works": not broken, "checks": [asdict(check) for check in found]})
+        options.answer({"works": not broken, "checks": [asdict(check) for check in results]})
     else:
-        for check in found:
+        for check in results:
             mark = "ok" if check.works else ("BROKEN" if check.core else "lacking")
             click.echo(visible_lines(f"{mark:<7} {check.name:<16} {check.found}"))
             if not check.works:

@@ -1,4 +1,4 @@
-"""``fedreach export``: what a finished run leaves for others to use."""
+"""``fedreach export``: write the model or adapter of a finished run."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def export(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Write what a finished run leaves for others to use: its model, and how a deployed client is served."""
+    """Write the model of a finished run, or the rule that adapts it to a deployed client."""
     from fedreach.runs.identity import folder_of_run
 
     folder = folder_of_run(run, method, seed)
@@ -78,8 +78,8 @@ def _rule(
     from fedreach.deploy.program import export as write
 
     saved = write(folder, out, which or "last", cluster=cluster, base=base, force=force)
-    said = {"method": saved.run.method, "seed": saved.run.seed, "round": saved.round, "rule": repr(saved.rule)}
-    return {"file": str(out), **said}, [
+    about = {"method": saved.run.method, "seed": saved.run.seed, "round": saved.round, "rule": repr(saved.rule)}
+    return {"file": str(out), **about}, [
         f"Wrote {out}: {saved.rule} of {saved.run.method}, seed {saved.run.seed}, round {saved.round}.",
         f"It needs numpy alone: import {out.stem}; adapter = {out.stem}.new_adapter()",
     ]
@@ -101,12 +101,12 @@ def _model(
 
     done = write(load(folder, which, cluster=cluster, base=base), out, form, plain=plain, force=force)
     keys = ("name", "method", "seed", "model", "cluster", "round", "rule")
-    said = {key: done.about[key] for key in keys}
-    served = f"served by {said['rule']}" if said["rule"] else "the model as it is, without a serving rule"
+    about = {key: done.about[key] for key in keys}
+    adaptation = f"served by {about['rule']}" if about["rule"] else "the model as it is, without a serving rule"
     program = f"fedreach predict {out}" if form == "safetensors" else f"python {out / 'predict.py'}"
-    return {"folder": str(out), "files": list(done.files), **said}, [
+    return {"folder": str(out), "files": list(done.files), **about}, [
         f"Wrote {out}: {origin(done.about)};",
-        f"      {served}",
+        f"      {adaptation}",
         *(f"      {out / name}" for name in done.files),
         f"It predicts a file: {program} rows.csv --out predictions.csv",
     ]

@@ -1,4 +1,4 @@
-"""``fedreach extend``: more rounds for what has finished."""
+"""``fedreach extend``: run more rounds of finished runs."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def extend(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Go on where a run, or a comparison's runs, ended, until they have so many rounds.
+    """Extend a finished run, or the runs of a comparison, to this number of rounds.
 
-    FOLDER is then, but for timing, the same as that of one run of this length. What depends on the length of a run
-    cannot be gone on with, and it is said what that is: a cosine schedule, a part that goes by it, a budget or early
-    stopping that ended it, and what clients keep between rounds, which a finished run lets go of. Interrupted, the same
-    command goes on.
+    FOLDER is then the same as that of a run of this length, except for timing. Runs that depend on their length are
+    rejected with the reason: a cosine schedule, a component that depends on the number of rounds, a budget or early
+    stopping that ended the run, and client state, which finished runs do not keep. Rerun an interrupted command to
+    resume it.
     """
     from fedreach._util.errors import ConfigError
     from fedreach.api import terminal
@@ -60,9 +60,9 @@ def extend(
     if (folder / SweepRecord.FILE).exists():
         raise ConfigError(f"{folder} holds a sweep: extend its comparisons one by one, {folder}/cells/....")
     if (folder / ComparisonRecord.FILE).exists():
-        with terminal.compare_progress(quiet=silent) as shown:
+        with terminal.compare_progress(quiet=silent) as comparison_callbacks:
             status = extend_comparison(
-                folder, rounds, base=base, anew=anew, workers=workers, callbacks=shown, trackers=tracked
+                folder, rounds, base=base, anew=anew, workers=workers, callbacks=comparison_callbacks, trackers=tracked
             )
         end(status, folder, figure_formats, as_json)
         return

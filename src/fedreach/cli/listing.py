@@ -1,4 +1,4 @@
-"""``fedreach list``, ``init`` and ``completion``: what there is, read from names and docstrings; templates; shells."""
+"""``fedreach list``, ``init`` and ``completion``: components, templates and scripts for shells."""
 
 import inspect
 import re
@@ -21,14 +21,14 @@ from fedreach.cli import options
 @click.argument("kind", required=False, shell_complete=options.kinds)
 @options.as_json
 def list_(kind: str | None, as_json: bool) -> None:
-    """Show what there is, with one line, when to use it, the options and a reference each."""
+    """List components and data sets, each with a summary, when to use it, its options and a reference."""
     if kind is not None and kind not in registry.KINDS:
         raise ConfigError(f"There is no kind {kind!r}.{nearest(kind, registry.KINDS)}")
-    found = entries([kind] if kind else list(registry.KINDS))
+    rows = entries([kind] if kind else list(registry.KINDS))
     if as_json:
-        options.answer(found)
+        options.answer(rows)
     else:
-        click.echo(text(found))
+        click.echo(text(rows))
 
 
 @click.command(
@@ -37,7 +37,7 @@ def list_(kind: str | None, as_json: bool) -> None:
 @click.argument("folder", default=".", type=click.Path(path_type=Path, file_okay=False))
 @options.as_json
 def init(folder: Path, as_json: bool) -> None:
-    """Write commented templates: an experiment, an own policy and weighting, an own data set."""
+    """Write commented templates: an experiment, a custom policy and weighting, a custom data set."""
     from fedreach.experiment.templates import write_templates
 
     written = write_templates(folder)
@@ -55,12 +55,12 @@ def init(folder: Path, as_json: bool) -> None:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @options.as_json
 def completion(shell: str, as_json: bool) -> None:
-    """Print the script that completes commands, options, kinds and names of parts in a shell."""
+    """Print the script that completes commands, options, types and names of components in a shell."""
     from click.shell_completion import get_completion_class
 
-    found = get_completion_class(shell)
-    assert found is not None  # because of the choice above
-    script = found(click.get_current_context().find_root().command, {}, "fedreach", "_FEDREACH_COMPLETE").source()
+    shell_class = get_completion_class(shell)
+    assert shell_class is not None  # guaranteed by the choices of the argument
+    script = shell_class(click.get_current_context().find_root().command, {}, "fedreach", "_FEDREACH_COMPLETE").source()
     if as_json:
         options.answer({"shell": shell, "script": script})
     else:
@@ -68,7 +68,7 @@ def completion(shell: str, as_json: bool) -> None:
 
 
 def entries(kinds: Sequence[str]) -> list[dict[str, Any]]:
-    """Return kind, name, one line, when to use it, options and the reference of everything in these kinds."""
+    """Return type, name, summary, when to use it, options and reference of all components of these types."""
     return [_entry(kind, name, thing) for kind in kinds for name, thing in registry.table(kind).items()]
 
 
@@ -76,9 +76,9 @@ def _entry(kind: str, name: str, thing: Any) -> dict[str, Any]:
     if kind == "data":
         from fedreach.data.sets import names as known_sets
 
-        known = {known.name: known for known in known_sets()}[name]
-        options = dict.fromkeys(known.options, "")
-        summary, reference = known.title, known.reference
+        data_set = {data_set.name: data_set for data_set in known_sets()}[name]
+        options = dict.fromkeys(data_set.options, "")
+        summary, reference = data_set.title, data_set.reference
         return {"kind": kind, "name": name, "summary": summary, "when": "", "options": options, "reference": reference}
     text = inspect.getdoc(thing) or ""
     summary = text.partition("\n\n")[0].replace("\n", " ")
@@ -91,23 +91,23 @@ def _entry(kind: str, name: str, thing: Any) -> dict[str, Any]:
 
 
 def _options(kind: str, name: str, thing: Any) -> dict[str, Any]:
-    if kind == "engine":  # its options stand in [engine]
+    if kind == "engine":  # its options are listed in [engine]
         return {}
-    given = registry.given(kind, name, thing)
+    runtime_arguments = registry.given(kind, name, thing)
     parameters = inspect.signature(thing).parameters.values()
     empty = inspect.Parameter.empty
-    known = {part: key for key, part in registry.table(kind).items()}  # a part that is a default is said by its name
+    names = {part: key for key, part in registry.table(kind).items()}  # a default component is shown by its name
     return {
-        p.name: "required" if p.default is empty else known.get(type(p.default), p.default)
+        p.name: "required" if p.default is empty else names.get(type(p.default), p.default)
         for p in parameters
-        if p.name not in given
+        if p.name not in runtime_arguments
     }
 
 
-def text(found: Sequence[dict[str, Any]]) -> str:
-    """Return the entries for people."""
+def text(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the entries as text."""
     blocks = []
-    for kind, group in groupby(found, itemgetter("kind")):
+    for kind, group in groupby(rows, itemgetter("kind")):
         lines = [kind]
         for entry in group:
             options = ", ".join(k if v in ("required", "") else f"{k}={v!r}" for k, v in entry["options"].items())

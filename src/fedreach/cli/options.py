@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from fedreach.experiment.schema import Experiment
 
 
-# -------------------- What the shell offers on TAB: names of kinds and of parts, and where in an experiment they stand
+# ---- Completion in shells
 
 PLACES = {".".join((*row.path, kind)): kind for kind, row in KINDS.items() if row.path is not None}
-"""Keys of an experiment that name something, and the kinds of it."""
+"""Key of an experiment that names a component -> type of the component."""
 
 
 def kinds(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete a kind."""
+    """Complete a component type."""
     return [kind for kind in KINDS if kind.startswith(incomplete)]
 
 
@@ -41,38 +41,38 @@ def trackers(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
 
 
 def verified_kinds(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete a kind that has checks."""
+    """Complete a component type that has checks."""
     return [kind for kind in VERIFIED if kind.startswith(incomplete)]
 
 
 def parts(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete a part whose kind has checks, or else a file."""
-    asked = ctx.params.get("kind")
-    found = dict.fromkeys(
+    """Complete the name of a component whose type has checks, or else a file."""
+    chosen_kind = ctx.params.get("kind")
+    names = dict.fromkeys(
         name
-        for kind in ([asked] if asked in VERIFIED else VERIFIED)
+        for kind in ([chosen_kind] if chosen_kind in VERIFIED else VERIFIED)
         for name in registry.table(kind)
         if name.startswith(incomplete)
     )
-    return list(map(CompletionItem, found)) or [CompletionItem(incomplete, type="file")]
+    return list(map(CompletionItem, names)) or [CompletionItem(incomplete, type="file")]
 
 
 def settings(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete ``method.selection=uniform``: the key, and once there is only one such key, what may stand there."""
+    """Complete ``method.selection=uniform``: the key, and once only one key matches, its value."""
     key, equals, _ = incomplete.partition("=")
     if equals:
         kind = _kind_at(key)
-        found = {} if kind is None else {key: kind}
+        kind_by_key = {} if kind is None else {key: kind}
     else:
-        found = {place: kind for place, kind in PLACES.items() if place.startswith(key)}
-    if len(found) > 1:
-        return list(found)
-    pairs = [f"{place}={name}" for place, kind in found.items() for name in registry.table(kind)]
+        kind_by_key = {place: kind for place, kind in PLACES.items() if place.startswith(key)}
+    if len(kind_by_key) > 1:
+        return list(kind_by_key)
+    pairs = [f"{place}={name}" for place, kind in kind_by_key.items() for name in registry.table(kind)]
     return [pair for pair in pairs if pair.startswith(incomplete)]
 
 
 def _kind_at(key: str) -> str | None:
-    """Return what kind of thing a key of an experiment names.
+    """Return the type of the component that a key of an experiment names.
 
     Example:
         >>> _kind_at("method.selection"), _kind_at("methods.mine.selection.name"), _kind_at("local.rate")
@@ -85,22 +85,22 @@ def _kind_at(key: str) -> str | None:
 
 
 class Bash(BashComplete):
-    """bash takes ``a.b=c`` for three words, of which it completes the last; commands see one word."""
+    """Completion for bash, which splits ``a.b=c`` into three words and completes the last one."""
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        shown, last = split_arg_string(os.environ["COMP_WORDS"]), int(os.environ["COMP_CWORD"])
+        typed_words, last = split_arg_string(os.environ["COMP_WORDS"]), int(os.environ["COMP_CWORD"])
         words: list[str] = []
-        joined = False  # to the word before
-        for word in shown[1 : last + 1]:
+        joined = False  # whether the next word belongs to the previous one
+        for word in typed_words[1 : last + 1]:
             if words and (joined or word == "="):
                 words[-1] += word
             else:
                 words.append(word)
             joined = word == "="
-        return words, words.pop() if last < len(shown) else ""
+        return words, words.pop() if last < len(typed_words) else ""
 
     def format_completion(self, item: CompletionItem) -> str:
-        if "=" not in split_arg_string(os.environ["COMP_WORDS"]):  # it stands in no word, or parts none
+        if "=" not in split_arg_string(os.environ["COMP_WORDS"]):  # without "=", bash does not split words
             return super().format_completion(item)
         _, incomplete = self.get_completion_args()
         before = incomplete[: incomplete.rfind("=") + 1]
@@ -112,10 +112,10 @@ class Bash(BashComplete):
 add_completion_class(Bash)
 
 
-# -------------------- What several commands share: options, and how they are read
+# ---- Options of several commands
 
-LOG_WIDTH = 220  # of tables that go to a file or a pipe
-JSON = "fedreach.json"  # where the document of a call that is to print one is kept
+LOG_WIDTH = 220  # width of tables in a file or a pipe
+JSON = "fedreach.json"  # key of click's context for the JSON document of the command
 
 path = click.Path(path_type=Path)
 config = click.argument("config", required=False, type=path)
@@ -170,39 +170,39 @@ as_json = click.option(
 
 
 def of_run(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options that choose a model of a run."""
+    """Add the options that choose a model of a run to a command."""
     for option in reversed(_OF_RUN):
         command = option(command)
     return command
 
 
 class InterruptError(FedReachError):
-    """Ctrl-C ended a command in its own way, said in the message."""
+    """Ctrl-C interrupted a command, with a message of its own."""
 
     exit_code = 130
 
 
 def promise_json(context: click.Context) -> None:
-    """Note that this call prints one JSON document, however it ends."""
+    """Record in the context that the command prints one JSON document, even if it fails."""
     context.meta[JSON] = None
 
 
 def answer(document: Any) -> None:
-    """Give the JSON document of a command, or further keys of it, which is printed as the command ends."""
+    """Store the JSON document of a command, or add keys to it; it is printed at the end of the command."""
     meta = click.get_current_context().meta
     before = meta.get(JSON)
     meta[JSON] = document if before is None else {**before, **document}
 
 
 def say_json(context: click.Context, error: str | None = None) -> None:
-    """Print the JSON document that was promised, once; in it, how the command failed, if it did."""
+    """Print the JSON document of the command once, with its error if it failed."""
     if JSON not in context.meta:
         return
     document = context.meta.pop(JSON)
     if error is not None:
         document = {**(document if isinstance(document, dict) else {}), "error": error}
-    if document is not None:  # as where a process only served another one's run
-        finite = json.loads(json.dumps(document), parse_constant=lambda name: None)  # JSON has no nan and no infinity
+    if document is not None:  # None in a process that only helps with another one's run
+        finite = json.loads(json.dumps(document), parse_constant=lambda name: None)  # JSON has neither nan nor infinity
         click.echo(json.dumps(finite))
 
 
@@ -213,7 +213,7 @@ def load(
     tracked: Sequence[str] = (),
     default: Path | None = None,
 ) -> tuple[Experiment, Path]:
-    """Return the experiment and the folder that its files are relative to; `default`: that without a file."""
+    """Return the experiment and the folder that its files are relative to; `default` is used without a file."""
     from fedreach.experiment.components import folder_of
     from fedreach.experiment.load import load
 
@@ -235,7 +235,7 @@ def federated(experiment: Experiment, base: Path) -> FederatedData:
 
 
 def compared(experiment: Experiment, base: Path) -> FederatedData:
-    """Return the data of a comparison's first seed, which all its methods take."""
+    """Return the data of a comparison's first seed, which all its methods share."""
     from fedreach.experiment.build import Builder
     from fedreach.experiment.components import locate_user_errors
 
@@ -245,20 +245,20 @@ def compared(experiment: Experiment, base: Path) -> FederatedData:
 
 
 def figure_formats(text: str) -> tuple[str, ...] | None:
-    """Return the formats of files in a comma separated list, checked; None where no figures are to be drawn at all."""
+    """Return the checked file formats of a comma-separated list; None for "none", which draws no figures."""
     from fedreach.report.figures.style import check_formats
 
-    found = tuple(part.strip().lower() for part in text.split(",") if part.strip())
-    if found == ("none",):
+    names = tuple(part.strip().lower() for part in text.split(",") if part.strip())
+    if names == ("none",):
         return None
-    if found == ("page",):
+    if names == ("page",):
         return ()
-    check_formats(found)
-    return found
+    check_formats(names)
+    return names
 
 
 def check_figure(path: Path | None) -> None:
-    """Refuse the path of a figure that does not end in a format; before the work whose result is drawn."""
+    """Raise ConfigError, before any work, if the path of a figure does not end in a known format."""
     from fedreach.report.figures.style import check_formats
 
     if path is not None:
@@ -266,7 +266,7 @@ def check_figure(path: Path | None) -> None:
 
 
 def save_figure(figure: Figure, path: Path, *, as_json: bool) -> None:
-    """Write a figure to a path that `check_figure` accepts, and say so."""
+    """Write a figure to a path that `check_figure` accepts, and print the path."""
     from fedreach.report.figures.style import save
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -275,5 +275,5 @@ def save_figure(figure: Figure, path: Path, *, as_json: bool) -> None:
 
 
 def width() -> int:
-    """Return how wide a table may be."""
+    """Return the width of tables in letters."""
     return get_terminal_size().columns if sys.stdout.isatty() else LOG_WIDTH

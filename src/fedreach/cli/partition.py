@@ -1,4 +1,4 @@
-"""``fedreach partition``: who holds what."""
+"""``fedreach partition``: show how examples are divided among clients."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def partition(
     plot: Path | None,
     as_json: bool,
 ) -> None:
-    """Show who holds what: sizes, label entropy, divergence from the whole, effective classes."""
+    """Show the partition: sizes, label entropy, divergence from all data, effective classes."""
     from fedreach.runs.describe import federation_record
 
     experiment, base = options.load(config, overrides)
@@ -62,14 +62,14 @@ def partition(
 
 
 def _text(experiment: Experiment, data: FederatedData, width: int) -> str:
-    """Return the statistics of a partition and, for up to 60 clients, who holds what."""
+    """Return the statistics of a partition and, for up to 60 clients, their label counts."""
     from fedreach._util.tables import folded, text_table
     from fedreach.api import terminal
     from fedreach.data.assignment import statistics
 
     d, federation = data.dataset, f"federation {data.digest()}"
     summary = "\n".join(folded(terminal.summary(experiment, data), width))
-    if not d.num_classes:  # nothing is skewed but sizes, which the summary tells
+    if not d.num_classes:  # only sizes are skewed, which the summary shows
         return f"{summary}\n{federation}"
     stats = statistics(data.partition, d.train_y, d.num_classes)
     labels = {
@@ -78,15 +78,15 @@ def _text(experiment: Experiment, data: FederatedData, width: int) -> str:
         "divergence_nats": "KL to the whole (nats)",
         "effective_classes": "effective classes",
     }
-    shown = ("min", "median", "mean", "max")
+    statistic_names = ("min", "median", "mean", "max")
     spreads = {label: stats.summary()[key] for key, label in labels.items()}
-    rows = [[label, *(f"{spread[name]:.4g}" for name in shown)] for label, spread in spreads.items()]
-    parts = [summary, text_table(["per client", *shown], rows, width)]
+    rows = [[label, *(f"{spread[name]:.4g}" for name in statistic_names)] for label, spread in spreads.items()]
+    parts = [summary, text_table(["per client", *statistic_names], rows, width)]
     if data.num_clients <= 60 and d.num_classes <= 20:
         counts = data.partition.label_counts(d.train_y, d.num_classes)
         unseen = set(data.population.unseen.tolist())
         names = d.class_names or tuple(map(str, range(d.num_classes)))
-        held = [
+        client_rows = [
             [
                 data.name_of(client),
                 "unseen" if client in unseen else "trains",
@@ -96,5 +96,5 @@ def _text(experiment: Experiment, data: FederatedData, width: int) -> str:
             ]
             for client, row in enumerate(counts)
         ]
-        parts.append(text_table(["client", "role", *names, "samples", "entropy"], held, width, left=2))
+        parts.append(text_table(["client", "role", *names, "samples", "entropy"], client_rows, width, left=2))
     return "\n\n".join([*parts, federation])

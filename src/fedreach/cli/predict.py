@@ -1,4 +1,4 @@
-"""``fedreach predict``: a finished run's model says what rows of a file are."""
+"""``fedreach predict``: predict the rows of a file by the model of a finished run."""
 
 from __future__ import annotations
 
@@ -43,8 +43,9 @@ def predict(
 ) -> None:
     """Predict the rows of a .csv, .parquet or .npz file by the model of a finished run.
 
-    RUN is a run folder, a comparison's, or what `fedreach export --to safetensors` wrote. Where the run has a serving
-    rule, each client is served by all of its rows and no label; which decision was taken is said for each.
+    RUN is a run folder, the folder of a comparison, or a model written by `fedreach export --to safetensors`. If the
+    run has an adaptation rule, the model adapts to each client by all of its rows, without labels. The decision of the
+    rule is printed for each client.
     """
     from fedreach.deploy import deployed
     from fedreach.deploy.export import predicted
@@ -65,17 +66,18 @@ def predict(
         else:
             click.echo(visible_lines(deployed.schema(model.expected)))
         return
-    found, about = predicted(model, file, client=client, label=label, plain=plain)
-    text = deployed.written(found, about, client)
+    predictions, about = predicted(model, file, client=client, label=label, plain=plain)
+    text = deployed.written(predictions, about, client)
     if out is not None:
         put(out, text)
     if as_json:
-        told = deployed.record(found, about) | {"out": None if out is None else str(out)}
-        table = found.table(client or about["client_column"], about["label_columns"])
-        options.answer(told if out is not None else told | {"predictions": table})
+        document = deployed.record(predictions, about) | {"out": None if out is None else str(out)}
+        table = predictions.table(client or about["client_column"], about["label_columns"])
+        options.answer(document if out is not None else document | {"predictions": table})
         return
     if out is None:
         click.echo(text, nl=False)
     click.echo(
-        "\n".join([*deployed.lines(found, about), *([] if out is None else ["", f"Wrote {out}"])]), err=out is None
+        "\n".join([*deployed.lines(predictions, about), *([] if out is None else ["", f"Wrote {out}"])]),
+        err=out is None,
     )

@@ -47,10 +47,10 @@ def report(
     tracked: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Make table, figures and page again from the stored rows of comparisons, runs or a sweep.
+    """Write table, figures and page from the stored rows of comparisons, runs or a sweep.
 
-    Several comparisons become one page, which says what differs between them; they are refused where their numbers
-    cannot be compared: on other data, or by another score.
+    Several comparisons become one page, which lists their differences. They are rejected if their data or scores
+    differ, as their numbers cannot be compared.
     """
     out = out or folders[0]
     if width is not None and style != "paper":
@@ -62,7 +62,7 @@ def report(
 
 
 def _track(folders: Sequence[Path], names: Sequence[str]) -> None:
-    """Tell trackers of runs that were run before; fail if one fails."""
+    """Replay finished runs to trackers; raise FedReachError if a tracker fails."""
     from fedreach.experiment.options import trackers_of, with_trackers
     from fedreach.experiment.schema import Experiment
     from fedreach.runs.folder import RunFolder
@@ -74,7 +74,7 @@ def _track(folders: Sequence[Path], names: Sequence[str]) -> None:
         comparison = RunFolder(folder).read(ComparisonRecord)
         runs = ["."] if comparison is None else [place for of in comparison.runs.values() for place in of.values()]
         for place in runs:
-            trackers = [Named(*each) for each in trackers_of(experiment, Path.cwd()) if each[0] not in failed]
+            trackers = [Named(*tracker) for tracker in trackers_of(experiment, Path.cwd()) if tracker[0] not in failed]
             tell_again(RunFolder(folder / place), trackers, failed.setdefault)
     if failed:
         raise FedReachError("\n".join(failed.values()))
@@ -83,7 +83,7 @@ def _track(folders: Sequence[Path], names: Sequence[str]) -> None:
 def write(
     folders: Sequence[Path], out: Path, formats: tuple[str, ...] | None, as_json: bool, paper: str | None = None
 ) -> ReportPaths | None:
-    """Write the report and print its tables, or its numbers for machines; return what was written, but of a sweep."""
+    """Write the report and print its tables, or its numbers as JSON; return its paths, or None for a sweep."""
     from fedreach.runs.schema import SweepRecord
 
     swept = [folder for folder in folders if (folder / SweepRecord.FILE).exists()]
@@ -110,7 +110,7 @@ def write(
     written = write_report(folders, out, formats=formats, paper=paper)
     analysis = written.analysis
     written = replace(written, paper=_with_references(written.paper, analysis.comparison))
-    told = concerns(analysis.comparison)
+    warnings = concerns(analysis.comparison)
     if as_json:
         files = [str(path) for path in (written.page, *written.tables, *written.figures, *written.paper)]
         options.answer({**as_document(analysis), "page": str(written.page), "files": files})
@@ -125,14 +125,14 @@ def write(
         terminal_theory(analysis, width=width),
     ]
     click.echo("\n\n".join(table for table in tables if table is not None))
-    for sentence in told:
+    for sentence in warnings:
         click.echo(f"\n{sentence}")
     _say_files(written)
     return written
 
 
 def _write_sweep(folder: Path, out: Path, formats: tuple[str, ...] | None, as_json: bool, paper: str | None) -> None:
-    """Do the same for a sweep."""
+    """Write the report of a sweep and print its tables, or its numbers as JSON."""
     from fedreach.report.formats import terminal_text
     from fedreach.report.sweep import as_sweep_document, write_sweep_report
     from fedreach.report.tables import tabulate_tuning, words_of
@@ -154,7 +154,7 @@ def _write_sweep(folder: Path, out: Path, formats: tuple[str, ...] | None, as_js
 
 
 def _with_references(paper: tuple[Path, ...], comparison: Comparison) -> tuple[Path, ...]:
-    """Return what was made for a paper, with its bibliography; nothing where nothing was."""
+    """Return the files for a paper, with its bibliography; empty if there are none."""
     if not paper:
         return paper
     from fedreach.api.comparison import write_bibliography

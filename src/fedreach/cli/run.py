@@ -1,4 +1,4 @@
-"""``fedreach run``: one federation."""
+"""``fedreach run``: run one federation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fedreach.runs.schema import Result
 
 
-# -------------------- A table of one's own on the command line: its columns and clients, as options of an experiment
+# ---- Options for your own table
 
 _OPTIONS = (
     click.option("--data", type=options.path, help="Your own table, .csv or .parquet: a row an example."),
@@ -43,14 +43,14 @@ _OPTIONS = (
 
 
 def of_table(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options of a table of one's own."""
+    """Add the options for the user's own table to a command."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
 def default_template(label: str | None, targets: Sequence[str]) -> Path | None:
-    """Return the experiment that a table of one's own is put into; None: none was given."""
+    """Return the template for the user's own table; None without one."""
     from fedreach.experiment.load import OF_CLASSES, OF_NUMBERS
 
     return OF_NUMBERS if targets else OF_CLASSES if label is not None else None
@@ -68,18 +68,18 @@ def table_overrides(
     *,
     quiet: bool,
 ) -> list[str]:
-    """Return what the options of `of_table` set, as ``--set`` would.
+    """Return the options of `of_table` in the form of ``--set``.
 
-    The table is read here once, so that what is wrong with it is said first, with what was found in it.
+    The table is read here once, so that its errors are reported first, with its contents.
 
     Raises:
-        ConfigError: If one goes without the others, or a column or client is not there.
+        ConfigError: If an option is given without the others, or a column or client is missing.
         DataError: If the table cannot be used.
     """
     if data is None:
-        rest = {"group": group, "time": time, "participants": participants}
-        given = {"client": client, "label": label, "target": targets or None, **rest}
-        for name, value in given.items():
+        optional = {"group": group, "time": time, "participants": participants}
+        table_options = {"client": client, "label": label, "target": targets or None, **optional}
+        for name, value in table_options.items():
             if value is not None:
                 raise ConfigError(f"--{name} goes with --data, a table in a .csv or .parquet file.")
         return []
@@ -100,17 +100,17 @@ def table_overrides(
     columns = {"client": client, **predicted, "group": group, "time": time}
     columns = {option: column for option, column in columns.items() if column is not None}
     table = of_file(data, **columns)
-    asked: list[str] | int | None = None
+    chosen: list[str] | int | None = None
     if participants is not None:
-        asked = names_in(participants)
-        asked = int(asked[0]) if len(asked) == 1 and asked[0] == str(_whole(asked[0])) else asked
-    found = ids_of(asked, table.owner_names)
-    count = found if isinstance(found, int) else len(set(found))
+        chosen = names_in(participants)
+        chosen = int(chosen[0]) if len(chosen) == 1 and chosen[0] == str(_whole(chosen[0])) else chosen
+    ids = ids_of(chosen, table.owner_names)
+    count = ids if isinstance(ids, int) else len(set(ids))
     set_ = {
         "name": data.stem,
-        # Who holds what and what is held out is the table's, for every seed; who takes part is drawn, unless named.
+        # The table fixes clients and held-out rows for all seeds. Participants are drawn, unless they are named.
         "partition": {"name": "natural", "seed": 0},
-        "population.participants": count if isinstance(found, int) else asked,
+        "population.participants": count if isinstance(ids, int) else chosen,
         "method.cohort": min(5, count),
         "data": {"name": data.as_posix(), **columns},
     }
@@ -128,7 +128,7 @@ def _toml(value: object) -> str:
 
 
 def _whole(text: str) -> int | None:
-    """Return a whole number, of which 007 is none: that is a name."""
+    """Return a text as a whole number; None if it is a name, such as 007."""
     return int(text) if text.isdecimal() and text.isascii() else None
 
 
@@ -173,29 +173,31 @@ def run(
 ) -> None:
     """Run one federation.
 
-    Rows are appended to OUT/rounds.jsonl as rounds end. The same command again goes on where it was interrupted,
-    and does nothing where the run is finished. Started by torchrun, all processes share the work of the run.
+    Rows are appended to OUT/rounds.jsonl as rounds end. Rerun an interrupted command to resume it; a finished run is
+    not repeated. If torchrun starts the command, all processes share the work of the run.
     """
     from fedreach.api import terminal
     from fedreach.experiment.run import run as run_one
     from fedreach.runs.schema import CHECKPOINT
 
     with _ranks(alone=explain) as ranks:
-        own = table_overrides(config, data, client, label, targets, group, time, participants, quiet=quiet or as_json)
+        table_options = table_overrides(
+            config, data, client, label, targets, group, time, participants, quiet=quiet or as_json
+        )
         experiment, base = options.load(
-            config, [*own, *overrides], device, tracked, default=default_template(label, targets)
+            config, [*table_options, *overrides], device, tracked, default=default_template(label, targets)
         )
         seed = experiment.seeds[0] if seed is None else seed
         folder = out or Path("runs") / f"{experiment.name}-{method or 'run'}-seed-{seed}"
-        serves = ranks is not None and ranks.rank > 0
-        if resume and not serves and not (folder / CHECKPOINT).exists():
+        is_helper = ranks is not None and ranks.rank > 0
+        if resume and not is_helper and not (folder / CHECKPOINT).exists():
             raise ConfigError(f"--resume: there is no checkpoint in {folder}. Without --resume the run starts anew.")
         resolved = experiment.resolved(method)
         if explain:
-            if os.environ.get("RANK", "0") == "0":  # one of them says it for all
+            if os.environ.get("RANK", "0") == "0":  # only one process prints it
                 _explain(resolved, base, seed, folder, as_json)
             return
-        silent = quiet or as_json or serves
+        silent = quiet or as_json or is_helper
         with terminal.run_progress(resolved, folder, quiet=silent) as callbacks:
             result = run_one(
                 resolved,
@@ -206,12 +208,12 @@ def run(
                 ranks=ranks,
                 callbacks=callbacks,
             )
-    if result is not None:  # else this process served another
+    if result is not None:  # None in a process that only helps with another one's run
         tell(folder, result, as_json)
 
 
 def tell(folder: Path, result: Result, as_json: bool) -> None:
-    """Say how a run ended, and what it wrote."""
+    """Print the outcome of a run, and the files that it wrote."""
     from fedreach import report
     from fedreach.api import terminal
 
@@ -241,7 +243,7 @@ def _explain(experiment: Experiment, base: Path, seed: int, folder: Path, as_jso
 
 
 def _ranks(*, alone: bool) -> AbstractContextManager[Ranks | None]:
-    """Join the processes that torchrun started for this run; None where this one is alone, or is to be."""
+    """Join the processes that torchrun started for this run; None if there is only one, or `alone` is set."""
     if alone or "RANK" not in os.environ or os.environ.get("WORLD_SIZE", "1") == "1":
         return nullcontext()
     from fedreach.engines.distributed import join

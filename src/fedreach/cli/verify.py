@@ -1,4 +1,4 @@
-"""``fedreach verify``: components, and the checks that they must pass."""
+"""``fedreach verify``: check components."""
 
 import os
 import sys
@@ -21,14 +21,14 @@ from fedreach.cli import options
     shell_complete=options.verified_kinds,
     help="Type of the components, such as selection; needed where their methods do not tell.",
 )
-@click.option("--set", "given", multiple=True, metavar="NAME=VALUE", help="An option of the component. Repeatable.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="An option of the component. Repeatable.")
 @click.option("--without", multiple=True, metavar="CHECK", help="Leave out a check. Repeatable.")
 @click.option("--list", "only_list", is_flag=True, help="Show what is checked, and check nothing.")
 @options.as_json
 def verify(
     components: tuple[str, ...],
     kind: str | None,
-    given: tuple[str, ...],
+    settings: tuple[str, ...],
     without: tuple[str, ...],
     only_list: bool,
     as_json: bool,
@@ -39,7 +39,7 @@ def verify(
     weighs. Without COMPONENTS, all built-in ones are checked. Exits with status 1 if a check fails.
     """
     if "numpy" not in sys.modules:
-        os.environ.setdefault("OMP_NUM_THREADS", "1")  # inputs are small: threads would only wait for each other
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # inputs are small, for which threads cost more than they save
     from fedreach.cli import checking
 
     if only_list:
@@ -50,7 +50,7 @@ def verify(
             click.echo(checking.list_text(checks))
         return
     began, results = time.perf_counter(), []
-    for result in checking.check_all(components, Path.cwd(), kind=kind, options=given, without=without):
+    for result in checking.check_all(components, Path.cwd(), kind=kind, options=settings, without=without):
         results.append(result)
         if not as_json:
             click.echo(checking.line(result))

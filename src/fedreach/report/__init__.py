@@ -1,4 +1,4 @@
-"""Tables, figures and one self-contained page, made from run folders only.
+"""Tables, figures and one self-contained page, from run folders only.
 
 Example::
 

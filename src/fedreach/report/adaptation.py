@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from fedreach.report.overview import Analysis
 
 
-# --- How unseen clients are served: four rungs, what the rule changes, and the participation gap taken apart
-# With G(r) = participants - unseen clients under rung r for both groups:
+# ---- Numbers of adaptation, by prediction mode
+# Participation gap under mode r, participants minus unseen clients, both predicted under r: G(r).
 # G(plain) = [G(plain) - G(true prior)] (priors) + G(true prior) (representation).
-# Estimation = true prior - served, of unseen clients, stands beside it; and so does the trivial control, the majority
-# class of a client's true labels.
+# Estimation is the accuracy of unseen clients under the true prior minus their adapted accuracy.
+# The control is the majority class of a client's true labels.
 
 RUNGS = {
     "plain": "plain",
@@ -54,46 +54,46 @@ RUNGS = {
     "online": "online",
     "true_prior": "true prior, needs labels",
 }
-"""Rung -> what it is called."""
+"""Prediction mode -> its name in tables."""
 SCORES = ("accuracy", "accuracy_worst_decile", "loss", "calibration_error")
 CHANGES = ("loss", "calibration_error")
-"""Scores of which served - plain is tested beside accuracy: with two classes a prior may change nothing else."""
+"""Scores whose change is tested in addition to accuracy: with two classes a prior may change nothing else."""
 UNJUDGED = Judgement(0, None)
 Gap = Mapping[str, Spread]
 
 
 @dataclass(frozen=True)
 class ServedSummary:
-    """How a method's rule serves unseen clients (participants, where all take part) by the last model."""
+    """How a method's rule adapts the last model to unseen clients, or to participants where all clients train."""
 
     method: str
     rule: str
-    needs_labels: bool  # of those that are served: the rule is a reference that nobody could deploy
+    needs_labels: bool  # of the adapted clients: the rule is a reference that cannot be deployed
     population: str  # "unseen" or "id"
-    at: Mapping[tuple[str, str], Spread]  # (rung, one of `SCORES`) -> over seeds
-    gain: Judgement  # served - plain accuracy, seed by seed; the methods that are served are one family
-    change: Mapping[str, Judgement]  # one of `CHANGES` -> likewise, each score a family; below 0 is better
+    at: Mapping[tuple[str, str], Spread]  # (prediction mode, one of `SCORES`) -> over seeds
+    gain: Judgement  # adapted minus unadapted accuracy, paired by seed; all methods with a rule are one family
+    change: Mapping[str, Judgement]  # one of `CHANGES` -> likewise, one family per score; negative is better
     gain_with: Mapping[int, Judgement]  # inputs -> likewise, accuracy on the other inputs
-    worse: Spread  # share of clients whose accuracy is lower served than plain
+    worse: Spread  # share of clients whose accuracy falls by adaptation
     harmed: Spread  # share of clients that lose more than `HARM_POINTS` of accuracy; not measured in older folders
     worst_change: Spread  # of the client that loses most, as a fraction
     worst_inputs: Spread  # its number of inputs
-    expected: tuple[Spread, Spread, Spread]  # gain that participants had, and its 95% interval; not all rules ask them
+    expected: tuple[Spread, Spread, Spread]  # gain on participants and its 95% CI; not every rule measures it
     decided: Mapping[str, Spread]  # "adapted", "repaired" -> clients
     gap: Gap  # "gap", "priors", "representation", "estimation"; empty without both populations
     majority: Spread  # accuracy of the majority class of each client's true labels
-    kilobytes: Mapping[str, Spread]  # "up" and "down" of one participant, "state" handed out with the model
-    spent: Mapping[str, Spread]  # "seconds" and "joules" of fitting, simulated; of none where there is no radio
+    kilobytes: Mapping[str, Spread]  # "up" and "down" of one participant, "state" sent with the model
+    spent: Mapping[str, Spread]  # simulated "seconds" and "joules" of fitting; empty spreads without radio
 
 
 def summarize_serving(comparison: Comparison) -> tuple[ServedSummary, ...]:
-    """Return a summary of each method that has a serving rule, in the comparison's order."""
+    """Return a summary of each method that has an adaptation rule, in the comparison's order."""
     served = {method: [run for run in comparison.counted(method) if run.serving] for method in comparison.methods}
-    found = [_summary(method, runs) for method, runs in served.items() if runs]
-    inputs = sorted({n for row in found for n in row.gain_with})
-    gains = _family(comparison, found, "accuracy")
-    changes = {score: _family(comparison, found, score, margin=False) for score in CHANGES}
-    with_inputs = {n: _family(comparison, found, "accuracy", inputs=f"_{n}") for n in inputs}
+    summaries = [_summary(method, runs) for method, runs in served.items() if runs]
+    inputs = sorted({n for row in summaries for n in row.gain_with})
+    gains = _family(comparison, summaries, "accuracy")
+    changes = {score: _family(comparison, summaries, score, margin=False) for score in CHANGES}
+    with_inputs = {n: _family(comparison, summaries, "accuracy", inputs=f"_{n}") for n in inputs}
     return tuple(
         replace(
             row,
@@ -101,33 +101,33 @@ def summarize_serving(comparison: Comparison) -> tuple[ServedSummary, ...]:
             change={score: judged[j] for score, judged in changes.items()},
             gain_with={n: with_inputs[n][j] for n in row.gain_with},
         )
-        for j, row in enumerate(found)
+        for j, row in enumerate(summaries)
     )
 
 
 def served_leaders(comparison: Comparison, rows: Sequence[ServedSummary]) -> Leaders:
-    """Return which methods lead by the accuracy of clients as they are served, of rules that need no labels."""
+    """Return which methods lead by adapted accuracy, among rules that need no labels."""
     methods = [row.method for row in rows if not row.needs_labels]
     if len(methods) < 2:
         return NOBODY
     column = f"{rows[0].population}_served_accuracy"
 
-    def served(run: Run) -> float:
+    def adapted_accuracy(run: Run) -> float:
         return run.serving.columns["last"].get(column, np.nan) if run.serving else np.nan
 
-    return leaders_by(comparison, methods, served, lower_is_better=False)
+    return leaders_by(comparison, methods, adapted_accuracy, lower_is_better=False)
 
 
 def _family(
     comparison: Comparison, rows: Sequence[ServedSummary], score: str, *, inputs: str = "", margin: bool = True
 ) -> tuple[Judgement, ...]:
-    """Return served minus plain of each method, judged beside those of the others."""
-    found = []
+    """Return the adapted minus the unadapted score of each method, tested as one family."""
+    differences = []
     for row in rows:
         served, plain = (f"{row.population}_{rung}{inputs}_{score}" for rung in ("served", "plain"))
         runs = ((run.seed, run.serving.columns["last"]) for run in comparison.counted(row.method) if run.serving)
-        found.append({seed: columns.get(served, np.nan) - columns.get(plain, np.nan) for seed, columns in runs})
-    return judge_all(comparison, found, within_margin=margin, lower_is_better=score in CHANGES)
+        differences.append({seed: columns.get(served, np.nan) - columns.get(plain, np.nan) for seed, columns in runs})
+    return judge_all(comparison, differences, within_margin=margin, lower_is_better=score in CHANGES)
 
 
 def _summary(method: str, runs: Sequence[Run]) -> ServedSummary:
@@ -136,7 +136,7 @@ def _summary(method: str, runs: Sequence[Run]) -> ServedSummary:
     name = "unseen" if "unseen_plain_accuracy" in columns[0] else "id"
 
     def over(column: str) -> Spread:
-        return spread([found.get(column, np.nan) for found in columns])
+        return spread([scores.get(column, np.nan) for scores in columns])
 
     inputs = sorted(
         {int(key.split("_")[2]) for key in columns[0] if key.startswith(f"{name}_served_") and _is_label_count(key)}
@@ -175,13 +175,13 @@ def _is_label_count(column: str) -> bool:
 
 def _gap_of(columns: Sequence[Mapping[str, float]]) -> Gap:
     needed = [f"{name}_{rung}_accuracy" for name in ("id", "unseen") for rung in ("plain", "true_prior")]
-    if not all(key in found for found in columns for key in needed):
+    if not all(key in scores for scores in columns for key in needed):
         return {}
     plain, true = (
-        np.array([found[f"id_{rung}_accuracy"] - found[f"unseen_{rung}_accuracy"] for found in columns])
+        np.array([scores[f"id_{rung}_accuracy"] - scores[f"unseen_{rung}_accuracy"] for scores in columns])
         for rung in ("plain", "true_prior")
     )
-    unseen = [found["unseen_true_prior_accuracy"] - found["unseen_served_accuracy"] for found in columns]
+    unseen = [scores["unseen_true_prior_accuracy"] - scores["unseen_served_accuracy"] for scores in columns]
     parts = {"gap": plain, "priors": plain - true, "representation": true, "estimation": unseen}
     return {part: spread(values) for part, values in parts.items()}
 
@@ -194,14 +194,14 @@ def _majority(run: Run, name: str) -> float:
     return float((counts.max(axis=1) / counts.sum(axis=1)).mean()) if counts.size else np.nan
 
 
-# --- How unseen clients are served, as tables: the rungs, log loss and calibration, and the gap taken apart
+# ---- Tables of adaptation
 
 WORDS = {"unseen": "unseen clients", "id": "participants, each by what the others contributed"}
 Cell = Callable[[ServedSummary], str]
 
 
 def tabulate_serving(analysis: Analysis) -> list[Table]:
-    """Return the tables of the rungs, of the probabilities and of the gap; none where no method has a serving rule."""
+    """Return the tables of prediction modes, probabilities and the gap; empty if no method has an adaptation rule."""
     rows = analysis.serving
     if not rows:
         return []
@@ -227,7 +227,7 @@ def _rungs(analysis: Analysis) -> Table:
     columns.append(("needs", "", lambda row: "labels" if row.needs_labels else ABSENT, 0))
     columns += [(head, share, score(rung, "accuracy"), 0) for rung, head in RUNGS.items()]
     columns.append(("gain", "points [seeds]", lambda row: _points(row.gain), 0))
-    columns.append(("expected gain", "points, by participants", _expected, 120))
+    columns.append(("expected gain", "points, by participants", _expected_gain, 120))
     columns.append(("p", "corrected", lambda row: p_text(row.gain.p_corrected), 0))
     columns.append(("detectable", "points", lambda row: detectable(row.gain), 140))
     columns.append(("verdict", VERDICT_UNIT, lambda row: verdict(row.gain), 110))
@@ -263,7 +263,7 @@ def _rungs(analysis: Analysis) -> Table:
         "Worst client: change of the one that loses most, and in parentheses how many inputs it has"
         f"{', means over seeds' if several else ''}.",
         name="serving",
-        stated=join_sentences(
+        paper_note=join_sentences(
             intervals_said(analysis.comparison, [row.gain for row in rows]),
             bold_said(analysis.comparison, analysis.served_leaders, "as clients are served, without labels"),
         ),
@@ -310,7 +310,7 @@ def _probabilities(analysis: Analysis) -> Table:
         "With two classes a prior changes thresholds, log loss and calibration, and not the order of a client's "
         "examples.",
         name="probabilities",
-        stated=intervals_said(analysis.comparison, [row.change["loss"] for row in rows], nats=True).replace(
+        paper_note=intervals_said(analysis.comparison, [row.change["loss"] for row in rows], nats=True).replace(
             "detectable difference", "detectable change of log loss"
         ),
     )
@@ -351,36 +351,36 @@ def _table(
     note: str,
     *,
     name: str,
-    stated: str = "",
+    paper_note: str = "",
     leading: Leaders = NOBODY,
 ) -> Table:
     cells = [[text(row) for _, _, text, _ in columns] for row in rows]
-    kept = [j for j in range(len(columns)) if j == 0 or any(row[j] != ABSENT for row in cells)]
+    nonempty = [j for j in range(len(columns)) if j == 0 or any(row[j] != ABSENT for row in cells)]
     return Table(
         caption=caption,
-        header=tuple(columns[j][0] for j in kept),
-        units=tuple(columns[j][1] for j in kept),
-        rows=tuple(tuple(row[j] for j in kept) for row in cells),
-        from_width=tuple(columns[j][3] for j in kept),
+        header=tuple(columns[j][0] for j in nonempty),
+        units=tuple(columns[j][1] for j in nonempty),
+        rows=tuple(tuple(row[j] for j in nonempty) for row in cells),
+        from_width=tuple(columns[j][3] for j in nonempty),
         note=note,
         name=name,
-        stated=stated,
-        bold=bold_cells([row.method for row in rows], leading, [columns[j][0] for j in kept], RUNGS["served"]),
+        stated=paper_note,
+        bold=bold_cells([row.method for row in rows], leading, [columns[j][0] for j in nonempty], RUNGS["served"]),
     )
 
 
-def _points(found: Judgement | None) -> str:
-    if found is None or found.mean is None:
+def _points(gain: Judgement | None) -> str:
+    if gain is None or gain.mean is None:
         return ABSENT
-    return points(found.mean, sign=True) + interval(found.low, found.high, sign=True)
+    return points(gain.mean, sign=True) + interval(gain.low, gain.high, sign=True)
 
 
-def _mean_points(found: Spread | None) -> str:
-    return ABSENT if found is None or found.mean is None else points(found.mean, sign=True)
+def _mean_points(change: Spread | None) -> str:
+    return ABSENT if change is None or change.mean is None else points(change.mean, sign=True)
 
 
-def _expected(row: ServedSummary) -> str:
-    """Return what participants expected of the rule, where it asks them."""
+def _expected_gain(row: ServedSummary) -> str:
+    """Return the gain that participants measured, if the rule measures it."""
     mean, low, high = (spread.mean for spread in row.expected)
     if mean is None:
         return ABSENT
@@ -388,14 +388,14 @@ def _expected(row: ServedSummary) -> str:
 
 
 def _worst_client(row: ServedSummary) -> str:
-    """Return by how much the client that loses most changes, and how many inputs it has, where that was stored."""
+    """Return the change of the client that loses most, and its number of inputs if that was stored."""
     inputs = row.worst_inputs.mean
     return _mean_points(row.worst_change) + ("" if inputs is None else f" ({inputs:.0f})")
 
 
-def _spent(found: Spread, unit: Unit) -> str:
-    return ABSENT if found.mean is None else number(found.mean / unit.size)
+def _spent(cost: Spread, unit: Unit) -> str:
+    return ABSENT if cost.mean is None else number(cost.mean / unit.size)
 
 
-def _mean_count(found: Spread | None) -> str:
-    return ABSENT if found is None or found.mean is None else f"{found.mean:.1f}"
+def _mean_count(count: Spread | None) -> str:
+    return ABSENT if count is None or count.mean is None else f"{count.mean:.1f}"

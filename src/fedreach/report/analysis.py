@@ -16,19 +16,19 @@ from fedreach.evaluation.statistics import Judgement, Spread, judge, spread
 from fedreach.report.numbers import Comparison, Run
 from fedreach.runs.schema import BaselinesRecord
 
-# --- The numbers of a method, each declared once: where it is read, what it is called, and how it is shown
+# ---- The numbers of a method, each declared once
 
-WIDE = 150  # width of a terminal from which a column is shown that is not needed at first sight
+WIDE = 150  # letters of a terminal from which optional columns are shown
 
 
 @dataclass(frozen=True)
 class Quantity:
     """One number of a method; tables, CSV, JSON, page and figures take name, words and unit from here.
 
-    Columns and units are those of accuracy; where models are judged by another score, it stands in its place.
+    Columns and units are those of accuracy; if models are compared by another score, it replaces accuracy.
 
-    `unit` is "%" (a fraction told in per cent), "points" (a difference of fractions), "MB", "clients", "seconds" or
-    "joules" (in the unit that fits the whole column), or nothing. `words` stand for it in a sentence.
+    `unit` is "%" (a fraction shown in percent), "points" (a difference of fractions), "MB", "clients", "seconds" or
+    "joules" (in the unit that fits the whole column), or empty. `words` name it in a sentence.
     """
 
     name: str  # in summaries and records
@@ -36,16 +36,16 @@ class Quantity:
     head: str  # of its column in tables
     unit: str = ""
     words: str = ""
-    scale: float = 1.0  # what the rows hold of it to make one
-    from_width: int = WIDE  # of the terminal, at which its column is shown
+    scale: float = 1.0  # stored value of one unit
+    from_width: int = WIDE  # letters of the terminal from which its column is shown
 
     def column_by(self, score: MainScore) -> str:
-        """Return its column where models are judged by this score."""
+        """Return the column to read if models are compared by this score."""
         return self.column.replace(ACCURACY.name, score.name)
 
     @property
     def is_radio(self) -> bool:
-        """Whether it is known of simulated radio only."""
+        """Whether only runs with simulated radio have it."""
         return self.unit in ("seconds", "joules")
 
 
@@ -79,9 +79,9 @@ FURTHER = {
         Quantity("unseen_left_out", "unseen_{}_undefined", "left out, unseen", "clients", from_width=90),
     )
 }
-"""Those of a metric beside accuracy and loss; its name stands in the column."""
+"""Quantities of an additional metric; `{}` is replaced by its name."""
 
-SPENT = ("round", "megabytes", "seconds", "joules")  # what it may take to reach the target accuracy
+SPENT = ("round", "megabytes", "seconds", "joules")  # costs of reaching the target accuracy
 RADIO = tuple(quantity for quantity in QUANTITIES.values() if quantity.is_radio)
 POPULATION = {
     quantity.column_by(score): quantity
@@ -89,53 +89,53 @@ POPULATION = {
     for quantity in QUANTITIES.values()
     if quantity.column.endswith(f"_{ACCURACY.name}")
 }
-"""What a comparison may be judged by, by its column: accuracies, or errors."""
+"""Quantities that methods may be compared by, accuracies or errors, by their column."""
 
 
-# -------------------- Which of a run's evaluated rounds a number is of
+# ---- The evaluated rounds that a number is read from
 
 When = Literal["last", "best"]
 
 
 def rows_of(run: Run, when: When, last_rounds: int = 1) -> Ints:
-    """Return the last evaluated rounds' rows, so many, or that of the best round on participants' held-out loss.
+    """Return the rows of the last `last_rounds` evaluated rounds, or of the best round on participants' held-out loss.
 
-    The latter is a fair choice: neither the test set nor unseen clients have a say in it.
+    The best round is a fair choice: it depends neither on the test set nor on unseen clients.
     """
     evaluated = run.evaluated
     if when == "last":
         return evaluated[-last_rounds:]
     losses = run.column("id_loss")
     if run.best_round is None:
-        known = evaluated[np.isfinite(losses[evaluated])]
-        return known[[np.argmin(losses[known])]] if len(known) else evaluated[-1:]
+        with_loss = evaluated[np.isfinite(losses[evaluated])]
+        return with_loss[[np.argmin(losses[with_loss])]] if len(with_loss) else evaluated[-1:]
     return evaluated[[np.argmin(np.abs(run.rounds["round"][evaluated] - run.best_round))]]
 
 
 def mean_of(run: Run, column: str, when: When, last_rounds: int = 1) -> float:
-    """Return the mean of a column over `rows_of`; nan where one of them has no number."""
+    """Return the mean of a column over `rows_of`; nan if one of them has no number."""
     return float(run.column(column)[rows_of(run, when, last_rounds)].mean())
 
 
 def target_row(run: Run, comparison: Comparison) -> int | None:
-    """Return the first row whose primary accuracy is the target or more; None if there is none."""
+    """Return the first row whose primary accuracy reaches the target; None if no row does."""
     if comparison.target_accuracy is None:
         return None
     rows = np.flatnonzero(comparison.score.reached(run.column(comparison.primary), comparison.target_accuracy))
     return int(rows[0]) if len(rows) else None
 
 
-# -------------------- Metrics beside accuracy and loss, where an experiment asked for any: what each method reached
+# ---- Additional metrics
 
 COLUMN = re.compile(
     r"(id|unseen|test)_(?!(accuracy|mae)(_|$)|loss$)(?P<name>[a-z][a-z0-9_]*?)(_worst_decile|_pooled|_undefined)?"
 )
-"""Of such a metric, whose name does not end as columns do; see `fedreach.evaluation.evaluator.Evaluator`."""
+"""Column of an additional metric, whose name has no suffix of a column; see `fedreach.evaluation.evaluator`."""
 
 
 @dataclass(frozen=True)
 class MetricSummary:
-    """What one method reached in one metric."""
+    """Scores of one method in one metric."""
 
     method: str
     metric: str
@@ -143,13 +143,13 @@ class MetricSummary:
 
 
 def metrics_of(comparison: Comparison) -> tuple[str, ...]:
-    """Return the names of the metrics that any counted run has, in the order in which its rows do."""
+    """Return the names of the metrics of all counted runs, in the order of their rows."""
     columns = (column for run in comparison.all_counted for column in run.rounds)
-    return tuple(dict.fromkeys(found["name"] for column in columns if (found := COLUMN.fullmatch(column))))
+    return tuple(dict.fromkeys(match["name"] for column in columns if (match := COLUMN.fullmatch(column))))
 
 
 def has_named_metrics(comparison: Comparison) -> bool:
-    """Say whether anybody named a metric; AUROC of two classes is there without, and stands in the main table."""
+    """Return whether an experiment named a metric; AUROC of two classes is always in the main table."""
     configs = (run.config.get("evaluation", {}).get("metrics", ()) for run in comparison.all_counted)
     named = {metric["name"] for metrics in configs for metric in metrics}
     return any(metric != "auroc" or metric in named for metric in metrics_of(comparison))
@@ -164,27 +164,29 @@ def summarize_metrics(comparison: Comparison, when: When = "last") -> tuple[Metr
         return spread([value(run, column, when, last) for run in comparison.counted(method)])
 
     return tuple(
-        MetricSummary(method, metric, {name: over_seeds(method, metric, each) for name, each in FURTHER.items()})
+        MetricSummary(
+            method, metric, {name: over_seeds(method, metric, quantity) for name, quantity in FURTHER.items()}
+        )
         for metric in metrics_of(comparison)
         for method in comparison.methods
     )
 
 
 def _left_out(run: Run, column: str, when: When, last_rounds: int) -> float:
-    """Return for how many clients a metric is undefined: none where this is not written, but the metric is."""
+    """Return for how many clients a metric is undefined; 0 if only the metric is stored."""
     rows = rows_of(run, when, last_rounds)
     undefined, defined = run.column(column)[rows], run.column(column.removesuffix("_undefined"))[rows]
     return float(np.where(np.isfinite(undefined), undefined, np.where(np.isfinite(defined), 0.0, np.nan)).mean())
 
 
-# -------------------- The declared differences between methods, seed by seed, judged as one family
+# ---- Planned comparisons, paired by seed and tested as one family
 
 LOOKED = "seeds were added after results could be seen, which no correction makes good"
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One method minus another, on what methods are judged by."""
+    """One method minus another, in the primary score."""
 
     first: str
     second: str
@@ -192,48 +194,54 @@ class Difference:
 
 
 def contrasts(comparison: Comparison, when: When) -> tuple[Difference, ...]:
-    """Return every difference of the comparison's plan, at the last rounds or the best one."""
+    """Return every planned difference, at the last rounds or at the best one."""
     pairs = comparison.plan.pairs(comparison.methods, comparison.baseline)
-    found = [differences(comparison, first, second, when) for first, second in pairs]
-    formed = [{} if isinstance(each, str) else each for each in found]
+    pair_differences = [differences(comparison, first, second, when) for first, second in pairs]
+    formed = [
+        {} if isinstance(differences_or_reason, str) else differences_or_reason
+        for differences_or_reason in pair_differences
+    ]
     judged = judge_all(comparison, formed, lower_is_better=comparison.score.lower_is_better)
     return tuple(
-        Difference(*pair, Judgement(0, None, note=each) if isinstance(each, str) else judgement)
-        for pair, each, judgement in zip(pairs, found, judged, strict=True)
+        Difference(
+            *pair,
+            Judgement(0, None, note=differences_or_reason) if isinstance(differences_or_reason, str) else judgement,
+        )
+        for pair, differences_or_reason, judgement in zip(pairs, pair_differences, judged, strict=True)
     )
 
 
 def differences(
     comparison: Comparison, first: str, second: str, when: When, *, of: Collection[int] | None = None
 ) -> dict[int, float] | str:
-    """Return first minus second by seed, of the seeds `of` or all; or why no pair can be formed."""
+    """Return first minus second by seed, over the seeds `of` or all; or the reason why no pair can be formed."""
     name, last = comparison.primary, comparison.plan.last_rounds
-    others = {run.seed: run for run in comparison.counted(second)}
+    second_runs = {run.seed: run for run in comparison.counted(second)}
     runs = [run for run in comparison.counted(first) if of is None or run.seed in of]
-    pairs = [(run, others[run.seed]) for run in runs if run.seed in others]
-    # Only runs on the same clients are a pair.
+    pairs = [(run, second_runs[run.seed]) for run in runs if run.seed in second_runs]
+    # Runs form a pair only if their clients are the same.
     same = [(a, b) for a, b in pairs if a.partition.hash == b.partition.hash]
     if not same:
-        other = "the baseline" if second == comparison.baseline else second
-        return f"other clients than {other}'s" if pairs else f"no seed in common with {other}"
+        second_name = "the baseline" if second == comparison.baseline else second
+        return f"other clients than {second_name}'s" if pairs else f"no seed in common with {second_name}"
     return {a.seed: mean_of(a, name, when, last) - mean_of(b, name, when, last) for a, b in same}
 
 
 def judge_all(
     comparison: Comparison,
-    found: Sequence[Mapping[int, float]],
+    family: Sequence[Mapping[int, float]],
     *,
     within_margin: bool = True,
     lower_is_better: bool = False,
 ) -> tuple[Judgement, ...]:
-    """Judge a family of differences as the comparison's plan says.
+    """Test a family of differences by the comparison's plan.
 
-    Where seeds were added after results could be seen there is no verdict: who goes on until a difference is
-    significant will find one.
+    If seeds were added after results could be seen, no verdict is given: optional stopping finds a significant
+    difference sooner or later.
     """
     plan = comparison.plan
     judged = judge(
-        found,
+        family,
         correction=plan.correction,
         margin=comparison.margin if within_margin else None,
         pilot=comparison.pilot,
@@ -242,17 +250,17 @@ def judge_all(
     if not comparison.looks:
         return judged
     return tuple(
-        replace(each, verdict="not decided", seeds_needed=None, note=LOOKED) if each.verdict else each
-        for each in judged
+        replace(judgement, verdict="not decided", seeds_needed=None, note=LOOKED) if judgement.verdict else judgement
+        for judgement in judged
     )
 
 
 def looked(comparison: Comparison) -> str:
-    """Return why there is no verdict."""
+    """Return the reason why no verdict is given."""
     return f"{LOOKED} ({', then '.join(map(str, (*comparison.looks, len(comparison.seeds))))})"
 
 
-PINNED = {  # option -> what all seeds share where it is set
+PINNED = {  # option -> what all seeds share if it is set
     ("population", "seed"): "clients",
     ("partition", "seed"): "partition",
     ("model", "seed"): "initial model",
@@ -260,7 +268,7 @@ PINNED = {  # option -> what all seeds share where it is set
 
 
 def what_seeds_draw(config: Mapping[str, Any]) -> str:
-    """Return what an interval over seeds is over, from the experiment's options.
+    """Describe what differs between seeds, from the experiment's options.
 
     Example:
         >>> what_seeds_draw({"population": {"seed": 3}})
@@ -282,24 +290,24 @@ def what_seeds_draw(config: Mapping[str, Any]) -> str:
         shared["initial model"] = "its weights are kept"
     if not shared:
         return "Every seed draws partition, participants, initial model and batches anew."
-    said = f"{_joined([*shared])} ({', '.join(shared.values())})"
-    return f"All seeds share the same {said}: intervals say nothing of others."
+    shared_text = f"{_join_words([*shared])} ({', '.join(shared.values())})"
+    return f"All seeds share the same {shared_text}: intervals say nothing of others."
 
 
-def _joined(words: Sequence[str]) -> str:
+def _join_words(words: Sequence[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-# -------------------- Which methods lead, where that is decided: what a table may print in bold
-# Which method is best is read off the same numbers that are tested, so that the comparisons of this best one with the
-# others are no family of their own: some method always leads by chance. All pairs are the family.
+# ---- Methods that lead, printed in bold
+# The best method is chosen by the same numbers that are tested, and some method always leads by chance. The family is
+# therefore all pairs, not the comparisons of the best method with the others.
 
 
 @dataclass(frozen=True)
 class Leaders:
-    """The methods each of which is better than all others but these, between whom nothing is decided; perhaps none.
+    """The methods that are each better than all others, with no decision between them.
 
-    Often it is none: the second is not decided to be worse than the first, and not better than the third.
+    Often empty: the second may be neither worse than the first nor better than the third.
     """
 
     methods: tuple[str, ...]
@@ -307,7 +315,7 @@ class Leaders:
 
     @property
     def tested(self) -> int:
-        """How many pairs could be tested, and were corrected for."""
+        """Number of pairs that were tested and corrected for."""
         return sum(pair.judged.p is not None for pair in self.pairs)
 
 
@@ -315,7 +323,7 @@ NOBODY = Leaders((), ())
 
 
 def leaders(comparison: Comparison, when: When) -> Leaders:
-    """Return who leads on what methods are judged by."""
+    """Return the methods that lead in the primary score."""
     name, last = comparison.primary, comparison.plan.last_rounds
     return leaders_by(
         comparison,
@@ -328,27 +336,27 @@ def leaders(comparison: Comparison, when: When) -> Leaders:
 def leaders_by(
     comparison: Comparison, methods: Sequence[str], value: Callable[[Run], float], *, lower_is_better: bool
 ) -> Leaders:
-    """Return who of some methods leads, by a number of each run.
+    """Return the methods that lead by a number of each run.
 
-    Pairs are formed seed by seed, on the same clients, and judged as the comparison's plan says, all together.
+    Pairs share seed and clients. They are tested as one family by the comparison's plan.
     """
     values = {
         method: {run.seed: (run.partition.hash, value(run)) for run in comparison.counted(method)} for method in methods
     }
-    means = {m: float(np.mean([number for _, number in found.values()])) for m, found in values.items() if found}
+    means = {m: float(np.mean([number for _, number in by_seed.values()])) for m, by_seed in values.items() if by_seed}
     ranked = sorted(
         (m for m in means if np.isfinite(means[m])), key=lambda m: means[m] if lower_is_better else -means[m]
     )
     pairs = list(combinations(ranked, 2))
-    found = [_differences(values[first], values[second]) for first, second in pairs]
-    judged = judge_all(comparison, found, lower_is_better=lower_is_better)
-    better = {pair for pair, each in zip(pairs, judged, strict=True) if each.verdict == "better"}
+    pair_differences = [_differences(values[first], values[second]) for first, second in pairs]
+    judged = judge_all(comparison, pair_differences, lower_is_better=lower_is_better)
+    better = {pair for pair, judgement in zip(pairs, judged, strict=True) if judgement.verdict == "better"}
     leading: tuple[str, ...] = ()
-    for many in range(1, len(ranked)):
-        among, over = combinations(ranked[:many], 2), product(ranked[:many], ranked[many:])
+    for size in range(1, len(ranked)):
+        among, over = combinations(ranked[:size], 2), product(ranked[:size], ranked[size:])
         if better.issuperset(over) and better.isdisjoint(among):
-            leading = tuple(ranked[:many])
-    return Leaders(leading, tuple(Difference(*pair, each) for pair, each in zip(pairs, judged, strict=True)))
+            leading = tuple(ranked[:size])
+    return Leaders(leading, tuple(Difference(*pair, judgement) for pair, judgement in zip(pairs, judged, strict=True)))
 
 
 def _differences(first: dict[int, tuple[str, float]], second: dict[int, tuple[str, float]]) -> dict[int, float]:
@@ -359,7 +367,7 @@ def _differences(first: dict[int, tuple[str, float]], second: dict[int, tuple[st
     }
 
 
-# --- One row of numbers per method, at the last round or at the best round on participants' held-out loss
+# ---- Summary of each method
 
 PROBABILITIES = {"auroc": "auroc", "log_loss": "loss"}
 """Of two classes: name in summaries and records -> end of the stored column."""
@@ -367,14 +375,14 @@ PROBABILITIES = {"auroc": "auroc", "log_loss": "loss"}
 
 @dataclass(frozen=True)
 class MethodSummary:
-    """What one method reached. Accuracies and gaps are fractions, or errors; spreads are over seeds unless said."""
+    """Numbers of one method. Accuracies and gaps are fractions, or errors; spreads are over seeds unless noted."""
 
     method: str
     is_baseline: bool
-    seeds: int  # runs the numbers are from
+    seeds: int  # runs that count
     seeds_planned: int
     at: Mapping[str, Spread]  # each of `QUANTITIES` and of `probabilities`
-    gap_over_clients: tuple[float, float] | None  # 95 % interval over clients, limits averaged over seeds
+    gap_over_clients: tuple[float, float] | None  # 95% CI over clients, limits averaged over seeds
     reached: int  # seeds that reached the target accuracy
     to_target: Mapping[str, Spread]  # each of `SPENT`, over the seeds that reached it
     difference: Judgement  # primary accuracy minus the baseline's, seed by seed
@@ -386,11 +394,11 @@ def summarize(
     """Return one row per method, in the comparison's order.
 
     Args:
-        contrasts: Of the comparison, at the same rounds.
-        when: ``"last"``: at the last evaluated round, or the mean of so many as the plan says. ``"best"``: at each
-            run's best round on participants' held-out loss.
+        contrasts: Planned differences at the same rounds.
+        when: ``"last"``: the last evaluated round, or the mean over the last `last_rounds` of the plan. ``"best"``:
+            each run's best round on participants' held-out loss.
     """
-    to_baseline = {each.first: each.judged for each in contrasts if each.second == comparison.baseline}
+    to_baseline = {contrast.first: contrast.judged for contrast in contrasts if contrast.second == comparison.baseline}
     return tuple(_summarize_method(comparison, method, when, to_baseline) for method in comparison.methods)
 
 
@@ -424,7 +432,7 @@ def _summarize_method(
 
 
 def _value(run: Run, quantity: Quantity, score: MainScore, when: When, last_rounds: int) -> float:
-    """Return a quantity at the rounds that are looked at; what adds up over the rounds, at the last of them."""
+    """Return a quantity at the rounds of `when`; one that adds up over rounds, at the last of them."""
     if quantity.unit in ("%", "points"):
         return mean_of(run, quantity.column_by(score), when, last_rounds)
     return float(run.column(quantity.column)[rows_of(run, when, last_rounds)[-1]]) / quantity.scale
@@ -435,18 +443,18 @@ def _spent(hits: Sequence[tuple[Run, int]], quantity: Quantity) -> Spread:
 
 
 def probabilities(comparison: Comparison) -> dict[str, str]:
-    """Return the columns that say how good probabilities of two classes are, on whom methods are judged by."""
+    """Return the columns that score probabilities of two classes, on the primary population."""
     two = any(run.partition.num_classes == 2 for run in comparison.all_counted)
     where = comparison.primary.partition("_")[0]
     return {name: f"{where}_{ending}" for name, ending in PROBABILITIES.items()} if two else {}
 
 
 def primary_of(row: MethodSummary, comparison: Comparison) -> Spread:
-    """Return the accuracy that methods are judged by."""
+    """Return the primary score of a method."""
     return row.at[POPULATION[comparison.primary].name]
 
 
-# --- Baselines as rows beside those of methods: the majority class or the mean target, and one pooled linear model
+# ---- Baselines: majority class or mean target, and one pooled linear model
 
 TITLES = {
     ("majority", True): "majority class",
@@ -454,26 +462,26 @@ TITLES = {
     ("pooled", True): "pooled logistic regression",
     ("pooled", False): "pooled ridge regression",
 }
-"""Name of a baseline, and whether targets are classes -> what it is called."""
+"""(Baseline, whether targets are classes) -> its name in tables."""
 
 
 def baselines_of(comparison: Comparison) -> tuple[BaselinesRecord, ...]:
-    """Return the baselines of each federation, which the runs of all methods on it share."""
-    found = {
+    """Return the baselines of each federation, which all its runs share."""
+    by_federation = {
         (run.partition.hash, str(run.baselines.columns)): run.baselines
         for run in comparison.all_counted
         if run.baselines is not None
     }
-    return tuple(found.values())
+    return tuple(by_federation.values())
 
 
 def title(name: str, comparison: Comparison) -> str:
-    """Return what a baseline is called."""
+    """Return the name of a baseline in tables."""
     return TITLES[name, comparison.score.percent]
 
 
 def summarize_baselines(comparison: Comparison) -> tuple[MethodSummary, ...]:
-    """Return a row for each baseline, over federations: as many as seeds, or one where all seeds share it."""
+    """Return a row for each baseline, over federations: one per seed, or a single one that all seeds share."""
     records = baselines_of(comparison)
     names = dict.fromkeys(name for record in records for name in record.columns)
     return tuple(
@@ -482,17 +490,17 @@ def summarize_baselines(comparison: Comparison) -> tuple[MethodSummary, ...]:
     )
 
 
-def _summary(comparison: Comparison, name: str, found: list[Mapping[str, float]]) -> MethodSummary:
+def _summary(comparison: Comparison, name: str, records: list[Mapping[str, float]]) -> MethodSummary:
     def over(column: str) -> list[float]:
-        return [columns.get(column, np.nan) for columns in found]
+        return [columns.get(column, np.nan) for columns in records]
 
-    scores = {each.name: each.column_by(comparison.score) for each in QUANTITIES.values()}
+    scores = {quantity.name: quantity.column_by(comparison.score) for quantity in QUANTITIES.values()}
     low, high = (float(np.mean(over(f"participation_gap_{side}"))) for side in ("low", "high"))
     return MethodSummary(
         method=title(name, comparison),
         is_baseline=False,
-        seeds=len(found),
-        seeds_planned=len(found),
+        seeds=len(records),
+        seeds_planned=len(records),
         at={quantity: spread(over(column)) for quantity, column in scores.items()}
         | {quantity: spread(over(column)) for quantity, column in probabilities(comparison).items()},
         gap_over_clients=(low, high) if np.isfinite([low, high]).all() else None,

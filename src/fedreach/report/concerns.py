@@ -1,4 +1,4 @@
-"""What may be wrong with a comparison, in words."""
+"""Warnings about a comparison."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ from fedreach.report.analysis import POPULATION, baselines_of, mean_of, title
 from fedreach.report.numbers import Comparison, Run
 from fedreach.runs.schema import FederationRecord
 
-# -------------------- Whether a model has learned anything: its accuracy beside that of always giving the same answer
+# ---- Models that have hardly learned
 
 ODDS = 3.0
-"""Of being right, against those of the same answer to everything: below, a model has hardly learned. With ten classes
-of the same size that is 25 %, with a hundred 2.9 %, with two 75 %."""
+"""Smallest ratio of the odds of being right to those of always naming one class; a smaller one is "hardly learned".
+
+With ten classes of equal size it means an accuracy of 25%, with a hundred 2.9%, with two 75%.
+"""
 
 
 def chance(federation: FederationRecord) -> float | None:
-    """Return the accuracy of always naming one class, the best one for it, as a mean over participants.
+    """Return the mean accuracy over participants of always naming the most frequent class.
 
-    None where participants did not tell their labels.
+    None if participants did not report their labels.
     """
     counts = federation.label_counts[federation.participants]
     counts = counts[counts.sum(axis=1) > 0]
@@ -37,7 +39,7 @@ def chance(federation: FederationRecord) -> float | None:
 
 
 def hardly_learned(accuracy: float, chance: float) -> bool:
-    """Say whether the odds of being right are less than `ODDS` times those of always naming one class.
+    """Return whether the odds of being right are less than `ODDS` times those of always naming one class.
 
     Example:
         >>> hardly_learned(0.22, chance=0.1), hardly_learned(0.5, chance=0.1), hardly_learned(1.0, chance=1.0)
@@ -46,13 +48,17 @@ def hardly_learned(accuracy: float, chance: float) -> bool:
     return accuracy * (1 - chance) < ODDS * chance * (1 - accuracy)
 
 
-def advice(found: Mapping[str, tuple[float, float]]) -> str:
-    """Return what to tell of models that have hardly learned, and what to try; empty where all of them have learned.
+def advice(accuracies: Mapping[str, tuple[float, float]]) -> str:
+    """Describe models that have hardly learned, and what to try; empty if there are none.
 
     Args:
-        found: Name, or ``""`` where there is one -> accuracy on participants' held-out data, and `chance`.
+        accuracies: Name, or ``""`` for a single model -> accuracy on participants' held-out data, and `chance`.
     """
-    near = {name: both for name, both in found.items() if hardly_learned(*both)}
+    near = {
+        name: accuracy_and_chance
+        for name, accuracy_and_chance in accuracies.items()
+        if hardly_learned(*accuracy_and_chance)
+    }
     if not near:
         return ""
     who = ", ".join(f"{name} {100 * accuracy:.1f} %".strip() for name, (accuracy, _) in near.items())
@@ -64,23 +70,23 @@ def advice(found: Mapping[str, tuple[float, float]]) -> str:
 
 
 def near_chance(comparison: Comparison) -> str:
-    """Return what to tell of methods that end near chance, in the mean over seeds; empty where none does."""
-    found: dict[str, tuple[float, float]] = {}
+    """Describe methods whose mean over seeds ends near chance; empty if there are none."""
+    accuracies: dict[str, tuple[float, float]] = {}
     for method in comparison.methods:
         runs = comparison.counted(method)
-        chances = [one for run in runs if (one := chance(run.partition)) is not None]
+        chances = [chance_level for run in runs if (chance_level := chance(run.partition)) is not None]
         if chances:
-            known = [column[~np.isnan(column)] for column in (run.column("id_accuracy") for run in runs)]
-            if last := [column[-1] for column in known if len(column)]:  # else nobody holds anything out
-                found[method] = fmean(last), fmean(chances)
-    return advice(found)
+            measured = [column[~np.isnan(column)] for column in (run.column("id_accuracy") for run in runs)]
+            if last := [column[-1] for column in measured if len(column)]:  # empty if no client holds data out
+                accuracies[method] = fmean(last), fmean(chances)
+    return advice(accuracies)
 
 
-# -------------------- What must not be overlooked: models that a baseline beats, and columns that give the label away
+# ---- Models that a baseline beats, and columns that give the label away
 
 CLEAR_POINTS = 0.02
 CLEAR_SHARE = 0.1
-"""A method is clearly worse than the pooled model by 2 points of accuracy or 10% of its error, if clients agree."""
+"""A method is clearly worse than the pooled model by 2 points of accuracy or 10% of its error, if the CI agrees."""
 POPULATIONS = ("id", "unseen", "test", "train")
 PEOPLE = {"id": "participants", "unseen": "unseen"}
 """Prefix of columns -> population in lines about single clients."""
@@ -92,7 +98,7 @@ ADVICE = {
     None: "Try other values of local.rate, more or fewer rounds, local.weight_decay (evaluation.training = true says "
     "whether it overfits)",
 }
-"""By whether a method overfits."""
+"""Whether a method overfits -> what to try."""
 
 
 @dataclass(frozen=True)
@@ -102,96 +108,111 @@ class Beaten:
     method: str
     value: float
     baseline: float
-    overfits: bool | None  # it is better than the baseline on the rows that it trains on; None: these were not scored
-    decided: bool  # all of a paired 95% interval over the clients of all seeds says so
+    overfits: bool | None  # whether it beats the baseline on its training rows; None: these were not scored
+    decided: bool  # whether the paired 95% CI over the clients of all seeds excludes 0
 
 
 def concerns(comparison: Comparison) -> tuple[str, ...]:
     """Return a sentence for each concern, with its number and what to do.
 
-    - A method is below the majority class, or the mean of the targets, on those whom methods are judged by or on
-      participants' held-out data: "worse" where all of a paired 95% interval over the clients of all seeds says so,
-      else "no better".
-    - It is clearly below the pooled linear model: by 2 points, or a tenth of the error, and the interval says so.
-    - It has hardly learned, see `fedreach.report.concerns`, where there is no pooled model to tell.
-    - Methods have the same numbers in every round of every seed, though they are not trained by the same words.
+    - A method does worse than the majority class or the mean of the targets, on the primary population or on
+      participants' held-out data. It is "worse" if the paired 95% CI over the clients of all seeds excludes 0, else
+      "no better".
+    - A method is clearly worse than the pooled linear model: by 2 points, or 10% of the error, and the CI agrees.
+    - A method has hardly learned; checked only without a pooled linear model.
+    - Methods have the same numbers in every round of every seed, although their settings differ.
     - A column gives the label away, see `fedreach.evaluation.baselines`.
     """
     pooled = any("pooled" in record.columns for record in baselines_of(comparison))
     near = [] if pooled else [near_chance(comparison)]
-    return tuple(filter(None, (*_below(comparison), *near, *_same(comparison), *_leaks(comparison))))
-
-
-def _below(comparison: Comparison) -> Iterable[str]:
-    """Yield which methods a baseline beats; each method is in one sentence at most."""
-    told: set[str] = set()
-    simple, clear = ("majority", "mean"), ("pooled",)
-    for names, column in ((simple, comparison.primary), (clear, comparison.primary), (simple, comparison.seen)):
-        for name in names:
-            beaten = [each for each in _beaten(comparison, name, column) if each.method not in told]
-            beaten = [each for each in beaten if names == simple or _is_clear(comparison, each)]
-            told |= {each.method for each in beaten}
-            for overfits, decided in product((None, False, True), (False, True)):
-                if alike := [each for each in beaten if (each.overfits, each.decided) == (overfits, decided)]:
-                    no_model = f"{'Worse' if decided else 'No better'} than no model"
-                    what = no_model if names == simple else "Clearly worse than a linear model"
-                    yield _said(comparison, alike, name, column, what)
-
-
-def _said(comparison: Comparison, beaten: list[Beaten], name: str, column: str, what: str) -> str:
-    score = comparison.score
-    named = len(comparison.methods) > 1
-    who = ", ".join(f"{each.method} {score.shown(each.value)}" if named else score.shown(each.value) for each in beaten)
-    linear = all(run.config.get("model", {}).get("name") == "linear" for run in comparison.all_counted)
-    model = "" if linear else ", or model = 'linear'"
-    advice = ADVICE[beaten[0].overfits]
-    return (
-        f"{what}: {who} on {POPULATION[column].words}, where the {title(name, comparison)} has "
-        f"{score.shown(fmean(each.baseline for each in beaten))}. {advice}{model}."
+    return tuple(
+        filter(
+            None, (*_below_baselines(comparison), *near, *_identical_methods(comparison), *_leaking_columns(comparison))
+        )
     )
 
 
-def _beaten(comparison: Comparison, name: str, column: str) -> list[Beaten]:
-    """Return the methods that do worse than a baseline on the same federations, in the mean over seeds."""
-    found, rank = [], comparison.score.rank
+def _below_baselines(comparison: Comparison) -> Iterable[str]:
+    """Yield sentences on methods that a baseline beats; each method is in at most one sentence."""
+    reported_methods: set[str] = set()
+    simple, clear = ("majority", "mean"), ("pooled",)
+    for names, column in ((simple, comparison.primary), (clear, comparison.primary), (simple, comparison.seen)):
+        for name in names:
+            shortfalls = [
+                shortfall
+                for shortfall in _shortfalls(comparison, name, column)
+                if shortfall.method not in reported_methods
+            ]
+            shortfalls = [shortfall for shortfall in shortfalls if names == simple or _is_clear(comparison, shortfall)]
+            reported_methods |= {shortfall.method for shortfall in shortfalls}
+            for overfits, decided in product((None, False, True), (False, True)):
+                if alike := [
+                    shortfall
+                    for shortfall in shortfalls
+                    if (shortfall.overfits, shortfall.decided) == (overfits, decided)
+                ]:
+                    no_model = f"{'Worse' if decided else 'No better'} than no model"
+                    what = no_model if names == simple else "Clearly worse than a linear model"
+                    yield _shortfall_sentence(comparison, alike, name, column, what)
+
+
+def _shortfall_sentence(comparison: Comparison, shortfalls: list[Beaten], name: str, column: str, what: str) -> str:
+    score = comparison.score
+    named = len(comparison.methods) > 1
+    who = ", ".join(
+        f"{shortfall.method} {score.shown(shortfall.value)}" if named else score.shown(shortfall.value)
+        for shortfall in shortfalls
+    )
+    linear = all(run.config.get("model", {}).get("name") == "linear" for run in comparison.all_counted)
+    model = "" if linear else ", or model = 'linear'"
+    advice = ADVICE[shortfalls[0].overfits]
+    return (
+        f"{what}: {who} on {POPULATION[column].words}, where the {title(name, comparison)} has "
+        f"{score.shown(fmean(shortfall.baseline for shortfall in shortfalls))}. {advice}{model}."
+    )
+
+
+def _shortfalls(comparison: Comparison, name: str, column: str) -> list[Beaten]:
+    """Return the methods whose mean over seeds is worse than that of a baseline on the same federations."""
+    shortfalls, rank = [], comparison.score.rank
     for method in comparison.methods:
-        own, other = _both(comparison, method, name, column)
-        if rank(own) < rank(other):
-            train, its = _both(comparison, method, name, f"train_{comparison.score.name}")
+        value, baseline = _paired_means(comparison, method, name, column)
+        if rank(value) < rank(baseline):
+            train, baseline_train = _paired_means(comparison, method, name, f"train_{comparison.score.name}")
             decided = _is_decided(comparison, method, name, column)
-            overfits = rank(train) > rank(its) if np.isfinite(train) else None
-            found.append(Beaten(method, own, other, overfits, decided))
-    return found
+            overfits = rank(train) > rank(baseline_train) if np.isfinite(train) else None
+            shortfalls.append(Beaten(method, value, baseline, overfits, decided))
+    return shortfalls
 
 
-def _both(comparison: Comparison, method: str, name: str, column: str) -> tuple[float, float]:
-    """Return what a method and a baseline have in a column, in the mean over the same seeds; nan without any."""
+def _paired_means(comparison: Comparison, method: str, name: str, column: str) -> tuple[float, float]:
+    """Return the means of a method and a baseline in a column over the same seeds; nan without any."""
     pairs = [
         (mean_of(run, column, "last", comparison.plan.last_rounds), run.baselines.columns[name][column])
         for run in comparison.counted(method)
         if run.baselines is not None and column in run.baselines.columns.get(name, {})
     ]
-    own, other = (fmean(numbers) for numbers in zip(*pairs, strict=True)) if pairs else (np.nan, np.nan)
-    return own, other
+    value, baseline = (fmean(numbers) for numbers in zip(*pairs, strict=True)) if pairs else (np.nan, np.nan)
+    return value, baseline
 
 
-def _is_clear(comparison: Comparison, beaten: Beaten) -> bool:
-    least = CLEAR_POINTS if comparison.score.percent else CLEAR_SHARE * beaten.baseline
-    return beaten.decided and abs(beaten.value - beaten.baseline) > least
+def _is_clear(comparison: Comparison, shortfall: Beaten) -> bool:
+    threshold = CLEAR_POINTS if comparison.score.percent else CLEAR_SHARE * shortfall.baseline
+    return shortfall.decided and abs(shortfall.value - shortfall.baseline) > threshold
 
 
 def _is_decided(comparison: Comparison, method: str, name: str, column: str) -> bool:
-    """Return whether the clients of all seeds say that a method is worse than a baseline."""
+    """Return whether the 95% CI over the clients of all seeds shows that a method is worse than a baseline."""
     people = PEOPLE.get(column.partition("_")[0])
-    if people is None:  # the test set, which is no sample of clients
+    if people is None:  # the test set, which does not belong to clients
         return True
-    lacks = [_lacks(run, people, name, comparison) for run in comparison.counted(method)]
+    lacks = [_score_gaps(run, people, name, comparison) for run in comparison.counted(method)]
     low = spread(np.concatenate([*lacks, np.empty(0)])).low
     return low is not None and low > 0
 
 
-def _lacks(run: Run, people: str, name: str, comparison: Comparison) -> Floats:
-    """Return by how much each client's score is worse than a baseline's."""
+def _score_gaps(run: Run, people: str, name: str, comparison: Comparison) -> Floats:
+    """Return how much worse each client's score is than a baseline's."""
     scores = run.clients.get(people)
     lines: Mapping[str, Sequence[Any]] = {}
     if run.baselines is not None:
@@ -202,8 +223,8 @@ def _lacks(run: Run, people: str, name: str, comparison: Comparison) -> Floats:
     return np.asarray(score.gap(np.array(lines[score.name]), scores.score))
 
 
-def _same(comparison: Comparison) -> Iterable[str]:
-    """Yield which methods cannot be told apart, and why where that is known."""
+def _identical_methods(comparison: Comparison) -> Iterable[str]:
+    """Yield sentences on methods with identical numbers, and the reason if it is known."""
     alike: dict[Any, list[str]] = {}
     for method in comparison.methods:
         runs = comparison.counted(method)
@@ -211,8 +232,10 @@ def _same(comparison: Comparison) -> Iterable[str]:
         if numbers and any(np.isfinite(run.column(comparison.primary)[1:]).any() for run in runs):
             alike.setdefault(tuple(numbers), []).append(method)
     for methods in alike.values():
-        told = {method: _training(comparison.counted(method)[0]) for method in methods}
-        different = [method for k, method in enumerate(methods) if told[method] not in [told[m] for m in methods[:k]]]
+        settings = {method: _training_settings(comparison.counted(method)[0]) for method in methods}
+        different = [
+            method for k, method in enumerate(methods) if settings[method] not in [settings[m] for m in methods[:k]]
+        ]
         if len(different) > 1:
             trained = [run for method in different for run in comparison.counted(method)]
             all_train = all(run.config["method"]["cohort"] >= len(run.partition.participants) for run in trained)
@@ -220,24 +243,24 @@ def _same(comparison: Comparison) -> Iterable[str]:
             yield f"The same numbers in every round: {', '.join(different)}{why if all_train else ''}."
 
 
-def _training(run: Run) -> Any:
-    """Return what an experiment says of how a method trains, which serving is no part of."""
+def _training_settings(run: Run) -> Any:
+    """Return the settings that a method trains with, which do not include its adaptation."""
     parts = {key: value for key, value in run.config.get("method", {}).items() if key != "serving"}
     return parts, run.config.get("local")
 
 
-def _leaks(comparison: Comparison) -> Iterable[str]:
-    """Yield a sentence for all columns that give the label away with any seed."""
-    found: dict[str, tuple[str, float]] = {}
+def _leaking_columns(comparison: Comparison) -> Iterable[str]:
+    """Yield a sentence on all columns that give the label away with any seed."""
+    leaks: dict[str, tuple[str, float]] = {}
     for record in baselines_of(comparison):
         for leak in record.leaks:
-            found.setdefault(leak["column"], (leak["measure"], leak["value"]))
-    if found:
-        many = len(found) > 1
+            leaks.setdefault(leak["column"], (leak["measure"], leak["value"]))
+    if leaks:
+        several = len(leaks) > 1
         what = "target" if not comparison.score.percent else "label"
-        said = ", ".join(f"{column!r} ({measure} {value:.3f})" for column, (measure, value) in found.items())
+        columns_text = ", ".join(f"{column!r} ({measure} {value:.3f})" for column, (measure, value) in leaks.items())
         yield (
-            f"The {what} is given away by {'each of these columns' if many else 'one column'} alone, on participants' "
-            f"training rows: {said}. If what {'they hold' if many else 'it holds'} is known only once the {what} is, "
-            f"remove {'them' if many else 'it'} from the data and run again."
+            f"The {what} is given away by {'each of these columns' if several else 'one column'} alone, on "
+            f"participants' training rows: {columns_text}. If what {'they hold' if several else 'it holds'} is known "
+            f"only once the {what} is, remove {'them' if several else 'it'} from the data and run again."
         )

@@ -1,4 +1,4 @@
-"""What a comparison shows, in words."""
+"""Findings of a comparison in sentences, and the facts about its runs."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,37 +15,37 @@ from fedreach.report.numbers import Comparison, Run, interval, nats, number, p_t
 from fedreach.report.overview import Analysis
 from fedreach.report.radio import leasts, target_sentences
 
-# -------------------- Who, what and how: the settings, data, software and fate of the runs, sorted for reading
+# ---- Facts about the runs
 
 Pairs = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """Everything the page says about how the numbers came about."""
+    """Settings, data, software and status of the runs, as the page lists them."""
 
     data: Pairs
     partition: Pairs
-    columns: tuple[tuple[str, str, str], ...]  # of a table: name, what it is, what it is like
+    columns: tuple[tuple[str, str, str], ...]  # of a table: name, kind, description
     shared: Pairs  # settings that all methods have in common
     own: tuple[tuple[str, Pairs], ...]  # method -> settings in which methods differ
     software: Pairs
     seconds: tuple[tuple[str, str, str], ...]  # method, seconds per round: train, evaluate
     troubled: tuple[tuple[str, int, str, str, str], ...]  # method, seed, status, last round, error
-    refused: tuple[tuple[str, int, str, str, str], ...]  # method, seed, who, in which rounds, what was said first
+    refused: tuple[tuple[str, int, str, str, str], ...]  # method, seed, client or node, rounds, first reason
     runs: tuple[tuple[str, int, str, str], ...]  # method, seed, status, path
 
 
 def gather(comparison: Comparison) -> RunFacts:
-    """Return the facts of a comparison; what differs between runs is listed value by value."""
+    """Return the facts about a comparison; every value that differs between runs is listed."""
     runs = comparison.runs
-    shared, own = _settings(comparison)
+    shared, method_settings = _settings(comparison)
     return RunFacts(
-        data=_merge(_told(run.partition.dataset) for run in runs),
+        data=_merge(_dataset_settings(run.partition.dataset) for run in runs),
         partition=_partition(runs),
         columns=_columns(runs),
         shared=shared,
-        own=own,
+        own=method_settings,
         software=_merge(dict(r.environment) | {f"git.{k}": v for k, v in r.git.items()} for r in runs),
         seconds=tuple(_seconds(comparison, method) for method in comparison.methods if comparison.counted(method)),
         troubled=tuple(
@@ -54,13 +54,13 @@ def gather(comparison: Comparison) -> RunFacts:
             if run.status != "finished"
         )
         + tuple((method, seed, "never began", "none", "") for method, seed in comparison.absent),
-        refused=tuple((run.method, run.seed, *one) for run in runs for one in _refused(run)),
+        refused=tuple((run.method, run.seed, *refusal) for run in runs for refusal in _refusals(run)),
         runs=tuple((run.method, run.seed, run.status, run.path) for run in runs),
     )
 
 
-def _refused(run: Run) -> list[tuple[str, str, str]]:
-    """Return who said what cannot be, in which rounds, and what it was at first."""
+def _refusals(run: Run) -> list[tuple[str, str, str]]:
+    """Return the clients or nodes with rejected replies, the rounds, and the first reason of each."""
     rounds: dict[str, list[int]] = {}
     first: dict[str, str] = {}
     for round_number, who, why in run.refused:
@@ -70,7 +70,7 @@ def _refused(run: Run) -> list[tuple[str, str, str]]:
 
 
 def counted(rounds: Sequence[int]) -> str:
-    """Return rounds in words: all of a few, or how many.
+    """Return rounds in words: up to four by number, more as a count and a range.
 
     Example:
         >>> counted([0]), counted([2, 3]), counted([1, 2, 3, 5, 8])
@@ -97,8 +97,8 @@ def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     return flat
 
 
-def _told(dataset: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a reader wants to know of a data set: not the scale of its colours, which differs with the seed."""
+def _dataset_settings(dataset: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts about a data set without the scale of its colors, which differs with the seed."""
     return {key: value for key, value in dataset.items() if key not in ("mean", "std")}
 
 
@@ -115,56 +115,56 @@ def _settings(comparison: Comparison) -> tuple[Pairs, tuple[tuple[str, Pairs], .
     for run in comparison.runs:
         settings = flatten(run.config)
         settings.pop("seed", None)  # differs by design
-        settings.pop("run.trackers", None)  # nothing that is shown depends on who looked on
+        settings.pop("run.trackers", None)  # no number depends on trackers
         first.setdefault(run.method, settings)
     keys = list(dict.fromkeys(key for settings in first.values() for key in settings))
     same = [key for key in keys if len({settings.get(key) for settings in first.values()}) == 1]
     any_method = next(iter(first.values()), {})
-    own = tuple(
+    method_settings = tuple(
         (method, tuple((key, settings[key]) for key in settings if key not in same))
         for method, settings in first.items()
     )
-    return tuple((key, any_method[key]) for key in same), own if len(first) > 1 else ()
+    return tuple((key, any_method[key]) for key in same), method_settings if len(first) > 1 else ()
 
 
 def _partition(runs: tuple[Run, ...]) -> Pairs:
     partitions = list({run.partition.hash: run.partition for run in runs}.values())
     if not partitions:
         return ()
-    one = partitions[0]
+    first = partitions[0]
     facts = {
-        "clients": f"{len(one.participants)} participants, {len(one.unseen)} unseen",
-        "examples per client": f"{one.sizes.min()} to {one.sizes.max()}, median {np.median(one.sizes):g}",
-        "classes": str(one.label_counts.shape[1] or ("not told" if one.targets is None else "none: numbers")),
-        **flatten(one.statistics),
-        **flatten(one.noise or {}, "noise."),
-        **flatten({**one.shift, "clients": len(one.shift["clients"])} if one.shift else {}, "shift."),
+        "clients": f"{len(first.participants)} participants, {len(first.unseen)} unseen",
+        "examples per client": f"{first.sizes.min()} to {first.sizes.max()}, median {np.median(first.sizes):g}",
+        "classes": str(first.label_counts.shape[1] or ("not told" if first.targets is None else "none: numbers")),
+        **flatten(first.statistics),
+        **flatten(first.noise or {}, "noise."),
+        **flatten({**first.shift, "clients": len(first.shift["clients"])} if first.shift else {}, "shift."),
         "federation hash": " | ".join(partition.hash[:16] for partition in partitions),
     }
     return tuple(facts.items())
 
 
 def _columns(runs: tuple[Run, ...]) -> tuple[tuple[str, str, str], ...]:
-    """Return the columns of the table that the first run was trained on; in others only their scale differs."""
+    """Return the columns of the first run's table; in other runs only their scale differs."""
     prepared = next((run.partition.preparation for run in runs), None)
     if not prepared:
         return ()
-    from fedreach.data.preparation import InputColumn  # only then what reads tables is loaded
+    from fedreach.data.preparation import InputColumn  # imported late: most comparisons need no tables
 
-    return tuple((each.name, each.kind, each.about) for each in map(InputColumn.of_json, prepared))
+    return tuple((column.name, column.kind, column.about) for column in map(InputColumn.of_json, prepared))
 
 
 def _seconds(comparison: Comparison, method: str) -> tuple[str, str, str]:
     def mean(column: str) -> str:
-        found = [run.timing[column] for run in comparison.counted(method) if column in run.timing]
-        values = np.concatenate(found) if found else np.zeros(0)
-        known = values[np.isfinite(values)]
-        return f"{known.mean():.3g}" if len(known) else "-"
+        timings = [run.timing[column] for run in comparison.counted(method) if column in run.timing]
+        values = np.concatenate(timings) if timings else np.zeros(0)
+        finite = values[np.isfinite(values)]
+        return f"{finite.mean():.3g}" if len(finite) else "-"
 
     return method, mean("train_seconds"), mean("evaluate_seconds")
 
 
-# -------------------- What was found, in words that claim no more than the numbers allow
+# ---- Findings, which claim no more than the tests allow
 
 MOST_TOLD = 6  # options in a sentence
 
@@ -181,24 +181,24 @@ class Card:
 
 @dataclass(frozen=True)
 class Findings:
-    """A headline, the sentences that qualify it, and the numbers behind it."""
+    """A headline, the sentences that qualify it, and its main numbers."""
 
     headline: str
     sentences: tuple[str, ...]
     cards: tuple[Card, ...]
-    qualifying: tuple[str, ...] = ()  # of the sentences those without which the headline would claim too much
+    qualifying: tuple[str, ...] = ()  # the sentences without which the headline would claim too much
 
     @property
     def further(self) -> tuple[str, ...]:
-        """The other sentences."""
+        """The sentences that do not qualify the headline."""
         return tuple(sentence for sentence in self.sentences if sentence not in self.qualifying)
 
 
 def find(analysis: Analysis) -> Findings:
-    """Return what the comparison shows at the last round.
+    """Return the findings of a comparison at the last round.
 
-    A method is called better than another only where the verdict is so (see `judge`); else
-    the wording says that they are equivalent, or what it would take to decide.
+    A method is called better than another only if the verdict of `judge` is "better". Else the sentence reports that
+    they are equivalent, or how many seeds would decide.
     """
     comparison, rows = analysis.comparison, analysis.judged()
     if not rows:
@@ -207,13 +207,13 @@ def find(analysis: Analysis) -> Findings:
     headline = _headline(comparison, best, rows)
     if comparison.provisional:
         headline = f"So far: {headline}"
-    several, concerned, left_out = _several(comparison), concerns(comparison), _runs_left_out(comparison)
+    several, concerned, left_out = _several_sentence(comparison), concerns(comparison), _runs_left_out(comparison)
     compared, served = _comparison_sentences(analysis, best, rows), _serving_sentence(analysis)
     sentences = [
         several,
         *concerned,
         *compared,
-        _power_sentence(comparison, [each.judged for each in analysis.contrasts["last"]]),
+        _power_sentence(comparison, [contrast.judged for contrast in analysis.contrasts["last"]]),
         _gap_sentence(comparison.score, best, rows),
         served,
         _runner_up(analysis, best, rows),
@@ -227,7 +227,7 @@ def find(analysis: Analysis) -> Findings:
 
 
 def _serving_sentence(analysis: Analysis) -> str:
-    """Return what serving is worth to whom it is worth most; references that need labels do not count."""
+    """Return a sentence on the method with the highest adapted accuracy; rules that need labels are excluded."""
     rows = [row for row in analysis.serving if not row.needs_labels and row.gain.mean is not None]
     if not rows:
         return ""
@@ -284,19 +284,19 @@ def _p(judged: Judgement) -> str:
     return f"p {text}" if text.startswith("<") else f"p = {text}"
 
 
-def _several(comparison: Comparison) -> str:
-    """Say what several comparisons on one page differ in."""
+def _several_sentence(comparison: Comparison) -> str:
+    """Return a sentence on the options in which several comparisons on one page differ."""
     if not comparison.labels:
         return ""
-    said = "; ".join(f"{key} ({' | '.join(values)})" for key, values in comparison.differs[:MOST_TOLD])
+    options = "; ".join(f"{key} ({' | '.join(values)})" for key, values in comparison.differs[:MOST_TOLD])
     more = f" and {len(comparison.differs) - MOST_TOLD} more options" if len(comparison.differs) > MOST_TOLD else ""
-    what = f"They differ in {said}{more}." if said else "They differ in no option but methods and seeds."
+    what = f"They differ in {options}{more}." if options else "They differ in no option but methods and seeds."
     return f"These are {len(comparison.labels)} comparisons: {', '.join(comparison.labels)}. {what}"
 
 
 def _comparison_sentences(analysis: Analysis, best: MethodSummary, rows: list[MethodSummary]) -> list[str]:
     comparison = analysis.comparison
-    family = [each.judged for each in analysis.contrasts["last"]]
+    family = [contrast.judged for contrast in analysis.contrasts["last"]]
     tests = sum(judged.p is not None for judged in family)
     if len(rows) == 1:
         return []
@@ -305,17 +305,17 @@ def _comparison_sentences(analysis: Analysis, best: MethodSummary, rows: list[Me
     if not tests:
         notes = dict.fromkeys(judged.note for judged in family if judged.note)
         return [f"Differences were not tested ({'; '.join(notes)}): with more seeds they can be."]
-    said = [_difference_sentence(comparison, best, tests)] if not best.is_baseline else []
-    said.append(_verdicts(analysis))
+    sentences = [_difference_sentence(comparison, best, tests)] if not best.is_baseline else []
+    sentences.append(_verdict_sentence(analysis))
     if comparison.looks:
-        said.append(f"There is no verdict: {looked(comparison)}.")
+        sentences.append(f"There is no verdict: {looked(comparison)}.")
     if comparison.lengths:
         before = ", then ".join(map(str, comparison.lengths))
-        said.append(
+        sentences.append(
             f"Results after {before} rounds could be seen before the runs were made longer: who looks after several "
             "lengths has several chances to find a difference, and p allows for one."
         )
-    return said
+    return sentences
 
 
 def _difference_sentence(comparison: Comparison, best: MethodSummary, tests: int) -> str:
@@ -326,22 +326,22 @@ def _difference_sentence(comparison: Comparison, best: MethodSummary, tests: int
     text = f"Its difference to {comparison.baseline} is {points(difference.mean, sign=True, by=by)}{by.points}"
     if difference.p is None:
         return f"{text}. That was not tested ({difference.note})."
-    many = f", both corrected for {tests} comparisons" if tests > 1 else ""
+    correction = f", both corrected for {tests} comparisons" if tests > 1 else ""
     return (
         f"{text}{interval(difference.low, difference.high, sign=True, by=by)} over {difference.count} seeds, "
-        f"{_p(difference)}{many}."
+        f"{_p(difference)}{correction}."
     )
 
 
-def _verdicts(analysis: Analysis) -> str:
-    """Return which differences are decided, and how."""
+def _verdict_sentence(analysis: Analysis) -> str:
+    """Return the sentences that list the methods by verdict."""
     comparison = analysis.comparison
     simple = comparison.plan.contrasts == "baseline"
     named: dict[str, list[str]] = {}
-    for each in analysis.contrasts["last"]:
-        if each.judged.verdict:
-            name = each.first if simple else f"{each.first} against {each.second}"
-            named.setdefault(each.judged.verdict, []).append(name)
+    for contrast in analysis.contrasts["last"]:
+        if contrast.judged.verdict:
+            name = contrast.first if simple else f"{contrast.first} against {contrast.second}"
+            named.setdefault(contrast.judged.verdict, []).append(name)
     words = {
         "better": "better than" if simple else "better",
         "worse": "worse than" if simple else "worse",
@@ -354,23 +354,18 @@ def _verdicts(analysis: Analysis) -> str:
 
 
 def _power_sentence(comparison: Comparison, family: Sequence[Judgement]) -> str:
-    """Return what these seeds could have seen, and what it would take to decide what is not."""
-    least = [judged.detectable for judged in family if judged.detectable is not None]
-    if not least:
+    """Return the sentence on minimum detectable differences, and on the seeds that would decide the rest."""
+    detectable = [judged.detectable for judged in family if judged.detectable is not None]
+    if not detectable:
         return ""
     seeds = max(judged.count for judged in family)
     by = comparison.score
-    low, high = points(min(least), by=by), points(max(least), by=by)
+    low, high = points(min(detectable), by=by), points(max(detectable), by=by)
     span = f"{low}{by.points}" if low == high else f"{low} to {high}{by.points}, by the pair,"
     needed = [judged.seeds_needed for judged in family if judged.seeds_needed is not None]
     more = f" About {number(max(needed))} seeds would decide every pair as it stands." if needed else ""
-    return (
-        f"These {seeds} seeds find a true difference of {span} in four of five comparisons.{more} {_over(comparison)}"
-    )
-
-
-def _over(comparison: Comparison) -> str:
-    return what_seeds_draw(comparison.config)
+    draws = what_seeds_draw(comparison.config)
+    return f"These {seeds} seeds find a true difference of {span} in four of five comparisons.{more} {draws}"
 
 
 def _gap_sentence(by: MainScore, best: MethodSummary, rows: list[MethodSummary]) -> str:
@@ -393,13 +388,15 @@ def _gap_limits(row: MethodSummary) -> tuple[tuple[float | None, float | None], 
 
 def _runner_up(analysis: Analysis, best: MethodSummary, rows: list[MethodSummary]) -> str:
     comparison = analysis.comparison
-    others = [row for row in rows if row is not best and not row.is_baseline]
-    if not others:
+    candidates = [row for row in rows if row is not best and not row.is_baseline]
+    if not candidates:
         return ""
-    second = max(others, key=lambda row: _rank(row, comparison))
+    second = max(candidates, key=lambda row: _rank(row, comparison))
     value = f"{percent(primary_of(second, comparison), comparison.score)}{comparison.score.unit}"
     pair = {best.method, second.method}
-    judged = next((each.judged for each in analysis.contrasts["last"] if {each.first, each.second} == pair), None)
+    judged = next(
+        (contrast.judged for contrast in analysis.contrasts["last"] if {contrast.first, contrast.second} == pair), None
+    )
     if judged is None:
         return f"Next comes {second.method} with {value}; the two were not tested against each other."
     return f"Next comes {second.method} with {value}."
@@ -444,10 +441,10 @@ def _cards(comparison: Comparison, best: MethodSummary, rows: list[MethodSummary
         cards.append(
             Card("Its worst tenth of unseen clients", value, unit, f"mean {by.words.removeprefix('mean ')} over them")
         )
-    for least in leasts(rows):
-        value, unit = least.text.split(" ")
-        words = QUANTITIES[least.quantity].words
+    for cheapest in leasts(rows):
+        value, unit = cheapest.text.split(" ")
+        words = QUANTITIES[cheapest.quantity].words
         name = words if len(comparison.methods) == 1 else f"least {words}"
         label = f"{name.capitalize()} to {100 * (comparison.target_accuracy or 0):g} %"
-        cards.append(Card(label, value, unit, " and ".join(least.methods)))
+        cards.append(Card(label, value, unit, " and ".join(cheapest.methods)))
     return tuple(cards)

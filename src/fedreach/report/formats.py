@@ -1,4 +1,4 @@
-"""A `Table` as text, Markdown or a table on the terminal."""
+"""Tables as text, as Markdown and on the terminal."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from fedreach.report.overview import Analysis
 from fedreach.report.tables import Table, tabulate, tabulate_contrasts, tabulate_metrics, tabulate_tuning
 from fedreach.report.theory import tabulate_theory
 
-LONG_NAME = 24  # letters; longer names of methods are folded before a column is left out
+LONG_NAME = 24  # letters; longer names of methods are wrapped before a column is left out
 
 
 def to_text(table: Table, width: int | None = None) -> str:
-    """Return the table as plain text, its caption first; columns that would not fit into `width` are left out.
+    """Return the table as plain text, its caption first; columns that do not fit into `width` are left out.
 
-    `width` is in letters; None keeps all.
+    `width` is in letters; None keeps all columns.
     """
-    kept = _fitting(table, width)
-    heads = [[*two_lines(table.header[j]).split("\n"), table.units[j]] for j in kept]
+    fitting_columns = _fitting(table, width)
+    heads = [[*two_lines(table.header[j]).split("\n"), table.units[j]] for j in fitting_columns]
     high = max(map(len, heads))
     columns = [
         [*[""] * (high - len(head)), *head, *(row[j] for row in table.rows)]
-        for j, head in zip(kept, heads, strict=True)
+        for j, head in zip(fitting_columns, heads, strict=True)
     ]
     wide = [max(map(len, column)) for column in columns]
     lines = [
@@ -36,39 +36,40 @@ def to_text(table: Table, width: int | None = None) -> str:
 
 
 def to_markdown(table: Table) -> str:
-    """Return the table as GitHub-flavoured Markdown."""
+    """Return the table as GitHub-flavored Markdown."""
     heads = [
-        _markdown(h) + (f"<br>{_markdown(u)}" if u else "") for h, u in zip(table.header, table.units, strict=True)
+        _escape_markdown(h) + (f"<br>{_escape_markdown(u)}" if u else "")
+        for h, u in zip(table.header, table.units, strict=True)
     ]
-    lines = markdown_lines(heads, [[_markdown(cell) for cell in row] for row in table.rows], right=True)
-    return "\n".join([f"**{table.caption}**", "", *lines, "", _markdown(table.note), ""])
+    lines = markdown_lines(heads, [[_escape_markdown(cell) for cell in row] for row in table.rows], right=True)
+    return "\n".join([f"**{table.caption}**", "", *lines, "", _escape_markdown(table.note), ""])
 
 
 def terminal_table(analysis: Analysis, when: When = "last", *, width: int | None = None) -> str:
     """Return the table for the terminal, with its note.
 
-    `when` is as in `tabulate`; columns that would not fit into `width` are left out, None keeps all.
+    `when` is as in `tabulate`; columns that do not fit into `width` are left out, None keeps all.
     """
     return terminal_text(tabulate(analysis, when), analysis.comparison.name, width)
 
 
 def terminal_contrasts(analysis: Analysis, *, width: int | None = None) -> str | None:
-    """Return the declared differences for the terminal, as `terminal_table` does; None if they are in its table."""
+    """Return the planned differences for the terminal, as `terminal_table` does; None if its table has them."""
     table = tabulate_contrasts(analysis)
     return terminal_text(table, analysis.comparison.name, width) if table else None
 
 
 def terminal_metrics(analysis: Analysis, *, width: int | None = None) -> str | None:
-    """Return metrics beside accuracy and loss for the terminal, as `terminal_table` does; None if nobody asked."""
+    """Return additional metrics for the terminal, as `terminal_table` does; None if no experiment has any."""
     table = tabulate_metrics(analysis)
     return terminal_text(table, analysis.comparison.name, width) if table else None
 
 
 def terminal_serving(analysis: Analysis, *, width: int | None = None) -> list[str]:
-    """Return how unseen clients are served for the terminal, a table each; none if no method has a serving rule.
+    """Return the tables of adaptation for the terminal; empty if no method has an adaptation rule.
 
     Args:
-        analysis: What `analyse` returns.
+        analysis: Analysis of the comparison.
         width: As in `terminal_table`.
     """
     return [terminal_text(table, analysis.comparison.name, width) for table in tabulate_serving(analysis)]
@@ -81,17 +82,17 @@ def terminal_theory(analysis: Analysis, *, width: int | None = None) -> str | No
 
 
 def terminal_tuning(analysis: Analysis, *, width: int | None = None) -> str | None:
-    """Return which settings were chosen for the terminal, as `terminal_table` does; None if none were."""
+    """Return the tuned settings for the terminal, as `terminal_table` does; None if none were tuned."""
     table = tabulate_tuning(analysis.comparison)
     return terminal_text(table, analysis.comparison.name, width) if table else None
 
 
 def terminal_text(table: Table, name: str, width: int | None) -> str:
-    """Return a table for the terminal, under a name, as `terminal_table` does."""
-    kept = _fitting(table, width)
+    """Return a table for the terminal with a name in its title, as `terminal_table` does."""
+    fitting_columns = _fitting(table, width)
     return text_table(
-        [f"{two_lines(table.header[j])}\n{table.units[j]}" for j in kept],
-        [[row[j] for j in kept] for row in table.rows],
+        [f"{two_lines(table.header[j])}\n{table.units[j]}" for j in fitting_columns],
+        [[row[j] for j in fitting_columns] for row in table.rows],
         width,
         title=f"{name}: {table.caption[0].lower()}{table.caption[1:]}",
         note=table.note,
@@ -99,28 +100,28 @@ def terminal_text(table: Table, name: str, width: int | None) -> str:
 
 
 def _fitting(table: Table, width: int | None) -> list[int]:
-    """Return the columns that fit into the width; of those that may be left out, the most dispensable go first."""
-    kept = list(range(len(table.header)))
+    """Return the columns that fit into the width; the most dispensable ones are left out first."""
+    columns = list(range(len(table.header)))
     if width is None:
-        return kept
-    kept = [j for j in kept if width >= table.from_width[j]]
-    while width_of(table, kept) > width:
-        last = max(kept, key=lambda j: (table.from_width[j], j))
+        return columns
+    columns = [j for j in columns if width >= table.from_width[j]]
+    while width_of(table, columns) > width:
+        last = max(columns, key=lambda j: (table.from_width[j], j))
         if table.from_width[last] == 0:
             break
-        kept.remove(last)
-    return kept
+        columns.remove(last)
+    return columns
 
 
 def folded(table: Table, width: int) -> list[list[int]]:
-    """Return the columns that a page shows, and behind them the others in groups, each of which fits into the width.
+    """Return the columns that a page shows, then the others in groups that each fit into the width.
 
-    Columns that are equally dispensable stay or go together. Every group begins with what tells rows apart, the first
-    column or the first two.
+    Equally dispensable columns stay together. Every group begins with the columns that identify a row, the first one
+    or two.
 
     Args:
-        table: What is shown.
-        width: In letters.
+        table: Table whose columns are grouped.
+        width: Width of a group in letters.
 
     Example:
         >>> rows = (("ours", "7.2", "9", "60"),)
@@ -129,13 +130,13 @@ def folded(table: Table, width: int) -> list[list[int]]:
     """
     every = range(len(table.header))
     keys = [0] if len({row[0] for row in table.rows}) == len(table.rows) else [0, 1]
-    shown = list(every)
+    visible = list(every)
     for level in sorted({*table.from_width} - {0}, reverse=True):
-        if width_of(table, shown) <= width:
+        if width_of(table, visible) <= width:
             break
-        shown = [j for j in shown if table.from_width[j] < level]
-    groups = [shown]
-    for j in (j for j in every if j not in shown):
+        visible = [j for j in visible if table.from_width[j] < level]
+    groups = [visible]
+    for j in (j for j in every if j not in visible):
         if len(groups) > 1 and width_of(table, [*groups[-1], j]) <= width:
             groups[-1].append(j)
         else:
@@ -144,7 +145,7 @@ def folded(table: Table, width: int) -> list[list[int]]:
 
 
 def width_of(table: Table, columns: Sequence[int]) -> int:
-    """Return the letters of a row of these columns, with what stands between them."""
+    """Return the letters of a row of these columns, separators included."""
     return sum(_letters(table, j) for j in columns) + 3 * len(columns) - 1
 
 
@@ -156,9 +157,9 @@ def _letters(table: Table, j: int) -> int:
 
 
 def two_lines(header: str) -> str:
-    """Return a header on two lines, where it has several words."""
+    """Return a header on two lines if it has several words."""
     return header.replace(", ", ",\n") if "," in header else header.replace(" ", "\n", 1)
 
 
-def _markdown(text: str) -> str:
+def _escape_markdown(text: str) -> str:
     return re.sub(r"([\\|*_`<\[\]])", r"\\\1", text).replace("\n", " ")

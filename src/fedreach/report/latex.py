@@ -1,7 +1,7 @@
-r"""Tables as LaTeX for papers: rules of booktabs, digits below digits, captions that stand by themselves.
+r"""Tables as LaTeX for papers: booktabs rules, aligned digits, self-contained captions.
 
-Nothing but booktabs is needed: what is shorter than the longest number of its column is filled up by ``\phantom``, and
-bold letters, which are wider, take the room of plain ones.
+Only booktabs is needed: ``\phantom`` pads numbers to the longest one of their column, and bold digits take the width of
+plain ones.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from fedreach.report.formats import LONG_NAME, folded, two_lines, width_of
 from fedreach.report.numbers import ABSENT
 from fedreach.report.tables import Table
 
-TEXT_WIDTH = 108  # letters of a row that fit at 8 points into 5.5 inches, the narrowest text that is usual
-COLUMN_WIDTH = 62  # into 3.25 inches
-LONG_CELL = 30  # letters, from which the words of a column are broken into lines
-LETTER = 0.055  # inches, of such a letter, on the wide side
-KNOWN = 0x17F  # the last of the letters that pdflatex knows without being told
+TEXT_WIDTH = 108  # letters at 8 points that fit into 5.5 inches, the narrowest usual text width
+COLUMN_WIDTH = 62  # letters that fit into 3.25 inches
+LONG_CELL = 30  # letters from which the words of a column are wrapped
+LETTER = 0.055  # inches of such a letter, estimated generously
+KNOWN = 0x17F  # last code point that pdflatex knows by default
 PREAMBLE = r"""% Needs \usepackage{booktabs}, and no other package. Made by fedreach report.
 % A caption stands by itself; cut what your text says already.
 \providecommand{\best}[1]{\phantom{#1}\llap{\textbf{#1}}} % bold, in the room of plain digits
 """
 NUMBER = re.compile(r"([+−-]?)(\d[\d,]*)((?:\.\d+)?(?:e[+−-]?\d+)?)")
-FIRST = ("", "< ")  # what stands before the first number of a cell of numbers
+FIRST = ("", "< ")  # allowed text before the first number of a numeric cell
 NO_NUMBER = (ABSENT, "", "baseline", "not tuned")
 _GREEK = {
     "αβγδεζηθικλμνξ": "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi",
@@ -69,7 +69,7 @@ _ESCAPED |= {
 
 
 def escaped(text: str) -> str:
-    r"""Return a text that LaTeX prints as it stands.
+    r"""Return a text escaped so that LaTeX prints it unchanged.
 
     Example:
         >>> print(escaped("50 % of A&B_1, 0.8 ± 0.1, ours--2"))
@@ -81,7 +81,7 @@ def escaped(text: str) -> str:
 
 
 def label_of(name: str) -> str:
-    """Return what stands for a name in labels.
+    """Return a name in the form that labels allow.
 
     Example:
         >>> label_of("Digits & 50 %"), label_of("数")
@@ -90,38 +90,38 @@ def label_of(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "comparison"
 
 
-def to_latex(tables: Sequence[Table], name: str, *, seeds: str, made: str) -> str:
-    """Return tables as one LaTeX file, each with a caption and a label; of a table that is too wide several.
+def to_latex(tables: Sequence[Table], name: str, *, seeds: str, provenance: str) -> str:
+    """Return tables as one LaTeX file, each with a caption and a label; a table that is too wide is split.
 
     Args:
-        tables: What is shown.
-        name: Of the comparison, for the labels.
-        seeds: A sentence that says from how many seeds all numbers are.
-        made: A sentence that says what they were made by.
+        tables: Tables to write.
+        name: Name of the comparison, for the labels.
+        seeds: Sentence on the number of seeds.
+        provenance: Sentence on the software that wrote the numbers.
     """
-    parts = [part for table in tables for part in _tables(table, name, seeds, made)]
+    parts = [part for table in tables for part in _tables(table, name, seeds, provenance)]
     text = "\n".join(parts)
     return f"{unknown_letters(text)}{PREAMBLE}\n{text}"
 
 
 def unknown_letters(text: str) -> str:
-    """Return a comment on letters for which pdflatex would stop; "" where there are none."""
+    """Return a comment on letters for which pdflatex would stop; empty if there are none."""
     unknown = "".join(sorted({c for c in text if ord(c) > KNOWN}))
     if not unknown:
         return ""
     return f"% Holds letters that pdflatex does not know ({unknown}): use lualatex, with a font that has them.\n"
 
 
-def _tables(table: Table, name: str, seeds: str, made: str) -> list[str]:
+def _tables(table: Table, name: str, seeds: str, provenance: str) -> list[str]:
     label = f"tab:{label_of(name)}-{table.name}"
-    said = table.caption[0].lower() + table.caption[1:]
-    caption = " ".join(filter(None, [f"{name}: {said}.", seeds, table.note, table.stated, made]))
-    shown, *others = folded(table, TEXT_WIDTH)
-    made_of = [_environment(table, shown, escaped(caption), label)]
-    for number, columns in enumerate(others, start=2):
-        further = f"Further columns of Table~\\ref{{{label}}}: {escaped(said)}."
-        made_of.append(_environment(table, columns, further, f"{label}-{number}"))
-    return made_of
+    title = table.caption[0].lower() + table.caption[1:]
+    caption = " ".join(filter(None, [f"{name}: {title}.", seeds, table.note, table.stated, provenance]))
+    main_columns, *extra_groups = folded(table, TEXT_WIDTH)
+    environments = [_environment(table, main_columns, escaped(caption), label)]
+    for number, columns in enumerate(extra_groups, start=2):
+        extra_caption = f"Further columns of Table~\\ref{{{label}}}: {escaped(title)}."
+        environments.append(_environment(table, columns, extra_caption, f"{label}-{number}"))
+    return environments
 
 
 def _environment(table: Table, columns: Sequence[int], caption: str, label: str) -> str:
@@ -159,54 +159,56 @@ def _environment(table: Table, columns: Sequence[int], caption: str, label: str)
 
 
 def _head(table: Table, j: int) -> list[str]:
-    """Return the lines of a header: two where it is wider than what stands below."""
+    """Return the lines of a header: two if it is wider than the cells below."""
     widest = max(len(text) for text in (table.units[j], *(row[j] for row in table.rows)))
     return [table.header[j]] if len(table.header[j]) <= widest else two_lines(table.header[j]).split("\n")
 
 
 def _line(cells: Sequence[str]) -> str:
     line = " & ".join(cells)
-    return ("{}" if line.startswith(("[", "*")) else "") + line + r" \\"  # else taken for an option of the line before
+    return (
+        ("{}" if line.startswith(("[", "*")) else "") + line + r" \\"
+    )  # else LaTeX reads it as an option of the line before
 
 
 def _column(cells: Sequence[str], bold: Collection[int], *, name: bool) -> tuple[str, list[str]]:
-    """Return how a column is set, and its cells; the first one holds names."""
+    """Return the LaTeX type of a column, and its cells; the first column holds names."""
     numbers = [_Cell.of(cell) for cell in cells]
     if not name and any(numbers) and all(n or cell in NO_NUMBER for n, cell in zip(numbers, cells, strict=True)):
         return "r", aligned(cells, bold)
-    most = LONG_NAME if name else LONG_CELL
-    if max(map(len, cells)) <= most:
+    max_letters = LONG_NAME if name else LONG_CELL
+    if max(map(len, cells)) <= max_letters:
         return "l", ["--" if cell == ABSENT else escaped(cell) for cell in cells]
     broken = [re.sub(r"(\\_|[.:/])", r"\1\\allowbreak{}", escaped(cell)) for cell in cells]
-    return f"p{{{LETTER * most:.2f}in}}", [f"{{\\raggedright {cell}\\par}}" for cell in broken]
+    return f"p{{{LETTER * max_letters:.2f}in}}", [f"{{\\raggedright {cell}\\par}}" for cell in broken]
 
 
 class _Cell(NamedTuple):
-    """A cell of numbers, taken apart."""
+    """A numeric cell, split into its parts."""
 
     before: str
-    numbers: tuple[tuple[str, ...], ...]  # sign, digits before the point, the rest
-    behind: tuple[str, ...]  # what follows each number
+    numbers: tuple[tuple[str, ...], ...]  # sign, digits before the point, remaining digits
+    behind: tuple[str, ...]  # text after each number
 
     @staticmethod
     def of(text: str) -> _Cell | None:
-        """Return the parts of a cell; None where it begins with words."""
-        found = list(NUMBER.finditer(text))
-        if not found or text[: found[0].start()] not in FIRST:
+        """Return the parts of a cell; None if it begins with words."""
+        matches = list(NUMBER.finditer(text))
+        if not matches or text[: matches[0].start()] not in FIRST:
             return None
-        ends = [*(number.start() for number in found[1:]), len(text)]
-        behind = (text[number.end() : end] for number, end in zip(found, ends, strict=True))
-        return _Cell(text[: found[0].start()], tuple(number.groups() for number in found), tuple(behind))
+        ends = [*(number.start() for number in matches[1:]), len(text)]
+        behind = (text[number.end() : end] for number, end in zip(matches, ends, strict=True))
+        return _Cell(text[: matches[0].start()], tuple(number.groups() for number in matches), tuple(behind))
 
-    def begins(self, other: _Cell) -> bool:
-        """Return whether the other one is built as this one, and goes on."""
-        return self.behind[:-1] == other.behind[: len(self.behind) - 1]
+    def begins(self, longer: _Cell) -> bool:
+        """Return whether a longer cell begins with the structure of this one."""
+        return self.behind[:-1] == longer.behind[: len(self.behind) - 1]
 
 
 def aligned(cells: Sequence[str], bold: Collection[int] = ()) -> list[str]:
-    r"""Return cells that stand digit below digit in a column that is set to the right.
+    r"""Return cells padded so that their digits align in a right-aligned column.
 
-    Cells that have fewer numbers than others stand at their left part; those built in another way are left alone.
+    Cells with fewer numbers than others align with the left part of these; cells of another structure stay unpadded.
 
     Example:
         >>> print("\n".join(aligned(["80.5 ± 8.6", "9.25 ± 10.4", "71.0", "-"], bold=[0])))
@@ -216,29 +218,29 @@ def aligned(cells: Sequence[str], bold: Collection[int] = ()) -> list[str]:
         --
     """
     parted = [_Cell.of(cell) for cell in cells]
-    longest = max((each for each in parted if each), key=lambda each: len(each.numbers))
-    alike = [each if each and each.begins(longest) else None for each in parted]
+    longest = max((cell for cell in parted if cell), key=lambda cell: len(cell.numbers))
+    alike = [cell if cell and cell.begins(longest) else None for cell in parted]
     widest = []
     for k in range(len(longest.numbers)):
-        met = [each.numbers[k] for each in alike if each and k < len(each.numbers)]
+        met = [cell.numbers[k] for cell in alike if cell and k < len(cell.numbers)]
         widest.append(tuple(max((number[part] for number in met), key=len) for part in range(3)))
     return [
-        _set(each, longest, widest, bold=i in bold) if each else "--" if cell == ABSENT else escaped(cell)
-        for i, (cell, each) in enumerate(zip(cells, alike, strict=True))
+        _set_cell(parts, longest, widest, bold=i in bold) if parts else "--" if cell == ABSENT else escaped(cell)
+        for i, (cell, parts) in enumerate(zip(cells, alike, strict=True))
     ]
 
 
-def _set(cell: _Cell, longest: _Cell, widest: Sequence[tuple[str, ...]], *, bold: bool) -> str:
-    """Return a cell with room for the digits, and the numbers, that others have and it has not."""
+def _set_cell(cell: _Cell, longest: _Cell, widest: Sequence[tuple[str, ...]], *, bold: bool) -> str:
+    """Return a cell padded for digits and numbers that it lacks and other cells have."""
     text = escaped(cell.before)
-    for k, ((sign, whole, rest), behind) in enumerate(zip(cell.numbers, cell.behind, strict=True)):
-        if k:  # nothing stands to the left of the first one
+    for k, ((sign, integer, decimals), behind) in enumerate(zip(cell.numbers, cell.behind, strict=True)):
+        if k:  # the first number needs no padding to its left
             no_sign = "−" if widest[k][0] and not sign else ""
-            text += _phantom(widest[k][1][: len(widest[k][1]) - len(whole)] + no_sign)
-        digits = escaped(whole + rest)
+            text += _phantom(widest[k][1][: len(widest[k][1]) - len(integer)] + no_sign)
+        digits = escaped(integer + decimals)
         text += "$+$" if sign == "+" else "$-$" if sign else ""
         text += f"\\best{{{digits}}}" if bold and not k else digits
-        text += _phantom(widest[k][2][len(rest) :]) + escaped(behind)
+        text += _phantom(widest[k][2][len(decimals) :]) + escaped(behind)
     last = len(cell.numbers) - 1
     missing = zip(longest.behind[last:], [*map("".join, widest[last + 1 :]), ""], strict=True)
     return text + (_phantom("".join(map("".join, missing))) if last + 1 < len(widest) else "")
@@ -248,7 +250,7 @@ def _phantom(text: str) -> str:
     return f"\\phantom{{{escaped(text)}}}" if text else ""
 
 
-# --- What a paper takes from a report: figures at the width of a column, with their captions, beside ``table.tex``
+# ---- Figures for a paper, with captions
 
 FOLDER = "paper"  # within the report
 ONE_COLUMN = 4.0  # inches, above which a figure takes both columns of a page
@@ -273,67 +275,76 @@ DOCUMENT = r"""% All figures and tables of this report on a few pages: pdflatex 
 """
 
 
-class _Drawn(NamedTuple):
+class _DrawnFigure(NamedTuple):
     name: str
     files: tuple[Path, ...]
     caption: str
 
 
 def write_paper(
-    pictures: Sequence[Asked], report: Path, name: str, *, width: float, formats: Sequence[str], seeds: str, made: str
+    pictures: Sequence[Asked],
+    report: Path,
+    name: str,
+    *,
+    width: float,
+    formats: Sequence[str],
+    seeds: str,
+    provenance: str,
 ) -> tuple[Path, ...]:
-    r"""Write the figures into ``paper/`` of a report, each as PDF, and what LaTeX needs to show them.
+    r"""Write the figures into ``paper/`` of a report, each as PDF, and LaTeX files that show them.
 
-    ``figures.tex`` has a float for each, with caption and label; ``paper.tex`` shows all of it and ``table.tex``.
+    ``figures.tex`` has a float for each, with caption and label; ``paper.tex`` includes it and ``table.tex``.
 
     Args:
-        pictures: That may be drawn.
-        report: Its folder.
-        name: Of the comparison, for labels.
-        width: Of the figures in inches, exactly.
-        formats: Of further files beside PDF.
-        seeds: A sentence that says from how many seeds the numbers are.
-        made: A sentence that says what they were made by.
+        pictures: Figures to draw; those without data are left out.
+        report: Folder of the report.
+        name: Name of the comparison, for labels.
+        width: Exact width of the figures in inches.
+        formats: Additional file formats, besides PDF.
+        seeds: Sentence on the number of seeds.
+        provenance: Sentence on the software that wrote the numbers.
 
     Returns:
-        All files, those of LaTeX first.
+        Paths of all files, LaTeX files first.
     """
     import matplotlib.backends.backend_pdf
-    import matplotlib.figure  # noqa: F401  # here, so that forked processes have it
+    import matplotlib.figure  # noqa: F401  # before forking, so that each process has it
 
     folder = report / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
 
-    def drawn(picture: Asked) -> _Drawn | None:
+    def draw_figure(picture: Asked) -> _DrawnFigure | None:
         figure = picture.draw()
         if figure is None:
             return None
-        files = save(figure, folder / picture.name, ["pdf", *(each for each in formats if each != "pdf")])
-        return _Drawn(picture.name, files, f"{_sentence(picture.title)} {picture.caption}")
+        files = save(
+            figure, folder / picture.name, ["pdf", *(extension for extension in formats if extension != "pdf")]
+        )
+        return _DrawnFigure(picture.name, files, f"{_sentence(picture.title)} {picture.caption}")
 
     with drawn_in(in_print(width)):
-        found = [each for each in map_forked(drawn, pictures) if each is not None]
-    floats = "\n".join(_float(each, label_of(name), width, seeds, made) for each in found)
+        drawings = [drawing for drawing in map_forked(draw_figure, pictures) if drawing is not None]
+    floats = "\n".join(_float(drawing, label_of(name), width, seeds, provenance) for drawing in drawings)
     text_width = 2 * width + 0.25 if width <= ONE_COLUMN else width  # two columns of figures, or one across both
     head = f"{unknown_letters(floats)}% Needs \\usepackage{{graphicx}}.\n\n"
     texts = {"figures.tex": head + floats, "paper.tex": DOCUMENT.replace("TEXT", f"{text_width:g}")}
     for file, text in texts.items():
         (folder / file).write_text(text, encoding="utf-8", newline="\n")
-    return (*(folder / file for file in texts), *(path for each in found for path in each.files))
+    return (*(folder / file for file in texts), *(path for drawing in drawings for path in drawing.files))
 
 
 def _sentence(title: str) -> str:
     return title if title.endswith(("?", ".")) else f"{title}."
 
 
-def _float(picture: _Drawn, name: str, width: float, seeds: str, made: str) -> str:
+def _float(picture: _DrawnFigure, name: str, width: float, seeds: str, provenance: str) -> str:
     where = "figure*" if width > ONE_COLUMN else "figure"
     return "\n".join(
         [
             f"\\begin{{{where}}}[t]",
             "\\centering",
             f"\\includegraphics{{{picture.name}.pdf}} % {width:g} in wide; do not scale it, its letters have 7 to 8 pt",
-            f"\\caption{{{escaped(f'{picture.caption} {seeds} {made}')}}}",
+            f"\\caption{{{escaped(f'{picture.caption} {seeds} {provenance}')}}}",
             f"\\label{{fig:{name}-{picture.name}}}",
             f"\\end{{{where}}}",
             "",

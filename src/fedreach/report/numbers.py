@@ -1,4 +1,4 @@
-"""Numbers and words of tables."""
+"""Numbers in tables, runs and comparisons as read, and terms of the papers' bounds."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ from fedreach.evaluation.scores import ACCURACY, MainScore, main_score_of
 from fedreach.evaluation.statistics import AnalysisPlan, Judgement, Spread
 from fedreach.runs.schema import BaselinesRecord, FederationRecord, ServingRecord, TuningRecord
 
-# --- Numbers for reading: significant digits, per cent and points, and a unit that fits all numbers of a column
+# ---- Formatted numbers
 
 ABSENT = "-"
-SEVERAL_HOURS = 7200.0  # seconds from which numbers are told in hours
+SEVERAL_HOURS = 7200.0  # seconds from which times are shown in hours
 
 
 @dataclass(frozen=True)
 class Unit:
-    """A unit of seconds or joules that numbers are told in."""
+    """A unit of time or energy."""
 
     name: str
     size: float = 1.0  # in seconds or joules
@@ -35,7 +35,7 @@ class Unit:
 
 
 def number(value: float | None) -> str:
-    """Return three significant digits, or all digits before the point.
+    """Return a number with three significant digits, or with all digits before the point.
 
     Example:
         >>> number(0.03127), number(312.6), number(999.7), number(12345.6), number(None)
@@ -47,21 +47,21 @@ def number(value: float | None) -> str:
 
 
 def unit_of(quantity: str, values: Iterable[float | None]) -> Unit:
-    """Return the unit for ``"seconds"`` or ``"joules"`` in which the middle one of the values reads well.
+    """Return the unit for ``"seconds"`` or ``"joules"`` that suits the median of the values.
 
     Example:
         >>> unit_of("seconds", [311.0]).text(311.0), unit_of("seconds", [7560.0]).text(7560.0)
         ('311 s', '2.1 h')
     """
-    known = [value for value in values if value is not None and np.isfinite(value)]
-    middle = float(np.median(known)) if known else 0.0
+    finite = [value for value in values if value is not None and np.isfinite(value)]
+    middle = float(np.median(finite)) if finite else 0.0
     if quantity == "seconds":
         return Unit("h", 3600.0) if middle >= SEVERAL_HOURS else Unit("s")
     return Unit("kJ", 1000.0) if middle >= 1000.0 else Unit("J")
 
 
 def with_unit(quantity: str, value: float) -> str:
-    """Return one number of seconds or joules in the unit that fits it.
+    """Return a number of seconds or joules in a suitable unit.
 
     Example:
         >>> with_unit("seconds", 3599.0), with_unit("joules", 1234.0)
@@ -71,7 +71,7 @@ def with_unit(quantity: str, value: float) -> str:
 
 
 def plus_minus(spread: Spread, places: int, scale: float = 1.0) -> str:
-    """Return a mean, and its spread if there is one.
+    """Return a mean, with its standard deviation if there is one.
 
     Example:
         >>> plus_minus(Spread(5, 0.7134, 0.0081, 0.70, 0.73), 3)
@@ -83,7 +83,7 @@ def plus_minus(spread: Spread, places: int, scale: float = 1.0) -> str:
 
 
 def percent(spread: Spread, by: MainScore = ACCURACY) -> str:
-    """Return a fraction's spread in per cent, such as ``"71.3 ± 0.8"``; an error's as it is.
+    """Return the spread of a fraction in percent, such as ``"71.3 ± 0.8"``, or that of an error in its own unit.
 
     Example:
         >>> percent(Spread(5, 0.7134, 0.0081, 0.70, 0.73))
@@ -93,7 +93,7 @@ def percent(spread: Spread, by: MainScore = ACCURACY) -> str:
 
 
 def points(value: float, *, sign: bool = False, by: MainScore = ACCURACY) -> str:
-    """Return a difference of fractions in percentage points, with a true minus sign; of errors as it is.
+    """Return a difference of fractions in percentage points, or of errors in their own unit, with a true minus sign.
 
     Example:
         >>> points(-0.021), points(0.021, sign=True), points(-0.0001, sign=True)
@@ -103,14 +103,14 @@ def points(value: float, *, sign: bool = False, by: MainScore = ACCURACY) -> str
 
 
 def interval(low: float | None, high: float | None, *, sign: bool = False, by: MainScore = ACCURACY) -> str:
-    """Return `` [low, high]`` as `points`; nothing if there is no interval."""
+    """Return `` [low, high]`` formatted as `points`; empty without an interval."""
     if low is None or high is None:
         return ""
     return f" [{points(low, sign=sign, by=by)}, {points(high, sign=sign, by=by)}]"
 
 
 def nats(change: Judgement) -> str:
-    """Return a mean change in nats, and its interval if there is one.
+    """Return a mean change in nats, with its interval if there is one.
 
     Example:
         >>> nats(Judgement(50, -0.0049, -0.0106, 0.0004)), nats(Judgement(1, 0.0117))
@@ -133,12 +133,12 @@ def p_text(value: float | None) -> str:
 
 
 def detectable(judged: Judgement, by: MainScore = ACCURACY) -> str:
-    """Return the least difference that would have been found, as `points`."""
+    """Return the minimum detectable difference, formatted as `points`."""
     return ABSENT if judged.detectable is None else points(judged.detectable, by=by)
 
 
 def verdict(judged: Judgement) -> str:
-    """Return the verdict, and where there is none the number of seeds that would reach one.
+    """Return the verdict; if nothing is decided, with the number of seeds that would decide.
 
     Example:
         >>> verdict(Judgement(20, 0.01, verdict="not decided", seeds_needed=143))
@@ -149,24 +149,24 @@ def verdict(judged: Judgement) -> str:
     return f"{judged.verdict} (~{number(judged.seeds_needed)})"
 
 
-# -------------------- What a run folder holds, as frozen values
-# Rows become one numpy array per column, nan where a round has no such number. Runs that failed, have not
-# finished or never began are kept and named; `Comparison.counted` says which ones the numbers are from.
+# ---- Runs and comparisons as read
+# Rows become one array per column, nan where a round has no such number. Runs that failed or have not finished are
+# kept and named; `Comparison.counted` returns those that count.
 
 Columns = Mapping[str, Floats]
-DECLARED = AnalysisPlan()  # where nothing was
+DECLARED = AnalysisPlan()  # default plan
 
 
 @dataclass(frozen=True)
 class RoundsTable:
-    """Who was chosen in each round and how much each report counted, laid end to end."""
+    """The cohort of each round and the weight of each reply, concatenated over rounds."""
 
     chosen_round: Ints  # (total chosen,)
     chosen: Ints  # (total chosen,) client ids
     weight_round: Ints  # (total replies,)
     weight_client: Ints  # (total replies,)
     weight: Floats  # (total replies,)
-    metrics: Columns  # what the replies measured -> (total replies,), nan in rounds that did not measure it
+    metrics: Columns  # measurement of the replies -> (total replies,), nan in rounds without it
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class ClientScores:
 class Run:
     """One federation trained once: one method, one seed."""
 
-    path: str  # as the comparison names it, or the folder's name
+    path: str  # within the comparison's folder, or the folder's name
     method: str
     seed: int
     config: Mapping[str, Any]
@@ -190,7 +190,7 @@ class Run:
     git: Mapping[str, Any]
     partition: FederationRecord
     rounds: Columns  # column -> (rounds,)
-    theory: Columns  # term, see `theory.TERMS` -> (rounds,), nan where it cannot be said
+    theory: Columns  # term, see `theory.TERMS` -> (rounds,), nan where it is undefined
     airtime: Columns  # part, see `airtime.PARTS` -> (rounds,) mean over the chosen clients; empty without radio
     replies: RoundsTable
     clients: Mapping[str, ClientScores]  # population -> scores at its last evaluation
@@ -198,43 +198,43 @@ class Run:
     status: str  # "finished", "failed" or "unfinished"
     best_round: int | None
     error: str | None
-    refit_rounds: int | None = None  # on all rows, for the model that is handed on; None: that was not asked for
-    refused: tuple[tuple[int, str, str], ...] = ()  # round, "client 3" or "node 7", what it said that cannot be
-    serving: ServingRecord | None = None  # where the method has a rule, and the run is finished
-    baselines: BaselinesRecord | None = None  # of its federation, where the run is finished and the simulator's
+    refit_rounds: int | None = None  # rounds on all rows for the exported model; None: no refit
+    refused: tuple[tuple[int, str, str], ...] = ()  # round, "client 3" or "node 7", reason for rejecting its reply
+    serving: ServingRecord | None = None  # if the method has an adaptation rule and the run is finished
+    baselines: BaselinesRecord | None = None  # of its federation, if the run is finished and simulated
 
     def column(self, name: str) -> Floats:
-        """Return a column of the rounds; all nan if this run has no such column."""
-        found = self.rounds.get(name)
-        return found if found is not None else np.full(len(self.rounds["round"]), np.nan)
+        """Return a column of the rounds; all nan if the run does not have it."""
+        values = self.rounds.get(name)
+        return values if values is not None else np.full(len(self.rounds["round"]), np.nan)
 
     def main_column(self, population: str) -> Floats:
-        """Return what the main score of a population is in each round."""
+        """Return the main score of a population in each round."""
         return self.column(f"{population}_{self.judged_by.name}")
 
     @property
     def evaluated(self) -> Ints:
-        """The rows of evaluated rounds: those that say how participants do; if none does, those that say of others."""
+        """Rows of evaluated rounds: those with a score on participants, or if none has one, on other populations."""
         for populations in (("id",), ("unseen", "test", "train")):
-            known = [np.isfinite(self.main_column(population)) for population in populations]
-            if np.any(known):
-                return np.flatnonzero(np.any(known, axis=0))
+            measured = [np.isfinite(self.main_column(population)) for population in populations]
+            if np.any(measured):
+                return np.flatnonzero(np.any(measured, axis=0))
         return np.empty(0, np.int64)
 
     @property
     def judged_by(self) -> MainScore:
-        """The score that stands in its rows."""
+        """The main score of its rows."""
         return main_score_of(self.rounds)
 
     @property
     def last_round(self) -> int:
-        """The last round that was written; -1 if none was."""
+        """The last stored round; -1 if none is stored."""
         return int(self.rounds["round"][-1]) if len(self.rounds["round"]) else -1
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Several methods on the same federation, over several seeds; a single run is the smallest one."""
+    """Several methods on the same federation, over several seeds; a single run is the smallest comparison."""
 
     name: str
     baseline: str
@@ -242,25 +242,25 @@ class Comparison:
     methods: tuple[str, ...]
     seeds: tuple[int, ...]
     runs: tuple[Run, ...]
-    absent: tuple[tuple[str, int], ...]  # (method, seed) that the comparison names but that never began
+    absent: tuple[tuple[str, int], ...]  # (method, seed) of runs that have not started
     config: Mapping[str, Any]
-    plan: AnalysisPlan = DECLARED  # which differences are judged, and how
-    pilot: tuple[int, ...] | None = None  # the seeds whose spread gave the number of seeds, where it was not declared
-    looks: tuple[int, ...] = ()  # numbers of seeds declared before, whose results could be seen when seeds were added
-    lengths: tuple[int, ...] = ()  # rounds of its runs before these were made longer
-    tuning: TuningRecord | None = None  # which setting each method was given, where that was chosen
-    labels: tuple[str, ...] = ()  # of the comparisons that it is made of; empty where it is one
-    differs: tuple[tuple[str, tuple[str, ...]], ...] = ()  # option -> what each of these says
+    plan: AnalysisPlan = DECLARED  # planned comparisons, and how they are tested
+    pilot: tuple[int, ...] | None = None  # seeds whose spread gave the number of seeds; None if that was declared
+    looks: tuple[int, ...] = ()  # earlier numbers of seeds, whose results could be seen when seeds were added
+    lengths: tuple[int, ...] = ()  # earlier numbers of rounds, before the runs were extended
+    tuning: TuningRecord | None = None  # tuned settings of each method
+    labels: tuple[str, ...] = ()  # names of the comparisons that were merged; empty for a single one
+    differs: tuple[tuple[str, tuple[str, ...]], ...] = ()  # option -> its value in each merged comparison
 
     @property
     def provisional(self) -> bool:
-        """Whether no run has finished, so that the numbers are those of runs under way."""
+        """Whether no run has finished, so that unfinished runs count."""
         return not any(run.status == "finished" for run in self.runs)
 
     def counted(self, method: str) -> tuple[Run, ...]:
-        """Return the runs of a method that its numbers are from: the finished ones, by seed.
+        """Return the runs of a method that count: the finished ones, by seed.
 
-        While no run of the whole comparison has finished, all runs with an evaluated round count.
+        While no run of the comparison has finished, all runs with an evaluated round count.
         """
         runs = [r for r in self.runs if r.method == method and len(r.evaluated)]
         return tuple(r for r in runs if self.provisional or r.status == "finished")
@@ -272,7 +272,7 @@ class Comparison:
 
     @property
     def primary(self) -> str:
-        """The column that methods are judged by: unseen clients, else the test set, else participants."""
+        """Column of the primary score: on unseen clients, else the test set, else participants."""
         for name in (f"unseen_{self.score.name}", f"test_{self.score.name}"):
             if any(np.isfinite(run.column(name)).any() for run in self.all_counted):
                 return name
@@ -280,43 +280,43 @@ class Comparison:
 
     @property
     def seen(self) -> str:
-        """The column of participants' held-out data."""
+        """Column of the score on participants' held-out data."""
         return f"id_{self.score.name}"
 
     @property
     def score(self) -> MainScore:
-        """What methods are judged by."""
+        """The score that methods are compared by."""
         return main_score_of(name for run in self.runs for name in run.rounds)
 
     @property
     def margin(self) -> float | None:
-        """Within which methods are as good as equal; of errors none is declared, as their unit is the data's."""
+        """Equivalence margin; None for errors, whose unit depends on the data."""
         return self.plan.margin if self.score.percent else None
 
     @property
     def radio(self) -> bool:
-        """Whether any counted run tells the simulated seconds and joules of its rounds."""
+        """Whether any counted run has simulated seconds and joules."""
         return any(np.isfinite(run.column("seconds_total")).any() for run in self.all_counted)
 
 
-# --- The terms of the papers' bounds, each declared once: what it is called, how it is shown, and what it means
+# ---- Terms of the papers' bounds, each declared once
 
 
 @dataclass(frozen=True)
 class Term:
-    """One of the terms that `theory.terms` computes."""
+    """A term that `theory.terms` computes."""
 
     name: str
-    header: str  # of its column
-    title: str  # above its curve
+    header: str  # header of its column
+    title: str  # title above its curve
     unit: str
-    places: int  # after the point; a distance between distributions, in per cent, has one
+    places: int  # digits after the point; 1 for a distance between distributions in percent
     heading: str
     words: str
 
     @property
     def percent(self) -> bool:
-        """Whether it is a fraction, shown in per cent."""
+        """Whether it is a fraction, shown in percent."""
         return self.unit == "%"
 
 
@@ -396,4 +396,4 @@ TERMS = (
     ),
 )
 
-RECORDED = (*(term.name for term in TERMS), "label_divergence")  # those that stand in CSV and JSON
+RECORDED = (*(term.name for term in TERMS), "label_divergence")  # terms in CSV and JSON

@@ -1,4 +1,4 @@
-"""The analysis as a whole."""
+"""The complete analysis of a comparison."""
 
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
@@ -23,36 +23,34 @@ from fedreach.report.analysis import (
 from fedreach.report.numbers import RECORDED, Comparison, Run
 from fedreach.report.theory import References, references
 
-# --- Everything that a report says in numbers, made once; tables, files, page and figures are renderings of it
-
 
 @dataclass(frozen=True)
 class Analysis:
-    """The numbers of a comparison."""
+    """All numbers of a comparison, computed once; tables, files, page and figures render them."""
 
     comparison: Comparison
-    contrasts: Mapping[When, tuple[Difference, ...]]  # the differences that the plan names, judged
-    last: tuple[MethodSummary, ...]  # a method each, at the last round
+    contrasts: Mapping[When, tuple[Difference, ...]]  # planned differences, tested
+    last: tuple[MethodSummary, ...]  # one per method, at the last round
     best: tuple[MethodSummary, ...]  # at the best round on participants' held-out loss
-    baselines: tuple[MethodSummary, ...]  # what a model must beat; none of runs that have none
+    baselines: tuple[MethodSummary, ...]  # scores that a model must beat; empty if the runs have none
     terms: Mapping[str, Mapping[str, Spread]]  # method -> term of a bound, see `theory.terms` -> spread over seeds
-    metrics: Mapping[When, tuple[MetricSummary, ...]]  # beside accuracy and loss; none where none was asked for
-    serving: tuple[ServedSummary, ...]  # of the methods that have a serving rule, by the last model
-    leaders: Mapping[When, Leaders]  # who is better than every other method, where that is decided
-    served_leaders: Leaders  # likewise by what serving reaches, of rules that need no labels
-    references: References  # what the terms are to be read beside; means over the federations
+    metrics: Mapping[When, tuple[MetricSummary, ...]]  # additional metrics; empty if no experiment has any
+    serving: tuple[ServedSummary, ...]  # one per method with an adaptation rule, by the last model
+    leaders: Mapping[When, Leaders]  # methods that are better than all others
+    served_leaders: Leaders  # likewise by adapted accuracy, among rules that need no labels
+    references: References  # references for the terms, means over federations
 
     def rows(self, when: When) -> tuple[MethodSummary, ...]:
         """Return a summary of each method at the last or the best round."""
         return self.last if when == "last" else self.best
 
     def judged(self, when: When = "last") -> list[MethodSummary]:
-        """Return the summaries of those methods that have a result."""
+        """Return the summaries of methods that have a result."""
         return [row for row in self.rows(when) if primary_of(row, self.comparison).mean is not None]
 
 
 def analyse(comparison: Comparison) -> Analysis:
-    """Return the numbers of what `read` returns.
+    """Return all numbers of a comparison that `read` returned.
 
     Example::
 
@@ -85,12 +83,12 @@ def analyse(comparison: Comparison) -> Analysis:
 
 
 def _term(run: Run, name: str) -> float:
-    """Return a run's number: the mean over the rounds that have one, or of what is summed up so far the last."""
+    """Return a term of a run: the mean over rounds, or the last value if it accumulates over rounds."""
     values = run.theory.get(name, np.zeros(0))
-    known = values[np.isfinite(values)]
-    if not len(known):
+    finite = values[np.isfinite(values)]
+    if not len(finite):
         return np.nan
-    return float(known[-1] if name == "label_gap_so_far" else known.mean())
+    return float(finite[-1] if name == "label_gap_so_far" else finite.mean())
 
 
 def _references(comparison: Comparison) -> References:

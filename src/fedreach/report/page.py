@@ -17,17 +17,17 @@ from fedreach.report.overview import Analysis
 from fedreach.report.tables import Table, tabulate, tabulate_contrasts, tabulate_metrics, tabulate_tuning
 from fedreach.report.theory import explain, tabulate_theory
 
-LETTERS = 136  # of a table's row, as wide as fits on a screen of 1280 pixels and on paper
-BESIDE = 10  # methods, above which the main figure is too tall to stand beside the findings
+LETTERS = 136  # letters of a row that fit on a screen of 1280 pixels and on paper
+BESIDE = 10  # methods above which the main figure is too tall next to the findings
 
 
 def render(analysis: Analysis, pictures: Sequence[Picture], tables: Sequence[str]) -> str:
-    """Return the page, with the pictures of `gallery`, and links to their files and to those of tables beside it."""
+    """Return the page with the pictures of `gallery`, and links to the files of pictures and tables."""
     folder = resources.files("fedreach.report") / "templates"
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    environment.filters |= {"tied": tied, "breakable": _breakable, "folded": _folded}
+    environment.filters |= {"tied": tied, "breakable": _breakable, "folded": _column_groups}
     template = environment.from_string((folder / "page.html").read_text(encoding="utf-8"))
     main = _main_figure(analysis, pictures)
     return template.render(
@@ -60,23 +60,22 @@ def _tables(analysis: Analysis) -> list[dict[str, object]]:
 
 
 def _main_figure(analysis: Analysis, pictures: Sequence[Picture]) -> Picture | None:
-    """Return what a reader should see first; None where it would push the table off the first screen."""
+    """Return the figure that a reader should see first; None if it would push the table off the first screen."""
     if len(analysis.comparison.methods) > BESIDE:
         return None
     named = {picture.name: picture for picture in pictures}
     return named.get("differences") or named.get("accuracy")
 
 
-def _folded(table: Table) -> list[list[int]]:
+def _column_groups(table: Table) -> list[list[int]]:
     return folded(table, LETTERS)
 
 
 def tied(text: str) -> str:
-    """Return a text in which no number stands alone at the end of a line."""
-    # No line break between a number and its per cent sign.
+    """Return a text without line breaks between a number and its percent sign."""
     return text.replace(" %", "\u00a0%")
 
 
 def _breakable(name: str) -> Markup:
-    # Names of parts are long words; they may break behind these signs.
+    # Names of components are long words; they may break after these signs.
     return Markup(re.sub(r"([_.:])", r"\1<wbr>", str(escape(name))))

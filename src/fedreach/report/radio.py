@@ -1,4 +1,4 @@
-"""Time and energy: the report's tables."""
+"""Simulated time and energy in the report."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,25 +12,28 @@ from fedreach._util.errors import RunFolderError
 from fedreach.report.analysis import POPULATION, QUANTITIES, RADIO, MethodSummary, target_row
 from fedreach.report.numbers import Columns, Comparison, with_unit
 
-# -------------------- What the chosen clients of a round did with its simulated time, from stored rows
+# ---- Time that chosen clients spent in each round
 
 PARTS = ("compute_seconds", "upload_seconds")
 
 
 def airtime(rows: Sequence[Mapping[str, Any]], path: Path) -> Columns:
-    """Return the mean over each round's chosen clients of what they spent; (t,) for t rounds.
+    """Return the mean seconds that the chosen clients of each round spent; (t,) for t rounds.
 
     Clients whose reply was lost count as well: they computed and sent. Rounds in which no chosen client had
-    anything to send have nan; runs without radio have no columns. A round without a number per client is refused.
+    anything to send have nan; runs without radio have no columns.
+
+    Raises:
+        RunFolderError: If a round does not have one number per client.
     """
-    held: list[Mapping[str, list[float]]] = [row.get("allocation") or {} for row in rows]
-    if not any(held):
+    allocations: list[Mapping[str, list[float]]] = [row.get("allocation") or {} for row in rows]
+    if not any(allocations):
         return {}
-    counts = np.array([len(allocation.get("ids") or []) for allocation in held])
+    counts = np.array([len(allocation.get("ids") or []) for allocation in allocations])
     row = np.repeat(np.arange(len(rows)), counts)
     columns = {}
     for name in PARTS:
-        lists = [allocation.get(name) or [] for allocation in held]
+        lists = [allocation.get(name) or [] for allocation in allocations]
         for line, (values, count) in enumerate(zip(lists, counts, strict=True), 1):
             if len(values) != count:
                 raise RunFolderError(
@@ -42,14 +45,14 @@ def airtime(rows: Sequence[Mapping[str, Any]], path: Path) -> Columns:
     return columns
 
 
-# -------------------- Which method reaches the target accuracy in the least simulated time and energy, in words
+# ---- Methods that reach the target accuracy with the least time and energy
 
-SAME = 1e-9  # relative difference up to which two sums over the same rounds are one number
+SAME = 1e-9  # relative difference up to which two sums over the same rounds are equal
 
 
 @dataclass(frozen=True)
 class Least:
-    """Who needs the least of a quantity to the target, on average, among methods all of whose seeds reach it."""
+    """The methods with the least mean cost to the target, among methods whose seeds all reach it."""
 
     quantity: str
     value: float
@@ -64,22 +67,22 @@ class Least:
 
 
 def leasts(rows: Sequence[MethodSummary]) -> list[Least]:
-    """Return who needs the least seconds and who the least joules; empty if no method has all its seeds there."""
-    found = []
-    for quantity in (each.name for each in RADIO):
+    """Return the methods with the least seconds and joules; empty if no method reaches the target with all seeds."""
+    cheapest = []
+    for quantity in (radio_quantity.name for radio_quantity in RADIO):
         means = [(row.to_target[quantity].mean, row) for row in rows if row.reached == row.seeds]
         costs = [(cost, row) for cost, row in means if cost is not None]
         if costs:
-            least = min(cost for cost, _ in costs)
-            tied = tuple(row.method for cost, row in costs if cost <= least * (1 + SAME))
-            others = [(cost, row) for cost, row in costs if row.method not in tied]
-            value, after = min(others, key=lambda pair: pair[0]) if others else (least, None)
-            found.append(Least(quantity, least, tied, after, value))
-    return found
+            lowest = min(cost for cost, _ in costs)
+            tied = tuple(row.method for cost, row in costs if cost <= lowest * (1 + SAME))
+            costlier = [(cost, row) for cost, row in costs if row.method not in tied]
+            value, after = min(costlier, key=lambda pair: pair[0]) if costlier else (lowest, None)
+            cheapest.append(Least(quantity, lowest, tied, after, value))
+    return cheapest
 
 
 def target_sentences(comparison: Comparison, rows: Sequence[MethodSummary]) -> list[str]:
-    """Return what it takes to reach the target; nothing without radio or target. `rows` must all have a result."""
+    """Return sentences on the cost of the target; empty without radio or target. `rows` must all have a result."""
     rows = [row for row in rows if row.at["seconds"].mean is not None]
     if not rows or comparison.target_accuracy is None:
         return []
@@ -90,16 +93,18 @@ def target_sentences(comparison: Comparison, rows: Sequence[MethodSummary]) -> l
         return [f"No run reaches {goal}, so time and energy to it cannot be compared."]
     missed = [row for row in rows if row.reached < row.seeds]
     reason = f"as not every seed got there: {', '.join(f'{row.method} ({_count(row)})' for row in missed)}"
-    found = leasts(rows)
-    if not found:
+    cheapest = leasts(rows)
+    if not cheapest:
         return [f"No method is ranked by time and energy to {goal}, {reason}."]
     if missed and len(rows) - len(missed) == 1:
-        time, energy = (least.text for least in found)
-        only = f"Only {found[0].methods[0]} reaches {goal} in every seed: in {time} of simulated time, with {energy}."
+        time, energy = (entry.text for entry in cheapest)
+        only = (
+            f"Only {cheapest[0].methods[0]} reaches {goal} in every seed: in {time} of simulated time, with {energy}."
+        )
         return [f"{only} The others are not ranked, {reason}."]
     ending = "Means over seeds, not tested." if max(row.seeds for row in rows) > 1 else "One seed, not tested."
     ending += f" Not ranked, {reason}." if missed else ""
-    sentences = (_sentence(comparison, least, place) for least, place in zip(found, (goal, "it"), strict=False))
+    sentences = (_sentence(comparison, entry, place) for entry, place in zip(cheapest, (goal, "it"), strict=False))
     return [" ".join([*sentences, ending])]
 
 
@@ -116,25 +121,26 @@ def _count(row: MethodSummary) -> str:
     return f"{row.reached or 'none'} of {row.seeds}"
 
 
-def _sentence(comparison: Comparison, least: Least, goal: str) -> str:
-    verb = "takes" if len(least.methods) == 1 else "take"
-    text = f"{' and '.join(least.methods)} {verb} the least {QUANTITIES[least.quantity].words} to {goal}, {least.text}"
-    if least.next is None:
+def _sentence(comparison: Comparison, cheapest: Least, goal: str) -> str:
+    verb = "takes" if len(cheapest.methods) == 1 else "take"
+    quantity = QUANTITIES[cheapest.quantity]
+    text = f"{' and '.join(cheapest.methods)} {verb} the least {quantity.words} to {goal}, {cheapest.text}"
+    if cheapest.next is None:
         return f"{text}."
-    pairs = _pairs(comparison, least.methods[0], least.next.method, QUANTITIES[least.quantity].column)
-    more = sum(one < other for one, other in pairs)
+    pairs = _pairs(comparison, cheapest.methods[0], cheapest.next.method, quantity.column)
+    more = sum(first < second for first, second in pairs)
     seeds = f", more in {more} of {len(pairs)} shared seeds" if len(pairs) > 1 else ""
-    return f"{text}; next comes {least.next.method} with {with_unit(least.quantity, least.next_value)}{seeds}."
+    return f"{text}; next comes {cheapest.next.method} with {with_unit(cheapest.quantity, cheapest.next_value)}{seeds}."
 
 
-def _pairs(comparison: Comparison, one: str, other: str, column: str) -> list[tuple[float, float]]:
-    """Return what both methods had spent when they reached the target, seed by seed."""
+def _pairs(comparison: Comparison, first: str, second: str, column: str) -> list[tuple[float, float]]:
+    """Return the costs of both methods when they reached the target, for each shared seed."""
     spent = [
         {
             run.seed: float(run.column(column)[row])
             for run in comparison.counted(method)
             if (row := target_row(run, comparison)) is not None
         }
-        for method in (one, other)
+        for method in (first, second)
     ]
     return [(spent[0][seed], spent[1][seed]) for seed in spent[0] if seed in spent[1]]

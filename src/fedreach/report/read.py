@@ -1,4 +1,4 @@
-"""Reading finished runs."""
+"""Read run folders."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ from fedreach.runs.schema import (
     TuningRecord,
 )
 
-# -------------------- The rows of a run folder's files, many at a time
+# ---- Rows of a file
 
 
 def objects(path: Path, text: str) -> list[dict[str, Any]]:
-    """Return one object per line of a text, which stands in the file of this path.
+    """Return one object per line of a text; `path` is the file that error messages name.
 
     Raises:
-        RunFolderError: If a line holds something else.
+        RunFolderError: If a line is not an object.
     """
     body = text.strip()
     try:
-        # One call for all lines is several times faster; only when it fails is the guilty line looked for.
+        # One call for all lines is several times faster; the faulty line is searched for only if it fails.
         rows: list[dict[str, Any]] = json.loads(f"[{body.replace(chr(10), ',')}]")
         if len(rows) == body.count("\n") + 1 and all(isinstance(row, dict) for row in rows):
             return rows
@@ -62,61 +62,62 @@ def objects(path: Path, text: str) -> list[dict[str, Any]]:
     return [json_object(line, f"{path}, line {number}") for number, line in lines if line.strip()]
 
 
-# --- Several comparisons or runs as one, with what differs between them; refused where numbers cannot be compared
+# ---- Several comparisons or runs as one
 
 OF_ONE = ("methods", "name", "seeds", "baseline", "sweep", "tune", "method")
-"""Tables of an experiment that say what is in a comparison, rather than on what it is made."""
+"""Tables of an experiment that describe the members of a comparison rather than its conditions."""
 
 
 def merged(folders: Sequence[Path], parts: Sequence[Comparison]) -> Comparison:
-    """Return several comparisons as one, in this order; the first one's baseline is the baseline.
+    """Return several comparisons as one, in this order; the baseline is that of the first.
 
-    Runs of one method with the same settings and other seeds are one method. Where two comparisons have a method of
-    one name with other settings, or the same seed of it, each is called by its comparison, too, and differences are
+    Runs of one method with the same settings and different seeds are one method. If two comparisons have a method of
+    the same name with other settings, or the same seed of it, the name of its comparison is added. Differences are then
     taken within each comparison, and between those with the same clients.
 
     Raises:
-        RunFolderError: If they are on different data or judged by different scores, or the very same run comes twice.
+        RunFolderError: If they use different data or scores, or a run is given twice.
     """
     if len(parts) == 1:
         return parts[0]
     _refuse_incomparable(folders, parts)
     labels = _labels(folders, parts)
-    apart = _apart(parts)
+    apart = _ambiguous_methods(parts)
     if apart:
         _refuse_twice(folders, parts)
-    told = bool(apart) or sum(len(part.runs) > 1 for part in parts) > 1  # else they are runs of one comparison
-    called = [_called(part, label, apart) for part, label in zip(parts, labels, strict=True)]
-    first = called[0]
-    keys = {(run.method, run.seed) for part in called for run in part.runs}
+    several = bool(apart) or sum(len(part.runs) > 1 for part in parts) > 1  # else they are runs of one comparison
+    labelled = [_relabel(part, label, apart) for part, label in zip(parts, labels, strict=True)]
+    first = labelled[0]
+    keys = {(run.method, run.seed) for part in labelled for run in part.runs}
     targets = [part.target_accuracy for part in parts if part.target_accuracy is not None]
     return replace(
         first,
         target_accuracy=targets[0] if targets else None,
-        methods=tuple(dict.fromkeys(method for part in called for method in part.methods)),
-        seeds=tuple(sorted({seed for part in called for seed in part.seeds})),
-        runs=tuple(run for part in called for run in part.runs),
-        absent=tuple(key for part in called for key in part.absent if key not in keys),
-        plan=replace(first.plan, contrasts=_pairs(called)) if apart else first.plan,
-        labels=labels if told else (),
-        differs=_differences(parts) if told else (),
+        methods=tuple(dict.fromkeys(method for part in labelled for method in part.methods)),
+        seeds=tuple(sorted({seed for part in labelled for seed in part.seeds})),
+        runs=tuple(run for part in labelled for run in part.runs),
+        absent=tuple(key for part in labelled for key in part.absent if key not in keys),
+        plan=replace(first.plan, contrasts=_pairs(labelled)) if apart else first.plan,
+        labels=labels if several else (),
+        differs=_differences(parts) if several else (),
         tuning=None,
     )
 
 
 def _refuse_incomparable(folders: Sequence[Path], parts: Sequence[Comparison]) -> None:
     for what, of in (("data set", _data), ("score", _score)):
-        found = {folder: said for folder, part in zip(folders, parts, strict=True) if (said := of(part))}
-        (one, first), *others = [*found.items()] or [(Path(), "")]
-        for other, second in others:
+        values = {folder: value for folder, part in zip(folders, parts, strict=True) if (value := of(part))}
+        (first_folder, first), *later = [*values.items()] or [(Path(), "")]
+        for folder, second in later:
             if second != first:
                 raise RunFolderError(
-                    f"{one} and {other} cannot be compared: another {what}, {first} and {second}. Report them apart."
+                    f"{first_folder} and {folder} cannot be compared: another {what}, {first} and {second}. "
+                    "Report them apart."
                 )
 
 
 def _data(part: Comparison) -> str:
-    """Return which data a comparison is of, with the first digits of what they hold."""
+    """Return the data set of a comparison, with the first digits of its hash."""
     for run in part.runs:
         data = run.partition.dataset
         return f"{data.get('name')} ({str(data.get('sha256'))[:8]}, {run.partition.num_classes or 'no'} classes)"
@@ -128,7 +129,7 @@ def _score(part: Comparison) -> str:
 
 
 def _labels(folders: Sequence[Path], parts: Sequence[Comparison]) -> tuple[str, ...]:
-    """Return what to call each: its name, or where names are the same the end of its folder's path that differs."""
+    """Return the name of each comparison, or if names repeat, the shortest ends of their paths that differ."""
     names = [part.name for part in parts]
     for depth in range(1, 1 + max(len(folder.resolve().parts) for folder in folders)):
         if len({*names}) == len(names):
@@ -137,16 +138,16 @@ def _labels(folders: Sequence[Path], parts: Sequence[Comparison]) -> tuple[str, 
     return tuple(names)
 
 
-def _apart(parts: Sequence[Comparison]) -> set[str]:
-    """Return the methods of one name that are not the same thing."""
-    found: dict[str, dict[int, str]] = {}
+def _ambiguous_methods(parts: Sequence[Comparison]) -> set[str]:
+    """Return the names that denote methods with different settings, or runs with the same seed."""
+    settings_by_method: dict[str, dict[int, str]] = {}
     apart = set()
     for part in parts:
-        mine: dict[str, dict[int, str]] = {}
+        part_settings: dict[str, dict[int, str]] = {}
         for run in part.runs:
-            mine.setdefault(run.method, {})[run.seed] = _settings(run)
-        for method, by_seed in mine.items():
-            before = found.setdefault(method, {})
+            part_settings.setdefault(run.method, {})[run.seed] = _settings(run)
+        for method, by_seed in part_settings.items():
+            before = settings_by_method.setdefault(method, {})
             if before and (before.keys() & by_seed.keys() or {*before.values()} != {*by_seed.values()}):
                 apart.add(method)
             before |= by_seed
@@ -154,7 +155,7 @@ def _apart(parts: Sequence[Comparison]) -> set[str]:
 
 
 def _settings(run: Run) -> str:
-    """Return what makes the numbers of a run, but for its seed."""
+    """Return all settings that affect the numbers of a run, except its seed."""
     return str({key: value for key, value in flatten(run.config).items() if f"config.{key}" not in HARMLESS})
 
 
@@ -171,13 +172,13 @@ def _refuse_twice(folders: Sequence[Path], parts: Sequence[Comparison]) -> None:
             met[key] = folder
 
 
-def _called(part: Comparison, label: str, apart: set[str]) -> Comparison:
-    """Return a comparison whose methods, where another has them too, are called by its label as well."""
+def _relabel(part: Comparison, label: str, apart: set[str]) -> Comparison:
+    """Return a comparison with its label added to the names of ambiguous methods."""
     names = {method: f"{method} ({label})" if method in apart else method for method in part.methods}
     pairs = [(names[a], names[b]) for a, b in part.plan.pairs(part.methods, part.baseline)]
     try:
         plan = replace(part.plan, contrasts=pairs) if apart else part.plan
-    except ConfigError as error:  # it was read, so it is right
+    except ConfigError as error:  # cannot happen: the plan was valid when it was read
         raise RunFolderError(str(error)) from error
     return replace(
         part,
@@ -189,23 +190,23 @@ def _called(part: Comparison, label: str, apart: set[str]) -> Comparison:
     )
 
 
-def _pairs(called: Sequence[Comparison]) -> list[tuple[str, str]]:
-    """Return the differences within each, and of all methods that share clients with the first one's baseline to it."""
-    first = called[0].baseline
-    clients = {run.partition.hash for run in called[0].runs if run.method == first}
-    pairs = [(str(a), str(b)) for part in called for a, b in part.plan.contrasts]
-    for part in called[1:]:
+def _pairs(parts: Sequence[Comparison]) -> list[tuple[str, str]]:
+    """Return the pairs within each comparison, and of all methods on the same clients with the first baseline."""
+    first = parts[0].baseline
+    clients = {run.partition.hash for run in parts[0].runs if run.method == first}
+    pairs = [(str(a), str(b)) for part in parts for a, b in part.plan.contrasts]
+    for part in parts[1:]:
         sharing = {run.method for run in part.runs if run.partition.hash in clients}
         pairs += [(method, first) for method in part.methods if method in sharing and (method, first) not in pairs]
     return pairs
 
 
 def _differences(parts: Sequence[Comparison]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return the options that differ, and what each comparison says of them."""
+    """Return the options that differ, and their value in each comparison."""
     flat = [_conditions(part.config) for part in parts]
-    keys = dict.fromkeys(key for each in flat for key in each)
-    rows = [(key, tuple(each.get(key, "-") for each in flat)) for key in keys]
-    return tuple((key, said) for key, said in rows if len({*said}) > 1)
+    keys = dict.fromkeys(key for options in flat for key in options)
+    rows = [(key, tuple(options.get(key, "-") for options in flat)) for key in keys]
+    return tuple((key, values) for key, values in rows if len({*values}) > 1)
 
 
 def _conditions(config: Mapping[str, Any]) -> dict[str, str]:
@@ -213,23 +214,20 @@ def _conditions(config: Mapping[str, Any]) -> dict[str, str]:
     return {key: text for key, text in flatten(table).items() if f"config.{key}" not in HARMLESS and text != "null"}
 
 
-# -------------------- Run folders -> values: what happened in each round, to whom, and how each run ended
-# Runs under way are read as their last checkpoint has them. Rows are read by columns: one `json.loads` for all lines,
-# one
-# look at the keys of all rows that have the same ones; only what is wrong is then looked for line by line, and
-# refused by
-# a RunFolderError.
+# ---- Run folders
+# Unfinished runs are read up to their last checkpoint. For speed, rows are parsed by one `json.loads` for all lines and
+# one check of the keys per group of rows; only errors are searched for line by line.
 
 
 def read(folders: Sequence[Path]) -> Comparison:
-    """Read comparisons and single runs into one comparison, see `fedreach.report.read`.
+    """Read comparisons and single runs into one comparison.
 
-    Folders hold a ``comparison.json`` or a ``run.json``. Methods keep the order in which they are met; the first
-    folder's baseline (for a run: its method) is the baseline.
+    Folders hold a ``comparison.json`` or a ``run.json``. Methods keep the order in which they are read. The baseline
+    is that of the first folder; of a single run, its method.
 
     Raises:
-        RunFolderError: If a folder is not a run folder, a file is missing, damaged or of another format, or what is in
-            them cannot be compared.
+        RunFolderError: If a folder is not a run folder, a file is missing, damaged or of another format, or the
+            folders cannot be compared.
     """
     if not folders:
         raise RunFolderError("a report needs at least one folder; got none. Name the folder given as `--out`.")
@@ -255,9 +253,9 @@ def _read_comparison(folder: Path) -> Comparison:
     if stored.baseline not in methods:
         raise RunFolderError(f"{path}: 'baseline' must be one of 'methods' {methods}; got {stored.baseline!r}.")
     places = [(method, seed, place) for method, seeds in stored.runs.items() for seed, place in seeds.items()]
-    there = {place: None for _, _, place in places if _is_begun(folder / place)}
-    absent = [(method, int(seed)) for method, seed, place in places if place not in there]
-    runs = map_forked(lambda place: read_run(folder / place, place), list(there))
+    begun = {place: None for _, _, place in places if _is_begun(folder / place)}
+    absent = [(method, int(seed)) for method, seed, place in places if place not in begun]
+    runs = map_forked(lambda place: read_run(folder / place, place), list(begun))
     for run in runs:
         if run.method not in methods:
             raise RunFolderError(
@@ -281,7 +279,7 @@ def _read_comparison(folder: Path) -> Comparison:
 
 
 def _is_begun(folder: Path) -> bool:
-    """Say whether a run came so far that there is something to report: one may fail before it has a federation."""
+    """Return whether a run has something to report: it may fail before it has a federation."""
     return any((folder / shape.FILE).exists() for shape in (FederationRecord, RoundRow))
 
 
@@ -296,19 +294,19 @@ def _plan(stored: Mapping[str, Any], path: Path) -> AnalysisPlan:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Hold off Python's search for cycles: it would walk through all rows and figures, again and again."""
-    was = gc.isenabled()
+    """Disable Python's garbage collection of cycles, which would visit all rows and figures repeatedly."""
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if was:
+        if was_enabled:
             gc.enable()
 
 
 @no_collection()
 def read_run(folder: Path, path: str | None = None) -> Run:
-    """Read one run folder, which the report calls by its name if no other path is given."""
+    """Read one run folder; `path` is its name in the report, by default the name of the folder."""
     stored = RunFolder(folder)
     head, federation, result = stored.required(RunRecord), stored.required(FederationRecord), stored.read(Result)
     if federation.label_counts.ndim != 2:
@@ -339,40 +337,40 @@ def read_run(folder: Path, path: str | None = None) -> Run:
         best_round=None if result is None else result.best_round,
         error=None if result is None else result.error,
         refit_rounds=None if result is None or result.refit is None else result.refit["rounds"],
-        refused=tuple((row["round"], *one) for row in rows for one in (row.get("refused") or {}).items()),
+        refused=tuple((row["round"], *refusal) for row in rows for refusal in (row.get("refused") or {}).items()),
         serving=_at_the_end(stored, result, ServingRecord),
         baselines=_at_the_end(stored, result, BaselinesRecord),
     )
 
 
 def _at_the_end(folder: RunFolder, result: Result | None, shape: type[R]) -> R | None:
-    """Return what a finished run wrote in its end; None where it wrote no such file."""
+    """Return a record that a finished run wrote at its end; None if it did not."""
     if result is None or result.status != "finished" or shape.FILE not in (result.digests or {}):
         return None
     return folder.required(shape)
 
 
-# ---------------------------------------------------------------------------------------------------------- rows
+# ---- Columns of rounds
 
 
 def columns(rows: Sequence[Mapping[str, Any]], shape: type[Record], path: Path) -> dict[str, Floats]:
-    """Return every number of the rows as a column, nan where a row has none; rounds must increase."""
-    found: dict[str, Floats] = {"round": np.full(len(rows), np.nan)}
+    """Return every number of the rows as a column, nan where a row does not have it; rounds must increase."""
+    table: dict[str, Floats] = {"round": np.full(len(rows), np.nan)}
     # Rows with the same keys are read together: a few groups (evaluated or not), however many rounds.
     groups: dict[tuple[str, ...], list[int]] = {}
     for place, row in enumerate(rows):
         groups.setdefault(tuple(row), []).append(place)
     for names, places in groups.items():
         shape.check_keys(names, f"{path}, line {places[0] + 1}")
-        held = [rows[place] for place in places]
+        group = [rows[place] for place in places]
         for name in names:
-            values, types = list(map(itemgetter(name), held)), shape.types_of(name)
+            values, types = list(map(itemgetter(name), group)), shape.types_of(name)
             for wrong in {*map(type, values)} - types:
                 line = next(place for place, value in zip(places, values, strict=True) if type(value) is wrong) + 1
                 shape.check_type(name, wrong, f"{path}, line {line}")
             if types <= NUMBERS:
-                found.setdefault(name, np.full(len(rows), np.nan))[places] = np.array(values, np.float64)  # None is nan
-    rounds = found["round"]
+                table.setdefault(name, np.full(len(rows), np.nan))[places] = np.array(values, np.float64)  # None is nan
+    rounds = table["round"]
     wrong_places = np.flatnonzero(np.diff(rounds) <= 0)
     if len(wrong_places):
         place = int(wrong_places[0]) + 1
@@ -380,14 +378,14 @@ def columns(rows: Sequence[Mapping[str, Any]], shape: type[Record], path: Path) 
             f"{path}, line {place + 1}: rounds must increase; got {rounds[place]:g} after {rounds[place - 1]:g}. "
             "Two runs wrote into one folder: give each its own."
         )
-    return found
+    return table
 
 
 def rounds_table(rows: Sequence[Mapping[str, Any]], numbers: Floats, path: Path) -> RoundsTable:
-    """Return who was chosen, and the one weight and number of each measurement of each report, by rounds `numbers`."""
+    """Return the cohorts, weights and measurements of the rounds `numbers`."""
     cohorts: list[list[int]] = list(map(itemgetter("cohort"), rows))
     weights: list[list[float]] = list(map(itemgetter("weights"), rows))
-    # Weights may stand for the whole cohort (0 for the lost) or, as reports do, for those that replied.
+    # Weights may cover the whole cohort, with 0 for lost replies, or only the clients that replied.
     chosen, counts = _lengths(cohorts), _lengths(weights)
     shorter = np.flatnonzero(counts != chosen).tolist()
     replied = list(cohorts)
@@ -406,51 +404,51 @@ def rounds_table(rows: Sequence[Mapping[str, Any]], numbers: Floats, path: Path)
 
 
 def _metrics(rows: Sequence[Mapping[str, Any]], counts: Ints, path: Path) -> dict[str, Floats]:
-    """Return what the replies of all rounds measured, laid end to end; `counts` are the replies of each round."""
-    held: list[Mapping[str, list[float]]] = [row.get("metrics", {}) for row in rows]
-    found = {}
-    for name in dict.fromkeys(chain.from_iterable(held)):
-        lists = [values.get(name) or [] for values in held]
+    """Return the measurements of all replies, concatenated over rounds; `counts` are the replies of each round."""
+    measurements: list[Mapping[str, list[float]]] = [row.get("metrics", {}) for row in rows]
+    metrics = {}
+    for name in dict.fromkeys(chain.from_iterable(measurements)):
+        lists = [values.get(name) or [] for values in measurements]
         lengths = _lengths(lists)
         for place in np.flatnonzero((lengths > 0) & (lengths != counts)):
             raise RunFolderError(
                 f"{path}, line {place + 1}: there must be one {name} per report; got {lengths[place]} for "
                 f"{counts[place]} reports. Run the same command again."
             )
-        found[name] = np.full(counts.sum(), np.nan)
-        found[name][np.repeat(lengths > 0, counts)] = _flat(lists, np.float64)  # None is nan
-    return found
+        metrics[name] = np.full(counts.sum(), np.nan)
+        metrics[name][np.repeat(lengths > 0, counts)] = _flat(lists, np.float64)  # None is nan
+    return metrics
 
 
 def _timing(path: Path, run: str, rounds: Floats) -> dict[str, Floats]:
-    """Return how long rounds took: each row has a digest of its own, and there is one for each of the `rounds`."""
+    """Return the duration of each of the `rounds`; every row must have a valid digest."""
     if not len(rounds):
         return columns([], Timing, path)
-    # Later rows are of rounds that are not vouched for yet.
+    # Later rows belong to rounds after the last checkpoint.
     text = text_of(path)
     if text is None:
         raise missing(path)
     lines = text.split("\n")[: int(rounds[-1]) + 1]
     rows = objects(path, "\n".join(lines))
-    found = columns(rows, Timing, path)
-    whole = all(
+    timings = columns(rows, Timing, path)
+    intact = all(
         row.get("check") == Timing.digest(run, row["round"], row.get("train_seconds"), row.get("evaluate_seconds"))
         for row in rows
     )
-    if not whole or not set(rounds) <= set(found["round"]):
+    if not intact or not set(rounds) <= set(timings["round"]):
         raise altered(path)
-    return found
+    return timings
 
 
 def last_scores(folder: RunFolder, has_unseen: bool) -> dict[str, ClientScores]:
     """Return each population's scores at its last evaluation."""
     path = folder.path / ClientLine.FILE
-    # Only the last evaluation is drawn, so the file is read from its end: it can be long.
-    wanted = {"participants", "unseen"} if has_unseen else {"participants"}
+    # Only the last evaluation is drawn, so the file, which can be long, is read from its end.
+    populations = {"participants", "unseen"} if has_unseen else {"participants"}
     lines = folder.kept_text(ClientLine.FILE).strip().split("\n")
     scores: dict[str, ClientScores] = {}
     for number in range(len(lines) if lines[0] else 0, 0, -1):
-        if wanted <= scores.keys():
+        if populations <= scores.keys():
             break
         where = f"{path}, line {number}"
         line = ClientLine.of_json(json_object(lines[number - 1], where), where)
@@ -474,32 +472,35 @@ def _flat(lists: Iterable[Sequence[Any]], kind: type) -> AnyArray:
         return np.array(list(chain.from_iterable(lists)), dtype=kind)
 
 
-# -------------------- How many seeds a comparison needs, from the runs of its pilot
+# ---- Number of seeds from a pilot
 
 
 @no_collection()
 def seeds_to_detect(out: Path) -> tuple[int, str]:
-    """Return how many seeds find the comparison's `detect_points` in each of its contrasts, and why in words.
+    """Return the number of seeds that detect `detect_points` in each planned comparison, and a sentence on it.
 
-    It follows from the pilot's runs alone, so that it is the same whenever it is asked.
+    It depends on the pilot's runs only, so that repeated calls agree.
 
     Raises:
-        RunFolderError: If `out` holds no comparison with a pilot that is finished.
+        RunFolderError: If `out` does not hold a comparison with a finished pilot.
     """
     comparison = read([out])
     plan, pilot = comparison.plan, comparison.pilot
     if plan.detect_points is None or pilot is None:
         raise RunFolderError(f"{out} holds no comparison with a pilot. Start one with `fedreach compare --detect 2.0`.")
     pairs = plan.pairs(comparison.methods, comparison.baseline)
-    found = [differences(comparison, *pair, "last", of=pilot) for pair in pairs]
-    paired = [{} if isinstance(each, str) else each for each in found]
+    pair_differences = [differences(comparison, *pair, "last", of=pilot) for pair in pairs]
+    paired = [
+        {} if isinstance(differences_or_reason, str) else differences_or_reason
+        for differences_or_reason in pair_differences
+    ]
     needed = plan_seeds(paired, plan.detect_points / 100, correction=plan.correction)
-    known = {pair: number for pair, number in zip(pairs, needed, strict=True) if number is not None}
-    wanted = max(known.values(), default=len(pilot))
-    number = min(wanted, plan.most_seeds)
-    said = ", ".join(f"{first} - {second} {seeds}" for (first, second), seeds in known.items()) or "none"
-    less = f"; no more than {number} are run" if number < wanted else ""
+    seeds_by_pair = {pair: number for pair, number in zip(pairs, needed, strict=True) if number is not None}
+    required = max(seeds_by_pair.values(), default=len(pilot))
+    number = min(required, plan.most_seeds)
+    pairs_text = ", ".join(f"{first} - {second} {seeds}" for (first, second), seeds in seeds_by_pair.items()) or "none"
+    less = f"; no more than {number} are run" if number < required else ""
     return number, (
-        f"Pilot of {len(pilot)} seeds: to find {plan.detect_points:g} points with power 0.8, seeds: {said}. "
-        f"So {wanted} in all{less}."
+        f"Pilot of {len(pilot)} seeds: to find {plan.detect_points:g} points with power 0.8, seeds: {pairs_text}. "
+        f"So {required} in all{less}."
     )

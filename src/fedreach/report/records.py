@@ -1,4 +1,4 @@
-"""The comparison as plain numbers for other programs: dictionaries (JSON) and CSV."""
+"""Numbers of a comparison for other programs: dictionaries (JSON) and CSV."""
 
 from typing import Any
 
@@ -14,22 +14,25 @@ Number = float | None
 
 
 def as_records(analysis: Analysis) -> list[dict[str, Any]]:
-    """Return one flat dictionary of plain numbers per method.
+    """Return one flat dictionary of numbers per method.
 
-    Accuracies, gaps and differences are fractions; ``best_`` marks the best round on participants' held-out
-    loss; ``theory_`` are terms of the papers' bounds (see `theory.terms`), means over the rounds; None is what was not
-    measured, not reached or cannot be said. ``served_`` says how unseen clients are served by the last model, where a
-    method has a serving rule: ``served_RUNG_SCORE``, the gain over plain, what changes in log loss and calibration
-    error (``served_SCORE_change``, below 0 is better), the gap taken apart, and what fitting cost.
-    With radio there are simulated ``seconds_`` and ``joules_`` as well. Metrics beside accuracy and loss are
-    ``metric_NAME_``, and the same words: ``metric_auroc_unseen_mean``; ``left_out`` is how many clients each is not
-    defined for.
+    Accuracies, gaps and differences are fractions. None marks a number that was not measured, not reached or is
+    undefined. Prefixes of keys:
+
+    - ``best_``: at the best round on participants' held-out loss.
+    - ``theory_``: terms of the papers' bounds (see `theory.terms`), means over the rounds.
+    - ``served_``: adaptation of the last model to unseen clients, if a method has a rule. ``served_RUNG_SCORE`` is a
+      score by prediction mode, ``served_SCORE_change`` a change of log loss or calibration error (negative is better).
+      The gain, the parts of the gap and the cost of fitting follow.
+    - ``seconds_``, ``joules_``: simulated, with radio only.
+    - ``metric_NAME_``: additional metrics, such as ``metric_auroc_unseen_mean``; ``left_out`` counts the clients for
+      which a metric is undefined.
     """
     return [_record(analysis, last, best) for last, best in zip(analysis.last, analysis.best, strict=True)]
 
 
 def baseline_records(analysis: Analysis) -> list[dict[str, Any]]:
-    """Return one flat dictionary of plain numbers per baseline, with those of the keys of methods that it has."""
+    """Return one flat dictionary of numbers per baseline, with the keys of methods that apply to it."""
     return [
         {
             "method": row.method,
@@ -41,27 +44,27 @@ def baseline_records(analysis: Analysis) -> list[dict[str, Any]]:
 
 
 def as_document(analysis: Analysis) -> dict[str, Any]:
-    """Return all numbers: the plan under ``statistics``, the ``contrasts`` it names, and the ``methods``.
+    """Return all numbers: the plan under ``statistics``, the planned ``contrasts``, and the ``methods``.
 
-    ``leaders`` are the methods that are better than every other one, see `fedreach.report.analysis`.
+    ``leaders`` are the methods that are better than all others, see `fedreach.report.analysis`.
 
-    ``baselines`` are what a model must beat, and ``findings`` the sentences that must not be overlooked.
+    ``baselines`` are scores that a model must beat, and ``findings`` the warnings about a comparison.
 
-    Of several comparisons also their names, and under ``differs`` what each says of the options that differ; where
-    settings were chosen, ``tuning`` says which, and by what.
+    Several comparisons also have ``comparisons``, their names, and ``differs``, the values of the options that differ.
+    Tuned comparisons have ``tuning``, the chosen settings and their scores.
     """
     comparison = analysis.comparison
     document = {
         "statistics": plan_record(analysis),
         "contrasts": contrast_records(analysis),
-        "leaders": {when: list(found.methods) for when, found in analysis.leaders.items()},
+        "leaders": {when: list(leaders.methods) for when, leaders in analysis.leaders.items()},
         "methods": as_records(analysis),
         "baselines": baseline_records(analysis),
         "findings": list(concerns(comparison)),
     }
     if comparison.labels:
         document["comparisons"] = list(comparison.labels)
-        document["differs"] = {key: list(said) for key, said in comparison.differs}
+        document["differs"] = {key: list(values) for key, values in comparison.differs}
     if comparison.tuning is not None:
         document["tuning"] = tuning_record(comparison.tuning)
     return document
@@ -83,31 +86,33 @@ def _record(analysis: Analysis, last: MethodSummary, best: MethodSummary) -> dic
         **{f"best_{key}": value for key, value in _numbers(best).items()},
     }
     if analysis.comparison.radio:
-        record |= {f"{each.name}_to_target": last.to_target[each.name].mean for each in RADIO}
+        record |= {f"{quantity.name}_to_target": last.to_target[quantity.name].mean for quantity in RADIO}
         for prefix, row in (("", last), ("best_", best)):
-            for each in RADIO:
-                record |= _spread(prefix + each.column, row.at[each.name])
-    for prefix, further in (("", analysis.metrics["last"]), ("best_", analysis.metrics["best"])):
-        for own in further:
-            if own.method == last.method:
-                for name, over_seeds in own.at.items():
-                    record |= _spread(f"{prefix}metric_{own.metric}_{name}", over_seeds)
+            for quantity in RADIO:
+                record |= _spread_record(prefix + quantity.column, row.at[quantity.name])
+    for prefix, summaries in (("", analysis.metrics["last"]), ("best_", analysis.metrics["best"])):
+        for summary in summaries:
+            if summary.method == last.method:
+                for name, over_seeds in summary.at.items():
+                    record |= _spread_record(f"{prefix}metric_{summary.metric}_{name}", over_seeds)
     for name, spread in analysis.terms[last.method].items():
-        record |= _spread(f"theory_{name}", spread)
-    served = {row.method: _served(row) for row in analysis.serving}
-    every_key = dict.fromkeys(key for found in served.values() for key in found)  # rules have not all the same rungs
+        record |= _spread_record(f"theory_{name}", spread)
+    served = {row.method: _adaptation_record(row) for row in analysis.serving}
+    every_key = dict.fromkeys(
+        key for method_record in served.values() for key in method_record
+    )  # prediction modes differ between rules
     return record | every_key | served.get(last.method, {})
 
 
 EXPECTED = ("served_expected_gain", "served_expected_gain_low", "served_expected_gain_high")
 
 
-def _served(row: ServedSummary) -> dict[str, Any]:
-    """Return how a method's rule serves unseen clients by the last model."""
+def _adaptation_record(row: ServedSummary) -> dict[str, Any]:
+    """Return the numbers of a method's adaptation of the last model to unseen clients."""
     record: dict[str, Any] = {
         "served_rule": row.rule,
         "served_needs_labels": row.needs_labels,
-        **_judged("served_gain_", row.gain),
+        **_judgement_record("served_gain_", row.gain),
         "served_worse_share": row.worse.mean,
         "served_harmed_share": row.harmed.mean,
         "served_worst_change": row.worst_change.mean,
@@ -115,12 +120,12 @@ def _served(row: ServedSummary) -> dict[str, Any]:
         **dict(zip(EXPECTED, (spread.mean for spread in row.expected), strict=True)),
     }
     for score, change in row.change.items():
-        record |= _judged(f"served_{score}_change_", change)
+        record |= _judgement_record(f"served_{score}_change_", change)
     for n, with_n in row.gain_with.items():
-        record |= _judged(f"served_gain_with_{n}_", with_n)
+        record |= _judgement_record(f"served_gain_with_{n}_", with_n)
     record |= {f"served_{what}_clients": spread.mean for what, spread in row.decided.items()}
     for (rung, score), spread in row.at.items():
-        record |= _spread(f"served_{rung}_{score}", spread)
+        record |= _spread_record(f"served_{rung}_{score}", spread)
     record |= {f"served_gap_{part}": spread.mean for part, spread in row.gap.items()}
     record |= {f"served_kilobytes_{part}": spread.mean for part, spread in row.kilobytes.items()}
     return record | {f"served_{name}": spread.mean for name, spread in row.spent.items() if spread.mean is not None}
@@ -130,10 +135,10 @@ def _numbers(row: MethodSummary) -> dict[str, Number]:
     numbers: dict[str, Number] = {"round": row.at["round"].mean}
     for name, quantity in QUANTITIES.items():
         if name != "round" and not quantity.is_radio:
-            numbers |= _spread(name, row.at[name])
+            numbers |= _spread_record(name, row.at[name])
     for name in PROBABILITIES:
         if name in row.at:
-            numbers |= _spread(name, row.at[name])
+            numbers |= _spread_record(name, row.at[name])
     gap = row.at["gap"]
     low, high = row.gap_over_clients or (None, None)
     return numbers | {
@@ -141,36 +146,36 @@ def _numbers(row: MethodSummary) -> dict[str, Number]:
         "gap_high_over_seeds": gap.high,
         "gap_low_over_clients": low,
         "gap_high_over_clients": high,
-        **_judged("difference_", row.difference),
+        **_judgement_record("difference_", row.difference),
     }
 
 
 def contrast_records(analysis: Analysis) -> list[dict[str, Any]]:
-    """Return the differences that the plan names, first minus second, at the last round and as ``best_`` at the best.
+    """Return the planned differences, first minus second, at the last round and with ``best_`` at the best.
 
-    Differences and limits are fractions; `detectable` is the least difference that would have been found with power
-    0.8, `seeds_needed` about how many seeds would decide.
+    Differences and limits are fractions. `detectable` is the minimum detectable effect at 80% power, `seeds_needed` the
+    approximate number of seeds that would decide.
     """
     return [
         {
             "first": last.first,
             "second": last.second,
-            **_judged("difference_", last.judged),
-            **_judged("best_difference_", best.judged),
+            **_judgement_record("difference_", last.judged),
+            **_judgement_record("best_difference_", best.judged),
         }
         for last, best in zip(analysis.contrasts["last"], analysis.contrasts["best"], strict=True)
     ]
 
 
 def plan_record(analysis: Analysis) -> dict[str, Any]:
-    """Return what the comparison was asked, with the seeds of the pilot where a pilot gave their number."""
+    """Return the plan of the comparison with its seeds, and the seeds of its pilot if it has one."""
     comparison = analysis.comparison
     pilot = None if comparison.pilot is None else list(comparison.pilot)
-    said = {**vars(comparison.plan), "seeds": list(comparison.seeds), "pilot": pilot, "looks": list(comparison.looks)}
-    return said | {"lengths": list(comparison.lengths)}
+    plan = {**vars(comparison.plan), "seeds": list(comparison.seeds), "pilot": pilot, "looks": list(comparison.looks)}
+    return plan | {"lengths": list(comparison.lengths)}
 
 
-def _judged(prefix: str, judged: Judgement) -> dict[str, Any]:
+def _judgement_record(prefix: str, judged: Judgement) -> dict[str, Any]:
     return {
         f"{prefix}mean": judged.mean,
         f"{prefix}low": judged.low,
@@ -185,10 +190,10 @@ def _judged(prefix: str, judged: Judgement) -> dict[str, Any]:
     }
 
 
-def _spread(name: str, spread: Spread) -> dict[str, Number]:
+def _spread_record(name: str, spread: Spread) -> dict[str, Number]:
     return {f"{name}_mean": spread.mean, f"{name}_sd_over_seeds": spread.sd}
 
 
 def to_csv(analysis: Analysis) -> str:
-    """Return plain numbers as CSV, one row a method and below them one a baseline, empty where there is none."""
+    """Return the numbers as CSV, one row per method and then one per baseline; missing numbers are empty."""
     return csv_text([*as_records(analysis), *baseline_records(analysis)])

@@ -1,4 +1,4 @@
-"""Sweeps: the report's analysis, tables, figures."""
+"""The report of a sweep: tables, figures and page."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from fedreach.report.write import ReportPaths, into, write_report
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import ComparisonRecord, SweepRecord
 
-# -------------------- What a sweep's folder holds: the numbers of its comparisons, by their settings
+# ---- Comparisons of a sweep
 
 
 @dataclass(frozen=True)
@@ -49,56 +49,56 @@ class Cell:
 
 @dataclass(frozen=True)
 class Swept:
-    """The comparisons of a sweep that have begun, in the order of their settings."""
+    """The started comparisons of a sweep, in the order of their settings."""
 
     record: SweepRecord
     cells: tuple[Cell, ...]
-    settings: tuple[Mapping[str, Any], ...]  # of all, those that have not begun, too
+    settings: tuple[Mapping[str, Any], ...]  # of all comparisons, including those that have not started
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Name of the sweep."""
         return self.record.name
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """All methods, in the order in which they are met."""
+        """All methods, in the order of the comparisons."""
         return tuple(dict.fromkeys(m for cell in self.cells for m in cell.analysis.comparison.methods))
 
 
-# -------------------- Lines along what a sweep swept
+# ---- Figures along swept options
 
 
 def drawings(swept: Swept) -> list[Asked]:
-    """Return the figures of a sweep: along its first option, one for each setting of the others that has a line.
+    """Return the figures along the first option of a sweep, one for each setting of the other options.
 
-    Settings that were drawn at random over several options are shown along each of them, without lines.
+    If settings over several options were drawn at random, there is one figure along each option, without lines.
     """
     keys, cells = list(swept.record.keys), [cell for cell in swept.cells if cell.analysis.comparison.all_counted]
     if not cells:
         return []
     if swept.record.samples is not None and len(keys) > 1:
-        return [_asked(swept, cells, key, {}, f"sweep-{place}", lines=False) for place, key in enumerate(keys)]
+        return [_figure_spec(swept, cells, key, {}, f"sweep-{place}", lines=False) for place, key in enumerate(keys)]
     groups: dict[str, tuple[dict[str, Any], list[Cell]]] = {}
     for cell in cells:
-        others = {key: value for key, value in cell.setting.items() if key != keys[0]}
-        groups.setdefault(words_of(others), (others, []))[1].append(cell)
+        fixed_options = {key: value for key, value in cell.setting.items() if key != keys[0]}
+        groups.setdefault(words_of(fixed_options), (fixed_options, []))[1].append(cell)
     names = ["sweep"] if len(groups) == 1 else [f"sweep-{place}" for place in range(len(groups))]
     return [
-        _asked(swept, some, keys[0], others, name, lines=True)
-        for name, (others, some) in zip(names, groups.values(), strict=True)
+        _figure_spec(swept, group, keys[0], fixed_options, name, lines=True)
+        for name, (fixed_options, group) in zip(names, groups.values(), strict=True)
     ]
 
 
-def _asked(
-    swept: Swept, cells: Sequence[Cell], key: str, others: Mapping[str, Any], name: str, *, lines: bool
+def _figure_spec(
+    swept: Swept, cells: Sequence[Cell], key: str, fixed_options: Mapping[str, Any], name: str, *, lines: bool
 ) -> Asked:
     first = cells[0].analysis.comparison
     score, columns = first.score, list(dict.fromkeys([first.seen, first.primary]))
     ordered, record = _record(swept, cells, key, columns)
     unit = ", %" if score.percent else ""
     titles = {c: f"{score.words.capitalize()} on {POPULATION[c].words}{unit}" for c in columns}
-    at = f" at {words_of(others)}" if others else ""
+    at = f" at {words_of(fixed_options)}" if fixed_options else ""
     several = any(len(cell.analysis.comparison.counted(m)) > 1 for cell in ordered for m in swept.methods)
     bands = (" Bands: ± sd over seeds." if lines else " Bars: ± sd over seeds.") if several else " One seed: no spread."
     shares = columns if score.percent else ()
@@ -112,7 +112,7 @@ def _asked(
 
 
 def _record(swept: Swept, cells: Sequence[Cell], key: str, columns: Sequence[str]) -> tuple[list[Cell], dict[str, Any]]:
-    """Return the cells along an option, and what is drawn of them."""
+    """Return the cells along an option, and the numbers to draw."""
     values = [cell.setting[key] for cell in cells]
     numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     ordered = sorted(cells, key=lambda cell: cell.setting[key]) if numeric else list(cells)
@@ -130,20 +130,20 @@ def _record(swept: Swept, cells: Sequence[Cell], key: str, columns: Sequence[str
 
 
 def _by_seed(cells: Sequence[Cell], method: str, column: str) -> Iterator[list[float]]:
-    """Yield the numbers of each seed along the cells; seeds that have not finished everywhere are left out."""
-    found = [
+    """Yield the numbers of each seed along the cells; seeds that have not finished in every cell are left out."""
+    scores_by_cell = [
         {run.seed: mean_of(run, column, "last", cell.analysis.comparison.plan.last_rounds)
          for run in cell.analysis.comparison.counted(method)}
         for cell in cells
     ]  # fmt: skip
-    common = set.intersection(*(set(each) for each in found)) if found else set()
+    common = set.intersection(*(set(scores) for scores in scores_by_cell)) if scores_by_cell else set()
     for seed in sorted(common):
-        yield [each[seed] for each in found]
+        yield [scores[seed] for scores in scores_by_cell]
     if not common:
         yield [np.nan] * len(cells)
 
 
-# -------------------- A sweep as a table, as numbers for other programs, and as a page
+# ---- Table, records and page
 
 APART = (
     "Each setting is a comparison of its own: p is corrected for its differences, not for the number of settings. A "
@@ -153,7 +153,7 @@ APART = (
 
 
 def tabulate_sweep(swept: Swept) -> Table:
-    """Return the tables of all comparisons as one, their setting in front."""
+    """Return the tables of all comparisons as one, with their setting in the first column."""
     tables = [(words_of(cell.setting), tabulate(cell.analysis, "last")) for cell in swept.cells]
     heads: dict[tuple[str, str], int] = {}
     for _, table in tables:
@@ -164,10 +164,14 @@ def tabulate_sweep(swept: Swept) -> Table:
         places = {key: j for j, key in enumerate(zip(table.header, table.units, strict=True))}
         for row in table.rows:
             rows.append((setting, *(row[places[key]] if key in places else ABSENT for key in heads)))
-    many = len(swept.settings)
+    setting_count = len(swept.settings)
     note = tables[0][1].note if tables else ""
-    waiting = f" {many - len(tables)} of {many} settings have not begun." if len(tables) < many else ""
-    drawn = "" if swept.record.samples is None else f" The {many} settings were drawn at random."
+    waiting = (
+        f" {setting_count - len(tables)} of {setting_count} settings have not begun."
+        if len(tables) < setting_count
+        else ""
+    )
+    drawn = "" if swept.record.samples is None else f" The {setting_count} settings were drawn at random."
     return Table(
         caption=f"{tables[0][1].caption if tables else 'No setting has begun'}, by {', '.join(swept.record.keys)}",
         header=("setting", *(head for head, _ in heads)),
@@ -180,7 +184,7 @@ def tabulate_sweep(swept: Swept) -> Table:
 
 
 def as_sweep_document(swept: Swept) -> dict[str, Any]:
-    """Return all numbers: ``sweep`` says what was swept, ``cells`` holds the document of each comparison."""
+    """Return all numbers: ``sweep`` describes the sweep, ``cells`` holds the document of each comparison."""
     record = swept.record
     return {
         "sweep": {"keys": list(record.keys), "settings": len(swept.settings), "samples": record.samples},
@@ -192,7 +196,7 @@ def as_sweep_document(swept: Swept) -> dict[str, Any]:
 
 
 def to_sweep_csv(swept: Swept) -> str:
-    """Return plain numbers as CSV, one row a setting and method."""
+    """Return the numbers as CSV, one row per setting and method."""
     rows = [
         {**cell.setting, **record}
         for cell in swept.cells
@@ -207,7 +211,7 @@ def _plain(value: Any) -> Any:
 
 
 def render_sweep(swept: Swept, table: Table, pictures: Sequence[Picture], tables: Sequence[str], report: Path) -> str:
-    """Return the page, with links to the pages of its comparisons and to files beside it."""
+    """Return the page, with links to the pages of its comparisons and to the files of the report."""
     folder = resources.files("fedreach.report") / "templates"
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
@@ -236,12 +240,12 @@ def render_sweep(swept: Swept, table: Table, pictures: Sequence[Picture], tables
     )
 
 
-# -------------------- The report of a sweep: a page with one cell a setting, and figures along what was swept
+# ---- Files of the report
 
 
 @dataclass(frozen=True)
 class SweepPaths:
-    """The files of a sweep's report, and the numbers that they show."""
+    """Files of a sweep's report, and the numbers that they show."""
 
     page: Path
     tables: tuple[Path, ...]
@@ -252,7 +256,7 @@ class SweepPaths:
 
 
 def is_sweep(folder: Path) -> bool:
-    """Say whether a folder holds a sweep."""
+    """Return whether a folder holds a sweep."""
     return (folder / SweepRecord.FILE).exists()
 
 
@@ -260,13 +264,13 @@ def is_sweep(folder: Path) -> bool:
 def write_sweep_report(
     folder: Path, out: Path, *, formats: Sequence[str] | None = (), paper: str | float | None = None
 ) -> SweepPaths:
-    """Write the page of a sweep into ``out/report``, and that of each of its comparisons beside its runs.
+    """Write the page of a sweep into ``out/report``, and that of each comparison into the folder of its runs.
 
     Args:
-        folder: Of the sweep.
-        out: Folder in which ``report/`` is made.
+        folder: Folder of the sweep.
+        out: Folder in which ``report/`` is created.
         formats: As in `fedreach.report.write.write_report`.
-        paper: Likewise, of the figures along what was swept.
+        paper: Likewise, for the figures along swept options.
 
     Raises:
         ConfigError: If a format or a width is unknown.
@@ -278,9 +282,9 @@ def write_sweep_report(
     pages: list[tuple[int, ReportPaths]] = []
     for place, cell in enumerate(record.cells):
         if (folder / cell / ComparisonRecord.FILE).exists():
-            # Where the runs may not be written to, the pages of the cells lie beside that of the sweep.
-            beside = folder / cell if out == folder else out / cell
-            pages.append((place, write_report([folder / cell], beside, formats=formats)))
+            # With another `out`, run folders may be read-only: the pages of the cells go into `out` as well.
+            page_folder = folder / cell if out == folder else out / cell
+            pages.append((place, write_report([folder / cell], page_folder, formats=formats)))
     cells = tuple(
         Cell(record.settings[place], folder / record.cells[place], written.page, written.analysis)
         for place, written in pages
@@ -288,34 +292,36 @@ def write_sweep_report(
     swept = Swept(record, cells, tuple(record.settings[place] for place in range(len(record.cells))))
     report = out / "report"
     with into(report):
-        return _written(swept, report, formats, width)
+        return _write_files(swept, report, formats, width)
 
 
-def _written(swept: Swept, report: Path, formats: Sequence[str] | None, width: float | None) -> SweepPaths:
+def _write_files(swept: Swept, report: Path, formats: Sequence[str] | None, width: float | None) -> SweepPaths:
     (report / "figures" if formats else report).mkdir(parents=True, exist_ok=True)
     table = tabulate_sweep(swept)
     first = swept.cells[0].analysis.comparison if swept.cells else None
-    seeds, made = (seeds_said(first), made_by(first)) if first else ("", "")
+    seeds, provenance = (seeds_said(first), made_by(first)) if first else ("", "")
     texts = {
         "table.md": to_markdown(table),
         "table.csv": to_sweep_csv(swept),
-        "table.tex": to_latex([table], swept.name, seeds=seeds, made=made),
+        "table.tex": to_latex([table], swept.name, seeds=seeds, provenance=provenance),
         "table.json": json.dumps(as_sweep_document(swept), indent=1, ensure_ascii=False) + "\n",
     }
     for name, text in texts.items():
         (report / name).write_text(text, encoding="utf-8", newline="\n")
     pictures = []
-    for each in [] if formats is None else drawings(swept):
-        if (figure := each.draw()) is not None:
-            svg = inline_svg(figure, each.name, each.title, each.description)
-            files = save(figure, report / "figures" / each.name, formats) if formats else ()
-            pictures.append(Picture(each.name, each.title, each.caption, each.description, svg, files))
+    for figure_spec in [] if formats is None else drawings(swept):
+        if (figure := figure_spec.draw()) is not None:
+            svg = inline_svg(figure, figure_spec.name, figure_spec.title, figure_spec.description)
+            files = save(figure, report / "figures" / figure_spec.name, formats) if formats else ()
+            pictures.append(
+                Picture(figure_spec.name, figure_spec.title, figure_spec.caption, figure_spec.description, svg, files)
+            )
     page = report / "index.html"
     page.write_text(render_sweep(swept, table, pictures, list(texts), report), encoding="utf-8", newline="\n")
     files = tuple(path for picture in pictures for path in picture.files)
     printed: tuple[Path, ...] = ()
     if width is not None:
         printed = write_paper(
-            drawings(swept), report, swept.name, width=width, formats=formats or (), seeds=seeds, made=made
+            drawings(swept), report, swept.name, width=width, formats=formats or (), seeds=seeds, provenance=provenance
         )
     return SweepPaths(page, tuple(report / name for name in texts), files, swept, table, printed)

@@ -1,4 +1,4 @@
-"""What a caption in a paper says of a table beside its note: how many seeds, which intervals, what could be seen."""
+"""Tables of a comparison as text cells, with their notes and captions."""
 
 from __future__ import annotations
 
@@ -48,60 +48,69 @@ if TYPE_CHECKING:
     from fedreach.report.overview import Analysis
 
 
+# ---- Sentences for notes and captions
+
 CORRECTIONS = {"holm": "by Holm's steps", "max_t": "by the largest t of all"}
 
 
 def join_sentences(*sentences: str) -> str:
-    """Return those that say something, one behind the other."""
+    """Return the sentences that are not empty, joined by spaces."""
     return " ".join(filter(None, sentences))
 
 
 def seeds_said(comparison: Comparison) -> str:
-    """Return how many seeds the numbers are from."""
+    """Return a sentence on the number of seeds."""
     counts = [len(runs) for method in comparison.methods if (runs := comparison.counted(method))]
     if not counts:
         return "No run has a result yet."
     low, high, planned = min(counts), max(counts), len(comparison.seeds)
-    said = f"{low} to {high} seeds a method" if low < high else f"{high} seed{'s' * (high != 1)}"
-    few = f", of {planned} planned" if low < planned else ""
-    return f"{said[0].upper()}{said[1:]}{few}{': no run has finished' * comparison.provisional}."
+    text = f"{low} to {high} seeds a method" if low < high else f"{high} seed{'s' * (high != 1)}"
+    planned_text = f", of {planned} planned" if low < planned else ""
+    return f"{text[0].upper()}{text[1:]}{planned_text}{': no run has finished' * comparison.provisional}."
 
 
 def intervals_said(
     comparison: Comparison, family: Sequence[Judgement], *, by: MainScore = ACCURACY, nats: bool = False
 ) -> str:
-    """Return which intervals a family of differences has, and the least difference that could be detected."""
+    """Return sentences on the intervals of a family of differences, and on the minimum detectable difference."""
     tests = [judged for judged in family if judged.p is not None]
     if not tests:
         return ""
-    many, least = len(tests), [judged.detectable for judged in tests if judged.detectable is not None]
+    test_count, detectable_differences = (
+        len(tests),
+        [judged.detectable for judged in tests if judged.detectable is not None],
+    )
     level = f"{100 * (1 - LEVEL):g}"
-    if many > 1 and comparison.plan.correction == "holm":
-        level = f"{level} to {100 * (1 - LEVEL / many):.4g} %, the level at which Holm's step tests each of {many}"
+    if test_count > 1 and comparison.plan.correction == "holm":
+        holm = f"{100 * (1 - LEVEL / test_count):.4g} %, the level at which Holm's step tests each of {test_count}"
+        level = f"{level} to {holm}"
     else:
-        level = f"{level} %{f' for all {many} together' * (many > 1)}"
-    said = f"Intervals of differences: over seeds, at {level}."
-    if least:
-        ends = dict.fromkeys(f"{end:.3f}" if nats else points(end, by=by) for end in (min(least), max(least)))
-        said += f" Least detectable difference: {' to '.join(ends)}{' nats' if nats else by.points}."
-    return said
+        level = f"{level} %{f' for all {test_count} together' * (test_count > 1)}"
+    text = f"Intervals of differences: over seeds, at {level}."
+    if detectable_differences:
+        ends = dict.fromkeys(
+            f"{end:.3f}" if nats else points(end, by=by)
+            for end in (min(detectable_differences), max(detectable_differences))
+        )
+        text += f" Least detectable difference: {' to '.join(ends)}{' nats' if nats else by.points}."
+    return text
 
 
-def bold_said(comparison: Comparison, found: Leaders, where: str) -> str:
-    """Return what bold means in a table, or why nothing is bold; nothing where there are no pairs to be tested."""
-    if not found.tested:
+def bold_said(comparison: Comparison, leaders: Leaders, where: str) -> str:
+    """Return a sentence on the meaning of bold in a table, or why no cell is bold; empty if no pair was tested."""
+    if not leaders.tested:
         return ""
-    corrected = f", corrected {CORRECTIONS[comparison.plan.correction]}" if found.tested > 1 else ""
-    tests = f"paired t tests of {f'all {found.tested} pairs' if found.tested > 1 else 'the pair'}{corrected}"
-    if not found.methods:
+    corrected = f", corrected {CORRECTIONS[comparison.plan.correction]}" if leaders.tested > 1 else ""
+    tests = f"paired t tests of {f'all {leaders.tested} pairs' if leaders.tested > 1 else 'the pair'}{corrected}"
+    if not leaders.methods:
         return f"Nothing is bold: no method's lead over all others {where} is decided ({tests})."
-    if len(found.methods) == 1:
+    if len(leaders.methods) == 1:
         return f"Bold: better than every other method {where} ({tests})."
     return f"Bold: each better than all others {where}, and nothing is decided between those in bold ({tests})."
 
 
 def refit_said(rounds: Sequence[int]) -> str:
-    """Return that models were trained again on all rows, for so many rounds each; nothing of none.
+    """Return a sentence on models that were refitted on all rows, with their numbers of rounds; empty if none was.
 
     Example:
         >>> refit_said([12])
@@ -111,17 +120,17 @@ def refit_said(rounds: Sequence[int]) -> str:
     """
     if not rounds:
         return ""
-    least, most = min(rounds), max(rounds)
-    said = f"{most} round{'s' * (most != 1)}" if least == most else f"{least} to {most} rounds"
+    low, high = min(rounds), max(rounds)
+    rounds_text = f"{high} round{'s' * (high != 1)}" if low == high else f"{low} to {high} rounds"
     if len(rounds) == 1:
-        return f"The model was trained again on all rows, {said}; scores are of the model before."
-    return f"Models were trained again on all rows, {said}; scores are of the models before."
+        return f"The model was trained again on all rows, {rounds_text}; scores are of the model before."
+    return f"Models were trained again on all rows, {rounds_text}; scores are of the models before."
 
 
 def made_by(comparison: Comparison) -> str:
-    """Return the software and the commit that the runs are from.
+    """Return a sentence on the software and the commit that the runs are from.
 
-    The commit is that of the checkout that the experiment lies in; "changed" says that the files there were others.
+    The commit is that of the checkout with the experiment file; "changed" marks a checkout with uncommitted changes.
     """
     versions = {str(run.environment.get("fedreach", "")) for run in comparison.runs} - {""}
     commits = {
@@ -133,26 +142,25 @@ def made_by(comparison: Comparison) -> str:
     return f"Made by fedreach report (FedReach {' and '.join(sorted(versions))}{at})."
 
 
-# -------------------- The comparison table as text cells: what stands where, in which unit, and what the spread is over
-# `formats` writes it for the terminal and Markdown, `latex` for papers.
+# ---- The comparison table, written by `formats` and `latex`
 
 NOT_DECIDED = "Not decided: in brackets about how many seeds would, if the true difference were the one seen."
-VERDICT_UNIT = "(~ seeds)"  # that would decide
+VERDICT_UNIT = "(~ seeds)"  # seeds that would decide
 
 
 @dataclass(frozen=True)
 class Table:
-    """Text cells, ready to be written."""
+    """A table of text cells."""
 
     caption: str
     header: tuple[str, ...]
-    units: tuple[str, ...]  # what stands below each header: the unit and what the spread is over
+    units: tuple[str, ...]  # below each header: the unit, and what the spread is over
     rows: tuple[tuple[str, ...], ...]
     from_width: tuple[int, ...]  # terminal width from which a column is shown, if it fits
     note: str
     name: str = "table"  # for labels
-    stated: str = ""  # what a caption in a paper says beside the note
-    bold: frozenset[tuple[int, int]] = frozenset()  # row and column, in a paper: where a lead is decided
+    stated: str = ""  # sentences for a caption in a paper, in addition to the note
+    bold: frozenset[tuple[int, int]] = frozenset()  # (row, column) of bold cells, in a paper
 
 
 @dataclass(frozen=True)
@@ -164,43 +172,43 @@ class _Column:
 
 
 def tabulate(analysis: Analysis, when: When = "last") -> Table:
-    """Return the table of all methods, one row each, without columns that would be empty.
+    """Return the table of all methods, one row each, without empty columns.
 
-    It is of the ``"last"`` evaluated round, or of the ``"best"`` one on participants' held-out loss.
+    The numbers are from the ``"last"`` evaluated round, or from the ``"best"`` one on participants' held-out loss.
     """
     rows = analysis.rows(when)
     columns, every = _columns(analysis.comparison, rows), (*rows, *analysis.baselines)
     cells = tuple(tuple(column.text(row) for column in columns) for row in every)
-    kept = [j for j in range(len(columns)) if j == 0 or any(row[j] != ABSENT for row in cells)]
+    nonempty = [j for j in range(len(columns)) if j == 0 or any(row[j] != ABSENT for row in cells)]
     comparison, leading = analysis.comparison, analysis.leaders[when]
     judged = QUANTITIES[POPULATION[comparison.primary].name].head
     return Table(
         caption=caption(comparison, when),
-        header=tuple(columns[j].head for j in kept),
-        units=tuple(columns[j].unit for j in kept),
-        rows=tuple(tuple(row[j] for j in kept) for row in cells),
-        from_width=tuple(columns[j].from_width for j in kept),
+        header=tuple(columns[j].head for j in nonempty),
+        units=tuple(columns[j].unit for j in nonempty),
+        rows=tuple(tuple(row[j] for j in nonempty) for row in cells),
+        from_width=tuple(columns[j].from_width for j in nonempty),
         note=join_sentences(_note(comparison, rows), _baselines_note(analysis)),
         name=when,
         stated=join_sentences(
             intervals_said(comparison, [row.difference for row in rows], by=comparison.score),
             bold_said(comparison, leading, f"on {POPULATION[comparison.primary].words}"),
         ),
-        bold=bold_cells([row.method for row in every], leading, [columns[j].head for j in kept], judged),
+        bold=bold_cells([row.method for row in every], leading, [columns[j].head for j in nonempty], judged),
     )
 
 
 def bold_cells(
     methods: Sequence[str], leading: Leaders, header: Sequence[str], head: str
 ) -> frozenset[tuple[int, int]]:
-    """Return the cells of those who lead, in the column of what they lead on."""
+    """Return the cells of the leading methods, in the column of their primary score."""
     if head not in header:
         return frozenset()
     return frozenset((i, header.index(head)) for i, method in enumerate(methods) if method in leading.methods)
 
 
 def caption(comparison: Comparison, when: When) -> str:
-    """Return which rounds the numbers are of."""
+    """Return the rounds that the numbers are from, in words."""
     if when == "best":
         return "At the best round on participants' held-out loss"
     last = comparison.plan.last_rounds
@@ -208,44 +216,49 @@ def caption(comparison: Comparison, when: When) -> str:
 
 
 def tabulate_contrasts(analysis: Analysis, when: When = "last") -> Table | None:
-    """Return the table of the declared differences; None where there are none, or the rows of methods show them."""
-    comparison, found = analysis.comparison, analysis.contrasts[when]
+    """Return the table of planned differences; None if there are none, or the rows of methods show them."""
+    comparison, contrasts = analysis.comparison, analysis.contrasts[when]
     by = comparison.score
-    if comparison.plan.contrasts == "baseline" or not found:  # one method makes no pair
+    if comparison.plan.contrasts == "baseline" or not contrasts:  # a single method has no pair
         return None
 
-    def cells(each: Difference) -> tuple[str, ...]:
-        judged = each.judged
+    def cells(contrast: Difference) -> tuple[str, ...]:
+        judged = contrast.judged
         mean = ABSENT if judged.mean is None else points(judged.mean, sign=True, by=by)
         return (
-            f"{each.first} − {each.second}",
+            f"{contrast.first} − {contrast.second}",
             mean + interval(judged.low, judged.high, sign=True, by=by),
             p_text(judged.p_corrected),
             detectable(judged, by),
             verdict(judged),
         )
 
-    reasons = [f" {each.first} − {each.second}: {each.judged.note}." for each in found if each.judged.note]
+    family = [contrast.judged for contrast in contrasts]
+    reasons = [
+        f" {contrast.first} − {contrast.second}: {contrast.judged.note}."
+        for contrast in contrasts
+        if contrast.judged.note
+    ]
     where = POPULATION[comparison.primary].words
     return Table(
         caption=f"Differences on {where}. {caption(comparison, when)}",
         header=("first − second", "difference", "p", "detectable", "verdict"),
         units=("", f"{by.points} [seeds]".strip(), "corrected", by.points.strip(), VERDICT_UNIT),
-        rows=tuple(map(cells, found)),
+        rows=tuple(map(cells, contrasts)),
         from_width=(0, 0, 0, 110, 0),
-        note=f"Same seeds and clients{family_note(comparison, [each.judged for each in found])}{''.join(reasons)}",
+        note=f"Same seeds and clients{family_note(comparison, family)}{''.join(reasons)}",
         name="contrasts",
-        stated=intervals_said(comparison, [each.judged for each in found], by=by),
+        stated=intervals_said(comparison, family, by=by),
     )
 
 
 def family_note(comparison: Comparison, family: Sequence[Judgement]) -> str:
-    """Return how a family of differences was judged; it follows what these are, and ends its sentence."""
+    """Return the end of a sentence on a family of differences, which describes how they were tested."""
     tests = [judged for judged in family if judged.p is not None]
     if not tests:
         return "."
-    plan, many = comparison.plan, len(tests) > 1
-    corrected = f", corrected for {len(tests)} {CORRECTIONS[plan.correction]}" if many else ""
+    plan, several = comparison.plan, len(tests) > 1
+    corrected = f", corrected for {len(tests)} {CORRECTIONS[plan.correction]}" if several else ""
     pilot = "" if comparison.pilot is None else f" The spread is that of the pilot of {len(comparison.pilot)} seeds."
     judged = (
         f", paired t test over seeds, interval and p{corrected}: p < 0.05 where the interval excludes 0.{pilot} "
@@ -278,7 +291,7 @@ def _columns(comparison: Comparison, rows: Sequence[MethodSummary]) -> list[_Col
         if target is None:
             return []
         quantity, unit = QUANTITIES[name], _unit(QUANTITIES[name], [row.to_target[name] for row in rows])
-        return [_Column(target, unit.name or quantity.head, lambda row: _reached(row, name, unit), from_width)]
+        return [_Column(target, unit.name or quantity.head, lambda row: _cost_to_target(row, name, unit), from_width)]
 
     def probability(name: str, head: str, unit: str, from_width: int) -> list[_Column]:
         if name not in probabilities(comparison):
@@ -312,12 +325,16 @@ def _columns(comparison: Comparison, rows: Sequence[MethodSummary]) -> list[_Col
 
 
 def _unit(quantity: Quantity, spreads: Sequence[Spread]) -> Unit:
-    # One unit for the whole column: its numbers are there to be compared.
-    return unit_of(quantity.unit, [each.mean for each in spreads]) if quantity.is_radio else Unit(quantity.unit)
+    # One unit for the whole column, so that its numbers can be compared.
+    return (
+        unit_of(quantity.unit, [cell_spread.mean for cell_spread in spreads])
+        if quantity.is_radio
+        else Unit(quantity.unit)
+    )
 
 
 def _gap_over_seeds(rows: Sequence[MethodSummary]) -> bool:
-    # With one seed there is no spread over seeds, and the interval over clients is the one there is.
+    # A single seed has an interval over clients only.
     return all(row.at["gap"].low is not None for row in rows if row.seeds)
 
 
@@ -359,49 +376,49 @@ def _note(comparison: Comparison, rows: Sequence[MethodSummary]) -> str:
 
 
 def _baselines_note(analysis: Analysis) -> str:
-    """Return what the baselines are, and of how many clients AUROC is."""
-    comparison, said = analysis.comparison, ""
+    """Return sentences on the baselines, and on the clients that AUROC averages over."""
+    comparison, note = analysis.comparison, ""
     if analysis.baselines:
         names = [row.method for row in analysis.baselines]
-        said = f"{names[0].capitalize()}: of the participants' training rows."
+        note = f"{names[0].capitalize()}: of the participants' training rows."
         if len(names) > 1:
-            said += f" {names[1].capitalize()}: on all of these rows, which no federation has in one place."
+            note += f" {names[1].capitalize()}: on all of these rows, which no federation has in one place."
     reasons = dict.fromkeys(record.left_out for record in baselines_of(comparison) if record.left_out)
-    said += "".join(f" No pooled linear model: {reason}." for reason in reasons)
-    return join_sentences(said, probabilities_note(comparison))
+    note += "".join(f" No pooled linear model: {reason}." for reason in reasons)
+    return join_sentences(note, probabilities_note(comparison))
 
 
 def probabilities_note(comparison: Comparison) -> str:
-    """Return on whom AUROC and log loss of two classes are, and how many clients have an AUROC; "" of other targets."""
+    """Return a sentence on the population of AUROC and log loss; empty if targets are not two classes."""
     if not probabilities(comparison):
         return ""
     where = comparison.primary.partition("_")[0]
-    said = f"AUROC and log loss: on {POPULATION[comparison.primary].words}"
+    text = f"AUROC and log loss: on {POPULATION[comparison.primary].words}"
     people, column = {"id": "participants", "unseen": "unseen"}.get(where, ""), f"{where}_auroc_undefined"
     runs = [run for run in comparison.all_counted if people in run.clients and column in run.rounds]
     if not runs:
-        return f"{said}."
-    left, many = (
+        return f"{text}."
+    undefined, total = (
         fmean(counts)
         for counts in zip(*((run.column(column)[-1], len(run.clients[people].ids)) for run in runs), strict=True)
     )
-    clients = f"{number(many - left)} of {number(many)}" + " on average" * (len(runs) > 1)
-    return f"{said}; AUROC is a mean over the clients that hold both classes, {clients}."
+    clients = f"{number(total - undefined)} of {number(total)}" + " on average" * (len(runs) > 1)
+    return f"{text}; AUROC is a mean over the clients that hold both classes, {clients}."
 
 
 def _allocations(comparison: Comparison) -> str:
-    """Return in words how each method shares the band; without a rule it is the policy's way, or the exact one."""
-    said: dict[str, list[str]] = {}
+    """Return in words how each method allocates the bandwidth: by its rule, by its policy, or exactly."""
+    methods_by_rule: dict[str, list[str]] = {}
     for run in comparison.runs:
         rule = run.config.get("method", {}).get("allocation")
         name = str(rule.get("name")) if isinstance(rule, Mapping) else ""
-        if run.method not in said.setdefault(name, []):
-            said[name].append(run.method)
-    others = "; ".join(f"{name} for {', '.join(methods)}" for name, methods in said.items() if name)
-    if not said.get(""):
-        return f"bandwidth and CPU frequencies: {others}"
+        if run.method not in methods_by_rule.setdefault(name, []):
+            methods_by_rule[name].append(run.method)
+    rules_text = "; ".join(f"{name} for {', '.join(methods)}" for name, methods in methods_by_rule.items() if name)
+    if not methods_by_rule.get(""):
+        return f"bandwidth and CPU frequencies: {rules_text}"
     first = "bandwidth and CPU frequencies as the policy allocates them, or else at the least cost"
-    return f"{first}; but {others}" if others else first
+    return f"{first}; but {rules_text}" if rules_text else first
 
 
 def _gap(row: MethodSummary, over_seeds: bool, by: MainScore) -> str:
@@ -425,23 +442,25 @@ def _mean(spread: Spread, unit: Unit) -> str:
     return number(None if spread.mean is None else spread.mean / unit.size)
 
 
-def _reached(row: MethodSummary, name: str, unit: Unit) -> str:
+def _cost_to_target(row: MethodSummary, name: str, unit: Unit) -> str:
     spent = row.to_target[name]
     counted = "" if row.reached == row.seeds or spent.mean is None else f" ({row.reached} of {row.seeds})"
     return _mean(spent, unit) + counted
 
 
-# -------------------- Metrics beside accuracy and loss, as a table
+# ---- Additional metrics
 
 
 def tabulate_metrics(analysis: Analysis, when: When = "last") -> Table | None:
-    """Return a row for each metric and method; None where no experiment asked for any beside accuracy and loss."""
+    """Return the table of additional metrics, one row per metric and method; None if no experiment has any."""
     rows = analysis.metrics[when]
     if not rows:
         return None
-    when_said = caption(analysis.comparison, when)
-    places = {row.metric: _places([other for other in rows if other.metric == row.metric]) for row in rows}
-    kept = [each for each in FURTHER.values() if any(_says(row, each) for row in rows)]
+    when_text = caption(analysis.comparison, when)
+    places = {
+        row.metric: _places([metric_row for metric_row in rows if metric_row.metric == row.metric]) for row in rows
+    }
+    quantities = [quantity for quantity in FURTHER.values() if any(_is_informative(row, quantity) for row in rows)]
     several = any(row.at[name].sd is not None for row in rows for name in FURTHER)
     reasons: dict[tuple[str, str], list[str]] = {}
     for row in rows:
@@ -449,29 +468,32 @@ def tabulate_metrics(analysis: Analysis, when: When = "last") -> Table | None:
             if "have no number" in value.note:
                 reasons.setdefault((row.metric, f"{FURTHER[name].head}: {value.note}"), []).append(row.method)
     return Table(
-        caption=f"Further metrics, {when_said[0].lower()}{when_said[1:]}",
-        header=("method", "metric", *(each.head for each in kept)),
-        units=("", "", *(each.unit or ("mean ± sd" if several else "") for each in kept)),
-        rows=tuple((row.method, row.metric, *(_cell(row, each, places[row.metric]) for each in kept)) for row in rows),
-        from_width=(0, 0, *(each.from_width for each in kept)),
+        caption=f"Further metrics, {when_text[0].lower()}{when_text[1:]}",
+        header=("method", "metric", *(quantity.head for quantity in quantities)),
+        units=("", "", *(quantity.unit or ("mean ± sd" if several else "") for quantity in quantities)),
+        rows=tuple(
+            (row.method, row.metric, *(_cell(row, quantity, places[row.metric]) for quantity in quantities))
+            for row in rows
+        ),
+        from_width=(0, 0, *(quantity.from_width for quantity in quantities)),
         note=f"Mean over the clients for which the metric is defined{', ± sd over seeds' if several else ''}; left "
         "out: how many it is not defined for, as AUROC for a client with one class. Worst decile: the tenth of the "
         "clients that does worst. Pooled: of all samples together, so that large clients count more."
-        + "".join(f" {metric} of {', '.join(methods)}, {said}." for (metric, said), methods in reasons.items()),
+        + "".join(f" {metric} of {', '.join(methods)}, {reason}." for (metric, reason), methods in reasons.items()),
         name="metrics",
     )
 
 
 def _places(rows: Sequence[MetricSummary]) -> int:
-    """Return how many digits stand behind the point of a metric: three, more of small numbers and fewer of large."""
-    means = [row.at[name].mean for row in rows for name, each in FURTHER.items() if each.unit != "clients"]
+    """Return the digits after the point of a metric: three, or more for small and fewer for large numbers."""
+    means = [row.at[name].mean for row in rows for name, quantity in FURTHER.items() if quantity.unit != "clients"]
     largest = max((abs(mean) for mean in means if mean), default=1.0)
     power = math.floor(math.log10(largest))
     return 3 if -2 <= power <= 0 else min(max(2 - power, 0), 9)
 
 
-def _says(row: MetricSummary, quantity: Quantity) -> bool:
-    """Return whether there is something to be told: that nobody was left out is not."""
+def _is_informative(row: MetricSummary, quantity: Quantity) -> bool:
+    """Return whether a quantity is worth a column; a count of 0 clients left out is not."""
     mean = row.at[quantity.name].mean
     return mean is not None and (quantity.unit != "clients" or mean > 0)
 
@@ -483,22 +505,22 @@ def _cell(row: MetricSummary, quantity: Quantity, places: int) -> str:
     return plus_minus(spread, places)
 
 
-# -------------------- Which settings were chosen, on what, and how many runs that took each method
+# ---- Tuned settings
 
 
 def words_of(setting: Mapping[str, Any]) -> str:
-    """Return a setting as people write it.
+    """Return a setting as `key = value` pairs.
 
     Example:
         >>> words_of({"local.rate": 0.1, "method.server": "adam"})
         'local.rate = 0.1, method.server = adam'
     """
-    said = {key: value if isinstance(value, str) else json.dumps(value) for key, value in setting.items()}
-    return ", ".join(f"{key} = {value}" for key, value in said.items())
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in setting.items()}
+    return ", ".join(f"{key} = {value}" for key, value in texts.items())
 
 
 def tabulate_tuning(comparison: Comparison) -> Table | None:
-    """Return what each method was given, a row each; None where nothing was chosen."""
+    """Return the table of tuned settings, one row per method; None without tuning."""
     tuning = comparison.tuning
     if tuning is None:
         return None
@@ -507,61 +529,66 @@ def tabulate_tuning(comparison: Comparison) -> Table | None:
     for method in comparison.methods:
         chosen, scores = tuning.chosen.get(method, {}), tuning.scores.get(method, {})
         reached = [scores[seed][place] for seed, place in chosen.items() if scores[seed][place] is not None]
-        tried = sum(any(each[place] is not None for each in scores.values()) for place in range(len(tuning.settings)))
+        tried = sum(
+            any(seed_scores[place] is not None for seed_scores in scores.values())
+            for place in range(len(tuning.settings))
+        )
         rows.append(
             (
                 method,
-                _often([words_of(tuning.settings[place]) for place in chosen.values()]) if tried > 1 else "not tuned",
+                _most_frequent_first([words_of(tuning.settings[place]) for place in chosen.values()])
+                if tried > 1
+                else "not tuned",
                 percent(spread([value for value in reached if value is not None]), by=by) if reached else "-",
                 str(tuning.runs.get(method, 0)),
                 _edges(tuning, method),
             )
         )
-    told = any(row[4] for row in rows)
+    has_edges = any(row[4] for row in rows)
     header = ("method", "chosen", "reached on validation data", "runs to choose", "at an end of what was tried")
     units = ("", "(seeds)", f"{by.unit} ± sd over seeds".strip(), "beside those compared", "(seeds)")
-    kept = 5 if told else 4
+    column_count = 5 if has_edges else 4
     return Table(
         caption="Which settings were chosen",
-        header=header[:kept],
-        units=units[:kept],
-        rows=tuple(row[:kept] for row in rows),
-        from_width=(0, 0, 90, 0, 110)[:kept],
+        header=header[:column_count],
+        units=units[:column_count],
+        rows=tuple(row[:column_count] for row in rows),
+        from_width=(0, 0, 90, 0, 110)[:column_count],
         note=_tuning_note(tuning, by.words),
         name="tuning",
     )
 
 
 def _tuning_note(tuning: TuningRecord, score: str) -> str:
-    many, drawn = len(tuning.settings), "" if tuning.samples is None else ", drawn at random"
+    setting_count, drawn = len(tuning.settings), "" if tuning.samples is None else ", drawn at random"
     return (
-        f"Each method, with each seed, was given that of {many} settings{drawn} with the best mean {score} over "
-        f"participants on {100 * tuning.validation:g} % of what each trains on, after {tuning.rounds} rounds without "
-        "these samples. The runs that are compared then train on them, too. Held-out data, unseen clients and the test "
-        "set were no part of the data of these runs, and no number passed from one seed to another. Settings that make "
-        "no difference to a method were not tried for it."
+        f"Each method, with each seed, was given that of {setting_count} settings{drawn} with the best mean {score} "
+        f"over participants on {100 * tuning.validation:g} % of what each trains on, after {tuning.rounds} rounds "
+        "without these samples. The runs that are compared then train on them, too. Held-out data, unseen clients and "
+        "the test set were no part of the data of these runs, and no number passed from one seed to another. Settings "
+        "that make no difference to a method were not tried for it."
     )
 
 
-def _often(words: list[str]) -> str:
-    """Return what was chosen, the most frequent first, and with how many seeds where that differs."""
+def _most_frequent_first(words: list[str]) -> str:
+    """Return the chosen settings, the most frequent first, with their numbers of seeds if these differ."""
     counts = Counter(words).most_common()
     return "; ".join(word if len(counts) == 1 else f"{word} ({count})" for word, count in counts)
 
 
 def _edges(tuning: TuningRecord, method: str) -> str:
-    """Return which options were chosen at an end of their values: better ones may lie beyond."""
-    found: Counter[str] = Counter()
+    """Return the options chosen at an end of their range, beyond which better values may exist."""
+    edge_counts: Counter[str] = Counter()
     for key in tuning.settings[0]:
         values = {setting[key] for setting in tuning.settings if isinstance(setting[key], int | float)}
         if len(values) > 2 and tuning.samples is None:
             chosen = [tuning.settings[place][key] for place in tuning.chosen.get(method, {}).values()]
-            found[key] = sum(value in (min(values), max(values)) for value in chosen)
-    return ", ".join(f"{key} ({count})" for key, count in found.items() if count)
+            edge_counts[key] = sum(value in (min(values), max(values)) for value in chosen)
+    return ", ".join(f"{key} ({count})" for key, count in edge_counts.items() if count)
 
 
 def tuning_record(tuning: TuningRecord) -> dict[str, Any]:
-    """Return the same for other programs."""
+    """Return the tuned settings and their scores for other programs."""
     return {key: value for key, value in tuning.to_json().items() if key != "settings"} | {
         "settings": [dict(setting) for setting in tuning.settings]
     }

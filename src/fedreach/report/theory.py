@@ -1,4 +1,4 @@
-"""Bounds of the papers beside the measured: the report's analysis and tables."""
+"""Terms of the papers' bounds, computed from stored rows, and their table."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from fedreach.report.overview import Analysis
 
 
-# --- What the papers' bounds look at, round by round, from stored rows: who was averaged, and what their labels are
-# Unknown constants of the bounds are 1, so that the course of a term over the rounds and its order between methods mean
-# something, and its size alone does not.
+# ---- Terms of each round
+# Unknown constants of the bounds are set to 1. The trend of a term and its order between methods are meaningful; its
+# size alone is not.
 
-SAMPLED = 120  # rounds in which those left out are compared with the cohort, evenly spread
-BLOCK = 2**20  # differences of label shares that are held at a time
-WHOLE = 1e-3  # weights of one model sum to 1 up to this
+SAMPLED = 120  # evenly spaced rounds in which clients left out are compared with the cohort
+BLOCK = 2**20  # differences of label distributions in memory at a time
+WHOLE = 1e-3  # tolerance within which the weights of one model sum to 1
 
 
 def terms(partition: FederationRecord, replies: RoundsTable, rounds: Floats, path: Path) -> Columns:
-    """Return the terms of one run; (t,) each for t rounds, nan in rounds of which it cannot be said.
+    """Return the terms of one run; (t,) each for t rounds, nan in rounds where a term is undefined.
 
     With weights w_i of the k clients averaged in a round, their label distributions p_i, that of all clients' examples
     p, and TV(p, q) = sum_c |p_c - q_c| / 2:
@@ -42,10 +42,10 @@ def terms(partition: FederationRecord, replies: RoundsTable, rounds: Floats, pat
     - ``label_gap_so_far``: TV(mean of sum_i w_i p_i over the rounds up to this one, p);
     - ``label_gap_alone``: sum_i w_i TV(p_i, p);
     - ``left_out``: mean over the participants j not averaged of the least TV(p_j, p_i); in at most `SAMPLED`
-      rounds, as it takes longest;
-    - ``disagreement``, ``wlrc``: weighted mean, and mean, of what the clients measured, where they did.
+      rounds, as it is the most expensive term;
+    - ``disagreement``, ``wlrc``: weighted mean, and mean, of the clients' measurements, if they measured it.
 
-    A round in which nobody was averaged has none, nor has one in which the weights belong to several models.
+    Terms are undefined in rounds without an averaged client, and in rounds whose weights belong to several models.
 
     Raises:
         RunFolderError: If a reply is from a client that the federation does not have.
@@ -60,7 +60,7 @@ def terms(partition: FederationRecord, replies: RoundsTable, rounds: Floats, pat
         )
     row = np.searchsorted(rounds, replies.weight_round)
     shares = _shares(partition.label_counts)
-    whole = _shares(partition.label_counts.sum(axis=0, keepdims=True))[0]
+    overall = _shares(partition.label_counts.sum(axis=0, keepdims=True))[0]
 
     def total(values: Floats) -> Floats:
         return np.asarray(np.bincount(row, values, minlength=len(rounds)), np.float64)
@@ -70,45 +70,45 @@ def terms(partition: FederationRecord, replies: RoundsTable, rounds: Floats, pat
     def mean(values: Floats) -> Floats:
         return np.where(single, total(weight * values), np.nan)
 
-    found: dict[str, Floats] = {}
-    if shares.shape[1]:  # where clients did not tell their labels, nothing can be said of them
+    columns: dict[str, Floats] = {}
+    if shares.shape[1]:  # no classes if clients did not report their labels
         mixture = np.stack([mean(share[client]) for share in shares.T], axis=1)  # (t, c)
         until = np.cumsum(np.where(single[:, None], mixture, 0), axis=0) / np.maximum(np.cumsum(single), 1)[:, None]
-        found |= {
+        columns |= {
             "entropy": mean(label_entropy(partition.label_counts)[client]),
             "left_out": _left_out(shares, partition.participants, client, row, single),
-            "label_gap": _distance(mixture, whole),
+            "label_gap": _distance(mixture, overall),
             "label_divergence": np.where(
-                single, kl_divergence(np.where(single[:, None], mixture, whole), whole), np.nan
+                single, kl_divergence(np.where(single[:, None], mixture, overall), overall), np.nan
             ),
-            "label_gap_so_far": np.where(single, _distance(until, whole), np.nan),
-            "label_gap_alone": mean(_distance(shares, whole)[client]),
+            "label_gap_so_far": np.where(single, _distance(until, overall), np.nan),
+            "label_gap_alone": mean(_distance(shares, overall)[client]),
         }
     if "disagreement" in replies.metrics:
-        found["disagreement"] = mean(replies.metrics["disagreement"])
+        columns["disagreement"] = mean(replies.metrics["disagreement"])
     if "wlrc" in replies.metrics:
         count = np.maximum(total(np.ones(len(row))), 1)
-        found["wlrc"] = np.where(single, total(replies.metrics["wlrc"]) / count, np.nan)
-    return found
+        columns["wlrc"] = np.where(single, total(replies.metrics["wlrc"]) / count, np.nan)
+    return columns
 
 
 @dataclass(frozen=True)
 class References:
-    """What the terms of a method are to be read beside; of one partition."""
+    """Reference values for the terms of a method, of one partition."""
 
     participants: float  # mean label entropy, nats
-    unseen: float  # nan if nobody is unseen
-    pooled: float  # TV between all participants' examples together and all clients': what no selection can mend
+    unseen: float  # likewise; nan without unseen clients
+    pooled: float  # TV between the labels of all participants and of all clients, which no selection can change
 
 
 def references(partition: FederationRecord) -> References:
-    """Return the terms that the choice of clients and weights does not change."""
+    """Return the reference values, which do not depend on the choice of clients and weights."""
     entropy = label_entropy(partition.label_counts)
-    own, unseen = entropy[partition.participants], entropy[partition.unseen]
+    participant_entropy, unseen = entropy[partition.participants], entropy[partition.unseen]
     counts = partition.label_counts
     pooled = _shares(np.stack([counts[partition.participants].sum(axis=0), counts.sum(axis=0)]))
     return References(
-        participants=float(np.nanmean(own)) if np.isfinite(own).any() else np.nan,
+        participants=float(np.nanmean(participant_entropy)) if np.isfinite(participant_entropy).any() else np.nan,
         unseen=float(np.nanmean(unseen)) if np.isfinite(unseen).any() else np.nan,
         pooled=float(_distance(pooled[0], pooled[1])),
     )
@@ -119,35 +119,35 @@ def _shares(counts: Ints) -> Floats:
 
 
 def _distance(p: Floats, q: Floats) -> Floats:
-    """Return the total variation between distributions in the last axis."""
+    """Return the total variation distance between distributions in the last axis."""
     return np.asarray(np.abs(p - q).sum(axis=-1) / 2)
 
 
 def _left_out(shares: Floats, participants: Ints, client: Ints, row: Ints, single: Bools) -> Floats:
-    found = np.full(len(single), np.nan)
-    known = np.flatnonzero(single)
-    if len(known) == 0:
-        return found
-    sampled = known[np.unique(np.linspace(0, len(known) - 1, SAMPLED).round().astype(int))]
-    begins, ends = np.searchsorted(row, [sampled, sampled + 1])  # replies lie in the order of the rounds
-    own = shares[participants]
-    step = max(1, BLOCK // max(own.size, 1))
+    distances = np.full(len(single), np.nan)
+    single_rounds = np.flatnonzero(single)
+    if len(single_rounds) == 0:
+        return distances
+    sampled = single_rounds[np.unique(np.linspace(0, len(single_rounds) - 1, SAMPLED).round().astype(int))]
+    begins, ends = np.searchsorted(row, [sampled, sampled + 1])  # replies are in the order of the rounds
+    participant_shares = shares[participants]
+    step = max(1, BLOCK // max(participant_shares.size, 1))
     for t, begin, end in zip(sampled, begins, ends, strict=True):
-        rest = own[~np.isin(participants, client[begin:end], kind="table")]
-        if len(rest):
+        left_out = participant_shares[~np.isin(participants, client[begin:end], kind="table")]
+        if len(left_out):
             blocks = [client[first : min(first + step, end)] for first in range(begin, end, step)]
-            nearest = [_distance(rest[:, None], shares[block]).min(axis=1) for block in blocks]
-            found[t] = np.min(nearest, axis=0).mean()
-    return found
+            nearest = [_distance(left_out[:, None], shares[block]).min(axis=1) for block in blocks]
+            distances[t] = np.min(nearest, axis=0).mean()
+    return distances
 
 
-# -------------------- The terms of the papers' bounds: one row of numbers per method, and what they mean in words
+# ---- Table and explanations
 
 CAPTION = "What the bounds look at"
 
 
 def tabulate_theory(analysis: Analysis) -> Table | None:
-    """Return the table of the terms, one row a method; None if no run has any."""
+    """Return the table of terms, one row per method; None if no run has any."""
     comparison, terms = analysis.comparison, shown(analysis)
     if not terms:
         return None
@@ -173,30 +173,30 @@ def tabulate_theory(analysis: Analysis) -> Table | None:
     )
 
 
-def _cell(found: Spread, term: Term) -> str:
-    return percent(found) if term.percent else plus_minus(found, term.places)
+def _cell(spread: Spread, term: Term) -> str:
+    return percent(spread) if term.percent else plus_minus(spread, term.places)
 
 
 def shown(analysis: Analysis) -> tuple[Term, ...]:
-    """Return the terms that any counted run has, in the order in which they are shown."""
+    """Return the terms that any counted run has, in the order of the table."""
     return tuple(term for term in TERMS if any(of[term.name].count for of in analysis.terms.values()))
 
 
 def explain(analysis: Analysis) -> tuple[tuple[str, str], ...]:
-    """Return a heading and an explanation for what is shown; nothing if nothing is."""
-    found = [(term.heading, term.words) for term in shown(analysis) if term.heading]
-    if found and len((partition := analysis.comparison.all_counted[0].partition).unseen):
-        found.append(("Those who never take part", _worst_case(partition)))
-    return tuple(found)
+    """Return a heading and an explanation for each term of the table; empty without terms."""
+    explanations = [(term.heading, term.words) for term in shown(analysis) if term.heading]
+    if explanations and len((partition := analysis.comparison.all_counted[0].partition).unseen):
+        explanations.append(("Those who never take part", _worst_case(partition)))
+    return tuple(explanations)
 
 
 def describe(analysis: Analysis) -> str:
-    """Return what the terms are to be read beside, in a sentence."""
-    found = analysis.references
-    unseen = f", unseen clients' {found.unseen:.2f}" if np.isfinite(found.unseen) else ""
+    """Return a sentence on the reference values of the terms."""
+    reference = analysis.references
+    unseen = f", unseen clients' {reference.unseen:.2f}" if np.isfinite(reference.unseen) else ""
     return (
-        f"The labels of the participants hold {found.participants:.2f} nats on average{unseen}; all participants' "
-        f"examples together are {100 * found.pooled:.1f} % from all clients'."
+        f"The labels of the participants hold {reference.participants:.2f} nats on average{unseen}; all participants' "
+        f"examples together are {100 * reference.pooled:.1f} % from all clients'."
     )
 
 

@@ -1,4 +1,4 @@
-"""Read run folders and write the report beside them."""
+"""Write the report of run folders."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -22,13 +22,13 @@ from fedreach.report.theory import tabulate_theory
 
 @dataclass(frozen=True)
 class ReportPaths:
-    """The files of a report, and the numbers that they show: run folders are long to read twice."""
+    """Files of a report, and the numbers that they show, so that run folders are read only once."""
 
     page: Path
     tables: tuple[Path, ...]
     figures: tuple[Path, ...]
     analysis: Analysis
-    paper: tuple[Path, ...] = ()  # what was made for a paper, beside table.tex
+    paper: tuple[Path, ...] = ()  # files for a paper, in addition to table.tex
 
 
 @no_collection()
@@ -38,12 +38,12 @@ def write_report(
     """Write page, tables and figures into ``out/report``; the same run folders give the same bytes.
 
     Args:
-        folders: Comparisons or single run folders, as for `read`.
-        out: Folder in which ``report/`` is made.
-        formats: Of files beside the page, which has the figures anyway: any of ``"svg"``, ``"png"``, ``"pdf"``. Each
-            takes longer than the page. None draws no figures at all.
-        paper: Width of figures for a paper, ``"single"`` or ``"double"`` column or inches, which are then drawn into
-            ``report/paper`` as PDF, and in `formats`, with their captions in LaTeX. None: no such figures.
+        folders: Folders of comparisons or single runs, as for `read`.
+        out: Folder in which ``report/`` is created.
+        formats: Additional files of each figure of the page: any of ``"svg"``, ``"png"``, ``"pdf"``. Each takes longer
+            than the page. None draws no figures.
+        paper: Width of figures for a paper, ``"single"`` or ``"double"`` column, or inches. They are drawn into
+            ``report/paper`` as PDF and in `formats`, with their captions in LaTeX. None draws none.
 
     Raises:
         ConfigError: If a format or a width is unknown.
@@ -54,12 +54,12 @@ def write_report(
     analysis = analyse(read(folders))
     report = Path(out) / "report"
     with into(report):
-        return _written(analysis, report, formats, width)
+        return _write_files(analysis, report, formats, width)
 
 
 @contextmanager
 def into(report: Path) -> Iterator[None]:
-    """Say of a report that cannot be written where it could go, as run folders may lie where nobody may write."""
+    """Raise RunFolderError, with advice, if a report cannot be written: run folders may be read-only."""
     try:
         yield
     except OSError as error:
@@ -69,34 +69,40 @@ def into(report: Path) -> Iterator[None]:
         ) from error
 
 
-def _written(analysis: Analysis, report: Path, formats: Sequence[str] | None, width: float | None) -> ReportPaths:
+def _write_files(analysis: Analysis, report: Path, formats: Sequence[str] | None, width: float | None) -> ReportPaths:
     (report / "figures" if formats else report).mkdir(parents=True, exist_ok=True)
     theory = tabulate_theory(analysis)
-    pairs, further = tabulate_contrasts(analysis), tabulate_metrics(analysis)
+    pairs, metrics = tabulate_contrasts(analysis), tabulate_metrics(analysis)
     tables = [tabulate(analysis, "last"), *([pairs] if pairs else []), tabulate(analysis, "best")]
-    tables += [each for each in (tabulate_tuning(analysis.comparison),) if each]
-    tables += [*([further] if further else []), *tabulate_serving(analysis), *([theory] if theory else [])]
+    tables += [table for table in (tabulate_tuning(analysis.comparison),) if table]
+    tables += [*([metrics] if metrics else []), *tabulate_serving(analysis), *([theory] if theory else [])]
     comparison = analysis.comparison
-    seeds, made = seeds_said(comparison), made_by(comparison)
+    seeds, provenance = seeds_said(comparison), made_by(comparison)
     texts = {
         "table.md": "\n".join(map(to_markdown, tables)),
         "table.csv": to_csv(analysis),
-        "table.tex": to_latex(tables, comparison.name, seeds=seeds, made=made),
+        "table.tex": to_latex(tables, comparison.name, seeds=seeds, provenance=provenance),
         "table.json": json.dumps(as_document(analysis), indent=1, ensure_ascii=False) + "\n",
     }
     for name, text in texts.items():
-        _write(report / name, text)
+        _write_text(report / name, text)
     pictures = [] if formats is None else gallery(analysis, report / "figures", formats)
     figures = tuple(path for picture in pictures for path in picture.files)
     page = report / "index.html"
-    _write(page, render(analysis, pictures, list(texts)))
+    _write_text(page, render(analysis, pictures, list(texts)))
     printed: tuple[Path, ...] = ()
     if width is not None:
         printed = write_paper(
-            asked(analysis), report, comparison.name, width=width, formats=formats or (), seeds=seeds, made=made
+            asked(analysis),
+            report,
+            comparison.name,
+            width=width,
+            formats=formats or (),
+            seeds=seeds,
+            provenance=provenance,
         )
     return ReportPaths(page, tuple(report / name for name in texts), figures, analysis, printed)
 
 
-def _write(path: Path, text: str) -> None:
+def _write_text(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8", newline="\n")

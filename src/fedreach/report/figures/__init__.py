@@ -1,4 +1,4 @@
-"""One function per figure, each from stored rows; `gallery` draws all that a comparison has data for."""
+"""One function per figure, each from stored rows; `gallery` draws all figures that a comparison has data for."""
 
 from __future__ import annotations
 
@@ -23,42 +23,42 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure with its words."""
+    """A drawn figure with its texts."""
 
     name: str  # file name without ending
     title: str
-    caption: str  # what is drawn and what the band or bar is over
-    description: str  # for those who cannot see it
-    svg: str  # an element for a page
+    caption: str  # content, and what the band or bar is over
+    description: str  # alternative text for screen readers
+    svg: str  # SVG element for a page
     files: tuple[Path, ...]
 
 
 class Asked(NamedTuple):
-    """A picture to be: its words, and what draws it, None where there is nothing to draw."""
+    """A figure to draw: its texts, and the function that draws it and returns None without data."""
 
     name: str
     title: str
     caption: str
     description: str
     draw: Callable[[], Figure | None]
-    on_page: str = ""  # what the caption says on the page beside
+    on_page: str = ""  # addition to the caption on the page
 
 
 def gallery(
     analysis: Analysis, folder: Path | None = None, formats: Sequence[str] = (), processes: int | None = None
 ) -> list[Picture]:
-    """Draw every figure that the comparison has data for, in the order a reader wants them.
+    """Draw every figure that the comparison has data for, the most important first.
 
     Args:
-        analysis: What is drawn.
-        folder: Where each figure is also written as a file of each of the `formats`.
-        formats: See `save`.
-        processes: That draw; None: see `map_forked`.
+        analysis: Analysis of the comparison.
+        folder: Folder for files of each figure in each of the `formats`; None writes none.
+        formats: File formats, see `save`.
+        processes: Number of processes that draw; None: as in `map_forked`.
     """
     import matplotlib.backends.backend_svg
-    import matplotlib.figure  # noqa: F401  # here, so that forked processes have it
+    import matplotlib.figure  # noqa: F401  # before forking, so that each process has it
 
-    def drawn(picture: Asked) -> Picture | None:
+    def draw_picture(picture: Asked) -> Picture | None:
         name, title, caption, description, draw, on_page = picture
         if (figure := draw()) is None:
             return None
@@ -66,11 +66,11 @@ def gallery(
         files = save(figure, folder / name, formats) if folder is not None else ()
         return Picture(name, title, f"{caption}{on_page}", description, svg, files)
 
-    return [picture for picture in map_forked(drawn, asked(analysis), processes) if picture is not None]
+    return [picture for picture in map_forked(draw_picture, asked(analysis), processes) if picture is not None]
 
 
 def asked(analysis: Analysis) -> list[Asked]:
-    """Return every picture that might be drawn, in the order a reader wants them."""
+    """Return every figure that may be drawn, the most important first."""
     comparison = analysis.comparison
     if not comparison.all_counted:
         return []
@@ -81,7 +81,7 @@ def asked(analysis: Analysis) -> list[Asked]:
     ring = "A ring: all seeds have reached the target, here on average."
     over_seeds = " Bands: ± sd over seeds." if several else ""
     first = comparison.all_counted[0].partition
-    called = "id" if clients.names_of(comparison) is None else "name"
+    participant_label = "id" if clients.names_of(comparison) is None else "name"
     final = _final(analysis)
     score = comparison.score
     called_score = score.words.capitalize()
@@ -176,14 +176,14 @@ def asked(analysis: Analysis) -> list[Asked]:
             "chosen",
             "Who was chosen",
             "Share of the rounds in which each participant was in the cohort, all seeds together. Dashed: the mean.",
-            f"One strip of bars per method, participants by {called}.",
+            f"One strip of bars per method, participants by {participant_label}.",
             lambda: clients.chosen(comparison),
         ),
         Asked(
             "weights",
             "Whose report counted",
             "Mean weight of each participant's report in stretches of rounds; a round without its report counts 0.",
-            f"One heat map per method, rounds from left to right, participants by {called}.",
+            f"One heat map per method, rounds from left to right, participants by {participant_label}.",
             lambda: clients.weights(comparison),
         ),
         Asked(

@@ -1,4 +1,4 @@
-"""Figures about clients."""
+"""Figures about single clients."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# --- What happened to single clients: who was chosen, whose report counted how much, who is served how well
+# ---- Selection, weights and accuracy of single clients
 
 BINS = 30  # columns of the weight heat map
 DOTS = 60  # quantiles drawn per strip
-ALL_NAMED = 8  # up to so many participants each has its name at the axis
+ALL_NAMED = 8  # participants up to which each has its name at the axis
 
 
 def participants_of(comparison: Comparison) -> Ints:
-    """Return the ids that take part in any counted run, increasing."""
+    """Return the ids of participants of any counted run, increasing."""
     return np.unique(np.concatenate([run.partition.participants for run in comparison.all_counted]))
 
 
 def chosen_shares(comparison: Comparison, method: str) -> Floats:
-    """Return in which share of the rounds each participant was in the cohort, over all seeds; nan if never asked."""
+    """Return the share of rounds with each participant in the cohort, over all seeds; nan if it could not be chosen."""
     ids = participants_of(comparison)
     chosen, offered = np.zeros(len(ids)), np.zeros(len(ids))
     for run in comparison.counted(method):
@@ -80,8 +80,8 @@ def mean_weights(comparison: Comparison, method: str) -> tuple[Floats, Floats]:
 
 @styled
 def chosen(comparison: Comparison) -> Figure | None:
-    """Draw how often each participant was chosen, one strip a method; None if no round was trained."""
-    drawn = _trained(comparison)
+    """Draw how often each participant was chosen, one strip per method; None if no round was trained."""
+    drawn = _trained_methods(comparison)
     if not drawn:
         return None
     ids = participants_of(comparison)
@@ -107,17 +107,17 @@ def chosen(comparison: Comparison) -> Figure | None:
 
 @styled
 def weights(comparison: Comparison) -> Figure | None:
-    """Draw whose reports counted how much and when, one heat map a method with known weights; None if there is none.
+    """Draw the weights of participants over rounds, one heat map per method with known weights; None if none has.
 
-    Under a secure sum on Flower each client knows its own weight only.
+    With secure aggregation on Flower, each client knows only its own weight.
     """
-    runs = {j: comparison.counted(comparison.methods[j]) for j in _trained(comparison)}
+    runs = {j: comparison.counted(comparison.methods[j]) for j in _trained_methods(comparison)}
     drawn = [j for j, counted in runs.items() if all(np.isfinite(run.replies.weight).all() for run in counted)]
     if not drawn:
         return None
     ids = participants_of(comparison)
     maps = {j: mean_weights(comparison, comparison.methods[j]) for j in drawn}
-    # A few very large weights would leave the rest white: the scale ends at the 99.5 % quantile.
+    # A few very large weights would leave all others white, so the scale ends at the 99.5% quantile.
     top = float(np.quantile(np.concatenate([heat.ravel() for _, heat in maps.values()]), 0.995)) or 1.0
     figure = new_figure(1.0 + max(0.8 * len(drawn), 1.4))
     panels = figure.subplots(len(drawn), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
@@ -157,12 +157,12 @@ def distribution(comparison: Comparison) -> Figure | None:
         return None
     figure = new_figure(0.95 + 0.44 * len(drawn))
     axes = figure.subplots()
-    both = False
+    has_unseen = False
     for place, j in enumerate(drawn):
         for offset, population in ((-0.18, "participants"), (0.18, "unseen")):
             values = client_accuracies(comparison, comparison.methods[j], population)
             if len(values):
-                both |= population == "unseen"
+                has_unseen |= population == "unseen"
                 _strip(axes, j, place + offset, values, filled=population == "participants")
     name_rows(axes, [comparison.methods[j] for j in drawn])
     score = comparison.score
@@ -171,7 +171,7 @@ def distribution(comparison: Comparison) -> Figure | None:
         axes.set_xlim(right=1.0)
         in_percent(axes, "x")
     handles = [Line2D([], [], ls="", marker="o", ms=4, color=MUTED, label="participants")]
-    if both:
+    if has_unseen:
         handles.append(Line2D([], [], ls="", marker="o", ms=4, mfc="none", mec=MUTED, label="unseen clients"))
     handles.append(Line2D([], [], ls="-", lw=2.5, color=MUTED, alpha=0.6, label="middle 80 %"))
     figure.legend(handles=handles, loc="outside upper left", ncols=3)
@@ -180,13 +180,13 @@ def distribution(comparison: Comparison) -> Figure | None:
 
 def client_accuracies(comparison: Comparison, method: str, population: str) -> Floats:
     """Return the accuracy of each client of a population at its last evaluation, all seeds together."""
-    found = [run.clients[population].score for run in comparison.counted(method) if population in run.clients]
-    values = np.concatenate(found) if found else np.zeros(0)
+    scores = [run.clients[population].score for run in comparison.counted(method) if population in run.clients]
+    values = np.concatenate(scores) if scores else np.zeros(0)
     return values[np.isfinite(values)]
 
 
 def _strip(axes: Axes, j: int, height: float, values: Floats, *, filled: bool) -> None:
-    # Evenly spaced quantiles stand for the clients: a thousand dots would be a smear.
+    # Evenly spaced quantiles represent the clients, as thousands of dots would overlap.
     count = min(len(values), DOTS)
     dots = np.quantile(values, (np.arange(count) + 0.5) / count)
     low, middle, high = np.quantile(values, [0.1, 0.5, 0.9])
@@ -200,7 +200,7 @@ def _strip(axes: Axes, j: int, height: float, values: Floats, *, filled: bool) -
     tag(median, j, f"median-{part}")
 
 
-def _trained(comparison: Comparison) -> list[int]:
+def _trained_methods(comparison: Comparison) -> list[int]:
     return [
         j
         for j, method in enumerate(comparison.methods)
@@ -209,7 +209,7 @@ def _trained(comparison: Comparison) -> list[int]:
 
 
 def names_of(comparison: Comparison) -> Sequence[str] | None:
-    """Return what the clients are called, where they have names and all counted runs call them alike."""
+    """Return the names of the clients if all counted runs have the same ones, else None."""
     met = {tuple(run.partition.client_names or ()) for run in comparison.all_counted}
     return met.pop() or None if len(met) == 1 else None
 
@@ -217,15 +217,15 @@ def names_of(comparison: Comparison) -> Sequence[str] | None:
 def _id_ticks(axes: Axes, ids: Ints, axis: str, names: Sequence[str] | None, count: int = 6) -> None:
     count = len(ids) if names is not None and len(ids) <= ALL_NAMED else min(count, len(ids))
     places = np.unique(np.linspace(0, len(ids) - 1, count).round().astype(int))
-    called = [str(ids[place]) if names is None else short(names[ids[place]], 14) for place in places]
-    (axes.set_xticks if axis == "x" else axes.set_yticks)(places, called)
+    labels = [str(ids[place]) if names is None else short(names[ids[place]], 14) for place in places]
+    (axes.set_xticks if axis == "x" else axes.set_yticks)(places, labels)
 
 
-# -------------------- Who holds what: how many examples and which classes each client has
+# ---- Partition: examples and classes of each client
 
-LABELLED = 30  # up to this many clients each column bears its id
-NARROWEST = 0.24  # share of the width that a small group gets, so that its heading fits
-WIDTH = 60  # letters of names that stand side by side
+LABELLED = 30  # clients up to which each column shows its id
+NARROWEST = 0.24  # least share of the width of a group, so that its heading fits
+WIDTH = 60  # letters of names that fit side by side
 
 
 @styled
@@ -236,17 +236,17 @@ def partition_heatmap(
     client_names: Sequence[str] | None = None,
     class_names: Sequence[str] | None = None,
 ) -> Figure:
-    """Draw each client's mix of classes, with its number of examples above.
+    """Draw each client's label distribution, with its number of examples above.
 
-    Clients stand in two groups, participants and unseen clients, each ordered by most frequent class, so that
-    label skew shows as a diagonal. Colour is the share n_ic / n_i of class c among client i's examples.
+    Clients form two groups, participants and unseen clients. Each is ordered by most frequent class, so that label
+    skew shows as a diagonal. Color is the share n_ic / n_i of class c among client i's examples.
 
     Args:
         label_counts: Examples per client and class, shape (n, c).
         participants: Ids of the clients that train.
-        unseen: Ids of those that never do; may be empty.
-        client_names: What the n clients are called; None: by their ids.
-        class_names: What the c classes are called; None: by their numbers.
+        unseen: Ids of the clients that never train; may be empty.
+        client_names: Names of the n clients; None: their ids.
+        class_names: Names of the c classes; None: their numbers.
 
     Example:
         >>> figure = partition_heatmap([[5, 0], [1, 3], [0, 2]], participants=[0, 1], unseen=[2])
@@ -267,8 +267,8 @@ def partition_heatmap(
     image: Any = None
     for column, (name, ids) in enumerate(groups):
         sizes, heat = panels[:, column]
-        held = counts[ids].sum(1)
-        sizes.stairs(held, np.arange(len(ids) + 1) - 0.5, fill=True, color=MUTED, lw=0)
+        examples = counts[ids].sum(1)
+        sizes.stairs(examples, np.arange(len(ids) + 1) - 0.5, fill=True, color=MUTED, lw=0)
         sizes.set_title(f"{len(ids)} {name}")
         sizes.grid(axis="x", visible=False)
         sizes.set_ylim(bottom=0)
@@ -280,9 +280,9 @@ def partition_heatmap(
         heat.grid(visible=False)
         heat.set_xticks(range(len(ids)) if total <= LABELLED else [])
         if total <= LABELLED:
-            called = [str(i) if client_names is None else short(client_names[i], 12) for i in ids]
-            upright = total > 14 or (client_names is not None and sum(map(len, called)) > WIDTH)
-            heat.set_xticklabels(called, rotation=90 if upright else 0, fontsize=style().smallest)
+            labels = [str(i) if client_names is None else short(client_names[i], 12) for i in ids]
+            upright = total > 14 or (client_names is not None and sum(map(len, labels)) > WIDTH)
+            heat.set_xticklabels(labels, rotation=90 if upright else 0, fontsize=style().smallest)
         if class_names is not None and len(class_names) <= LABELLED:
             heat.set_yticks(range(len(class_names)), [short(name, 16) for name in class_names])
         else:
@@ -300,25 +300,25 @@ def partition_heatmap(
 def ordered(counts: Ints, ids: ArrayLike) -> Ints:
     """Return `ids` ordered by most frequent class, then by that class's share (largest first), then by id."""
     chosen = np.sort(np.asarray(ids, dtype=np.int64))
-    held = counts[chosen]
-    share = held.max(1, initial=0) / np.maximum(held.sum(1), 1)
-    main = held.argmax(1) if held.size else np.zeros(len(chosen), dtype=np.int64)
+    class_counts = counts[chosen]
+    share = class_counts.max(1, initial=0) / np.maximum(class_counts.sum(1), 1)
+    main = class_counts.argmax(1) if class_counts.size else np.zeros(len(chosen), dtype=np.int64)
     return chosen[np.lexsort((chosen, -share, main))]
 
 
-# -------------------- How many inputs without labels a client needs before it is served better
+# ---- Gain of adaptation by number of inputs
 
 APART = 0.07
-"""Between the marks of two methods, where numbers of inputs lie 1 apart."""
+"""Distance between the marks of two methods; numbers of inputs are 1 apart."""
 
 
 @styled
 def inputs(analysis: Analysis) -> Figure | None:
-    """Draw what serving gains against the number of a client's inputs; None if no method is served so.
+    """Draw the gain of adaptation against a client's number of inputs; None if no method adapts by inputs.
 
-    References that need labels are left out: they do not go by inputs alone.
+    Rules that need labels are left out.
 
-    “All” is set apart: there a client is served by the very inputs that are predicted, elsewhere by others.
+    “All” is set apart: there a client adapts on the inputs that are predicted, elsewhere on other inputs.
     """
     position = {method: j for j, method in enumerate(analysis.comparison.methods)}
     rows = [row for row in analysis.serving if row.gain_with and row.gain.mean is not None and not row.needs_labels]
@@ -330,9 +330,9 @@ def inputs(analysis: Analysis) -> Figure | None:
     axes = figure.subplots()
     for place, row in enumerate(rows):
         shift = APART * (place - (len(rows) - 1) / 2)
-        some = [(x + shift, row.gain_with[n]) for x, n in enumerate(numbers) if n in row.gain_with]
-        _draw(axes, position[row.method], some, "some")
-        _draw(axes, position[row.method], [(len(numbers) + shift, row.gain)], "all")
+        gains = [(x + shift, row.gain_with[n]) for x, n in enumerate(numbers) if n in row.gain_with]
+        _draw_gains(axes, position[row.method], gains, "some")
+        _draw_gains(axes, position[row.method], [(len(numbers) + shift, row.gain)], "all")
     axes.axhline(0, color=INK, linewidth=0.9)
     axes.axvline(len(numbers) - 0.5, color=MUTED, linewidth=0.7, linestyle=(0, (2, 2)))
     axes.set_xticks(range(len(numbers) + 1), [*map(str, numbers), "all of them"])
@@ -346,12 +346,12 @@ def inputs(analysis: Analysis) -> Figure | None:
     return figure
 
 
-def _draw(axes: Axes, j: int, found: list[tuple[float, Judgement]], part: str) -> None:
+def _draw_gains(axes: Axes, j: int, gains: list[tuple[float, Judgement]], part: str) -> None:
     """Draw the gains of the method at position j, each with its interval over seeds."""
-    known = [(x, gain, gain.mean) for x, gain in found if gain.mean is not None]
-    (line,) = axes.plot([x for x, _, _ in known], [mean for _, _, mean in known], **look(j))
+    measured = [(x, gain, gain.mean) for x, gain in gains if gain.mean is not None]
+    (line,) = axes.plot([x for x, _, _ in measured], [mean for _, _, mean in measured], **look(j))
     tag(line, j, f"mean-{part}")
-    for number, (x, gain, _) in enumerate(known):
+    for number, (x, gain, _) in enumerate(measured):
         if gain.low is not None and gain.high is not None:
             (bar,) = axes.plot([x, x], [gain.low, gain.high], color=look(j)["color"], lw=1.4)
             tag(bar, j, f"interval-{part}-{number}")

@@ -1,4 +1,4 @@
-"""Figures about time, energy and allocation."""
+"""Figures of time, energy and allocation."""
 
 from __future__ import annotations
 
@@ -39,28 +39,28 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# --- Where the simulated time of a round goes: to the probe, to computing, to sending, or to waiting for the slowest
+# ---- Parts of a round's simulated time
 
-# In the order of a round; all in the method's colour, so what it is filled with tells them apart.
+# In the order of a round. All parts have the method's color and differ by their filling.
 FILLS: dict[str, dict[str, Any]] = {
     "probe": {"fill": False, "linewidth": 0.9},
     "computing": {"alpha": 1.0, "linewidth": 0},
     "sending": {"alpha": 0.5, "linewidth": 0},
     "waiting": {"alpha": 0.15, "linewidth": 0},
 }
-SEEN = 5e-3  # share of a round below which a part is too thin to be drawn, or the rounding of the rows
+SEEN = 5e-3  # share of a round below which a part is too thin to draw, or a rounding error
 
 
 @dataclass(frozen=True)
 class RoundTime:
-    """What the mean round of a method took."""
+    """Time and energy of a method's mean round."""
 
     seconds: float
     joules: float
     parts: dict[str, float]  # seconds of each of `FILLS`; they sum up to `seconds`
 
     def share(self, name: str) -> float:
-        """Return the share of the round that a part takes; 0 if too little to be seen."""
+        """Return the share of the round that a part takes; 0 if it is too small to draw."""
         share = self.parts[name] / self.seconds if self.seconds > 0 else 0.0
         return share if share > SEEN else 0.0
 
@@ -71,7 +71,7 @@ def round_time(runs: Sequence[Run]) -> RoundTime | None:
     A chosen client computes, sends, and then waits for the slowest. Each part is a mean over the clients of a
     round, so that the parts of a round sum up to its seconds.
     """
-    means = [mean for run in runs if (mean := _of_one_run(run)) is not None]
+    means = [mean for run in runs if (mean := _round_time_of_run(run)) is not None]
     if not means or len(means) < len(runs):
         return None
     parts = {name: float(np.mean([mean.parts[name] for mean in means])) for name in FILLS}
@@ -80,12 +80,12 @@ def round_time(runs: Sequence[Run]) -> RoundTime | None:
     )
 
 
-def _of_one_run(run: Run) -> RoundTime | None:
+def _round_time_of_run(run: Run) -> RoundTime | None:
     counted = np.isfinite(run.column("seconds")) & (run.rounds["round"] > 0)
     if not counted.any() or not run.airtime:
         return None
     seconds, probe = run.column("seconds")[counted], np.nan_to_num(run.column("probe_seconds")[counted])
-    # In a round in which only the probe was answered nobody computes or sends after it.
+    # If clients replied only to the probe, a round has neither computing nor sending.
     compute, send = (np.nan_to_num(run.airtime[f"{name}_seconds"][counted]) for name in ("compute", "upload"))
     wait = np.maximum(seconds - probe - compute - send, 0.0)  # rounded rows may differ in their last digit
     parts = {name: float(values.mean()) for name, values in zip(FILLS, (probe, compute, send, wait), strict=True)}
@@ -97,24 +97,27 @@ def round_times(comparison: Comparison) -> Figure | None:
     """Draw the parts of each method's mean round as shares of its time; None if no run had a radio."""
     from matplotlib.patches import Patch
 
-    means = {j: made for j, m in enumerate(comparison.methods) if (made := round_time(comparison.counted(m)))}
+    means = {
+        j: mean_round for j, m in enumerate(comparison.methods) if (mean_round := round_time(comparison.counted(m)))
+    }
     if not means:
         return None
     figure = new_figure(1.0 + 0.36 * max(len(means), 2))
     axes = figure.subplots()
-    seconds = unit_of("seconds", [made.seconds for made in means.values()])
-    joules = unit_of("joules", [made.joules for made in means.values()])
-    for place, (j, made) in enumerate(means.items()):
-        left = 0.0
+    seconds = unit_of("seconds", [mean_round.seconds for mean_round in means.values()])
+    joules = unit_of("joules", [mean_round.joules for mean_round in means.values()])
+    for place, (j, mean_round) in enumerate(means.items()):
+        start = 0.0
         for name, fill in FILLS.items():
-            share = made.share(name)
+            share = mean_round.share(name)
             if share > 0:
                 look = {"edgecolor": colour(j)} if name == "probe" else {"facecolor": colour(j)}
-                (bar,) = axes.barh(place, share, 0.62, left, **look | fill)
+                (bar,) = axes.barh(place, share, 0.62, start, **look | fill)
                 tag(bar, j, name)
-            left += share
+            start += share
         axes.annotate(
-            f"{number(made.seconds / seconds.size)} {seconds.name}\n{number(made.joules / joules.size)} {joules.name}",
+            f"{number(mean_round.seconds / seconds.size)} {seconds.name}\n"
+            f"{number(mean_round.joules / joules.size)} {joules.name}",
             (1.0, place),
             xytext=(4, 0),
             textcoords="offset points",
@@ -122,23 +125,23 @@ def round_times(comparison: Comparison) -> Figure | None:
             fontsize=style().smallest,
             color=style().muted,
         )
-    shown = [name for name in FILLS if any(made.share(name) > 0 for made in means.values())]
+    visible_parts = [name for name in FILLS if any(mean_round.share(name) > 0 for mean_round in means.values())]
     name_rows(axes, [comparison.methods[j] for j in means])
     axes.set_xlim(0, 1)
     axes.set_xlabel("share of a round's time, %")
     in_percent(axes, "x")
     handles = [
         Patch(label=name, **({"edgecolor": MUTED} if name == "probe" else {"facecolor": MUTED}) | FILLS[name])
-        for name in shown
+        for name in visible_parts
     ]
     figure.legend(handles=handles, loc="outside upper left", ncols=4, handlelength=1.2)
     return figure
 
 
-# -------------------- What simulated time and energy buy: accuracy against them, and both over the rounds
+# ---- Accuracy against time and energy, and both over the rounds
 
-FAR = 10.0  # methods whose ends differ by more share a logarithmic axis: a linear one would press the cheap ones flat
-POINTS = 200  # of a line over the rounds
+FAR = 10.0  # ratio of ends from which an axis is logarithmic: a linear one would flatten the cheap methods
+POINTS = 200  # points of a line over the rounds
 
 
 @styled
@@ -150,15 +153,15 @@ def accuracy_against(comparison: Comparison, quantity: str) -> Figure | None:
     ends = [x[-1] for by_method in spent.values() for x in by_method.values()]
     if not ends:
         return None
-    unit, far = unit_of(quantity, ends), _far(ends)
+    unit, far = unit_of(quantity, ends), _are_far_apart(ends)
     legend = Legend.of(comparison.methods, spent[comparison.seen])
     figure, panels = new_panels(len(columns), 1.75, legend=legend.height, sharey=True)
     for axes, column in zip(panels, columns, strict=True):
         if far:
             axes.set_xscale("log")
         for j, x in spent[column].items():
-            shown = x > 0 if far else x >= 0
-            draw(axes, j, x[shown] / unit.size, _cut(drawn[column][j], shown), len(legend.names))
+            mask = x > 0 if far else x >= 0
+            draw(axes, j, x[mask] / unit.size, _select_points(drawn[column][j], mask), len(legend.names))
         title_of(axes, comparison, column)
     for j in spent[comparison.primary]:
         ring(panels[-1], j, comparison, QUANTITIES[quantity].column, unit.size)
@@ -183,15 +186,15 @@ def spending(comparison: Comparison) -> Figure | None:
     legend = Legend.of(comparison.methods, sorted({j for by_method in drawn.values() for j in by_method}))
     figure, panels = new_panels(len(drawn), 1.75, legend=legend.height)
     for axes, (quantity, by_method) in zip(panels, drawn.items(), strict=True):
-        ends = [made.mean[-1] for made in by_method.values()]
-        unit, far = unit_of(quantity.name, ends), _far(ends)
+        ends = [curve.mean[-1] for curve in by_method.values()]
+        unit, far = unit_of(quantity.name, ends), _are_far_apart(ends)
         if far:
             axes.set_yscale("log")
-        for j, made in by_method.items():
-            shown = _cut(_scaled(made, unit), made.mean > 0 if far else made.mean >= 0)
+        for j, curve in by_method.items():
+            visible_curve = _select_points(_rescale(curve, unit), curve.mean > 0 if far else curve.mean >= 0)
             if far:  # a band may reach below 0, which such an axis does not have
-                shown = replace(shown, low=np.maximum(shown.low, shown.mean / FAR))
-            draw(axes, j, shown.rounds, shown, len(legend.names))
+                visible_curve = replace(visible_curve, low=np.maximum(visible_curve.low, visible_curve.mean / FAR))
+            draw(axes, j, visible_curve.rounds, visible_curve, len(legend.names))
         heading(axes, f"{quantity.words.capitalize()} so far, {unit.name}")
         if not far:
             axes.set_ylim(bottom=0)
@@ -202,31 +205,31 @@ def spending(comparison: Comparison) -> Figure | None:
 
 
 def _spent(comparison: Comparison, drawn: Mapping[int, Curve], quantity: str) -> dict[int, Floats]:
-    """Return what each method had spent, mean over seeds, at the rounds of its curve; not of those without radio."""
+    """Return the mean cost over seeds at the rounds of each curve; methods without radio are left out."""
     spent = {}
-    for j, made in drawn.items():
-        x = at(comparison.counted(comparison.methods[j]), made.rounds, QUANTITIES[quantity].column).mean(0)
+    for j, curve in drawn.items():
+        x = at(comparison.counted(comparison.methods[j]), curve.rounds, QUANTITIES[quantity].column).mean(0)
         if np.isfinite(x).all() and x[-1] > 0:
             spent[j] = x
     return spent
 
 
-def _start(axes: Axes, made: Curve, spent: Floats) -> float:
-    """Return what was spent at the first point that lies inside the frame."""
-    inside = np.flatnonzero((made.mean >= axes.get_ylim()[0]) & (spent > 0))
+def _start(axes: Axes, curve: Curve, spent: Floats) -> float:
+    """Return the cost at the first point inside the frame."""
+    inside = np.flatnonzero((curve.mean >= axes.get_ylim()[0]) & (spent > 0))
     return float(spent[inside[0]] if len(inside) else spent[-1])
 
 
 def _totals(comparison: Comparison, column: str) -> dict[int, Curve]:
-    found = {}
+    totals = {}
     for j, method in enumerate(comparison.methods):
         runs = comparison.counted(method)
         rounds = _common_rounds(runs)
         if len(rounds) and np.isfinite(values := at(runs, rounds, column)).all() and values[:, -1].min() > 0:
             nothing = np.full(len(rounds), np.nan)
             mean, sd = values.mean(0), values.std(0, ddof=1) if len(runs) > 1 else nothing
-            found[j] = Curve(rounds, nothing, mean, mean - sd, mean + sd)
-    return found
+            totals[j] = Curve(rounds, nothing, mean, mean - sd, mean + sd)
+    return totals
 
 
 def _common_rounds(runs: tuple[Run, ...]) -> Floats:
@@ -237,17 +240,17 @@ def _common_rounds(runs: tuple[Run, ...]) -> Floats:
     return np.asarray(rounds[places], np.float64)
 
 
-def _cut(made: Curve, shown: Bools) -> Curve:
-    return Curve(made.rounds[shown], made.megabytes[shown], made.mean[shown], made.low[shown], made.high[shown])
+def _select_points(curve: Curve, mask: Bools) -> Curve:
+    return Curve(curve.rounds[mask], curve.megabytes[mask], curve.mean[mask], curve.low[mask], curve.high[mask])
 
 
-def _scaled(made: Curve, unit: Unit) -> Curve:
-    return replace(made, mean=made.mean / unit.size, low=made.low / unit.size, high=made.high / unit.size)
+def _rescale(curve: Curve, unit: Unit) -> Curve:
+    return replace(curve, mean=curve.mean / unit.size, low=curve.low / unit.size, high=curve.high / unit.size)
 
 
-def _far(ends: Iterable[float]) -> bool:
-    known = list(ends)
-    return max(known) > FAR * min(known)
+def _are_far_apart(ends: Iterable[float]) -> bool:
+    values = list(ends)
+    return max(values) > FAR * min(values)
 
 
 def _plain_numbers(axis: Axis, *, far: bool) -> None:
@@ -255,20 +258,20 @@ def _plain_numbers(axis: Axis, *, far: bool) -> None:
     plain_numbers(axis, far=far, ticks=(1.0, 3.0) if high < 1e3 * low else (1.0,))  # while there is room
 
 
-# --- Who gets what in a round: when each client computes and sends, its share of the band, its CPU frequency
+# ---- Allocation of a round
 
-LABELLED = 30  # up to this many clients each row bears its name
+LABELLED = 30  # clients up to which each row shows its name
 COMPUTE, UPLOAD = METHOD[0], METHOD[1]
 
 
 @styled
 def allocation(clients: Sequence[Mapping[str, Any]], seconds: float) -> Figure:
-    """Draw a row for each client that takes part; its largest share comes first.
+    """Draw a row for each client of the cohort, the largest share of bandwidth first.
 
     Args:
-        clients: Rows as `fedreach allocate --json` has them under "clients": client, share, hertz, max_hertz,
+        clients: Rows as in "clients" of `fedreach allocate --json`: client, share, hertz, max_hertz,
             compute_seconds and upload_seconds.
-        seconds: The deadline T.
+        seconds: Deadline T in seconds.
 
     Example:
         >>> rows = [dict(client="a", share=1.0, hertz=4e8, max_hertz=2e9, compute_seconds=0.25, upload_seconds=0.2)]
@@ -317,7 +320,7 @@ def _column(rows: Sequence[Mapping[str, Any]], name: str) -> Floats:
 
 
 def _bars(axes: Axes, length: Floats, start: Floats, colour: str) -> None:
-    """Draw horizontal bars, or one outline where they are too many for bars."""
+    """Draw horizontal bars, or one outline if there are too many rows."""
     if len(length) <= LABELLED:
         axes.barh(np.arange(len(length)), length, left=start, height=0.72, color=colour, linewidth=0)
         return

@@ -1,4 +1,4 @@
-"""Curves over rounds."""
+"""Curves over rounds, and differences to the baseline."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# --- What happened over the rounds: accuracy on participants and unseen clients, the gap, and what it cost
+# ---- Accuracy, gap and communication over the rounds
 
 LABEL = (0.2, 0.16)  # width and height of a short text in a panel, as shares of it
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A column over the rounds that all runs evaluated, and a band around it; e rounds."""
+    """Mean and band of a column at the e rounds that all runs evaluated."""
 
     rounds: Floats  # (e,)
     megabytes: Floats  # (e,) sent so far, mean over seeds
     mean: Floats  # (e,)
-    low: Floats  # (e,) nan where there is no band
+    low: Floats  # (e,) nan without a band
     high: Floats  # (e,)
 
 
 def curve(runs: Sequence[Run], column: str) -> Curve:
-    """Return mean and band of a column: +- sd over seeds, or with one seed the 95 % interval over clients."""
+    """Return mean and band of a column: ± sd over seeds, or for a single seed the 95% CI over clients."""
     evaluated = [run.rounds["round"][np.isfinite(run.column(column))] for run in runs]
     rounds = reduce(np.intersect1d, evaluated)
     values = at(runs, rounds, column)
@@ -70,7 +70,7 @@ def curve(runs: Sequence[Run], column: str) -> Curve:
 
 
 def at(runs: Sequence[Run], rounds: Floats, column: str) -> Floats:
-    """Return a column of s runs at e rounds that all of them have, shape (s, e)."""
+    """Return a column of s runs at e rounds that all runs have, shape (s, e)."""
     return np.array([run.column(column)[np.searchsorted(run.rounds["round"], rounds)] for run in runs])
 
 
@@ -80,14 +80,18 @@ def curves(comparison: Comparison, column: str) -> dict[int, Curve]:
         [run for run in comparison.counted(method) if np.isfinite(run.column(column)).any()]
         for method in comparison.methods
     ]
-    return {j: made for j, runs in enumerate(with_column) if runs and len((made := curve(runs, column)).rounds)}
+    return {
+        j: method_curve
+        for j, runs in enumerate(with_column)
+        if runs and len((method_curve := curve(runs, column)).rounds)
+    }
 
 
 @styled
 def accuracy(comparison: Comparison) -> Figure | None:
     """Draw accuracy over rounds: participants above, unseen clients (else the test set) below, same scale.
 
-    A population of which nothing is known has no panel; None where that is all of them.
+    A population without scores has no panel; None if no population has scores.
     """
     drawn = {column: curves(comparison, column) for column in (comparison.seen, comparison.primary)}
     columns = [column for column, of_methods in drawn.items() if of_methods]
@@ -96,11 +100,11 @@ def accuracy(comparison: Comparison) -> Figure | None:
     legend = Legend.of(comparison.methods, drawn[columns[0]])
     figure, panels = new_panels(len(columns), 1.75, legend=legend.height, sharey=True)
     for axes, column in zip(panels, columns, strict=True):
-        for j, made in drawn[column].items():
-            draw(axes, j, made.rounds, made, len(legend.names))
+        for j, method_curve in drawn[column].items():
+            draw(axes, j, method_curve.rounds, method_curve, len(legend.names))
         title_of(axes, comparison, column)
     label_x(panels, "round")
-    every = [made for by_method in drawn.values() for made in by_method.values()]
+    every = [method_curve for by_method in drawn.values() for method_curve in by_method.values()]
     leave_out_the_start(panels[-1], every, falling=comparison.score.lower_is_better)
     target_line(panels[-1], comparison)
     legend.draw(figure)
@@ -116,8 +120,8 @@ def gap(comparison: Comparison) -> Figure | None:
     legend = Legend.of(comparison.methods, drawn)
     figure = new_figure(2.6 + legend.height)
     axes = figure.subplots()
-    for j, made in drawn.items():
-        draw(axes, j, made.rounds, made, len(legend.names))
+    for j, method_curve in drawn.items():
+        draw(axes, j, method_curve.rounds, method_curve, len(legend.names))
     axes.axhline(0, color=INK, linewidth=0.8)
     heading(axes, "Participation gap" + ", percentage points" * comparison.score.percent, ALONE)
     axes.set_xlabel("round")
@@ -129,15 +133,15 @@ def gap(comparison: Comparison) -> Figure | None:
 
 @styled
 def cost(comparison: Comparison) -> Figure | None:
-    """Draw the primary accuracy against what was sent; a ring marks where the target is first reached."""
+    """Draw the primary accuracy against communication; a ring marks where the target is first reached."""
     drawn = curves(comparison, comparison.primary)
     if not drawn:
         return None
     legend = Legend.of(comparison.methods, drawn)
     figure = new_figure(2.6 + legend.height)
     axes = figure.subplots()
-    for j, made in drawn.items():
-        draw(axes, j, made.megabytes, made, len(legend.names))
+    for j, method_curve in drawn.items():
+        draw(axes, j, method_curve.megabytes, method_curve, len(legend.names))
         ring(axes, j, comparison, "bytes_total", 1e6)
     title_of(axes, comparison, comparison.primary, ALONE)
     axes.set_xlabel("MB sent so far, down + up, probes included")
@@ -149,30 +153,32 @@ def cost(comparison: Comparison) -> Figure | None:
 
 
 def title_of(axes: Axes, comparison: Comparison, column: str, tall: float = PANEL) -> None:
-    """Say above a panel what it shows of whom, and label its axis in this unit."""
+    """Write the score and population above a panel, and label its axis in the unit of the score."""
     score = comparison.score
     heading(axes, f"{score.words.capitalize()} on {POPULATION[column].words}{', %' * score.percent}", tall)
     if score.percent:
         in_percent(axes)
 
 
-def draw(axes: Axes, j: int, x: Floats, made: Curve, neighbours: int) -> None:
+def draw(axes: Axes, j: int, x: Floats, method_curve: Curve, neighbours: int) -> None:
     """Draw the curve of the method at position j over x, with its band and a mark at its end."""
-    known = np.isfinite(made.low) & np.isfinite(made.high)
-    if known.any():
+    bounded = np.isfinite(method_curve.low) & np.isfinite(method_curve.high)
+    if bounded.any():
         alpha = 0.14 if neighbours <= 6 else 0.06
-        band = axes.fill_between(x[known], made.low[known], made.high[known], color=look(j)["color"], alpha=alpha, lw=0)
+        band = axes.fill_between(
+            x[bounded], method_curve.low[bounded], method_curve.high[bounded], color=look(j)["color"], alpha=alpha, lw=0
+        )
         tag(band, j, f"band{id_of(axes)}")
-    (line,) = axes.plot(x, made.mean, zorder=3, **look(j) | marks(j))
-    (end,) = axes.plot(x[-1], made.mean[-1], clip_on=False, zorder=4, **look(j))
+    (line,) = axes.plot(x, method_curve.mean, zorder=3, **look(j) | marks(j))
+    (end,) = axes.plot(x[-1], method_curve.mean[-1], clip_on=False, zorder=4, **look(j))
     tag(line, j, f"line{id_of(axes)}")
     tag(end, j, f"end{id_of(axes)}")
 
 
 def leave_out_the_start(axes: Axes, drawn: Sequence[Curve], *, falling: bool = False) -> None:
-    # The steep first fifth of the rounds would take most of the height and press all methods into one line.
-    late = [made.mean[made.rounds >= 0.2 * made.rounds[-1]] for made in drawn]
-    values = np.concatenate([np.concatenate([made.low, made.high]) for made in drawn] + late)
+    # The steep first fifth of the rounds would take most of the height and merge all methods into one line.
+    late = [method_curve.mean[method_curve.rounds >= 0.2 * method_curve.rounds[-1]] for method_curve in drawn]
+    values = np.concatenate([np.concatenate([method_curve.low, method_curve.high]) for method_curve in drawn] + late)
     bottom, top = min(part.min() for part in late), np.nanmax(values)
     if falling:
         bottom, top = np.nanmin(values), max(part.max() for part in late)
@@ -180,7 +186,7 @@ def leave_out_the_start(axes: Axes, drawn: Sequence[Curve], *, falling: bool = F
 
 
 def id_of(axes: Axes) -> int:
-    """Return the position of the axes in its figure, to keep the marks of its artists apart."""
+    """Return the position of the axes in their figure, which makes the ids of their artists unique."""
     figure = axes.get_figure()
     return figure.axes.index(axes) if figure is not None else 0
 
@@ -219,28 +225,28 @@ def target_line(axes: Axes, comparison: Comparison) -> None:
 
 
 def _free_place(axes: Axes, height: float) -> tuple[float, bool]:
-    """Return where along a line at this height, and whether below it, its name covers the least of the curves.
+    """Return where a line at this height should be named, and whether below it, to cover the fewest points of curves.
 
-    All are shares of the axes' width and height. A name above a high line would touch the panel's title.
+    Positions are shares of the axes' width and height. A name above a high line would touch the panel's title.
     """
     lines = [np.asarray(line.get_xydata()) for line in axes.lines]
     drawn = [line for line in lines if len(line) > 2]  # marks have one point, level lines two
-    known = [axes.transLimits.transform(axes.transScale.transform(line)) for line in drawn]
+    axes_lines = [axes.transLimits.transform(axes.transScale.transform(line)) for line in drawn]
     width, tall = LABEL
 
-    def covered(place: tuple[float, bool]) -> int:
+    def count_covered(place: tuple[float, bool]) -> int:
         x, below = place
         across = x * (1 - width) + np.linspace(0, width, 20)
         bottom, top = (height - tall, height) if below else (height, height + tall)
-        heights = [np.interp(across, points[:, 0], points[:, 1], left=np.nan, right=np.nan) for points in known]
+        heights = [np.interp(across, points[:, 0], points[:, 1], left=np.nan, right=np.nan) for points in axes_lines]
         return sum(int(((y > bottom) & (y < top)).sum()) for y in heights)
 
     places = [(0.0, False), (0.0, True), (1.0, True), (1.0, False), (0.5, False), (0.5, True)]
     allowed = [place for place in places if place[1] or height + tall <= 1]
-    return min(allowed, key=covered)  # the first of the best
+    return min(allowed, key=count_covered)  # the first of the best
 
 
-# -------------------- How far each method is from the baseline, and how sure that is
+# ---- Differences to the baseline
 
 
 @styled
@@ -269,8 +275,8 @@ def differences(analysis: Analysis) -> Figure | None:
     score = comparison.score
     units = "percentage points" if score.percent else f"{score.words}, less is better:"
     if style().printed:
-        said = textwrap.wrap(f"{units} above {comparison.baseline} on {where}", style().letters(style().width))
-        figure.supxlabel("\n".join(said), fontsize=style().size, color=style().muted)
+        label_lines = textwrap.wrap(f"{units} above {comparison.baseline} on {where}", style().letters(style().width))
+        figure.supxlabel("\n".join(label_lines), fontsize=style().size, color=style().muted)
     else:
         axes.set_title(f"Difference on {where}")
         axes.set_xlabel(f"{units} above {short(comparison.baseline, 14)}")

@@ -1,4 +1,4 @@
-"""The look of figures, and their names."""
+"""Style of figures, names in them, and their files."""
 
 from __future__ import annotations
 
@@ -24,18 +24,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# --- How all figures look: one colour, dash and marker per method, legible on a phone, the same bytes every time
-# Functions that draw ask here how wide a figure is and how large its letters are, as figures are drawn for the page
-# and,
-# in another `Style`, for papers (`paper.py`).
+# ---- Style
+# Widths and sizes come from the current `Style`, as figures are drawn both for the page and for papers.
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 INK, MUTED, GRID = "#20262d", "#5f6973", "#dde2e7"
-HEAT = "#125f9c"  # full colour of a heat map; 0 is transparent, so that light and dark paper both work
+HEAT = "#125f9c"  # full color of a heat map; 0 is transparent, which suits light and dark pages
 # Chosen one after the other so that any two stay 0.1 apart in OKLab for normal sight and for simulated protanopia
-# and deuteranopia (Machado et al. 2009), with a contrast of 3 to the paper.
+# and deuteranopia (Machado et al. 2009), with a contrast of 3 to the background.
 METHOD = ("#0072b2", "#d55e00", "#431096", "#2a9f9a", "#8a1538", "#6180fe", "#670463", "#b45054")
 METHOD_ON_DARK = ("#4aa8e8", "#ff8a3d", "#7a5cf0", "#3fe0d6", "#d0566e", "#f7e612", "#abf8aa", "#6676b6")
 MARKER = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*")
@@ -49,9 +47,9 @@ DASH_IN_PRINT: tuple[Any, ...] = (
     (0, (5, 1.2, 1, 1.2, 1, 1.2)),
 )
 MARKS_APART = 0.22  # along a line in print, as a share of the frame's diagonal
-WIDE = 5.0  # inches, from which panels stand side by side in a paper
-ABREAST = 3  # panels at most
-TALLEST = 8.8  # inches of a figure in print: what stands on a page beside a caption
+WIDE = 5.0  # inches, from which panels are side by side in a paper
+ABREAST = 3  # most panels side by side
+TALLEST = 8.8  # inches of a figure in print, which leave room for its caption on a page
 
 RC: Any = {
     "font.family": "DejaVu Sans",  # ships with matplotlib: the same layout everywhere
@@ -59,7 +57,7 @@ RC: Any = {
     "axes.titlesize": 9,
     "axes.titlelocation": "left",
     "axes.titlepad": 4,
-    "axes.titley": 1.0,  # said, it is not searched for: no ticks stand above axes that have a title
+    "axes.titley": 1.0,  # set, so that matplotlib need not search for it: no axes with a title have ticks above
     "axes.titlecolor": INK,
     "axes.labelsize": 9,
     "axes.labelcolor": MUTED,
@@ -95,21 +93,21 @@ RC: Any = {
 
 @dataclass(frozen=True)
 class Style:
-    """What differs between figures on the page and those in a paper."""
+    """Sizes and settings that differ between figures on the page and in a paper."""
 
     rc: Any  # matplotlib's settings
-    width: float = 4.0  # inches: read at full width on a phone, two abreast on a desk
+    width: float = 4.0  # inches: full width on a phone, two columns on a desktop
     size: float = 9.0  # points, of letters
     smaller: float = 8.5
     smallest: float = 8.0
-    letter: float = 0.074  # inches, of a letter at `smaller`, on the wide side
+    letter: float = 0.074  # inches, of a letter at `smaller`, estimated generously
     line: float = 0.17  # inches, from one line of a legend to the next
-    height: float = 1.0  # of a figure, in heights on the page
-    muted: str = MUTED  # colour of labels
-    printed: bool = False  # on paper, perhaps in grey, with a caption below
+    height: float = 1.0  # factor on the height of a figure
+    muted: str = MUTED  # color of labels
+    printed: bool = False  # for paper, perhaps in gray, with a caption below
 
     def letters(self, inches: float) -> int:
-        """Return how many letters fit into a width."""
+        """Return the number of letters that fit into a width."""
         return int(inches / self.letter)
 
 
@@ -118,13 +116,13 @@ _STYLE: ContextVar[Style] = ContextVar("style", default=PAGE)
 
 
 def style() -> Style:
-    """Return the style that is drawn in."""
+    """Return the current style."""
     return _STYLE.get()
 
 
 @contextmanager
 def drawn_in(chosen: Style) -> Iterator[None]:
-    """Draw in another style; forked processes do so, too."""
+    """Draw in another style, in forked processes as well."""
     token = _STYLE.set(chosen)
     try:
         yield
@@ -133,7 +131,7 @@ def drawn_in(chosen: Style) -> Iterator[None]:
 
 
 def styled(draw: Callable[P, R]) -> Callable[P, R]:
-    """Run `draw` under the style's matplotlib settings; the caller's are left alone."""
+    """Run `draw` with the matplotlib settings of the style; those of the caller do not change."""
 
     @wraps(draw)
     def inside(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -154,16 +152,16 @@ def new_figure(height: float) -> Figure:
 
 
 def new_panels(
-    count: int, tall: float, *, rest: float = 0.4, legend: float = 0.0, sharey: bool = False
+    count: int, tall: float, *, margins: float = 0.4, legend: float = 0.0, sharey: bool = False
 ) -> tuple[Figure, list[Axes]]:
-    """Return so many panels with one x-axis, one below the other; side by side where a paper is wide.
+    """Return a figure and `count` panels with a shared x-axis, stacked, or side by side in a wide paper.
 
     Args:
-        tall: Inches of a panel on the page; `rest` and `legend` stand above and below.
+        tall: Height of a panel on the page in inches; `margins` and `legend` are added above and below.
     """
-    beside = style().printed and style().width >= WIDE and count <= ABREAST
-    rows, columns = (1, count) if beside else (count, 1)
-    figure = new_figure(rest + tall * rows + legend)
+    side_by_side = style().printed and style().width >= WIDE and count <= ABREAST
+    rows, columns = (1, count) if side_by_side else (count, 1)
+    figure = new_figure(margins + tall * rows + legend)
     grid = figure.subplots(rows, columns, sharex=True, sharey=sharey, squeeze=False)
     return figure, list(grid.ravel())
 
@@ -178,12 +176,12 @@ def label_x(panels: Sequence[Axes], text: str) -> None:
 
 
 def colour(method: int) -> str:
-    """Return the colour of the method at this position; after eight, dashes tell repeats apart."""
+    """Return the color of the method at this position; after eight, repeated colors differ by their dashes."""
     return METHOD[method % len(METHOD)]
 
 
 def look(method: int) -> dict[str, Any]:
-    """Return colour, dash and marker of the method at this position, for `Axes.plot`; dash and marker do in grey."""
+    """Return color, dash and marker of the method at this position, for `Axes.plot`; legible in gray as well."""
     dash = DASH[method // len(METHOD) % len(DASH)]
     return {
         "color": colour(method),
@@ -195,19 +193,19 @@ def look(method: int) -> dict[str, Any]:
 
 
 def marks(method: int) -> dict[str, Any]:
-    """Return the marks along a line: in print some, elsewhere in each method, on the page none."""
+    """Return the markers along a line: in print a few, at different places for each method; on the page none."""
     if not style().printed:
         return {"marker": ""}
     return {"markevery": (MARKS_APART * (method % len(MARKER)) / len(MARKER), MARKS_APART)}
 
 
 def tag(artist: Any, method: int, part: str) -> None:
-    """Mark what belongs to a method, so that the page can bring it out."""
+    """Mark an artist as part of a method, so that the page can highlight it."""
     artist.set_gid(f"method{method}-{part}")
 
 
 def in_percent(axes: Axes, axis: str = "y") -> None:
-    """Label an axis of fractions in per cent."""
+    """Label an axis of fractions in percent."""
     from matplotlib.ticker import FuncFormatter
 
     formatter = FuncFormatter(lambda value, _: f"{round(100 * value, 6):g}".replace("-", "−"))
@@ -225,26 +223,26 @@ def plain_numbers(axis: Axis, *, far: bool, ticks: Sequence[float] = (1.0, 3.0))
 
 
 def heat_colours() -> Any:
-    """Return the colour map from transparent to `HEAT`."""
+    """Return the color map from transparent to `HEAT`."""
     from matplotlib.colors import LinearSegmentedColormap, to_rgba
 
     red, green, blue, _ = to_rgba(HEAT)
     return LinearSegmentedColormap.from_list("heat", [(red, green, blue, 0.0), (red, green, blue, 1.0)])
 
 
-# --- Names and words in figures: cut or wrapped where they are long, in a legend, at rows, beside an axis
+# ---- Names and labels
 
-MOST_LINES = 2  # of a name or a label that is wrapped
+MOST_LINES = 2  # most lines of a wrapped name or label
 ROW_NAME = 20  # letters
 ROW_LINE = 24  # letters on a line, in print
 STRIP_NAME = 40  # letters above a strip
 HANDLE = 0.5  # inches, of a legend's line and the gaps around it
 PANEL, ALONE = 1.75, 2.2  # inches on the page, of one of several panels and of a single one
-BESIDE = 0.97  # of a panel's height, that a label beside it may take: prose has narrower letters than names
+BESIDE = 0.97  # share of a panel's height for the label of its y-axis: prose has narrower letters than names
 
 
 def short(name: str, length: int = 26) -> str:
-    """Return a name that fits, cut in its middle.
+    """Return a name of at most `length` letters, shortened in its middle.
 
     Example:
         >>> short("my_experiments.policies:ByDistance", 20)
@@ -255,8 +253,8 @@ def short(name: str, length: int = 26) -> str:
     return f"{name[: length // 2]}…{name[len(name) - (length - 1) // 2 :]}"
 
 
-def wrapped(text: str, most: int) -> list[str]:
-    """Return lines of at most so many letters, broken behind a space or a sign between words where there is one.
+def wrapped(text: str, max_letters: int) -> list[str]:
+    """Return lines of at most `max_letters` letters, broken after spaces or signs between words if possible.
 
     Example:
         >>> wrapped("power_of_choice with ten candidates", 20), wrapped("undivided", 5)
@@ -264,31 +262,31 @@ def wrapped(text: str, most: int) -> list[str]:
     """
     lines = [""]
     for word in re.findall(r"[^\s_.:/-]+[\s_.:/-]?|[\s_.:/-]", text):
-        rest = word
-        while len((lines[-1] + rest).rstrip()) > most:
+        remaining = word
+        while len((lines[-1] + remaining).rstrip()) > max_letters:
             if lines[-1]:
                 lines.append("")
             else:
-                lines, rest = [*lines[:-1], rest[:most], ""], rest[most:]
-        lines[-1] += rest
+                lines, remaining = [*lines[:-1], remaining[:max_letters], ""], remaining[max_letters:]
+        lines[-1] += remaining
     return [line.rstrip() for line in lines if line]
 
 
 @dataclass(frozen=True)
 class Legend:
-    """The names of the drawn methods above the axes, in as many columns as fit, so that no data are covered."""
+    """Names of the drawn methods above the axes, in as many columns as fit."""
 
     names: tuple[str, ...]
     positions: tuple[int, ...]  # of the methods, for their looks
 
     @staticmethod
     def of(methods: Sequence[str], drawn: Iterable[int]) -> Legend:
-        """Return the legend of the methods at these positions; empty if there is but one method."""
+        """Return the legend of the methods at these positions; empty for a single method."""
         positions = tuple(drawn) if len(methods) > 1 else ()
-        # Two columns of short names beat one of long ones when there are many; in print they are whole if they can be.
+        # Two columns of short names beat one of long ones if there are many; in print, names are complete if they fit.
         on_page = 26 if len(positions) <= 4 else 17
-        most = style().letters(style().width - HANDLE) if style().printed else on_page
-        return Legend(tuple(short(methods[j], most) for j in positions), positions)
+        max_letters = style().letters(style().width - HANDLE) if style().printed else on_page
+        return Legend(tuple(short(methods[j], max_letters) for j in positions), positions)
 
     @property
     def columns(self) -> int:
@@ -298,11 +296,11 @@ class Legend:
 
     @property
     def height(self) -> float:
-        """Height in inches, before the style makes the figure lower."""
+        """Height in inches, before the style scales the figure."""
         return style().line / style().height * math.ceil(len(self.names) / self.columns)
 
     def draw(self, figure: Figure) -> None:
-        """Put the legend above everything."""
+        """Draw the legend above the axes."""
         from matplotlib.lines import Line2D
 
         if self.names:
@@ -311,7 +309,7 @@ class Legend:
 
 
 def name_rows(axes: Axes, names: Sequence[str]) -> None:
-    """Give rows their names, the first one on top."""
+    """Label rows with names, the first one on top."""
     axes.set_yticks(range(len(names)), [row_name(name) for name in names], linespacing=1.0)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.grid(axis="y", visible=False)
@@ -319,7 +317,7 @@ def name_rows(axes: Axes, names: Sequence[str]) -> None:
 
 
 def row_name(name: str) -> str:
-    """Return the name of a row: on the page cut in its middle, in a paper on two lines where it is long."""
+    """Return the name of a row: on the page shortened in its middle, in a paper wrapped to two lines if it is long."""
     if not style().printed:
         return short(name, ROW_NAME)
     lines = wrapped(name, ROW_LINE)
@@ -335,10 +333,10 @@ def strip_name(name: str) -> str:
 
 
 def heading(axes: Axes, text: str, tall: float = PANEL) -> None:
-    """Say what the y-axis shows: above it, or in a paper beside it where that has the room.
+    """Label the y-axis: above the panel, or in a paper along the axis if the text fits.
 
     Args:
-        tall: Inches of the panel on the page.
+        tall: Height of the panel on the page in inches.
     """
     lines = textwrap.wrap(text, style().letters(BESIDE * tall * style().height))
     if style().printed and len(lines) <= MOST_LINES:
@@ -347,7 +345,8 @@ def heading(axes: Axes, text: str, tall: float = PANEL) -> None:
         axes.set_title(text)
 
 
-# --- A figure as a file, or as SVG inside a page. The same figure gives the same bytes: no dates, fixed ids
+# ---- Files and inline SVG
+# The same figure gives the same bytes: without dates, with fixed ids.
 
 FORMATS = ("svg", "png", "pdf")
 _METADATA: dict[str, dict[str, None]] = {
@@ -355,7 +354,7 @@ _METADATA: dict[str, dict[str, None]] = {
     "png": {"Software": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
-# Colours that follow the page's light or dark scheme.
+# Colors that follow the page's light or dark scheme.
 _VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)"} | {
     colour: f"var(--m{j})" for j, colour in enumerate(METHOD)
 }
@@ -370,7 +369,7 @@ def check_formats(formats: Sequence[str]) -> None:
 
 @styled
 def save(figure: Figure, stem: Path, formats: Sequence[str] = FORMATS) -> tuple[Path, ...]:
-    """Write the figure as ``stem.svg`` and so on and return the paths."""
+    """Write the figure as ``stem.svg``, ``stem.png`` and so on; return the paths."""
     check_formats(formats)
     _lay_out(figure)
     paths = []
@@ -385,8 +384,8 @@ def save(figure: Figure, stem: Path, formats: Sequence[str] = FORMATS) -> tuple[
 def inline_svg(figure: Figure, name: str, title: str, description: str) -> str:
     """Return the figure as an SVG element for an HTML page.
 
-    Colours become CSS variables, ids get `name` in front so that several figures share a page, and what
-    belongs to method j gets the classes ``method mj``.
+    Colors become CSS variables, ids get the prefix `name` so that several figures share a page, and artists of method
+    j get the classes ``method mj``.
     """
     _lay_out(figure)
     out = io.StringIO()
@@ -417,16 +416,16 @@ def _lay_out(figure: Figure) -> None:
     engine = figure.get_layout_engine()
     if isinstance(engine, ConstrainedLayoutEngine):
         engine.execute(figure)
-        figure.set_layout_engine(None)  # not "none": beside a layout that might change, each save draws twice
+        figure.set_layout_engine(None)  # not "none": with a layout that may change, each save draws twice
 
 
-# -------------------- Figures as papers print them: as wide as a column, in the letters of its text, told apart in grey
+# ---- Style of papers
 
-COLUMNS = {"single": 3.25, "double": 6.75}  # inches: of ICML; IEEE's are 3.5 and 7.16, the text of NeurIPS is 5.5 wide
+COLUMNS = {"single": 3.25, "double": 6.75}  # inches of ICML; IEEE has 3.5 and 7.16, the text of NeurIPS is 5.5 wide
 NARROWEST, WIDEST = 2.5, 10.0
 
 IN_PRINT = RC | {
-    # They ship with matplotlib: the same layout everywhere, and letters beside Times or Computer Modern.
+    # Both ship with matplotlib, so that the layout is the same everywhere, and suit Times or Computer Modern.
     "font.family": ["STIXGeneral", "DejaVu Serif"],
     "mathtext.fontset": "stix",
     "font.size": 8,
@@ -456,7 +455,7 @@ IN_PRINT = RC | {
 
 
 def in_print(width: float) -> Style:
-    """Return the style of figures that are so many inches wide: 7 to 8 points, dashes and markers, no titles."""
+    """Return the style of figures of this width in inches: 7 to 8 points, dashes and markers, no titles."""
     return Style(
         rc=IN_PRINT,
         width=width,
@@ -471,26 +470,27 @@ def in_print(width: float) -> Style:
     )
 
 
-def width_of(said: str | float) -> float:
+def width_of(width: str | float) -> float:
     """Return the width of a figure in inches.
 
     Args:
-        said: ``"single"`` or ``"double"``, see `COLUMNS`, or inches.
+        width: ``"single"`` or ``"double"``, see `COLUMNS`, or inches.
 
     Raises:
-        ConfigError: If it is neither, or no width of a paper.
+        ConfigError: If it is neither a name nor a number, or out of range.
 
     Example:
         >>> width_of("single"), width_of("3.5"), width_of(5.5)
         (3.25, 3.5, 5.5)
     """
     try:
-        inches = COLUMNS[said] if said in COLUMNS else float(said)
+        inches = COLUMNS[width] if width in COLUMNS else float(width)
     except ValueError:
         inches = 0.0
     if not NARROWEST <= inches <= WIDEST:
         named = " or ".join(f"{name} ({inches:g})" for name, inches in COLUMNS.items())
         raise ConfigError(
-            f"The width of a paper's figures must be {named}, or inches from {NARROWEST:g} to {WIDEST:g}; got {said!r}."
+            f"The width of a paper's figures must be {named}, or inches from {NARROWEST:g} to {WIDEST:g}; "
+            f"got {width!r}."
         )
     return inches

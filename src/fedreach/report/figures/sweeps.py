@@ -1,4 +1,4 @@
-"""Figures about sweeps and bounds."""
+"""Figures of sweeps and of the papers' bounds."""
 
 from __future__ import annotations
 
@@ -32,38 +32,41 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# -------------------- Several quantities along one axis, such as energy and time against bandwidth, a panel each
+# ---- Several quantities along one axis, one panel each
 
-FEW = 25  # points that are marked one by one
+FEW = 25  # points up to which each has a marker
 
 
 @styled
 def sweep(
     record: Mapping[str, Any], titles: Mapping[str, str], *, shares: Collection[str] = ("accuracy",), lines: bool = True
 ) -> Figure | None:
-    """Draw numbers along an axis, one line a method with a band of +- sd over seeds; None without an axis.
+    """Draw numbers along an axis, one line per method with a band of ± sd over seeds; None without an axis.
 
     Args:
-        record: With ``x`` (v values), their ``axis``, ``methods`` and ``numbers``: quantity -> method -> (seeds, v)
-            lists, None where there is no number. ``names`` are what the values are called, where they are no numbers;
-            ``log`` says that they are far apart.
-        titles: Of the quantities; those without a title are not drawn.
-        shares: Quantities that are fractions, drawn in per cent.
-        lines: Whether values are joined; else each stands by itself.
+        record: ``x`` (v values), their ``axis``, ``methods`` and ``numbers``: quantity -> method -> (seeds, v) lists,
+            None for a missing number. ``names`` name values that are not numbers; ``log`` requests a logarithmic axis.
+        titles: Titles of the quantities; those without a title are not drawn.
+        shares: Quantities that are fractions, drawn in percent.
+        lines: Join values by lines; else draw markers with bars.
     """
     x = np.array(record["x"], dtype=np.float64)
-    known = {
+    numbers = {
         quantity: {m: np.array(rows, dtype=np.float64) for m, rows in by_method.items()}
         for quantity, by_method in record["numbers"].items()
         if quantity in titles
     }
-    known = {quantity: found for quantity, found in known.items() if any(np.isfinite(v).any() for v in found.values())}
-    if len(x) < 2 or not known:
+    numbers = {
+        quantity: by_method
+        for quantity, by_method in numbers.items()
+        if any(np.isfinite(v).any() for v in by_method.values())
+    }
+    if len(x) < 2 or not numbers:
         return None
     methods: Sequence[str] = record["methods"]
     legend = Legend.of(methods, range(len(methods)))
-    figure, panels = new_panels(len(known), 1.9, legend=legend.height)
-    for axes, (quantity, by_method) in zip(panels, known.items(), strict=True):
+    figure, panels = new_panels(len(numbers), 1.9, legend=legend.height)
+    for axes, (quantity, by_method) in zip(panels, numbers.items(), strict=True):
         means = {j: v.mean(axis=0) for j, m in enumerate(methods) if np.isfinite(v := by_method[m]).all()}
         share = quantity in shares
         far = not share and max(y[-1] for y in means.values()) > FAR * min(y[-1] for y in means.values())
@@ -103,71 +106,71 @@ def _line(
         tag(marks, j, f"marks{id_of(axes)}")
 
 
-# -------------------- What the papers' bounds look at, over the rounds
+# ---- Terms of the papers' bounds over the rounds
 
-STRETCHES = 30  # points of a curve: cohorts change from round to round, and single rounds would be a scribble
+STRETCHES = 30  # points of a curve: cohorts change from round to round, and curves of single rounds are illegible
 
 
 @styled
 def theory(analysis: Analysis) -> Figure | None:
-    """Draw the terms, a panel each; None if no run has any."""
+    """Draw the terms, one panel each; None if no run has any."""
     comparison, terms = analysis.comparison, shown(analysis)
     if not terms:
         return None
     drawn = {term.name: theory_curves(comparison, term.name) for term in terms}
-    legend = Legend.of(comparison.methods, sorted({j for made in drawn.values() for j in made}))
-    figure, panels = new_panels(len(terms), 1.2, rest=0.3, legend=legend.height)
+    legend = Legend.of(comparison.methods, sorted({j for by_method in drawn.values() for j in by_method}))
+    figure, panels = new_panels(len(terms), 1.2, margins=0.3, legend=legend.height)
     for axes, term in zip(panels, terms, strict=True):
-        for j, made in drawn[term.name].items():
-            draw(axes, j, made.rounds, made, len(legend.names))
+        for j, curve in drawn[term.name].items():
+            draw(axes, j, curve.rounds, curve, len(legend.names))
         axes.set_title(term.title)  # many names are longer than their panels are tall
         axes.locator_params(axis="y", nbins=4)
         if term.percent:
             in_percent(axes)
-        _beside(axes, term, analysis.references)
+        _draw_reference(axes, term, analysis.references)
     label_x(panels, "round")
     legend.draw(figure)
     return figure
 
 
 def theory_curves(comparison: Comparison, name: str) -> dict[int, Curve]:
-    """Return the curve of each method that has this term, by the method's position."""
-    found = {}
+    """Return the curve of each method with this term, by the method's position."""
+    curves_by_method = {}
     for j, method in enumerate(comparison.methods):
         runs = [run for run in comparison.counted(method) if np.isfinite(run.theory.get(name, np.nan)).any()]
-        if runs and len((made := stretched(runs, name)).rounds):
-            found[j] = made
-    return found
+        if runs and len((curve := stretched(runs, name)).rounds):
+            curves_by_method[j] = curve
+    return curves_by_method
 
 
 def stretched(runs: Sequence[Run], name: str) -> Curve:
-    """Return a term's mean in stretches of rounds, and +- sd over seeds where there are several.
+    """Return a term's mean in stretches of rounds, and ± sd over several seeds.
 
-    A stretch is drawn if all runs have a number in it, at the mean of its rounds.
+    A stretch is drawn at the mean of its rounds if all runs have a number in it.
     """
     last = max(run.last_round for run in runs)
     edges = np.unique(np.linspace(0, last, min(STRETCHES, max(last, 1)) + 1).round())
     values = np.array([_means(run, name, edges) for run in runs])
-    known = np.isfinite(values).all(axis=0)
-    values, middle = values[:, known], ((edges[:-1] + edges[1:] + 1) / 2)[known]
+    complete = np.isfinite(values).all(axis=0)
+    values, middle = values[:, complete], ((edges[:-1] + edges[1:] + 1) / 2)[complete]
     nothing = np.full(len(middle), np.nan)
     mean, sd = values.mean(axis=0), values.std(axis=0, ddof=1) if len(runs) > 1 else nothing
     return Curve(rounds=middle, megabytes=nothing, mean=mean, low=mean - sd, high=mean + sd)
 
 
 def _means(run: Run, name: str, edges: Floats) -> Floats:
-    """Return the mean of the known values in each stretch (edge, next edge]; nan where there is none."""
+    """Return the mean of the finite values in each stretch (edge, next edge]; nan without any."""
     values = run.theory[name]
-    known = np.isfinite(values)
-    stretch = np.searchsorted(edges, run.rounds["round"][known], side="left") - 1
-    inside = stretch >= 0  # round 0 trains nobody
+    finite = np.isfinite(values)
+    stretch = np.searchsorted(edges, run.rounds["round"][finite], side="left") - 1
+    inside = stretch >= 0  # round 0 does not train
     count = np.bincount(stretch[inside], minlength=len(edges) - 1)
-    total = np.bincount(stretch[inside], values[known][inside], minlength=len(edges) - 1)
+    total = np.bincount(stretch[inside], values[finite][inside], minlength=len(edges) - 1)
     return np.asarray(np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0))
 
 
-def _beside(axes: Axes, term: Term, references: References) -> None:
-    """Draw, dashed, what the choice of clients and weights is to be compared with."""
+def _draw_reference(axes: Axes, term: Term, references: References) -> None:
+    """Draw the reference value of a term as a dashed line."""
     pooled = references.pooled
     value = {"entropy": references.participants, "label_gap": pooled, "label_gap_so_far": pooled}.get(term.name)
     if value is not None:
