@@ -41,14 +41,14 @@ def batch_plan(seed: int, round_: int, client: int, num_examples: int, local: Lo
         ((6, 2), [-1, 0, 1, 2, 3, 4])
     """
     batch = min(local.batch_size, num_examples)
-    kept = num_examples - num_examples % batch if local.drop_last else num_examples
-    steps_per_epoch = -(-kept // batch)
+    num_kept = num_examples - num_examples % batch if local.drop_last else num_examples
+    steps_per_epoch = -(-num_kept // batch)
     (steps,) = local.steps_of(np.array([num_examples]), np.array([client]), seed, round_).tolist()
     epochs = -(-steps // steps_per_epoch)
     rng = generator(seed, "batches", round_, client)
     positions = np.broadcast_to(np.arange(num_examples), (epochs, num_examples))
     table = np.full((epochs, steps_per_epoch * batch), -1, np.int64)
-    table[:, :kept] = rng.permuted(positions, axis=1)[:, :kept]
+    table[:, :num_kept] = rng.permuted(positions, axis=1)[:, :num_kept]
     return table.reshape(-1, batch)[:steps]
 
 
@@ -63,7 +63,7 @@ def batch_plans(seed: int, round_: int, clients: Ints, parts: Sequence[Ints], lo
     """
     sizes = np.array([len(part) for part in parts])
     batches = np.minimum(local.batch_size, sizes).tolist()
-    kept, per_epoch = local.examples_per_epoch(sizes).tolist(), local.steps_per_epoch(sizes).tolist()
+    examples_per_epoch, per_epoch = local.examples_per_epoch(sizes).tolist(), local.steps_per_epoch(sizes).tolist()
     steps = local.steps_of(sizes, clients, seed, round_).tolist()
     epochs = [-(-number // count) for number, count in zip(steps, per_epoch, strict=True)]
     shape = len(parts), max(steps), max(batches)
@@ -73,17 +73,17 @@ def batch_plans(seed: int, round_: int, clients: Ints, parts: Sequence[Ints], lo
         "Lower local.epochs or local.steps, or use engine.name = 'native', which draws them epoch by epoch.",
     )
     table = np.full(shape, -1, np.int64)
-    for row, part, seen, batch, count, number, all_steps, client in zip(
-        table, parts, kept, batches, per_epoch, epochs, steps, clients, strict=True
+    for row, part, num_examples, batch, count, number, all_steps, client in zip(
+        table, parts, examples_per_epoch, batches, per_epoch, epochs, steps, clients, strict=True
     ):
         rng = generator(seed, "batches", round_, int(client))
-        if number == 1 and count * batch == seen and all_steps == count and batch == table.shape[2]:
-            row[:count] = rng.permutation(part)[:seen].reshape(count, batch)
+        if number == 1 and count * batch == num_examples and all_steps == count and batch == table.shape[2]:
+            row[:count] = rng.permutation(part)[:num_examples].reshape(count, batch)
             continue
-        own = np.full((number, count * batch), -1, np.int64)
-        for epoch in own:
-            epoch[:seen] = rng.permutation(part)[:seen]
-        row[:all_steps, :batch] = own.reshape(-1, batch)[:all_steps]
+        client_table = np.full((number, count * batch), -1, np.int64)
+        for epoch in client_table:
+            epoch[:num_examples] = rng.permutation(part)[:num_examples]
+        row[:all_steps, :batch] = client_table.reshape(-1, batch)[:all_steps]
     return table
 
 
@@ -100,7 +100,7 @@ class Samples:
             # Arrays of a memory map are read-only and torch says so; nothing here writes to them.
             warnings.filterwarnings("ignore", message="The given NumPy array is not writ")
             self.x = torch.from_numpy(np.ascontiguousarray(as_bytes(x))).to(device)
-            self.y = torch.from_numpy(np.ascontiguousarray(y, dtype=_kept(y))).to(device)
+            self.y = torch.from_numpy(np.ascontiguousarray(y, dtype=_target_dtype(y))).to(device)
         self.kind = kind
         scale = 255.0 if self.x.dtype == torch.uint8 and kind != "several" else 1.0
         self.factor = self.offset = None
@@ -110,11 +110,11 @@ class Samples:
     def __len__(self) -> int:
         return len(self.y)
 
-    def relabelled(self, y: AnyArray) -> Self:
+    def with_labels(self, y: AnyArray) -> Self:
         """Return the same examples with other labels; the examples are not copied."""
-        other = copy.copy(self)
-        other.y = torch.from_numpy(np.array(y, dtype=_kept(y))).to(self.y.device)
-        return other
+        samples = copy.copy(self)
+        samples.y = torch.from_numpy(np.array(y, dtype=_target_dtype(y))).to(self.y.device)
+        return samples
 
     def batch_into(self, index: Tensor, x: Tensor) -> None:
         """Write the inputs for a (m,) index into `x` (m, *sample)."""
@@ -140,7 +140,7 @@ class Samples:
         )
 
 
-def _kept(y: AnyArray) -> type[np.int64 | np.float32]:
+def _target_dtype(y: AnyArray) -> type[np.int64 | np.float32]:
     """Return the type of targets: classes, or numbers."""
     return np.float32 if y.dtype.kind == "f" else np.int64
 
@@ -178,8 +178,8 @@ def checked_device(device: str) -> torch.device:
     try:
         torch.zeros(1, device=chosen).item()
     except Exception as error:  # each kind of device has its own; "meta" takes numbers and gives none back
-        said = str(error).splitlines()[0]
-        raise ConfigError(f"engine.device is {device!r}, which this torch cannot use: {said}. Use 'cpu'.") from error
+        message = str(error).splitlines()[0]
+        raise ConfigError(f"engine.device is {device!r}, which this torch cannot use: {message}. Use 'cpu'.") from error
     return chosen
 
 
@@ -197,7 +197,7 @@ class ChannelsLast:
     Example:
         >>> import torch
         >>> filters = ChannelsLast(Layout.of(torch.nn.Conv2d(2, 1, (1, 2), bias=False)))
-        >>> turned = filters.turned(torch.tensor([1.0, 2.0, 3.0, 4.0]))
+        >>> turned = filters.to_channels_last(torch.tensor([1.0, 2.0, 3.0, 4.0]))
         >>> turned.tolist()
         [1.0, 3.0, 2.0, 4.0]
         >>> rows = turned[None].clone()
@@ -212,15 +212,15 @@ class ChannelsLast:
         placed = [(slice(end - shape.numel(), end), shape) for shape, end in zip(shapes, ends, strict=True)]
         self.filters = [(place, shape) for place, shape in placed if len(shape) == 4]
 
-    def turned(self, vectors: Tensor) -> Tensor:
+    def to_channels_last(self, vectors: Tensor) -> Tensor:
         """Return (..., p) vectors with the filters' channels last; the same tensor where there are no filters."""
         if not self.filters:
             return vectors
-        found, stack = vectors.clone(), vectors.shape[:-1]
+        converted, stack = vectors.clone(), vectors.shape[:-1]
         for place, (out, channels, height, width) in self.filters:
             filters = vectors[..., place].reshape(*stack, out, channels, height, width)
-            found[..., place].view(*stack, out, height, width, channels).copy_(filters.movedim(-3, -1))
-        return found
+            converted[..., place].view(*stack, out, height, width, channels).copy_(filters.movedim(-3, -1))
+        return converted
 
     def turn_back(self, vectors: Tensor, rows: Tensor) -> None:
         """Turn these rows of (k, p) vectors back to torch's order, in place."""
@@ -268,17 +268,17 @@ class BatchNormStatistics:
         if len(x):
             weight = len(x) / (len(x) + strength)
             for layer in self._in_order(x[:1]):
-                for running, own in zip(_statistics(layer), self._moments(layer, x), strict=True):
-                    running.lerp_(own, weight)
+                for running, moment in zip(_statistics(layer), self._moments(layer, x), strict=True):
+                    running.lerp_(moment, weight)
         parts = [part for layer in refreshable_layers(self.module) for part in _statistics(layer)]
-        found: Float32s = torch.cat(parts).cpu().numpy()
-        return found
+        statistics: Float32s = torch.cat(parts).cpu().numpy()
+        return statistics
 
     def outputs(self, statistics: Float32s, inputs: Float32s) -> Outputs:
         vector = self._bind_copy()
-        given = torch.from_numpy(np.array(statistics, np.float32)).to(vector.device)
+        flat_statistics = torch.from_numpy(np.array(statistics, np.float32)).to(vector.device)
         parts = [part for layer in refreshable_layers(self.module) for part in _statistics(layer)]
-        for part, values in zip(parts, torch.split(given, [len(part) for part in parts]), strict=True):
+        for part, values in zip(parts, torch.split(flat_statistics, [len(part) for part in parts]), strict=True):
             part.copy_(values)
         return self.said(vector, torch.from_numpy(inputs).to(vector.device))
 
@@ -291,10 +291,10 @@ class BatchNormStatistics:
 
     def _in_order(self, x: Tensor) -> list[_BatchNorm]:
         """Return the layers in the order in which the model comes to them; without those that it never comes to."""
-        seen: dict[_BatchNorm, None] = {}
+        visited: dict[_BatchNorm, None] = {}
 
         def note(layer: _BatchNorm, _: tuple[Tensor, ...]) -> None:
-            seen[layer] = None
+            visited[layer] = None
 
         hooks = [layer.register_forward_pre_hook(note) for layer in refreshable_layers(self.module)]
         try:
@@ -303,7 +303,7 @@ class BatchNormStatistics:
         finally:
             for hook in hooks:
                 hook.remove()
-        return list(seen)
+        return list(visited)
 
     def _moments(self, layer: _BatchNorm, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and variance of what comes to a layer, over inputs and places, summed in float64.

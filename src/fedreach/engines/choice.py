@@ -55,15 +55,15 @@ class EngineChoice:
             return f"engine {self.name}: {self.only_plain}"
         if not self.wrong:
             return None
-        said = "; ".join(f"by {name}, {why}" for name, why in self.wrong.items())
-        return f"engine {self.name}: others would not train the model as torch does: {said}"
+        reasons = "; ".join(f"by {name}, {why}" for name, why in self.wrong.items())
+        return f"engine {self.name}: others would not train the model as torch does: {reasons}"
 
     def __str__(self) -> str:
         if self.only_plain is not None:
             return f"engine {self.name}: {self.only_plain}"
         tried = sorted(self.seconds.items(), key=lambda item: item[1])
-        found = ", ".join(f"{name} {seconds:.3g} s a round" for name, seconds in tried)
-        return "; ".join([f"engine {self.name}: {found} (expected by a short trial)", *self.refused.values()])
+        timings = ", ".join(f"{name} {seconds:.3g} s a round" for name, seconds in tried)
+        return "; ".join([f"engine {self.name}: {timings} (expected by a short trial)", *self.refused.values()])
 
 
 def build_engine(

@@ -89,16 +89,16 @@ class Ranks:
         """Begin to send a value; return what is under way, which has to be kept until it arrived."""
         large: list[Tensor] = []
 
-        def pickled(buffer: pickle.PickleBuffer) -> bool:
+        def keep_in_pickle(buffer: pickle.PickleBuffer) -> bool:
             raw = buffer.raw()
             if raw.nbytes < LARGE_BYTES:
                 return True
             large.append(_as_tensor(raw).to(self.wire))
             return False
 
-        rest = pickle.dumps(value, protocol=5, buffer_callback=pickled)
+        message = pickle.dumps(value, protocol=5, buffer_callback=keep_in_pickle)
         sizes = np.array([len(tensor) for tensor in large], np.int64).tobytes()
-        tensors = [torch.tensor([len(sizes), len(rest)]), _as_tensor(bytearray(sizes + rest)), *large]
+        tensors = [torch.tensor([len(sizes), len(message)]), _as_tensor(bytearray(sizes + message)), *large]
         return [(self._call(rank, dist.isend, tensor, rank), tensor) for tensor in tensors]
 
     def receive(self, rank: int) -> Any:
@@ -111,9 +111,9 @@ class Ranks:
         lengths = torch.empty(2, dtype=torch.int64)
         self._call(rank, dist.recv, lengths, rank)
         of_sizes, of_rest = lengths.tolist()
-        packed = self._received(of_sizes + of_rest, rank, torch.device("cpu")).tobytes()
+        packed = self._receive_bytes(of_sizes + of_rest, rank, torch.device("cpu")).tobytes()
         sizes = np.frombuffer(packed[:of_sizes], np.int64)
-        buffers = [self._received(int(size), rank, self.wire) for size in sizes]
+        buffers = [self._receive_bytes(int(size), rank, self.wire) for size in sizes]
         value = pickle.loads(packed[of_sizes:], buffers=buffers)
         if isinstance(value, FedReachError):
             raise type(value)(f"Rank {rank}: {value}")
@@ -121,13 +121,13 @@ class Ranks:
 
     def broadcast(self, vector: Float32s) -> None:
         """Write rank 0's vector into that of every other rank; all of them have to call this."""
-        own = torch.from_numpy(vector)
-        sent = own.to(self.wire)
+        tensor = torch.from_numpy(vector)
+        sent = tensor.to(self.wire)
         self._call(0, dist.broadcast, sent, 0)
-        if sent is not own:
-            own.copy_(sent)
+        if sent is not tensor:
+            tensor.copy_(sent)
 
-    def _received(self, size: int, rank: int, wire: torch.device) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    def _receive_bytes(self, size: int, rank: int, wire: torch.device) -> np.ndarray[Any, np.dtype[np.uint8]]:
         tensor = torch.empty(size, dtype=torch.uint8, device=wire)
         self._call(rank, dist.recv, tensor, rank)
         return tensor.cpu().numpy()
@@ -163,26 +163,26 @@ def join() -> Iterator[Ranks]:
     When rank 0 leaves the block, the others, which are waiting for it, are told to end. Where it fails, it says why,
     and the others see its connections close and end silently with 1. Where another rank fails, rank 0 is told why.
     """
-    many = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    missing = [name for name in many if name not in os.environ]
+    variables = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    missing = [name for name in variables if name not in os.environ]
     if missing:
         raise ConfigError(f"The environment variable {missing[0]} is missing. Start the ranks by torchrun.")
-    rank, size, local_rank, local_size = (int(os.environ[name]) for name in many)
+    rank, size, local_rank, local_size = (int(os.environ[name]) for name in variables)
     gpu = torch.cuda.is_available() and dist.is_nccl_available()
     try:
-        store = _unwritten(next(rendezvous("env://", timeout=SILENCE))[0], rank, size)
+        store = _fresh_store(next(rendezvous("env://", timeout=SILENCE))[0], rank, size)
         backend = "cpu:gloo,cuda:nccl" if gpu else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=SILENCE)
     except RuntimeError as error:
         raise LostRankError(f"Rank {rank} of {size} does not find the others: {error}") from error
     ranks = Ranks(rank, size, local_rank, local_size)
     if rank == 0:
-        for other in range(1, size):
-            ranks.receive(other)  # while it connects it would not notice that this rank ends
+        for peer in range(1, size):
+            ranks.receive(peer)  # while it connects it would not notice that this rank ends
         with _one_interrupt():
             yield ranks
-        for other in range(1, size):
-            ranks.send(None, other)
+        for peer in range(1, size):
+            ranks.send(None, peer)
     else:
         # Ends a rank at once, wherever it is; rank 0 then sees it go and writes the checkpoint.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -194,17 +194,17 @@ def join() -> Iterator[Ranks]:
     dist.destroy_process_group()
 
 
-def _unwritten(store: Store, rank: int, size: int) -> Store:
+def _fresh_store(store: Store, rank: int, size: int) -> Store:
     """Return a part of the store that no process wrote to before.
 
     torchrun hands the store of ranks that died on to those that it starts in their place, with the addresses in it.
     """
     name = f"{socket.gethostname()} {os.getpid()} {time.time_ns()}"
     if rank == 0:
-        for other in range(1, size):
-            store.delete_key(f"hello {other}")  # of a rank that died; one that lives says it again
-        for other in range(1, size):
-            store.set(f"join {store.get(f'hello {other}').decode()}", name)
+        for peer in range(1, size):
+            store.delete_key(f"hello {peer}")  # of a rank that died; one that lives says it again
+        for peer in range(1, size):
+            store.set(f"join {store.get(f'hello {peer}').decode()}", name)
         return PrefixStore(name, store)
     while not store.check([f"join {name}"]):
         store.set(f"hello {rank}", name)
@@ -236,8 +236,8 @@ def _one_interrupt() -> Iterator[None]:
     numbers = (signal.SIGINT, signal.SIGTERM)
 
     def interrupt(number: int, frame: Any) -> None:
-        for each in numbers:
-            signal.signal(each, signal.SIG_IGN)
+        for signal_number in numbers:
+            signal.signal(signal_number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
     after = [signal.signal(number, interrupt) for number in numbers]
@@ -285,21 +285,32 @@ class DistributedEngine(Engine):
             inner.groups(ids, self.ranks.size),
             examples_of(self.task.data.train.sizes_of(ids), self.local),
         )
-        given = shared_out([examples[group].sum() for group in groups], self._speed())
-        if not any(given[1:]):
+        group_indices = shared_out([examples[group].sum() for group in groups], self._speed())
+        if not any(group_indices[1:]):
             return inner.train_groups(broadcast, ids, groups, round_, rate, terms)
-        shares = [[groups[i] for i in mine] for mine in given]
+        shares = [[groups[i] for i in indices] for indices in group_indices]
         rows = [np.concatenate([*share, np.empty(0, np.int64)]).astype(np.int64) for share in shares]
         work = [
-            (ids[mine], [len(group) for group in share], round_, rate, {name: t[mine] for name, t in terms.items()})
-            for mine, share in zip(rows, shares, strict=True)
+            (
+                ids[rank_rows],
+                [len(group) for group in share],
+                round_,
+                rate,
+                {name: t[rank_rows] for name, t in terms.items()},
+            )
+            for rank_rows, share in zip(rows, shares, strict=True)
         ]
         update = inner.workers.array((len(ids), self.layout.size), np.float32)  # which all its processes add up
         loss, steps, finite = np.empty(len(ids)), np.empty(len(ids), np.int64), np.empty(len(ids), np.bool_)
-        for rank, (part, seconds) in enumerate(self._together(_train_share, broadcast, work)):
-            mine = rows[rank]
-            update[mine], loss[mine], steps[mine], finite[mine] = part.update, part.loss, part.steps, part.finite
-            self._learn(rank, examples[mine].sum(), seconds)
+        for rank, (part, seconds) in enumerate(self._run_on_ranks(_train_share, broadcast, work)):
+            rank_rows = rows[rank]
+            update[rank_rows], loss[rank_rows], steps[rank_rows], finite[rank_rows] = (
+                part.update,
+                part.loss,
+                part.steps,
+                part.finite,
+            )
+            self._record_speed(rank, examples[rank_rows].sum(), seconds)
         return LocalUpdates(update, loss, steps, self.num_trainable, finite)
 
     @property
@@ -329,14 +340,14 @@ class DistributedEngine(Engine):
         shares = self._batches(split, index)
         if shares is None:
             return self.inner.predict(params, split, index)
-        right, loss = zip(*self._together(TorchEngine.predict, params, shares), strict=True)
+        right, loss = zip(*self._run_on_ranks(TorchEngine.predict, params, shares), strict=True)
         return np.concatenate(right), np.concatenate(loss)
 
     def logits(self, params: Float32s, split: Split, index: Ints) -> Float32s:
         shares = self._batches(split, index)
         if shares is None:
             return self.inner.logits(params, split, index)
-        return np.concatenate(self._together(TorchEngine.logits, params, shares))
+        return np.concatenate(self._run_on_ranks(TorchEngine.logits, params, shares))
 
     def answers(self, params: Float32s, split: Split, index: Ints, *, inputs: bool) -> Outputs:
         return self.inner.answers(params, split, index, inputs=inputs)
@@ -345,10 +356,14 @@ class DistributedEngine(Engine):
         return probed(self, self.inner.trainer, params, ids, parts)
 
     def outputs(self, broadcast: Float32s, update: Float32s, ids: Ints, *, before: bool) -> list[LocalOutputs]:
-        rows = [np.array(mine, np.int64) for mine in shared_out(self.task.data.train.sizes_of(ids), self._speed())]
-        if not any(len(mine) for mine in rows[1:]):
+        rows = [
+            np.array(positions, np.int64) for positions in shared_out(self.task.data.train.sizes_of(ids), self._speed())
+        ]
+        if not any(len(rank_rows) for rank_rows in rows[1:]):
             return self.inner.outputs(broadcast, update, ids, before=before)
-        answers = self._together(_outputs_share, broadcast, [(update[mine], ids[mine], before) for mine in rows])
+        answers = self._run_on_ranks(
+            _outputs_share, broadcast, [(update[rank_rows], ids[rank_rows], before) for rank_rows in rows]
+        )
         outputs = (output for share in answers for output in share)
         of_row = dict(zip(np.concatenate(rows).tolist(), outputs, strict=True))
         return [of_row[row] for row in range(len(ids))]
@@ -361,7 +376,7 @@ class DistributedEngine(Engine):
         cuts = [EVALUATION_BATCH * (batches * rank // size) for rank in range(1, size)]
         return [(split, part) for part in np.split(index, cuts)]
 
-    def _together(self, work: Callable[..., Any], model: Float32s, shares: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def _run_on_ranks(self, work: Callable[..., Any], model: Float32s, shares: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Return what `work` answers for each rank's share of it; the model is sent where the ranks hold another."""
         new = self._model is None or not np.array_equal(_bits(model), _bits(self._model))
         for rank, share in enumerate(shares):
@@ -375,13 +390,13 @@ class DistributedEngine(Engine):
 
     def _speed(self) -> Floats:
         """Return how fast each rank trains, in examples a second; one that has not trained yet as the mean."""
-        known = self._seconds > 0
-        if not known.any():
+        has_trained = self._seconds > 0
+        if not has_trained.any():
             return np.ones(self.ranks.size)
-        speed = np.divide(self._examples, self._seconds, where=known, out=np.zeros(self.ranks.size))
-        return np.where(known, speed, speed[known].mean())
+        speed = np.divide(self._examples, self._seconds, where=has_trained, out=np.zeros(self.ranks.size))
+        return np.where(has_trained, speed, speed[has_trained].mean())
 
-    def _learn(self, rank: int, examples: float, seconds: float) -> None:
+    def _record_speed(self, rank: int, examples: float, seconds: float) -> None:
         if seconds:
             self._examples[rank] = FORGET * self._examples[rank] + examples
             self._seconds[rank] = FORGET * self._seconds[rank] + seconds
@@ -457,13 +472,13 @@ def shared_out(work: Sequence[float] | Ints, speed: Floats) -> list[list[int]]:
         [[0, 2, 1], [3]]
     """
     amounts = np.asarray(work, np.float64)
-    given: list[list[int]] = [[] for _ in speed]
+    pieces: list[list[int]] = [[] for _ in speed]
     load = np.zeros(len(speed))
     for piece in np.argsort(-amounts, kind="stable"):
         rank = int(np.argmin((load + amounts[piece]) / speed))
         load[rank] += amounts[piece]
-        given[rank].append(int(piece))
-    return given
+        pieces[rank].append(int(piece))
+    return pieces
 
 
 def _bits(model: Float32s) -> Ints:

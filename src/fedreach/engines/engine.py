@@ -60,12 +60,12 @@ class TorchEngine(Engine):
         check_processes("engine.threads", threads)
         self.task, self.precision = task, precision
         self.solver, self.local = task.solver, task.local
-        self.trainer = made = trainer(task, checked_device(device))
-        self.name, self.layout, self.initial = made.name, made.layout, made.initial
-        self.num_trainable = made.layout.num_trainable
-        allowed = max_processes() if made.device.type == "cpu" and made.forks else 1
+        self.trainer = group_trainer = trainer(task, checked_device(device))
+        self.name, self.layout, self.initial = group_trainer.name, group_trainer.layout, group_trainer.initial
+        self.num_trainable = group_trainer.layout.num_trainable
+        allowed = max_processes() if group_trainer.device.type == "cpu" and group_trainer.forks else 1
         self.threads = threads if allowed is None else min(threads, allowed)
-        self.workers = Workers(made, self.threads)
+        self.workers = Workers(group_trainer, self.threads)
 
     def train(
         self, broadcast: Float32s, ids: Ints, round_: int, rate: float, terms: Mapping[str, Float32s] = NO_TERMS
@@ -105,8 +105,8 @@ class TorchEngine(Engine):
         start = workers.copy(np.asarray(broadcast, np.float32))
         with _kernels(self.precision):
             trained = workers.map(_train_part, groups, start, ids, round_, rate, update, rows)
-        for group, found in zip(groups, trained, strict=True):
-            loss[group], steps[group], finite[group] = found
+        for group, outcome in zip(groups, trained, strict=True):
+            loss[group], steps[group], finite[group] = outcome
         return LocalUpdates(update, loss, steps, self.num_trainable, finite)
 
     def weighted_sum(self, weights: Floats, update: Float32s) -> Floats:
@@ -137,7 +137,7 @@ class TorchEngine(Engine):
         d = self.task.data.dataset
         kind = np.bool_ if d.example_classes else np.float64 if d.positions else np.float32
         losses = np.float64 if d.positions else np.float32
-        right, loss = self._result((len(index),), kind), self._result((len(index),), losses)
+        right, loss = self._new_array((len(index),), kind), self._new_array((len(index),), losses)
         self._evaluate(type(self.trainer).predict_part, params, split, index, right, loss)
         return right, loss
 
@@ -151,7 +151,7 @@ class TorchEngine(Engine):
                 4 * math.prod(shape),
                 "Take metrics accuracy and loss, which need none, or evaluation.samples_per_client.",
             )
-        out = self._result(shape, np.float64 if in_units else np.float32)
+        out = self._new_array(shape, np.float64 if in_units else np.float32)
         self._evaluate(GroupTrainer.logits_part, params, split, index, out)
         return out
 
@@ -159,7 +159,7 @@ class TorchEngine(Engine):
         with _kernels(self.precision):
             return self.trainer.answers(params, split, index, inputs=inputs)
 
-    def _result(self, shape: tuple[int, ...], dtype: DTypeLike) -> AnyArray:
+    def _new_array(self, shape: tuple[int, ...], dtype: DTypeLike) -> AnyArray:
         """Return an array for what a model says of so many examples, which all processes see if there is a part for
         more than one."""
         alone = shape[0] <= EVALUATION_PART and not self.trainer.behaviour.mixes  # one part, which this process does
@@ -170,8 +170,8 @@ class TorchEngine(Engine):
     ) -> None:
         """Have the processes write what the model says about each example of `index`."""
         if split not in self.trainer.samples:
-            known = ", ".join(map(repr, self.trainer.samples))
-            raise ConfigError(f"An engine predicts on a split of this federation, one of {known}; got {split!r}.")
+            splits = ", ".join(map(repr, self.trainer.samples))
+            raise ConfigError(f"An engine predicts on a split of this federation, one of {splits}; got {split!r}.")
         parts = [slice(begin, begin + EVALUATION_PART) for begin in range(0, len(index), EVALUATION_PART)]
         if self.trainer.behaviour.mixes:
             parts = self.trainer.alone(split, index)
@@ -196,14 +196,14 @@ def probed(
         return means(engine.predict(params, "train", index)[1], sizes, counts)
     logits, targets = torch.from_numpy(engine.logits(params, "train", index)), trainer.data.labels[index]
     if trainer.scale is not None:
-        logits, targets = torch.from_numpy(trainer.scaled(logits.numpy())), trainer.scaled(targets)
+        logits, targets = torch.from_numpy(trainer.scale_targets(logits.numpy())), trainer.scale_targets(targets)
     if shifts is not None:
         shifts = shifts.cpu().repeat_interleave(torch.from_numpy(sizes), 0)
     if counts is not None:  # losses are those of labeled positions
         sizes = np.add.reduceat(counts, np.cumsum(sizes) - sizes)
     if not trainer.draws:
         return means(trainer.losses(logits, torch.from_numpy(targets), shifts).numpy(), sizes)
-    found = []
+    client_losses = []
     starts = np.cumsum(sizes) - sizes
     if counts is not None:
         labeled = targets != IGNORED
@@ -211,9 +211,9 @@ def probed(
     for begin, size in zip(starts, sizes, strict=True):  # a loss may draw, for each client by itself
         rows = slice(begin, begin + size)
         with seeded(seed_of(logits[rows])):
-            own = None if shifts is None else shifts[rows]
-            found.append(trainer.losses(logits[rows], torch.from_numpy(targets[rows]), own).numpy())
-    return means(np.concatenate(found), sizes)
+            client_shifts = None if shifts is None else shifts[rows]
+            client_losses.append(trainer.losses(logits[rows], torch.from_numpy(targets[rows]), client_shifts).numpy())
+    return means(np.concatenate(client_losses), sizes)
 
 
 def samples_of(train: Ranges, ids: Ints, parts: Sequence[Ints] | None) -> tuple[Ints, Ints]:

@@ -76,13 +76,13 @@ def without_dropout(module: nn.Module) -> nn.Module:
         >>> module(torch.ones(1, 3))
         tensor([[1., 1., 1.]])
     """
-    other = copied(module)
-    for layer in other.modules():
+    stripped = copied(module)
+    for layer in stripped.modules():
         if isinstance(layer, nn.modules.dropout._DropoutNd):
             layer.p = 0.0
         elif isinstance(layer, nn.MultiheadAttention | nn.RNNBase):
             layer.dropout = 0.0
-    return other
+    return stripped
 
 
 @contextmanager
@@ -194,19 +194,19 @@ class Examination:
             kind = Stacked  # which it compiles; that would take longer than all the rest
         with self._as_examined():
             engine = TorchEngine(kind, self.task, self.device)
-            found = [self._difference(engine, 1)]
-            if found[0] is not None:
-                found += [self._difference(engine, round_) for round_ in (2, 3)]
-        wrong = [each for each in found if each is not None]
+            differences = [self._difference(engine, 1)]
+            if differences[0] is not None:
+                differences += [self._difference(engine, round_) for round_ in (2, 3)]
+        wrong = [difference for difference in differences if difference is not None]
         return wrong[0] if len(wrong) > 1 else None
 
     def _difference(self, engine: TorchEngine, round_: int) -> str | None:
         trial, expected = self._trial(round_)
-        found = self._found(engine, trial)
-        for updates, theirs in ((found.steep, expected.steep), (found.gentle, expected.gentle)):
-            if (why := self._other_update(updates, theirs, trial.broadcast)) is not None:
+        computed = self._compute(engine, trial)
+        for updates, theirs in ((computed.steep, expected.steep), (computed.gentle, expected.gentle)):
+            if (why := self._update_difference(updates, theirs, trial.broadcast)) is not None:
                 return why
-        return _other_answers(found, expected)
+        return _answer_difference(computed, expected)
 
     def _trial(self, round_: int) -> tuple[Trial, Found]:
         """Return the trial with the batches of a round, and what is right."""
@@ -214,14 +214,14 @@ class Examination:
             start, p = self.plain.initial.copy(), self.plain.num_trainable
             start[:p] += NOISE * generator(0, "examination", round_).standard_normal(p, np.float32)
             with self._as_examined():
-                one_step = _trained(self.plain, start, OTHERS, round_, 1.0).update
+                one_step = _train_without_memory(self.plain, start, OTHERS, round_, 1.0).update
                 moved = np.abs(one_step[:, :p]).max()
                 unit = float(np.abs(start[:p]).max() / moved) if 0 < moved < np.inf else 1.0
                 rates = GENTLE * unit, STEEP * unit
                 model = start + one_step[0]
                 model[:p] = start[:p] + rates[0] * one_step[0, :p]
                 trial = Trial(round_, start, *rates, model)
-                self.trials[round_] = trial, self._found(self.plain, trial)
+                self.trials[round_] = trial, self._compute(self.plain, trial)
         return self.trials[round_]
 
     @contextmanager
@@ -243,38 +243,38 @@ class Examination:
         ):
             yield
 
-    def _found(self, engine: TorchEngine, trial: Trial) -> Found:
+    def _compute(self, engine: TorchEngine, trial: Trial) -> Found:
         index, start = np.arange(sum(SIZES)), trial.broadcast
-        gentle = _trained(engine, start, np.arange(len(SIZES)), trial.round_, trial.gentle)
-        steep = _trained(engine, start, OTHERS, trial.round_, trial.steep).update.copy()
+        gentle = _train_without_memory(engine, start, np.arange(len(SIZES)), trial.round_, trial.gentle)
+        steep = _train_without_memory(engine, start, OTHERS, trial.round_, trial.steep).update.copy()
         right, evaluated = engine.predict(trial.trained, "train", index)
         outputs = engine.logits(trial.trained, "test", index)
         return Found(gentle.update.copy(), steep, gentle.loss, outputs, evaluated.copy(), right.copy())
 
-    def _other_update(self, updates: Float32s, expected: Float32s, broadcast: Float32s) -> str | None:
+    def _update_difference(self, updates: Float32s, expected: Float32s, broadcast: Float32s) -> str | None:
         """Return which tensor of the model moves otherwise than it should."""
         layout, end = self.plain.layout, 0
         p = layout.num_trainable
         for name, shape in zip(layout.names, layout.shapes, strict=True):
-            part, whole = slice(end, end := end + shape.numel()), slice(None, p) if end <= p else slice(p, None)
-            rounding = FLOOR * _largest(expected[:, whole]) + 4 * EPSILON * _largest(broadcast[part])
+            part, section = slice(end, end := end + shape.numel()), slice(None, p) if end <= p else slice(p, None)
+            rounding = FLOOR * _largest(expected[:, section]) + 4 * EPSILON * _largest(broadcast[part])
             if (share := _share_off(updates[:, part], expected[:, part], rounding)) is not None:
                 return f"{name} moves otherwise in training, off by {share}"
         return None
 
 
-def _other_answers(found: Found, expected: Found) -> str | None:
+def _answer_difference(computed: Found, expected: Found) -> str | None:
     """Return what is said otherwise of the examples."""
     for what, numbers, theirs in (
-        ("the loss in training", found.losses, expected.losses),
-        ("the output in evaluation", found.outputs, expected.outputs),
-        ("the loss in evaluation", found.evaluated, expected.evaluated),
+        ("the loss in training", computed.losses, expected.losses),
+        ("the output in evaluation", computed.outputs, expected.outputs),
+        ("the loss in evaluation", computed.evaluated, expected.evaluated),
     ):
         if (share := _share_off(numbers, theirs, 0.0)) is not None:
             return f"{what} is off by {share}"
-    right, theirs = found.right.astype(np.float64), expected.right.astype(np.float64)
+    right, theirs = computed.right.astype(np.float64), expected.right.astype(np.float64)
     if (
-        found.right.dtype == np.bool_ and expected.outputs.shape[1] > 1
+        computed.right.dtype == np.bool_ and expected.outputs.shape[1] > 1
     ):  # where two classes are as likely, rounding decides
         low, high = np.partition(expected.outputs, -2, axis=1)[:, -2:].T
         clear = ~(high - low <= 2 * TOLERANCE * _largest(expected.outputs))
@@ -304,7 +304,7 @@ def _largest(numbers: AnyArray) -> float:
     return float(np.abs(numbers).max(initial=0.0))
 
 
-def _trained(engine: TorchEngine, start: Float32s, ids: Ints, round_: int, rate: float) -> LocalUpdates:
+def _train_without_memory(engine: TorchEngine, start: Float32s, ids: Ints, round_: int, rate: float) -> LocalUpdates:
     """Return what clients that kept nothing so far compute."""
     terms: Mapping[str, Float32s] = {}
     if isinstance(engine.solver, MemorySolver):
@@ -337,7 +337,7 @@ def trial_of(task: Task) -> Task:
 
 def batch_sizes(task: Task) -> list[int]:
     """Return some of the sizes that batches of a task have, with the smallest and the largest; none of one example."""
-    examples, most = task.data.train.sizes[task.data.population.participants], task.local.batch_size
-    found = np.unique(np.concatenate([np.minimum(examples, most), examples % most, [2]]))
-    found = found[found > 1]
-    return list(map(int, np.unique(found[np.linspace(0, len(found) - 1, SOME).astype(np.int64)])))
+    examples, batch_size = task.data.train.sizes[task.data.population.participants], task.local.batch_size
+    sizes = np.unique(np.concatenate([np.minimum(examples, batch_size), examples % batch_size, [2]]))
+    sizes = sizes[sizes > 1]
+    return list(map(int, np.unique(sizes[np.linspace(0, len(sizes) - 1, SOME).astype(np.int64)])))

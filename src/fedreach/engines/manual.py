@@ -80,8 +80,8 @@ class ImplicitFirstLayer:
         weight = update[:, layer.weight].view(len(update), layer.outputs, layer.inputs)
         # One after the other, through the cache: a product that writes to memory far away waits for each line of it.
         product = self.memory.take(layer.outputs, layer.inputs)
-        for client, own, x in zip(weight, errors, self.x, strict=True):
-            client.copy_(torch.mm(own.t(), x, out=product))
+        for client, client_errors, x in zip(weight, errors, self.x, strict=True):
+            client.copy_(torch.mm(client_errors.t(), x, out=product))
         if layer.bias is not None:
             torch.sum(errors, 1, out=update[:, layer.bias])
 
@@ -99,9 +99,9 @@ def trained_chain_of(module: nn.Module, sample: Sequence[int]) -> list[Layer]:
         >>> len(trained_chain_of(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), (4,)))
         2
     """
-    held = [name for name in constants_of(module) if not counts_batches(name)]
-    if held:
-        raise NotAChainError(f"{held[0]} is not trained")
+    constants = [name for name in constants_of(module) if not counts_batches(name)]
+    if constants:
+        raise NotAChainError(f"{constants[0]} is not trained")
     return chain_of(copied(module), sample)
 
 
@@ -146,12 +146,12 @@ class Chain(GroupTrainer):
         self.whole = _Models(layers, d.train_x.shape[1:], d.outputs, 0, self.layout.size, self.device)
         self.first: StackedDense | None = None  # a layer that may do without weights of its own
         self.memory = Memory(self.device)
-        first, rest = layers[0], layers[1:]
-        if self.fused_update and isinstance(first, StackedDense) and rest:
+        first, later_layers = layers[0], layers[1:]
+        if self.fused_update and isinstance(first, StackedDense) and later_layers:
             begin = max(part.stop for part in (first.weight, first.bias) if part is not None)
             if begin == sum(part.stop - part.start for part in (first.weight, first.bias) if part is not None):
                 self.first = first
-                self.rest = _Models(rest, (first.outputs,), d.outputs, begin, self.layout.size, self.device)
+                self.rest = _Models(later_layers, (first.outputs,), d.outputs, begin, self.layout.size, self.device)
 
     def groups(self, ids: Ints, concurrency: int) -> list[Ints]:
         """Return groups of clients with about equally many steps, so small that their numbers stay in the cache."""
@@ -178,7 +178,7 @@ class Chain(GroupTrainer):
         together = self.device.type == "cpu" and bool((np.diff(rows) == 1).all())
         out = update[rows[0] : rows[-1] + 1] if together else torch.empty(len(rows), len(start), device=self.device)
 
-        start = self.filters.turned(start)
+        start = self.filters.to_channels_last(start)
         terms = {name: self._term(vectors[torch.from_numpy(rows)]) for name, vectors in terms.items()}
         shifts = self.shifts_of(ids[rows])
         if self._implicit(len(index) * index.shape[2]):
@@ -202,8 +202,8 @@ class Chain(GroupTrainer):
 
     def _term(self, values: Tensor) -> Tensor:
         """Return what a solver prepared for some clients, (k, p) vectors or (k, 1) numbers, as steps use it."""
-        own = values.to(self.device)
-        return own if own.shape[1] == 1 else self.filters.turned(own)
+        term = values.to(self.device)
+        return term if term.shape[1] == 1 else self.filters.to_channels_last(term)
 
     def _implicit(self, examples: int) -> bool:
         """Return whether the first layer needs no weights of its own for clients that see so many examples."""
@@ -226,7 +226,7 @@ class Chain(GroupTrainer):
         for step, (a, m) in enumerate(batches.shapes):
             ready = self.rest.step_of(a, m)
             implicit.forward(a, step * b, ready.x)
-            dy = ready.step(partial(batches.gradient, step), rate, batches.shift_of(a), further=True)
+            dy = ready.step(partial(batches.gradient, step), rate, batches.shift_of(a), with_input_gradient=True)
             implicit.backward(a, step * b, ready.x, dy)
         implicit.moves(out)
         torch.sub(weights, start[self.rest.begin :], out=out[:, self.rest.begin :])
@@ -291,7 +291,7 @@ class _Batches:
             shares = self.present / torch.from_numpy(counts.clip(1)).to(device)[:, :, None]
             self.shares = shares.float().view(-1, 1)
         self.target = self.targets().view(s, k, b, self.outputs)
-        self.said = torch.zeros_like(self.target)
+        self.loss_terms = torch.zeros_like(self.target)
 
     def targets(self) -> Tensor:
         """Return the gradient of the loss by the log-probabilities: minus each example's share at its class."""
@@ -301,19 +301,19 @@ class _Batches:
     def gradient(self, step: int, outputs: Tensor, out: Tensor) -> Tensor:
         """Write the gradient of the loss by the outputs (a, m, c), and note what its examples' losses follow from."""
         a, m, _ = outputs.shape
-        target, said = self.target[step, :a, :m], self.said[step, :a, :m]
+        target, loss_terms = self.target[step, :a, :m], self.loss_terms[step, :a, :m]
         if m == self.shape[2]:
-            return self.written(step, outputs, target, said, out)
-        noted = torch.empty_like(said).contiguous()
-        dy = self.written(step, outputs, target.contiguous(), noted, out)
-        self.said[step, :a, :m] = noted
+            return self.write_gradient(step, outputs, target, loss_terms, out)
+        noted = torch.empty_like(loss_terms).contiguous()
+        dy = self.write_gradient(step, outputs, target.contiguous(), noted, out)
+        self.loss_terms[step, :a, :m] = noted
         return dy
 
-    def written(self, step: int, outputs: Tensor, target: Tensor, said: Tensor, out: Tensor) -> Tensor:
-        """Write the gradient, and log-probabilities into `said`."""
+    def write_gradient(self, step: int, outputs: Tensor, target: Tensor, loss_terms: Tensor, out: Tensor) -> Tensor:
+        """Write the gradient, and log-probabilities into `loss_terms`."""
         aten = torch.ops.aten
-        aten._log_softmax.out(outputs, 2, False, out=said)
-        dy: Tensor = aten._log_softmax_backward_data.out(target, said, 2, torch.float32, out=out)
+        aten._log_softmax.out(outputs, 2, False, out=loss_terms)
+        dy: Tensor = aten._log_softmax_backward_data.out(target, loss_terms, 2, torch.float32, out=out)
         return dy
 
     def shift_of(self, a: int) -> Tensor | None:
@@ -322,14 +322,14 @@ class _Batches:
 
     def losses(self) -> Floats:
         """Return each client's loss, summed over its examples, (k,)."""
-        losses = self.each().view(self.shape)
+        losses = self.negative_losses().view(self.shape)
         if self.present is not None:
             losses = losses * self.present
         return -losses.sum(2).double().sum(0).cpu().numpy()
 
-    def each(self) -> Tensor:
+    def negative_losses(self) -> Tensor:
         """Return minus the loss of each example."""
-        return self.said.view(-1, self.outputs).gather(1, self.y[:, None])
+        return self.loss_terms.view(-1, self.outputs).gather(1, self.y[:, None])
 
 
 class _NumberBatches(_Batches):
@@ -338,16 +338,16 @@ class _NumberBatches(_Batches):
     def targets(self) -> Tensor:
         return self.y
 
-    def written(self, step: int, outputs: Tensor, target: Tensor, said: Tensor, out: Tensor) -> Tensor:
-        """Write the gradient, 2 (z - y) / t by each example's share, and errors into `said`."""
+    def write_gradient(self, step: int, outputs: Tensor, target: Tensor, loss_terms: Tensor, out: Tensor) -> Tensor:
+        """Write the gradient, 2 (z - y) / t by each example's share, and errors into `loss_terms`."""
         a, m, t = outputs.shape
-        torch.sub(outputs, target, out=said)
+        torch.sub(outputs, target, out=loss_terms)
         if self.shares is None:
-            return torch.mul(said, 2 / (t * m), out=out)
-        return torch.mul(said, self.shares.view(*self.shape, 1)[step, :a, :m] * (2 / t), out=out)
+            return torch.mul(loss_terms, 2 / (t * m), out=out)
+        return torch.mul(loss_terms, self.shares.view(*self.shape, 1)[step, :a, :m] * (2 / t), out=out)
 
-    def each(self) -> Tensor:
-        return -self.said.square().mean(-1)
+    def negative_losses(self) -> Tensor:
+        return -self.loss_terms.square().mean(-1)
 
 
 class _Models:

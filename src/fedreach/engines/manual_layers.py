@@ -71,10 +71,13 @@ class PlacedLayer(Protocol):
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs; they are valid until the next call."""
 
-    def backward(self, dy: Tensor, *, further: bool, rate: float | None) -> Tensor:
-        """Write the gradient of the weights, or follow it with this rate; return that of the inputs where `further`.
+    def backward(self, dy: Tensor, *, with_input_gradient: bool, rate: float | None) -> Tensor:
+        """Write the gradient of the weights, or take a step along it, and return the gradient of the inputs.
 
-        `dy` is the gradient of the outputs; it may be written over.
+        Args:
+            dy: Gradient of the outputs. It may be overwritten.
+            with_input_gradient: Compute the gradient of the inputs. Otherwise the returned numbers mean nothing.
+            rate: Step size. None only writes the gradient.
         """
 
 
@@ -115,10 +118,10 @@ class PlacedDense:
             torch.baddbmm(self.row, x, self.transposed, out=self.y)
         return self.y.clamp_min_(0) if self.relu else self.y
 
-    def backward(self, dy: Tensor, *, further: bool, rate: float | None) -> Tensor:
+    def backward(self, dy: Tensor, *, with_input_gradient: bool, rate: float | None) -> Tensor:
         if self.relu:
             torch.ops.aten.threshold_backward.grad_input(dy, self.y, 0.0, grad_input=dy)
-        if further:  # before W moves
+        if with_input_gradient:  # before W moves
             if not self.dx.numel():
                 self.dx = torch.empty(self.inputs, device=dy.device)
             torch.bmm(dy, self.weight, out=self.dx)
@@ -154,7 +157,7 @@ class PlacedImages:
             column.copy_(row.t())
         return self.y
 
-    def backward(self, dy: Tensor, *, further: bool, rate: float | None) -> Tensor:
+    def backward(self, dy: Tensor, *, with_input_gradient: bool, rate: float | None) -> Tensor:
         return dy  # nobody asks for it: samples stay as they are
 
 
@@ -176,7 +179,7 @@ class PlacedFlatten:
         self.images = x.shape
         return x.view(self.dx.shape).transpose(1, 2)
 
-    def backward(self, dy: Tensor, *, further: bool, rate: float | None) -> Tensor:
+    def backward(self, dy: Tensor, *, with_input_gradient: bool, rate: float | None) -> Tensor:
         return self.dx.copy_(dy.transpose(1, 2)).view(self.images)
 
 
@@ -206,17 +209,17 @@ class TrainingStep:
         self.dlogits = memory.take(a, batch, outputs)
 
     def step(
-        self, gradient: LossGradient, rate: float | None, shift: Tensor | None, *, further: bool = False
+        self, gradient: LossGradient, rate: float | None, shift: Tensor | None, *, with_input_gradient: bool = False
     ) -> Tensor:
         """Write the gradients, or with a rate follow them, for the examples that stand in `inputs`.
 
-        Returns the gradient of the inputs where `further`.
+        Returns the gradient of the inputs where `with_input_gradient`.
 
         Args:
             gradient: Of the loss by the (a, b, c) outputs, which it is handed, and writes it into the second argument.
             rate: Step size; None only writes the gradients.
             shift: (a, c) what the loss adds to the outputs of each client.
-            further: Whether the inputs are the outputs of a layer before.
+            with_input_gradient: Whether the inputs are the outputs of a layer before.
         """
         x = self.x
         for layer in self.layers:
@@ -225,7 +228,9 @@ class TrainingStep:
             x = x + shift[:, None]
         dy = gradient(x, self.dlogits)
         for number in range(len(self.layers) - 1, self.first - 1, -1):
-            dy = self.layers[number].backward(dy, further=further or number > self.first, rate=rate)
+            dy = self.layers[number].backward(
+                dy, with_input_gradient=with_input_gradient or number > self.first, rate=rate
+            )
         return dy
 
 
@@ -260,32 +265,32 @@ class BandedConvolution:
     pool: bool = False
 
     @property
-    def padded(self) -> tuple[int, int]:
+    def padded_size(self) -> tuple[int, int]:
         """Height and width of the inputs with the zeros around them."""
         return self.height + 2 * self.padding[0], self.width + 2 * self.padding[1]
 
     @property
-    def made(self) -> tuple[int, int]:
+    def filtered_size(self) -> tuple[int, int]:
         """Height and width after the filters."""
-        return self.padded[0] - self.rows + 1, self.padded[1] - self.columns + 1
+        return self.padded_size[0] - self.rows + 1, self.padded_size[1] - self.columns + 1
 
     @property
     def shape(self) -> tuple[int, int]:
         """Height and width of the outputs."""
-        h, w = self.made
+        h, w = self.filtered_size
         return (h // 2, w // 2) if self.pool else (h, w)
 
     @property
     def tile(self) -> int:
         """J, outputs of a tile: a divisor of the width, even where pairs are pooled."""
-        width = self.made[1]
+        width = self.filtered_size[1]
         fitting = [j for j in range(1, width + 1) if width % j == 0 and not (self.pool and j % 2)]
         return next((j for j in fitting if j * self.filters >= TILE), fitting[-1])
 
     def inside(self, image: Tensor) -> Tensor:
         """Return images (a, c, h, w, b) without the zeros around them."""
-        (above, left) = self.padding
-        return image[:, :, above : above + self.height, left : left + self.width]
+        (pad_rows, pad_columns) = self.padding
+        return image[:, :, pad_rows : pad_rows + self.height, pad_columns : pad_columns + self.width]
 
     def on(self, stack: Stack, batch: int, memory: Memory) -> PlacedConvolution:
         return PlacedConvolution(self, stack, batch, memory)
@@ -295,8 +300,8 @@ class PlacedConvolution:
     """A convolution upon a stack. All views are made once: in a small step they would cost as much as the products."""
 
     def __init__(self, layer: BandedConvolution, stack: Stack, b: int, memory: Memory) -> None:
-        a, c, o, (h, w), j = len(stack.weights), layer.channels, layer.filters, layer.made, layer.tile
-        (height, width), rows, window, tiles = layer.padded, layer.rows, layer.columns + j - 1, w // j
+        a, c, o, (h, w), j = len(stack.weights), layer.channels, layer.filters, layer.filtered_size, layer.tile
+        (height, width), rows, window, tiles = layer.padded_size, layer.rows, layer.columns + j - 1, w // j
         filters, sides, depth = (o, rows, layer.columns * c), 2 if layer.pool else 1, rows * window * c
         self.relu, self.filters = layer.relu, o
         self.weight, self.weight_gradient = (part.view(a, *filters) for part in stack.views(layer.weight, -1))
@@ -354,7 +359,7 @@ class PlacedConvolution:
             self.y.add_(self.bias[:, :, None, None, None])
         return self.y.clamp_min_(0) if self.relu else self.y
 
-    def backward(self, dy: Tensor, *, further: bool, rate: float | None) -> Tensor:
+    def backward(self, dy: Tensor, *, with_input_gradient: bool, rate: float | None) -> Tensor:
         # What the outputs were is not needed any more: their gradients take their places.
         if self.relu:
             torch.ops.aten.threshold_backward.grad_input(dy, self.y, 0.0, grad_input=self.y)
@@ -368,7 +373,7 @@ class PlacedConvolution:
             self.tiles.view(self.tiled.shape).copy_(self.tiled)
         torch.bmm(self.tiles, self.flat_windows.transpose(1, 2), out=self.dmatrix)
         _follow(self.weight, self.weight_gradient, self.dbands, rate)
-        if further:
+        if with_input_gradient:
             torch.bmm(self.matrix.transpose(1, 2), self.tiles, out=self.flat_windows)
             self.whole_dx.zero_()
             for target, part in self.gathered:  # an input is in several windows
@@ -433,32 +438,32 @@ def written_out(layers: Sequence[Layer]) -> list[StackLayer]:
     Raises:
         NotAChainError: If there is a convolution with strides or another pooling than of 2 x 2.
     """
-    found: list[StackLayer] = []
-    rest = list(layers)
-    while rest:
-        layer = rest.pop(0)
+    stack_layers: list[StackLayer] = []
+    pending = list(layers)
+    while pending:
+        layer = pending.pop(0)
         if isinstance(layer, Dense):
-            found.append(StackedDense(**vars(layer)))
+            stack_layers.append(StackedDense(**vars(layer)))
         elif isinstance(layer, Flattening):
-            found.append(Flatten(layer.numbers))
+            stack_layers.append(Flatten(layer.numbers))
         elif isinstance(layer, Convolution):
-            following = rest[0] if rest else None
+            following = pending[0] if pending else None
             pool = following if isinstance(following, Pooling) else None
-            if not found:
-                found.append(Images(layer.channels, layer.height, layer.width))
-            found.append(_convolution(layer, pool))
-            rest = rest[1:] if pool is not None else rest
+            if not stack_layers:
+                stack_layers.append(Images(layer.channels, layer.height, layer.width))
+            stack_layers.append(_convolution(layer, pool))
+            pending = pending[1:] if pool is not None else pending
         elif isinstance(layer, Pooling):
             raise NotAChainError(NO_POOLING)
         else:
             raise NotAChainError(f"it has a layer {type(layer).__name__}")
-    return found
+    return stack_layers
 
 
 def _convolution(layer: Convolution, pool: Pooling | None) -> BandedConvolution:
     if layer.stride != (1, 1):
         raise NotAChainError("a convolution has strides")
-    if pool is not None and (not pool.of_pairs or any(side % 2 for side in layer.made[1:])):
+    if pool is not None and (not pool.of_pairs or any(side % 2 for side in layer.output_shape[1:])):
         raise NotAChainError(NO_POOLING)
     rows, columns = layer.kernel
     return BandedConvolution(

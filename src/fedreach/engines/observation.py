@@ -63,13 +63,13 @@ class _Hooks(TorchFunctionMode):
 def _led_to(output: Tensor) -> list[Any]:
     """Return the nodes of the graph of gradients that led to an output."""
     waiting: list[Any] = [output.grad_fn]
-    seen: dict[Any, None] = {}
+    nodes: dict[Any, None] = {}
     while waiting:
         node = waiting.pop()
-        if node is not None and node not in seen:
-            seen[node] = None
+        if node is not None and node not in nodes:
+            nodes[node] = None
             waiting += [before for before, _ in node.next_functions]
-    return list(seen)
+    return list(nodes)
 
 
 def hidden_behaviour(module: nn.Module, batches: Sequence[Batch], losses: Losses) -> str | None:
@@ -110,17 +110,17 @@ def hidden_behaviour(module: nn.Module, batches: Sequence[Batch], losses: Losses
         return "the model draws random numbers " + (
             "other than dropout's" if drew == ["torch"] else f"by {' and '.join(drew)}"
         )
-    names = {name for found in runs.values() for operations in found for name in operations}
-    for own in ("writes to its parameters", "has gradients of its own"):
-        if own in names:
-            return f"the model's code {own}"
+    names = {name for run_operations in runs.values() for operations in run_operations for name in operations}
+    for hidden in ("writes to its parameters", "has gradients of its own"):
+        if hidden in names:
+            return f"the model's code {hidden}"
     if hooks.registered:
         return "the model's code registers hooks"
     if any(part in name for name in names for part in READS_NUMBERS):
         return "the model's code reads numbers out of tensors, and may go by them"
-    if any(len(set(found)) > 1 for found in runs.values()):
+    if any(len(set(run_operations)) > 1 for run_operations in runs.values()):
         return "operations of the model are not the same on all batches"
-    attributes = [name for name in first.changed() if name not in buffers]
+    attributes = [name for name in first.changed_names() if name not in buffers]
     first.restore()
     if attributes or remembers(module, batches[0][0]):
         return "the model remembers something outside of its parameters and buffers, and begins anew with each client"
@@ -149,7 +149,7 @@ def _operations(
     module: nn.Module, batches: Sequence[Batch], losses: Losses, *, training: bool
 ) -> list[tuple[str, ...]]:
     """Return the names of the operations of each batch; of one that changes the mode of a layer, that too."""
-    found: list[tuple[str, ...]] = []
+    operation_names: list[tuple[str, ...]] = []
     for x, y in batches:
         module.train(training)
         with _Operations(module) as operations, torch.set_grad_enabled(training):
@@ -159,8 +159,8 @@ def _operations(
                     operations.names.append("has gradients of its own")
                 loss.backward()
         module.zero_grad()  # or the next gradient would be added to this one
-        found.append(tuple(operations.names))
-    return found
+        operation_names.append(tuple(operations.names))
+    return operation_names
 
 
 def remembers(module: nn.Module, x: Tensor) -> bool:
@@ -222,9 +222,9 @@ def refers_elsewhere(module: nn.Module, x: Tensor) -> bool:
     except Exception:  # it is told of with the client and the round
         return False
     reached = {id(node.variable): node.variable for node in nodes if hasattr(node, "variable")}
-    own = {id(tensor): tensor for tensor in module.parameters() if tensor.requires_grad}
-    elsewhere = {tensor.shape for place, tensor in reached.items() if place not in own}
-    return any(tensor.shape in elsewhere for place, tensor in own.items() if place not in reached)
+    parameters = {id(tensor): tensor for tensor in module.parameters() if tensor.requires_grad}
+    elsewhere = {tensor.shape for place, tensor in reached.items() if place not in parameters}
+    return any(tensor.shape in elsewhere for place, tensor in parameters.items() if place not in reached)
 
 
 def _output(module: nn.Module, x: Tensor) -> Tensor:
@@ -233,8 +233,8 @@ def _output(module: nn.Module, x: Tensor) -> Tensor:
     return output
 
 
-def _alike(one: Tensor, other: Tensor) -> bool:
-    return bool((one - other).abs().max() <= SAME * one.abs().max())
+def _alike(first: Tensor, second: Tensor) -> bool:
+    return bool((first - second).abs().max() <= SAME * first.abs().max())
 
 
 # --- What a trial on a few examples tells of a module: whether it fits the data, draws, mixes examples, or keeps count
@@ -351,7 +351,7 @@ def behaviour_of(
             if logits.shape != (2, *outputs):
                 raise _other_outputs(name, logits, outputs)
             if training:
-                counts = tuple(first.changed())
+                counts = tuple(first.changed_names())
                 with suppress(Exception):  # a loss that fails is told of with the client and the round
                     losses(logits, y, None)
             drew.append(bool(drawn_from(before, x.device)))
@@ -373,17 +373,17 @@ def behaviour_of(
 def _other_outputs(name: str, logits: Tensor, outputs: tuple[int, ...]) -> ConfigError:
     """Return what to say of a model that returns a tensor of another shape."""
     *positions, numbers = outputs
-    wanted, got = f"{numbers} numbers an example, (2, {numbers})", f"{tuple(logits.shape)}."
+    expected, got = f"{numbers} numbers an example, (2, {numbers})", f"{tuple(logits.shape)}."
     if positions:
         first, last = (2, numbers, *positions), (2, *outputs)
-        wanted = f"{numbers} numbers at each position, {last} or {first}"
+        expected = f"{numbers} numbers at each position, {last} or {first}"
         got += (
             " Labels of whole numbers with more than one axis stand at positions: give num_classes where the model has "
             "more classes than the labels show, and class numbers, y.argmax(1), in place of one-hot labels."
         )
     elif logits.dim() > 2:
         got += " Give a label at every position, or take the outputs of one position, such as [:, -1]."
-    return ConfigError(f"The model {name} must return {wanted}; got {got}")
+    return ConfigError(f"The model {name} must return {expected}; got {got}")
 
 
 def _advice(module: nn.Module, x: Tensor) -> str:
@@ -398,19 +398,19 @@ def _mixes(module: nn.Module, x: Tensor) -> bool:
 
     def outputs(batch: Tensor) -> Tensor:
         first.restore()
-        found: Tensor = module(batch).float()
-        return found
+        output: Tensor = module(batch).float()
+        return output
 
     try:
-        together, again, pair = outputs(x), outputs(x), outputs(x[:2])
+        together, repeated, pair = outputs(x), outputs(x), outputs(x[:2])
         alone = [outputs(x[[place] * len(x)])[0] for place in range(min(ALONE, len(x)))]
     except Exception:
         return False
-    if not torch.equal(together, again):  # it draws numbers in evaluation
+    if not torch.equal(together, repeated):  # it draws numbers in evaluation
         return False
     largest = float(together.abs().max())
-    pairs = [(one, other, FAR) for one, other in zip(alone, together, strict=False)]
-    pairs += [(one, other, FAR_IN_HALF) for one, other in zip(pair, together, strict=False)]
+    pairs = [(single, joint, FAR) for single, joint in zip(alone, together, strict=False)]
+    pairs += [(single, joint, FAR_IN_HALF) for single, joint in zip(pair, together, strict=False)]
     return not all(
-        torch.allclose(one, other, rtol=far, atol=far * largest, equal_nan=True) for one, other, far in pairs
+        torch.allclose(single, joint, rtol=far, atol=far * largest, equal_nan=True) for single, joint, far in pairs
     )

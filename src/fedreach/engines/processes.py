@@ -110,9 +110,9 @@ class Workers:
 
     def copy(self, values: AnyArray) -> AnyArray:
         """Return a copy that all processes see."""
-        made = self.array(values.shape, values.dtype)
-        made[...] = values
-        return made
+        shared = self.array(values.shape, values.dtype)
+        shared[...] = values
+        return shared
 
     def map(self, function: Callable[..., T], parts: Sequence[Any], *arguments: Any) -> list[T]:
         """Return ``function(owner, part, *arguments)`` for each part; whoever is free takes the next one.
@@ -132,20 +132,20 @@ class Workers:
         return results
 
     def _map(self, function: Callable[..., Any], parts: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
-        if self._known_segments < len(self._segments) or any(map(_ended, self._children)):
+        if self._known_segments < len(self._segments) or any(map(_has_ended, self._children)):
             self.end()
         if not self._children:
             self._fork()
         assert self._queue is not None  # `_fork` made them
         os.write(self._queue[1], np.arange(len(parts), dtype=np.int32).tobytes())
         try:
-            message = pickle.dumps((function, list(parts), [self._sent(value) for value in arguments]))
+            message = pickle.dumps((function, list(parts), [self._to_message(value) for value in arguments]))
             for child in self._children:
                 child.connection.send_bytes(message)
-            found = _served(self.owner, self._queue[0], function, parts, arguments)
+            answers = _run_parts(self.owner, self._queue[0], function, parts, arguments)
             for child in self._children:
                 try:
-                    found += child.connection.recv()
+                    answers += child.connection.recv()
                 except (EOFError, ConnectionError):
                     code = -signal.SIGKILL
                     with contextlib.suppress(ChildProcessError):
@@ -159,7 +159,7 @@ class Workers:
             self.end()  # or the next call would get this one's answers
             raise
         results: list[Any] = [None] * len(parts)
-        for number, result, error in sorted(found, key=lambda item: item[0]):
+        for number, result, error in sorted(answers, key=lambda item: item[0]):
             if error is not None:
                 raise error
             results[number] = result
@@ -190,17 +190,22 @@ class Workers:
 
     def shares(self, value: AnyArray) -> bool:
         """Return whether all processes see this array."""
-        return isinstance(self._sent(value), _Place)
+        return isinstance(self._to_message(value), _Place)
 
-    def _sent(self, value: Any) -> Any:
+    def _to_message(self, value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: self._sent(inner) for key, inner in value.items()}
+            return {key: self._to_message(inner) for key, inner in value.items()}
         if isinstance(value, np.ndarray):
             owner = value.base
-            found = self._owners.get(id(owner))
+            segment_and_ref = self._owners.get(id(owner))
             # All of it in its order, not a piece or a reversed view.
-            if found is not None and owner is not None and value.nbytes == owner.nbytes and value.flags.c_contiguous:
-                return _Place(found[0], value.shape, value.dtype.str)
+            if (
+                segment_and_ref is not None
+                and owner is not None
+                and value.nbytes == owner.nbytes
+                and value.flags.c_contiguous
+            ):
+                return _Place(segment_and_ref[0], value.shape, value.dtype.str)
         return value
 
 
@@ -208,7 +213,7 @@ def _release(owners: _Owners, free: list[int], key: int, _: weakref.ref[AnyArray
     free.append(owners.pop(key)[0])
 
 
-def _ended(child: _Child) -> bool:
+def _has_ended(child: _Child) -> bool:
     try:
         return bool(os.waitpid(child.pid, os.WNOHANG)[0])
     except ChildProcessError:  # somebody else heard of its end
@@ -229,19 +234,19 @@ def _end(children: list[_Child]) -> None:
     children.clear()
 
 
-def _served(
+def _run_parts(
     owner: object, queue: int, function: Callable[..., Any], parts: Sequence[Any], arguments: Sequence[Any]
 ) -> list[tuple[int, Any, Exception | None]]:
     """Do parts of the work as long as there are any; return (number, result, error) of each."""
-    found: list[tuple[int, Any, Exception | None]] = []
+    answers: list[tuple[int, Any, Exception | None]] = []
     with contextlib.suppress(BlockingIOError):
         while item := os.read(queue, 4):
             number = int.from_bytes(item, sys.byteorder)
             try:
-                found.append((number, function(owner, parts[number], *arguments), None))
+                answers.append((number, function(owner, parts[number], *arguments), None))
             except Exception as error:
-                found.append((number, None, error))
-    return found
+                answers.append((number, None, error))
+    return answers
 
 
 def _serve(owner: object, connection: Connection, queue: int, segments: Sequence[mmap.mmap]) -> None:
@@ -249,24 +254,24 @@ def _serve(owner: object, connection: Connection, queue: int, segments: Sequence
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process decides what Ctrl-C means
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # Files of the first process, and what locks they hold, are no business of its children.
-    kept = {0, 1, 2, connection.fileno(), queue}
+    kept_descriptors = {0, 1, 2, connection.fileno(), queue}
     for descriptor in (int(entry.name) for entry in list(Path("/proc/self/fd").iterdir())):
-        if descriptor not in kept:
+        if descriptor not in kept_descriptors:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
     torch.set_num_threads(1)
 
-    def received(value: Any) -> Any:
+    def resolve(value: Any) -> Any:
         if isinstance(value, _Place):
             numbers = np.frombuffer(segments[value.segment], value.dtype, math.prod(value.shape))
             return numbers.reshape(value.shape)
-        return {key: received(inner) for key, inner in value.items()} if isinstance(value, dict) else value
+        return {key: resolve(inner) for key, inner in value.items()} if isinstance(value, dict) else value
 
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
             function, parts, arguments = pickle.loads(connection.recv_bytes())
-            found = _served(owner, queue, function, parts, [received(value) for value in arguments])
-            connection.send([(number, result, _sendable(error)) for number, result, error in found])
+            answers = _run_parts(owner, queue, function, parts, [resolve(value) for value in arguments])
+            connection.send([(number, result, _sendable(error)) for number, result, error in answers])
     os._exit(0)
 
 

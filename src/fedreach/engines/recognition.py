@@ -49,7 +49,7 @@ class Convolution:
     relu: bool = False
 
     @property
-    def made(self) -> tuple[int, int, int]:
+    def output_shape(self) -> tuple[int, int, int]:
         """Shape of the outputs."""
         return self.filters, *_places((self.height, self.width), self.kernel, self.stride, self.padding)
 
@@ -68,7 +68,7 @@ class Pooling:
     relu: bool = False
 
     @property
-    def made(self) -> tuple[int, int, int]:
+    def output_shape(self) -> tuple[int, int, int]:
         """Shape of the outputs."""
         return self.channels, *_places((self.height, self.width), self.kernel, self.stride, self.padding)
 
@@ -203,10 +203,10 @@ def recurrent(name: str, layer: nn.LSTM, times: int, places: MutableMapping[str,
 
 def _together(places: MutableMapping[str, slice], first: str, second: str) -> slice:
     """Return where both stand; torch lets them follow each other."""
-    one, other = places.pop(first), places.pop(second)
-    if one.stop != other.start:
+    first_slice, second_slice = places.pop(first), places.pop(second)
+    if first_slice.stop != second_slice.start:
         raise KeyError(second)
-    return slice(one.start, other.stop)
+    return slice(first_slice.start, second_slice.stop)
 
 
 # --- Which parts of a shortcut are known: images of before, every so many places of them, with channels of zeros
@@ -240,9 +240,9 @@ def part_of(node: fx.Node, value: Value) -> Value | None:
             return None
         before, after = sides[4:]
         return replace(value, shape=(channels + before + after, height, width), before=value.before + before)
-    *others, down, right = how
+    *leading, down, right = how
     steps = [part.step or 1 for part in (down, right) if isinstance(part, slice) and part.start is part.stop is None]
-    if others not in ([...], [slice(None), slice(None)]) or len(steps) != 2:
+    if leading not in ([...], [slice(None), slice(None)]) or len(steps) != 2:
         return None
     shape = (channels, -(-height // steps[0]), -(-width // steps[1]))
     return replace(value, shape=shape, every=(value.every[0] * steps[0], value.every[1] * steps[1]))
@@ -282,7 +282,7 @@ def chain_of(module: nn.Module, sample: Sequence[int]) -> list[Layer]:
         name: slice(end - shape.numel(), end)
         for name, shape, end in zip(layout.names, layout.shapes, ends, strict=True)
     }
-    was_training, found, before = module.training, [], states()
+    was_training, chains, before = module.training, [], states()
     with generators_kept():
         for mode in (False, True):
             try:
@@ -293,10 +293,10 @@ def chain_of(module: nn.Module, sample: Sequence[int]) -> list[Layer]:
                 module.train(was_training)
             if drawn_from(before):
                 raise NotAChainError("its code draws a random number that the graph would keep")
-            found.append(_Chain(module, tuple(sample), places, training=mode).of(graph))
-    if found[0] != [layer for layer in found[1] if not isinstance(layer, Dropout)]:
+            chains.append(_Chain(module, tuple(sample), places, training=mode).of(graph))
+    if chains[0] != [layer for layer in chains[1] if not isinstance(layer, Dropout)]:
         raise NotAChainError("it is another model in training than in evaluation")
-    return found[1]
+    return chains[1]
 
 
 class _Chain:
@@ -320,7 +320,7 @@ class _Chain:
         for node in graph.nodes:
             if node.op == "placeholder" and last is None:
                 last = node
-                self.values[node] = self._made()
+                self.values[node] = self._current_value()
             elif node.op == "output":
                 if node.args[0] is not last or self.items is not None:
                     raise NotAChainError("it does not end with its last layer")
@@ -333,18 +333,18 @@ class _Chain:
             elif node.target in SUMS:
                 self._add_shortcut(node, last)
                 last = node
-                self.values[node] = self._made()
+                self.values[node] = self._current_value()
             else:
                 if not node.args or node.args[0] is not last:
                     raise NotAChainError(f"{node.name} does not follow {last}")
                 self._add(node)
                 last = node
-                self.values[node] = self._made()
+                self.values[node] = self._current_value()
         if self.places:
             raise NotAChainError(f"{next(iter(self.places))} is used otherwise than by a layer")
         return self.layers
 
-    def _made(self) -> Value:
+    def _current_value(self) -> Value:
         return Value(tuple(layer for layer in self.layers if not isinstance(layer, Dropout)), self.shape)
 
     def _value_of(self, argument: Any) -> Value | None:
@@ -352,28 +352,28 @@ class _Chain:
 
     def _part(self, node: fx.Node) -> Value:
         value = self._value_of(node.args[0])
-        found = None if value is None else part_of(node, value)
-        if found is None:
+        part = None if value is None else part_of(node, value)
+        if part is None:
             raise NotAChainError(f"{node.name} is no image at every so many places, with channels of zeros")
-        return found
+        return part
 
     def _add_shortcut(self, node: fx.Node, last: fx.Node | None) -> None:
-        others = [one for one in node.args if one is not last]
-        value = self._value_of(others[0]) if len(node.args) == 2 and len(others) == 1 else None
-        own = self._made().layers
+        addends = [argument for argument in node.args if argument is not last]
+        value = self._value_of(addends[0]) if len(node.args) == 2 and len(addends) == 1 else None
+        layers = self._current_value().layers
         if value is None or node.kwargs or value.shape != self.shape or len(self.shape) != 3:
             raise NotAChainError(f"{node.name} adds something else than an image of before")
-        if own[: len(value.layers)] != value.layers:
+        if layers[: len(value.layers)] != value.layers:
             raise NotAChainError(f"{node.name} adds what stood before a ReLU or a maximum")
         self.layers.append(Addition(*self.shape, len(value.layers), value.every, value.before))
 
     def _add(self, node: fx.Node) -> None:
-        others = node.args[1:]
+        arguments = node.args[1:]
         if node.target is operator.getitem:
-            self._item(others[0])
+            self._item(arguments[0])
         elif node.op == "call_module":
             layer = self.module.get_submodule(str(node.target))
-            if others or node.kwargs:
+            if arguments or node.kwargs:
                 raise NotAChainError(f"{node.target} has further arguments")
             self._add_module(str(node.target), layer)
         elif self.items is not None:
@@ -381,17 +381,17 @@ class _Chain:
         elif node.target in (F.relu, torch.relu, "relu", "relu_"):
             self._relu()
         elif node.target in (F.max_pool2d, torch.max_pool2d):
-            self._maxima(**{**dict(zip(MAXIMA, others, strict=False)), **node.kwargs})
+            self._maxima(**{**dict(zip(MAXIMA, arguments, strict=False)), **node.kwargs})
         elif node.target in (F.avg_pool2d, F.adaptive_avg_pool2d):
             names = MEANS if node.target is F.avg_pool2d else ("output_size",)
-            self._means(**{**dict(zip(names, others, strict=False)), **node.kwargs})
+            self._means(**{**dict(zip(names, arguments, strict=False)), **node.kwargs})
         elif node.target is F.dropout:
-            self._dropout(*others, **node.kwargs)
+            self._dropout(*arguments, **node.kwargs)
         elif node.target in (torch.flatten, "flatten"):
-            dims = {**dict(zip(("start_dim", "end_dim"), others, strict=False)), **node.kwargs}
+            dims = {**dict(zip(("start_dim", "end_dim"), arguments, strict=False)), **node.kwargs}
             self._flatten(**{"start_dim": 0, **dims})
-        elif node.target in ("view", "reshape") and len(others) == 2:
-            first, second = others
+        elif node.target in ("view", "reshape") and len(arguments) == 2:
+            first, second = arguments
             if second not in (-1, math.prod(self.shape)) or not (first == -1 or isinstance(first, fx.Node)):
                 raise NotAChainError(f"{node.name} is not a flattening")
             self._flatten(start_dim=1)
@@ -448,7 +448,7 @@ class _Chain:
         plain = layer.dilation == (1, 1) and layer.groups == 1 and layer.padding_mode == "zeros"
         if not plain or isinstance(layer.padding, str) or len(self.shape) != 3:
             raise NotAChainError(f"{name} has dilation, groups or padding of another kind")
-        made = Convolution(
+        convolution = Convolution(
             *self.shape,
             layer.out_channels,
             _pair(layer.kernel_size),
@@ -456,41 +456,41 @@ class _Chain:
             _pair(layer.padding),
             **self._parameters(name, layer),
         )
-        self.layers.append(made)
-        self.shape = made.made
+        self.layers.append(convolution)
+        self.shape = convolution.output_shape
 
     def _embedding(self, name: str, layer: nn.Embedding) -> None:
         if self.layers or len(self.shape) != 1:
             raise NotAChainError(f"{name} does not see tokens")
         try:
-            found = embedding(name, layer, self.shape[0], self.places)
+            lookup = embedding(name, layer, self.shape[0], self.places)
         except KeyError as error:
             raise NotAChainError(f"{name} shares its weights") from error
-        if found is None:
+        if lookup is None:
             raise NotAChainError(f"{name} does more than look up")
-        self.layers.append(found)
-        self.shape = (found.times, found.outputs)
+        self.layers.append(lookup)
+        self.shape = (lookup.times, lookup.outputs)
 
     def _recurrent(self, name: str, layer: nn.LSTM) -> None:
         last = self.layers[-1] if self.layers else None
-        whole = self.items is None if isinstance(last, Embedding) else self.items == OUTPUTS
-        if not isinstance(last, Embedding | Recurrent) or not whole:
+        sees_all = self.items is None if isinstance(last, Embedding) else self.items == OUTPUTS
+        if not isinstance(last, Embedding | Recurrent) or not sees_all:
             raise NotAChainError(f"{name} does not see all outputs of an embedding or an LSTM")
-        found = recurrent(name, layer, last.times, self.places)
-        if found is None:
+        recurrent_layers = recurrent(name, layer, last.times, self.places)
+        if recurrent_layers is None:
             raise NotAChainError(f"{name} drops, projects, looks back or has batches inside")
         try:
-            self.layers.extend(found)
+            self.layers.extend(recurrent_layers)
         except KeyError as error:
             raise NotAChainError(f"{name} shares its weights") from error
         self.shape, self.items = (layer.hidden_size,), ()
 
     def _item(self, item: Any) -> None:
         """Follow what is asked of the result of an LSTM."""
-        asked = (*self.items, item) if self.items is not None else None
-        if asked is None or not any(asked == known[: len(asked)] for known in LAST_OUTPUT):
+        items = (*self.items, item) if self.items is not None else None
+        if items is None or not any(items == pattern[: len(items)] for pattern in LAST_OUTPUT):
             raise NotAChainError("something else is asked for than the last output of an LSTM")
-        self.items = None if asked in LAST_OUTPUT else asked
+        self.items = None if items in LAST_OUTPUT else items
 
     def _relu(self) -> None:
         # It may change places with a flattening, and with a dropout: what is divided keeps its sign.
@@ -555,9 +555,9 @@ class _Chain:
         later = kind == "maximum" and isinstance(last, Convolution) and last.relu
         if later and isinstance(last, Convolution):
             self.layers[before[-1]] = replace(last, relu=False)
-        made = Pooling(kind, *self.shape, kernel, _pair(stride), _pair(padding), relu=later)
-        self.layers.append(made)
-        self.shape = made.made
+        pooling = Pooling(kind, *self.shape, kernel, _pair(stride), _pair(padding), relu=later)
+        self.layers.append(pooling)
+        self.shape = pooling.output_shape
 
     def _flatten(self, start_dim: Any, end_dim: Any = -1) -> None:
         inside = any(isinstance(layer, Embedding | Recurrent) for layer in self.layers) and len(self.shape) > 1

@@ -59,22 +59,22 @@ class Pass:
         if name is None:
             raise PartError("features: the model has no linear layer. Name the layer whose output is meant.")
         if name not in self._calls:
-            known = ", ".join(map(repr, filter(None, self._calls)))
-            raise PartError(f"features: the model has no layer {name!r} that is used. It has {known}.")
-        given, returned = self._calls[name][-1]
-        found = given[0] if layer is None else returned
-        rows = isinstance(found, Tensor) and len(found) == self.size and (layer is not None or found.ndim == 2)
+            layer_names = ", ".join(map(repr, filter(None, self._calls)))
+            raise PartError(f"features: the model has no layer {name!r} that is used. It has {layer_names}.")
+        inputs, returned = self._calls[name][-1]
+        features = inputs[0] if layer is None else returned
+        rows = isinstance(features, Tensor) and len(features) == self.size and (layer is not None or features.ndim == 2)
         if len(self._calls[name]) > 1 or not rows:
             which = f"the last linear layer, {name!r}," if layer is None else f"layer {name!r}"
             raise PartError(
                 f"features: {which} must be used once a pass, for one row an example. Name another layer of the model."
             )
-        flat: Tensor = found.flatten(1)
+        flat: Tensor = features.flatten(1)
         return flat
 
 
-def _note(calls: Calls, name: str, part: nn.Module, given: Any, returned: Any) -> None:
-    calls.setdefault(name, []).append((given, returned))
+def _note(calls: Calls, name: str, part: nn.Module, inputs: Any, returned: Any) -> None:
+    calls.setdefault(name, []).append((inputs, returned))
 
 
 class Step(Pass):
@@ -93,20 +93,20 @@ class Step(Pass):
         return self.frozen(self.broadcast)
 
     def frozen(self, model: Tensor) -> Pass:
-        other = self._run.other
-        bind(other, model, layout=self._run.layout)
+        frozen_module = self._run.other
+        bind(frozen_module, model, layout=self._run.layout)
         with torch.no_grad():
-            return Pass(other, self.x)
+            return Pass(frozen_module, self.x)
 
     def gradient(self) -> Tensor:
         parameters = dict(self.module.named_parameters())
         flat = torch.zeros(self._run.layout.num_trainable, device=self.broadcast.device)
         views = self._run.layout.parameter_views(flat)
-        asked = [parameters[name] for name in views]
-        found = torch.autograd.grad(self.loss, asked, retain_graph=True, allow_unused=True)
-        for view, one in zip(views.values(), found, strict=True):
-            if one is not None:
-                view.copy_(one)
+        trained = [parameters[name] for name in views]
+        gradients = torch.autograd.grad(self.loss, trained, retain_graph=True, allow_unused=True)
+        for view, gradient in zip(views.values(), gradients, strict=True):
+            if gradient is not None:
+                view.copy_(gradient)
         return flat
 
     def loss_at(self, move: Tensor) -> Tensor:
@@ -139,16 +139,20 @@ class ObjectiveRun:
         """
         memory = torch.zeros_like(broadcast) if memory is None else memory
         step = Step(self, x, y, mean_loss, broadcast, memory)
-        found = self.part.objective(step)
-        if not isinstance(found, Tensor) or found.shape != () or not found.requires_grad:
-            got = f"a tensor of shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
-            if isinstance(found, Tensor) and found.shape == ():
+        objective = self.part.objective(step)
+        if not isinstance(objective, Tensor) or objective.shape != () or not objective.requires_grad:
+            got = (
+                f"a tensor of shape {tuple(objective.shape)}"
+                if isinstance(objective, Tensor)
+                else type(objective).__name__
+            )
+            if isinstance(objective, Tensor) and objective.shape == ():
                 got = "a constant"
             raise PartError(
                 f"{name_of(self.part)}.objective must return a tensor of one number that torch can differentiate, such "
                 f"as step.loss + ...; got {got}."
             )
-        return step.loss, found
+        return step.loss, objective
 
 
 # -------------------- Augmented training batches: each seeded by run, round, client and step
@@ -176,14 +180,18 @@ def augmented(augmentation: Augmentation, x: Tensor, seed: int, round_: int, cli
         (True, torch.Size([1, 1, 4, 4]))
     """
     with seeded(torch_seed(seed, f"augmentation {step}", round_, client), x.device), torch.no_grad():
-        found: Any = augmentation.augment(x.clone())
-    if not isinstance(found, Tensor) or found.shape != x.shape or found.dtype != x.dtype:
-        got = f"{tuple(found.shape)} of {found.dtype}" if isinstance(found, Tensor) else type(found).__name__
+        augmented_x: Any = augmentation.augment(x.clone())
+    if not isinstance(augmented_x, Tensor) or augmented_x.shape != x.shape or augmented_x.dtype != x.dtype:
+        got = (
+            f"{tuple(augmented_x.shape)} of {augmented_x.dtype}"
+            if isinstance(augmented_x, Tensor)
+            else type(augmented_x).__name__
+        )
         raise PartError(
             f"The augmentation {name_of(augmentation)} must return inputs as it was given them, {tuple(x.shape)} of "
             f"{x.dtype}; got {got}."
         )
-    return found
+    return augmented_x
 
 
 def check_augmentation(augmentation: Augmentation, x: Tensor) -> None:
@@ -195,7 +203,7 @@ def check_augmentation(augmentation: Augmentation, x: Tensor) -> None:
     """
     name = name_of(augmentation)
     try:
-        one, same = (augmented(augmentation, x, 0, 1, 0, 1) for _ in range(2))
+        first, second = (augmented(augmentation, x, 0, 1, 0, 1) for _ in range(2))
     except (ConfigError, PartError):
         raise
     except Exception as error:  # whatever the user's code does
@@ -203,7 +211,7 @@ def check_augmentation(augmentation: Augmentation, x: Tensor) -> None:
             f"The augmentation {name} does not take this data, inputs of shape {tuple(x.shape)} and type {x.dtype}: "
             f"{error}"
         ) from error
-    if not torch.equal(one, same):
+    if not torch.equal(first, second):
         raise PartError(
             f"The augmentation {name} must draw from torch, numpy.random or random, which FedReach seeds; two calls "
             "with one seed differ. Use torch.rand, torch.randint and the like."
@@ -263,10 +271,12 @@ class Sequential(GroupTrainer):
             seed = torch_seed(self.seed, "dropout", round_, client) if self.draws else 0
             try:
                 with seeded(seed, self.device) if self.draws else nullcontext():
-                    own = {name: rows[row].to(self.device) for name, rows in terms.items()}
-                    kept = own.pop(LOSS_MEMORY, None)
+                    client_terms = {name: rows[row].to(self.device) for name, rows in terms.items()}
+                    loss_memory = client_terms.pop(LOSS_MEMORY, None)
                     shift = None if shifts is None else shifts[row]
-                    vector, loss = self._train_one(start, plan, rate, own, shift, kept, (round_, client))
+                    vector, loss = self._train_one(
+                        start, plan, rate, client_terms, shift, loss_memory, (round_, client)
+                    )
             except Exception as error:
                 cause = cause_of(error, self.local)
                 raise TrainingError(f"Client {client} failed in round {round_}: {cause}") from error
@@ -294,14 +304,14 @@ class Sequential(GroupTrainer):
         rate: float,
         terms: Terms,
         shift: Tensor | None,
-        kept: Tensor | None,
+        loss_memory: Tensor | None,
         key: tuple[int, int],
     ) -> tuple[Tensor, float]:
         local, p = self.local, self.layout.num_trainable
         vector, gradient = start.clone(), torch.zeros(p, device=self.device)
         weights, broadcast = vector[:p], start[:p]
         moments = [torch.zeros_like(gradient) for _ in range(local.moments)]
-        total, seen = torch.zeros((), device=self.device), 0
+        total, examples_seen = torch.zeros((), device=self.device), 0
         self.place(vector, gradient)
         narrow = NarrowParameters(self.module, self.layout, vector, gradient)
         torch_steps = None
@@ -324,7 +334,7 @@ class Sequential(GroupTrainer):
                 loss = self.losses(self.module(x), y, shift).mean()
                 loss.backward()
             else:
-                loss, objective = self.objective.step(x, y, self.mean_loss(y, shift), start, kept)
+                loss, objective = self.objective.step(x, y, self.mean_loss(y, shift), start, loss_memory)
                 objective.backward()
             narrow.take_gradients()
 
@@ -333,7 +343,7 @@ class Sequential(GroupTrainer):
                 g = g * torch.clamp(local.clip_norm / g.norm(), max=1.0)
             counted = int((y != IGNORED).sum()) if self.data.dataset.positions else len(index)
             total += loss.detach().float() * counted
-            seen += counted
+            examples_seen += counted
             if torch_steps is not None:
                 gradient.copy_(g)
                 narrow.give_gradients()
@@ -353,7 +363,7 @@ class Sequential(GroupTrainer):
         for hook in hooks:
             hook.remove()
         keep_buffers(self.module, vector, self.layout)
-        return vector, float(total) / seen
+        return vector, float(total) / examples_seen
 
     def _note_used(self, used: Tensor) -> list[RemovableHandle]:
         """Have backward() write 1 into the (p,) vector for each parameter that gets a gradient.

@@ -49,8 +49,8 @@ class UnpackInputs:
         for name in self.layout.names or ():
             kind, offset = (self.layout.fields or NO_FIELDS)[name][:2]
             # A copy begins at a multiple of every item size, which `view` needs.
-            own = packed[:, offset : offset + kind.itemsize].clone(memory_format=torch.contiguous_format)
-            parts[name] = own.view(getattr(torch, kind.base.name)).reshape(len(packed), *kind.shape)
+            field_bytes = packed[:, offset : offset + kind.itemsize].clone(memory_format=torch.contiguous_format)
+            parts[name] = field_bytes.view(getattr(torch, kind.base.name)).reshape(len(packed), *kind.shape)
         return parts
 
 

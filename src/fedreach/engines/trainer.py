@@ -78,12 +78,14 @@ def refuse_mixing(solver: LocalSolver, p: int) -> None:
 
 
 def _mixes(solver: Any, size: int) -> bool:
-    first = _corrected(solver, size, None)
-    others = (_corrected(solver, size, scale) for scale in SCALES)
-    return any(not torch.allclose(first[::2], other[::2], rtol=1e-5, atol=0, equal_nan=True) for other in others)
+    first = _correction(solver, size, None)
+    changed = (_correction(solver, size, scale) for scale in SCALES)
+    return any(
+        not torch.allclose(first[::2], correction[::2], rtol=1e-5, atol=0, equal_nan=True) for correction in changed
+    )
 
 
-def _corrected(solver: Any, size: int, scale: float | None) -> Tensor:
+def _correction(solver: Any, size: int, scale: float | None) -> Tensor:
     """Return the correction of a vector; with a scale, every second number of all arguments is another one."""
     rng = np.random.default_rng(0)
     vectors = rng.standard_normal((4, size), np.float32)
@@ -96,8 +98,8 @@ def _corrected(solver: Any, size: int, scale: float | None) -> Tensor:
         terms = {name: torch.from_numpy(np.array(rows[0])) for name, rows in prepared.items()}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # one that draws, draws the same
-        found: Tensor = solver.correct(*map(torch.from_numpy, (gradient, params, broadcast)), **terms)
-    return found
+        corrected: Tensor = solver.correct(*map(torch.from_numpy, (gradient, params, broadcast)), **terms)
+    return corrected
 
 
 # --- What trains a group of clients in one process: a model and the data on a device, and all that is done with them
@@ -136,7 +138,7 @@ class GroupTrainer(ABC):
     """Whether it takes steps by the optimizers of `torch.optim`, and augments batches."""
 
     @classmethod
-    def refused(cls, solver: LocalSolver, loss: Loss, local: LocalSGD) -> str | None:
+    def refusal(cls, solver: LocalSolver, loss: Loss, local: LocalSGD) -> str | None:
         """Return why it cannot train by such parts, whatever the model; None where it can."""
         if Traits.of(loss).sees_more and not cls.sees_more:
             return f"hands a loss outputs and targets only, and {name_of(loss)} sees more; 'sequential' trains by it"
@@ -146,11 +148,11 @@ class GroupTrainer(ABC):
             return f"takes plain gradient steps only; got local.optimizer {type(local.optimizer).__name__}"
         if not cls.written_out or any(getattr(Traits.of(loss), trait) for trait in cls.written_out):
             return None
-        known = " or ".join(LOSSES[trait] for trait in cls.written_out)
-        return f"trains with {known} only; got {name_of(loss)}"
+        loss_names = " or ".join(LOSSES[trait] for trait in cls.written_out)
+        return f"trains with {loss_names} only; got {name_of(loss)}"
 
     def __init__(self, task: Task, device: torch.device) -> None:
-        if (why := self.refused(task.solver, task.loss, task.local)) is not None:
+        if (why := self.refusal(task.solver, task.loss, task.local)) is not None:
             raise ConfigError(f"engine.name = {self.name!r} {why}. Use 'auto'.")
         if task.augmentation is not None and not self.follows_torch:
             raise ConfigError(
@@ -175,14 +177,14 @@ class GroupTrainer(ABC):
         self.loss = task.loss
         refuse_mixing(task.solver, self.layout.num_trainable)
         self.scale = d.target_scale  # of numbers to predict: in here they are on it, outside in their own units
-        train = Samples(d.train_x, self.scaled(task.data.labels), d.kind, d.mean, d.std, device)
+        train = Samples(d.train_x, self.scale_targets(task.data.labels), d.kind, d.mean, d.std, device)
         self.samples: dict[Split, Samples] = {
             "train": train,
-            "true": train.relabelled(self.scaled(d.train_y)),
-            "test": Samples(d.test_x, self.scaled(d.test_y), d.kind, d.mean, d.std, device),
+            "true": train.with_labels(self.scale_targets(d.train_y)),
+            "test": Samples(d.test_x, self.scale_targets(d.test_y), d.kind, d.mean, d.std, device),
         }
         if server is not None:
-            self.samples["server"] = Samples(server.x, self.scaled(server.y), d.kind, d.mean, d.std, device)
+            self.samples["server"] = Samples(server.x, self.scale_targets(server.y), d.kind, d.mean, d.std, device)
         self.shifts: Tensor | None = None  # (N, c), what is added to outputs in training,
         self.server_shift: Tensor | None = None  # and where the server trains, (c,)
         if isinstance(self.loss, ShiftsOutputs):
@@ -222,7 +224,7 @@ class GroupTrainer(ABC):
         self.renew()
         bind(self.module, vector, gradient, layout=self.layout)
 
-    def scaled(self, targets: AnyArray) -> AnyArray:
+    def scale_targets(self, targets: AnyArray) -> AnyArray:
         """Return targets as the model learns them."""
         return targets if self.scale is None else self.scale.scaled(targets)
 
@@ -235,14 +237,14 @@ class GroupTrainer(ABC):
         if self.data.dataset.positions:
             labeled = targets != IGNORED
             outputs, targets = outputs[labeled], targets[labeled]
-        found = self.loss.per_example(outputs if shift is None else outputs + shift, targets)
+        losses = self.loss.per_example(outputs if shift is None else outputs + shift, targets)
         examples = outputs.shape[:-1]  # or labeled positions
-        if found.shape != examples:
+        if losses.shape != examples:
             raise PartError(
                 f"{name_of(self.loss)} must return one loss for each example, of shape {tuple(examples)}; got "
-                f"{tuple(found.shape)}. Leave out the mean."
+                f"{tuple(losses.shape)}. Leave out the mean."
             )
-        return found
+        return losses
 
     def shifts_of(self, ids: Ints) -> Tensor | None:
         """Return what the loss adds to the outputs of these clients, (k, c)."""
@@ -250,13 +252,13 @@ class GroupTrainer(ABC):
 
     def _shifts_for(self, loss: ShiftsOutputs, counts: Ints) -> Tensor:
         """Return what the loss adds to outputs where labels are as many as these, (n, c)."""
-        found = np.asarray(loss.shift(counts), np.float64)
-        if found.shape != counts.shape or not np.isfinite(found).all():
+        shift = np.asarray(loss.shift(counts), np.float64)
+        if shift.shape != counts.shape or not np.isfinite(shift).all():
             raise PartError(
                 f"{name_of(loss)}.shift must return {counts.shape} finite numbers, as its argument has; got "
-                f"{found.shape}{'' if np.isfinite(found).all() else ', some of them not finite'}."
+                f"{shift.shape}{'' if np.isfinite(shift).all() else ', some of them not finite'}."
             )
-        return torch.from_numpy(found.astype(np.float32)).to(self.device)
+        return torch.from_numpy(shift.astype(np.float32)).to(self.device)
 
     @abstractmethod
     def groups(self, ids: Ints, concurrency: int) -> list[Ints]:
@@ -287,7 +289,7 @@ class GroupTrainer(ABC):
             rows = slice(begin, begin := begin + len(y))
             if self.data.dataset.positions:
                 shares = shares_of_positions(logits, y)
-                right[rows], loss[rows] = (each.cpu().numpy() for each in shares)
+                right[rows], loss[rows] = (tensor.cpu().numpy() for tensor in shares)
                 continue
             if y.is_floating_point():
                 off = (logits - y).abs()
@@ -300,8 +302,8 @@ class GroupTrainer(ABC):
 
     def logits_part(self, part: slice, params: Float32s, split: Split, index: Ints, out: Float32s) -> None:
         """Write the logits of a part of the examples; numbers in the units of the targets."""
-        found = self._logits(self._tensor(params), split, index[part])
-        out[part] = found if self.scale is None else self.scale.in_units(found)
+        logits = self._logits(self._tensor(params), split, index[part])
+        out[part] = logits if self.scale is None else self.scale.in_units(logits)
 
     def answers(self, params: Float32s, split: Split, index: Ints, *, inputs: bool) -> Outputs:
         """Return what a model says of one client's examples; see `fedreach.engines.protocols.Predictor.answers`."""
@@ -314,7 +316,7 @@ class GroupTrainer(ABC):
         index, start = self.data.train[int(ids[row])], self._tensor(broadcast)
         after = self._logits(start + self._tensor(update[row]), "train", index)
         return LocalOutputs(
-            after, self.scaled(self.data.labels[index]), self._logits(start, "train", index) if before else None
+            after, self.scale_targets(self.data.labels[index]), self._logits(start, "train", index) if before else None
         )
 
     def server_step(self, params: Float32s, index: Ints, round_: int, rate: float, step: int = 0) -> Float32s:
@@ -327,7 +329,7 @@ class GroupTrainer(ABC):
         self.module.train()
         try:
             with seeded(seed, self.device) if self.draws else nullcontext():
-                return self._moved(params, index, rate, loss)
+                return self._gradient_move(params, index, rate, loss)
         except Exception as error:
             of_one = " Choose a batch_size of the server that leaves no batch of one." if len(index) == 1 else ""
             raise TrainingError(
@@ -342,9 +344,11 @@ class GroupTrainer(ABC):
             with seeded(seed_of(x), self.device) if self.draws else nullcontext():
                 return F.cross_entropy(self.module(x), target)
 
-        return self._moved(params, index, rate, loss)
+        return self._gradient_move(params, index, rate, loss)
 
-    def _moved(self, params: Float32s, index: Ints, rate: float, loss: Callable[[Tensor, Tensor], Any]) -> Float32s:
+    def _gradient_move(
+        self, params: Float32s, index: Ints, rate: float, loss: Callable[[Tensor, Tensor], Any]
+    ) -> Float32s:
         """Return the (d,) move of one gradient step on examples of the server's; the module is in its mode already."""
         vector, p = self._tensor(params), self.layout.num_trainable
         gradient = torch.zeros(p, device=self.device)
@@ -367,16 +371,16 @@ class GroupTrainer(ABC):
         """Yield the logits of a model and the labels, batch by batch."""
         self.place(vector)
         self.module.eval()
-        for own in self.alone(split, index):
+        for piece in self.alone(split, index):
             for part in batches_of(
-                torch.from_numpy(index[own]).to(self.device), EVALUATION_BATCH, self.behaviour.mixes
+                torch.from_numpy(index[piece]).to(self.device), EVALUATION_BATCH, self.behaviour.mixes
             ):
                 x, y = self.samples[split].batch(part)
                 with torch.no_grad():  # not around the loop: between two batches the caller goes on
-                    logits = self._evaluated(x)
+                    logits = self._batch_logits(x)
                 yield logits.float(), y
 
-    def _evaluated(self, x: Tensor) -> Tensor:
+    def _batch_logits(self, x: Tensor) -> Tensor:
         """Return the logits of a batch.
 
         Raises:
@@ -472,28 +476,32 @@ def logits_and_features(
     The module must be in evaluation mode.
     """
     linear = [part for part in module.modules() if isinstance(part, nn.Linear)] if features else []
-    seen: list[Tensor] = []
+    layer_inputs: list[Tensor] = []
 
-    def said(part: Tensor) -> tuple[Tensor, list[Tensor]]:
-        seen.clear()
-        return module(part), list(seen)
+    def outputs_and_features(part: Tensor) -> tuple[Tensor, list[Tensor]]:
+        layer_inputs.clear()
+        return module(part), list(layer_inputs)
 
-    hook = linear[-1].register_forward_pre_hook(lambda _, args: seen.append(args[0])) if linear else nullcontext()
+    hook = (
+        linear[-1].register_forward_pre_hook(lambda _, args: layer_inputs.append(args[0])) if linear else nullcontext()
+    )
     with hook, torch.no_grad():
-        results = [result for part in batches_of(x, EVALUATION_BATCH, even) for result in evaluated(said, part)]
+        results = [
+            result for part in batches_of(x, EVALUATION_BATCH, even) for result in evaluated(outputs_and_features, part)
+        ]
     logits = torch.cat([outputs for outputs, _ in results]).float().cpu().numpy()
-    inner = [each for _, features_of in results for each in features_of]
-    found = torch.cat(inner).float().cpu().numpy().astype(np.float64) if inner else None
-    if found is not None and (found.ndim != 2 or len(found) != len(x)):
-        found = None  # the layer is used several times, or for each position of a sequence
-    return logits.astype(np.float64), found
+    inner = [layer_input for _, features_of in results for layer_input in features_of]
+    feature_array = torch.cat(inner).float().cpu().numpy().astype(np.float64) if inner else None
+    if feature_array is not None and (feature_array.ndim != 2 or len(feature_array) != len(x)):
+        feature_array = None  # the layer is used several times, or for each position of a sequence
+    return logits.astype(np.float64), feature_array
 
 
 def cause_of(error: Exception, local: LocalSGD) -> str:
     """Return what an error in a step says, and where BatchNorm met a batch of one example, what to do about it."""
-    said = str(error)
-    if "more than 1 value per channel" not in said:  # torch's words
-        return said
+    message = str(error)
+    if "more than 1 value per channel" not in message:  # torch's words
+        return message
     another = "a client with a single training example needs another layer, such as GroupNorm"
     if local.batch_size == 1:
         advice = "raise local.batch_size, which is 1"
@@ -501,7 +509,7 @@ def cause_of(error: Exception, local: LocalSGD) -> str:
         advice = f"local.drop_last is on, and {another}"
     else:
         advice = f"set local.drop_last = true, which leaves out a last batch that is not full; {another}"
-    return f"{said.rstrip('.')}. BatchNorm cannot normalise a batch of one example: {advice}"
+    return f"{message.rstrip('.')}. BatchNorm cannot normalise a batch of one example: {advice}"
 
 
 def _copies_of(module: nn.Module) -> tuple[str, int, str]:

@@ -82,8 +82,10 @@ class Stacked(GroupTrainer):
                 for alike, count in self._alike(counts[:active, step]):
                     batch = batches[alike, step, : count.max()]
                     try:
-                        own = None if shifts is None else shifts[alike]
-                        total[alike] += self._step(step, stack, moments, start, terms, alike, batch, count, rate, own)
+                        row_shifts = None if shifts is None else shifts[alike]
+                        total[alike] += self._step(
+                            step, stack, moments, start, terms, alike, batch, count, rate, row_shifts
+                        )
                     except Exception as error:
                         cause, all_ids = cause_of(error, self.local).removesuffix("."), sorted(map(int, ids[group]))
                         raise TrainingError(
@@ -137,17 +139,20 @@ class Stacked(GroupTrainer):
         buffers = self.layout.buffer_views(vectors[:, p:])
         gradient, (loss, statistics) = self._gradients(weights, buffers, x, y, weight, shift)
 
-        own = self._terms_of(terms, rows, weights)
-        g = {name: self.solver.correct(gradient[name], weights[name], broadcast[name], **own[name]) for name in weights}
+        row_terms = self._terms_of(terms, rows, weights)
+        g = {
+            name: self.solver.correct(gradient[name], weights[name], broadcast[name], **row_terms[name])
+            for name in weights
+        }
         if local.clip_norm is not None:
             norm = torch.stack([tensor.flatten(1).square().sum(1) for tensor in g.values()]).sum(0).sqrt()
             scale = torch.clamp(local.clip_norm / norm, max=1.0)
             g = {name: tensor * scale.view(-1, *[1] * (tensor.dim() - 1)) for name, tensor in g.items()}
-        kept = moments[:, rows]
-        named = [views(vector) for vector in kept]
+        row_moments = moments[:, rows]
+        named = [views(vector) for vector in row_moments]
         if isinstance(local.optimizer, Adam):
             for name, tensor in g.items():
-                own_moments = [each[name] for each in named]
+                own_moments = [moment[name] for moment in named]
                 g[name], new = local.optimizer.direction(
                     tensor, weights[name], own_moments, step + 1, local.weight_decay
                 )
@@ -158,7 +163,7 @@ class Stacked(GroupTrainer):
         if local.momentum:
             g = {name: v.mul_(local.momentum).add_(g[name]) for name, v in named[0].items()}
         if not isinstance(rows, slice):
-            moments[:, rows] = kept
+            moments[:, rows] = row_moments
         for name, tensor in weights.items():
             tensor.sub_(g[name], alpha=rate)
         for name, tensor in buffers.items():
@@ -169,15 +174,15 @@ class Stacked(GroupTrainer):
 
     def _terms_of(self, terms: Terms, rows: Rows, weights: Tensors) -> dict[str, Terms]:
         """Return what the solver prepared for these rows, by parameter: vectors as views, numbers to broadcast."""
-        own: dict[str, Terms] = {name: {} for name in weights}
+        by_parameter: dict[str, Terms] = {name: {} for name in weights}
         for key, values in terms.items():
             if values.shape[1] == 1:
                 shaped = {name: values[rows].view(-1, *[1] * (tensor.dim() - 1)) for name, tensor in weights.items()}
             else:
                 shaped = self.layout.parameter_views(values[rows])
             for name in weights:
-                own[name][key] = shaped[name]
-        return own
+                by_parameter[name][key] = shaped[name]
+        return by_parameter
 
     def _gradients(
         self, weights: Tensors, buffers: Tensors, x: Tensor, y: Tensor, weight: Tensor | None, shift: Tensor | None

@@ -60,22 +60,22 @@ class Baseline(Predictor):
         d = self.data.dataset
         if self.weights is None:
             return np.broadcast_to(self.bias, (len(index), *d.positions, len(self.bias)))
-        said = np.empty((len(index), len(self.bias)))
+        outputs = np.empty((len(index), len(self.bias)))
         for begin in range(0, len(index), BLOCK):
             rows = slice(begin, begin + BLOCK)
             x = inputs_of(d, (d.test_x if split == "test" else d.train_x)[index[rows]], self.scale)
-            said[rows] = self.bias + np.einsum("md,dc->mc", x, self.weights)  # row by row, which matmul is not
-        return said
+            outputs[rows] = self.bias + np.einsum("md,dc->mc", x, self.weights)  # row by row, which matmul is not
+        return outputs
 
     def predict(self, params: Float32s, split: Split, index: Ints) -> tuple[Bools | Float32s, Float32s]:
-        d, said = self.data.dataset, self.outputs(split, index)
+        d, outputs = self.data.dataset, self.outputs(split, index)
         truth = {"train": self.data.labels, "test": d.test_y}.get(split, d.train_y)[index]
         if d.positions:
             return self._shares(truth)
         if d.num_classes:
-            loss = -log_softmax(said)[np.arange(len(index)), truth]
-            return said.argmax(axis=1) == truth, loss.astype(np.float32)
-        off = said - truth
+            loss = -log_softmax(outputs)[np.arange(len(index)), truth]
+            return outputs.argmax(axis=1) == truth, loss.astype(np.float32)
+        off = outputs - truth
         on_scale = off if d.target_scale is None else off / d.target_scale.sd  # as models are trained, and their losses
         return np.abs(off).mean(axis=1).astype(np.float32), np.square(on_scale).mean(axis=1).astype(np.float32)
 
@@ -119,14 +119,18 @@ def score_baselines(
         ({'majority': 0.55, 'pooled': 0.95}, '')
     """
     classes, why = data.dataset.num_classes, too_large(data)
-    made: dict[str, Callable[[FederatedData], Baseline]] = {"majority": majority} if classes else {"mean": mean_target}
+    builders: dict[str, Callable[[FederatedData], Baseline]] = (
+        {"majority": majority} if classes else {"mean": mean_target}
+    )
     if not why:
-        made["pooled"] = pooled_logistic if classes else pooled_ridge
-    own = [metric for metric in metrics if isinstance(metric, AUROC)]
-    return {name: _scored(Evaluator(make(data), data, samples_per_client, own)) for name, make in made.items()}, why
+        builders["pooled"] = pooled_logistic if classes else pooled_ridge
+    auroc_metrics = [metric for metric in metrics if isinstance(metric, AUROC)]
+    return {
+        name: _score(Evaluator(make(data), data, samples_per_client, auroc_metrics)) for name, make in builders.items()
+    }, why
 
 
-def _scored(evaluator: Evaluator) -> Scored:
+def _score(evaluator: Evaluator) -> Scored:
     columns, lines = evaluator.evaluate(NO_PARAMETERS, 0)
     name = evaluator.by.name
     return Scored(columns, {line["population"]: {"ids": line["ids"], name: line[name]} for line in lines})
@@ -251,19 +255,19 @@ def leaks(data: FederatedData) -> list[Leak]:
         return []
     if not d.num_classes:
         columns = _columns(data, rows) if labels.shape[1] == 1 else ()
-        found = [
-            Leak(name, "rank correlation", _ranked(values, labels[:, 0]))
+        candidates = [
+            Leak(name, "rank correlation", _rank_correlation(values, labels[:, 0]))
             for name, values, words in columns
             if not words
         ]
-        return [leak for leak in found if abs(leak.value) >= LEAST_RANKS]
-    many = np.flatnonzero(np.bincount(labels, minlength=d.num_classes) >= LEAST_OF_CLASS)
-    if len(many) < 2 or np.isin(labels, many).mean() < 1 - MOST_WRONG:
+        return [leak for leak in candidates if abs(leak.value) >= LEAST_RANKS]
+    frequent_classes = np.flatnonzero(np.bincount(labels, minlength=d.num_classes) >= LEAST_OF_CLASS)
+    if len(frequent_classes) < 2 or np.isin(labels, frequent_classes).mean() < 1 - MOST_WRONG:
         return []
     return [
         leak
         for name, values, words in _columns(data, rows)
-        if (leak := _of_classes(data, name, values, labels, words=words))
+        if (leak := _class_leak(data, name, values, labels, words=words))
     ]
 
 
@@ -278,59 +282,59 @@ def _columns(data: FederatedData, rows: Ints) -> Iterator[tuple[str, Floats, boo
     for column in d.preparation.used:
         begin, end = end, end + len(column.feature_names)
         inputs, words = d.train_x[rows, begin:end], column.kind == "category"
-        there = inputs[:, -1] == 0 if column.missing else np.ones(len(rows), bool)
+        present = inputs[:, -1] == 0 if column.missing else np.ones(len(rows), bool)
         values = inputs[:, : len(column.categories)].argmax(axis=1) if words else inputs[:, 0]
-        yield column.name, np.where(there, values, -np.inf), words
+        yield column.name, np.where(present, values, -np.inf), words
 
 
-def _of_classes(data: FederatedData, name: str, values: Floats, labels: Ints, *, words: bool) -> Leak | None:
-    if not words and (auroc := _neighbours_apart(values, labels)) >= LEAST_AUROC:
+def _class_leak(data: FederatedData, name: str, values: Floats, labels: Ints, *, words: bool) -> Leak | None:
+    if not words and (auroc := _lowest_neighbor_auroc(values, labels)) >= LEAST_AUROC:
         return Leak(name, "AUROC", round(auroc, 6))
     _, codes = np.unique(values, return_inverse=True)
     if codes.max() >= FEW_VALUES:
         return None
-    right, wrong_at_best = _looked_up(data, codes, labels), len(labels) - np.bincount(labels).max()
+    right, wrong_at_best = _count_right_lookups(data, codes, labels), len(labels) - np.bincount(labels).max()
     wrong = len(labels) - right
     return Leak(name, "accuracy", round(right / len(labels), 6)) if wrong <= MOST_WRONG * wrong_at_best else None
 
 
-def _neighbours_apart(values: Floats, labels: Ints) -> float:
+def _lowest_neighbor_auroc(values: Floats, labels: Ints) -> float:
     """Return the least AUROC of two classes that are next to each other by their medians."""
     of_class = [values[labels == k] for k in np.unique(labels)]
-    of_class = [own for own in of_class if len(own) >= LEAST_OF_CLASS]
-    of_class.sort(key=lambda own: float(np.sort(own)[len(own) // 2]))
+    of_class = [class_values for class_values in of_class if len(class_values) >= LEAST_OF_CLASS]
+    of_class.sort(key=lambda class_values: float(np.sort(class_values)[len(class_values) // 2]))
     return min(
         pairs_in_order(np.arange(len(low) + len(high)) >= len(low), np.concatenate([low, high]))
         for low, high in pairwise(of_class)
     )
 
 
-def _looked_up(data: FederatedData, codes: Ints, labels: Ints) -> int:
+def _count_right_lookups(data: FederatedData, codes: Ints, labels: Ints) -> int:
     """Return of how many rows the others have the row's class the most often with its value."""
     participants = data.population.participants
     owners = np.repeat(np.arange(len(participants)), data.train.sizes[participants])
     if len(participants) == 1:
         owners = np.arange(len(labels))
     classes = np.eye(data.dataset.num_classes, dtype=np.int64)[labels]
-    _, mine = np.unique(owners * (codes.max() + 1) + codes, return_inverse=True)
-    others = _summed(classes, codes) - _summed(classes, mine)
-    return int(((others.argmax(axis=1) == labels) & (others.max(axis=1) > 0)).sum())
+    _, owner_codes = np.unique(owners * (codes.max() + 1) + codes, return_inverse=True)
+    other_counts = _group_sums(classes, codes) - _group_sums(classes, owner_codes)
+    return int(((other_counts.argmax(axis=1) == labels) & (other_counts.max(axis=1) > 0)).sum())
 
 
-def _summed(rows: Ints, groups: Ints) -> Ints:
+def _group_sums(rows: Ints, groups: Ints) -> Ints:
     """Return in each row the sum of all rows of its group."""
     sums = np.zeros((groups.max() + 1, rows.shape[1]), np.int64)
     np.add.at(sums, groups, rows)
     return sums[groups]
 
 
-def _ranked(values: Floats, target: Floats) -> float:
+def _rank_correlation(values: Floats, target: Floats) -> float:
     """Return Spearman's rank correlation of the rows that have a value; 0 where a tenth or more have none."""
-    there = np.isfinite(values)
-    ranks = [_ranks(each[there]) for each in (values, target)]
-    if there.mean() <= 0.9 or any(np.ptp(each) == 0 for each in ranks):
+    has_value = np.isfinite(values)
+    ranks = [_ranks(column[has_value]) for column in (values, target)]
+    if has_value.mean() <= 0.9 or any(np.ptp(column) == 0 for column in ranks):
         return 0.0
-    x, y = (each - each.mean() for each in ranks)
+    x, y = (column - column.mean() for column in ranks)
     return round(float(x @ y / np.sqrt((x @ x) * (y @ y))), 6)
 
 

@@ -136,14 +136,14 @@ def mean_interval(scores: Floats, top: float = 1.0) -> tuple[float, float]:
     bounded, count = top < math.inf, len(scores)
     mean = min(max(float(scores.mean()), 0.0), top)
     if float(np.ptp(scores)) <= EQUAL:
-        seen = ((1 - LEVEL) / 2) ** (1 / count)
-        return round(mean * seen, 12), round(1 - (1 - mean) * seen, 12) if bounded else math.inf
+        share = ((1 - LEVEL) / 2) ** (1 / count)
+        return round(mean * share, 12), round(1 - (1 - mean) * share, 12) if bounded else math.inf
     error = float(scores.std(ddof=1)) / math.sqrt(count)
-    rest = 1 - mean if bounded else 1.0
-    factor = math.exp(t_quantile((1 + LEVEL) / 2, count - 1) * error / (mean * rest))
+    complement = 1 - mean if bounded else 1.0
+    factor = math.exp(t_quantile((1 + LEVEL) / 2, count - 1) * error / (mean * complement))
     if not bounded:
         return round(mean / factor, 12), round(mean * factor, 12)
-    return round(mean / (mean + rest * factor), 12), round(mean * factor / (mean * factor + rest), 12)
+    return round(mean / (mean + complement * factor), 12), round(mean * factor / (mean * factor + complement), 12)
 
 
 def difference_interval(first: Floats, second: Floats, top: float = 1.0) -> tuple[float, float]:
@@ -167,12 +167,12 @@ def difference_interval(first: Floats, second: Floats, top: float = 1.0) -> tupl
 
 
 def recovered(
-    mean: float, limits: tuple[float, float], other: float, other_limits: tuple[float, float]
+    mean: float, limits: tuple[float, float], other_mean: float, other_limits: tuple[float, float]
 ) -> tuple[float, float]:
     """Return the interval of a difference of two means, from both and their intervals; see `difference_interval`."""
     (low, high), (other_low, other_high) = limits, other_limits
-    below, above = math.hypot(mean - low, other_high - other), math.hypot(high - mean, other - other_low)
-    return round(mean - other - below, 12), round(mean - other + above, 12)
+    below, above = math.hypot(mean - low, other_high - other_mean), math.hypot(high - mean, other_mean - other_low)
+    return round(mean - other_mean - below, 12), round(mean - other_mean + above, 12)
 
 
 # --- Evaluate a global model: on participants (ID), on unseen clients and the test set (OOD), and the gaps between
@@ -236,8 +236,8 @@ class Evaluator:
         self.training = grouped(population.participants, data.train)
         self.unseen = grouped(population.unseen, data.train, data.held_out)
         self.test_index = np.arange(len(data.dataset.test_y))
-        others = len(self.participants.ids) + len(self.unseen.ids) + len(self.test_index)
-        if others and not training:
+        num_other = len(self.participants.ids) + len(self.unseen.ids) + len(self.test_index)
+        if num_other and not training:
             self.training = NOBODY
 
     def evaluate(
@@ -260,8 +260,10 @@ class Evaluator:
             counts = position_counts(self.data.dataset.test_y) if self.data.dataset.positions else None
             test = mean_of(right, counts), mean_of(loss, counts)
         columns, records = summarized(round_, participants, unseen, training, test)
-        further, single = self._further(served)
-        return columns | further, [record | in_a_line(single.get(record["population"], {})) for record in records]
+        metric_columns, single = self._further(served)
+        return columns | metric_columns, [
+            record | in_a_line(single.get(record["population"], {})) for record in records
+        ]
 
     def evaluate_local(
         self, models: Float32s, cohort: Ints, round_: int
@@ -295,8 +297,8 @@ class Evaluator:
             if not self.metrics or not len(group.index):
                 continue
             owner = None if name == "test" else np.repeat(group.ids, group.sizes)
-            said = served.logits(self.engine, split, group.index, owner)
-            answers = SaidOfClients.of(labels[group.index], said, group.sizes)
+            model_outputs = served.logits(self.engine, split, group.index, owner)
+            answers = SaidOfClients.of(labels[group.index], model_outputs, group.sizes)
             single[population] = {metric.name: answers.of_clients(metric) for metric in self.metrics}
             for metric in self.metrics:
                 pooled = None if name == "test" else answers.pooled(metric)
@@ -304,10 +306,10 @@ class Evaluator:
         return columns, single
 
     def _scores(self, served: Served, split: Split, group: Group) -> Scores:
-        own = np.repeat(group.ids, group.sizes)
-        if not len(own):
+        owner = np.repeat(group.ids, group.sizes)
+        if not len(owner):
             return Scores(group.ids, group.sizes, np.empty(0), np.empty(0), self.by)
-        return group.scores(*served.predict(self.engine, split, group.index, own), self.by)
+        return group.scores(*served.predict(self.engine, split, group.index, owner), self.by)
 
 
 def mean_of(values: Bools | Float32s | Floats, counts: Ints | None) -> float:
@@ -338,11 +340,11 @@ class Served:
         """Return what the models say by which these samples are served, each with its share; see `predict`."""
         if len(self.models) == 1:
             return [(1.0, engine.logits(self.models[0], split, index))]
-        said = [engine.logits(model, split, index) for model in self.models]
+        model_logits = [engine.logits(model, split, index) for model in self.models]
         if owner is not None and np.isin(owner, self.participants).all():
-            own = self.clusters[np.searchsorted(self.participants, owner)]
-            return [(1.0, np.stack(said)[own, np.arange(len(index))])]
-        return list(zip((np.bincount(self.clusters) / len(self.clusters)).tolist(), said, strict=True))
+            model_of = self.clusters[np.searchsorted(self.participants, owner)]
+            return [(1.0, np.stack(model_logits)[model_of, np.arange(len(index))])]
+        return list(zip((np.bincount(self.clusters) / len(self.clusters)).tolist(), model_logits, strict=True))
 
     def predict(
         self, engine: Predictor, split: Split, index: Ints, owner: Ints | None
@@ -354,8 +356,8 @@ class Served:
             model_of = self.clusters[np.searchsorted(self.participants, owner)]
             right, loss = np.empty(len(index)), np.empty(len(index))
             for model in np.unique(model_of):
-                mine = model_of == model
-                right[mine], loss[mine] = engine.predict(self.models[model], split, index[mine])
+                rows = model_of == model
+                right[rows], loss[rows] = engine.predict(self.models[model], split, index[rows])
             return right, loss
         mean_right, mean_loss = np.zeros(len(index)), np.zeros(len(index))
         for model, share in zip(self.models, np.bincount(self.clusters) / len(self.clusters), strict=True):
@@ -384,15 +386,17 @@ def summarized(
     columns: dict[str, float] = {}
     records: list[dict[str, Any]] = []
     by = participants.by
-    there: dict[str, tuple[float, tuple[float, float]]] = {}
+    summaries: dict[str, tuple[float, tuple[float, float]]] = {}
     for name, population, scores in (("id", "participants", participants), ("unseen", "unseen", unseen)):
         if len(scores.ids):
-            there[name] = float(scores.score.mean()), mean_interval(scores.score, by.top)
-            columns |= _columns(name, scores, *there[name])
+            summaries[name] = float(scores.score.mean()), mean_interval(scores.score, by.top)
+            columns |= _columns(name, scores, *summaries[name])
             records.append(scores.record(round_, population))
-    if {"id", "unseen"} <= there.keys():
+    if {"id", "unseen"} <= summaries.keys():
         columns["participation_gap"] = by.gap(columns[f"id_{by.name}"], columns[f"unseen_{by.name}"])
-        better, worse = (there["unseen"], there["id"]) if by.lower_is_better else (there["id"], there["unseen"])
+        better, worse = (
+            (summaries["unseen"], summaries["id"]) if by.lower_is_better else (summaries["id"], summaries["unseen"])
+        )
         columns |= _limits("participation_gap", recovered(*better, *worse))
     if len(training.ids):
         columns[f"train_{by.name}"] = float(training.score.mean())

@@ -73,8 +73,8 @@ class BalancedAccuracy:
     def of(self, labels: Ints, scores: Floats) -> float:
         right = scores.argmax(axis=1) == labels
         examples = np.bincount(labels)
-        there = examples > 0
-        return float((np.bincount(labels, right)[there] / examples[there]).mean())
+        present = examples > 0
+        return float((np.bincount(labels, right)[present] / examples[present]).mean())
 
 
 # -------------------- Precision and recall of each class in one, each class counting the same
@@ -106,11 +106,11 @@ class MacroF1:
         return "macro_f1"
 
     def of(self, labels: Ints, scores: Floats) -> float:
-        said, classes = scores.argmax(axis=1), scores.shape[1]
-        right = np.bincount(labels[said == labels], minlength=classes)
-        either = np.bincount(labels, minlength=classes) + np.bincount(said, minlength=classes)
-        there = either > 0
-        return float((2 * right[there] / either[there]).mean())
+        predicted, classes = scores.argmax(axis=1), scores.shape[1]
+        right = np.bincount(labels[predicted == labels], minlength=classes)
+        either = np.bincount(labels, minlength=classes) + np.bincount(predicted, minlength=classes)
+        present = either > 0
+        return float((2 * right[present] / either[present]).mean())
 
 
 # -------------------- How well a class is told from the others, whatever the threshold
@@ -142,19 +142,19 @@ class AUROC:
         return "auroc"
 
     def of(self, labels: Ints, scores: Floats) -> float:
-        there = np.unique(labels)
-        if len(there) < 2:
+        present = np.unique(labels)
+        if len(present) < 2:
             return float("nan")
         p = np.exp(log_softmax(scores))
-        classes = [1] if p.shape[1] == 2 else there.tolist()
+        classes = [1] if p.shape[1] == 2 else present.tolist()
         return float(np.mean([pairs_in_order(labels == k, p[:, k]) for k in classes]))
 
 
 def pairs_in_order(positive: Bools, p: Floats) -> float:
     """Return the share of pairs, a positive and a negative, that `p` has in this order; half of those that tie."""
-    others, own = np.sort(p[~positive]), p[positive]
-    below, not_above = (np.searchsorted(others, own, side) for side in ("left", "right"))
-    return float((below + not_above).sum() / (2 * len(own) * len(others)))
+    p_negative, p_positive = np.sort(p[~positive]), p[positive]
+    below, not_above = (np.searchsorted(p_negative, p_positive, side) for side in ("left", "right"))
+    return float((below + not_above).sum() / (2 * len(p_positive) * len(p_negative)))
 
 
 # -------------------- How far confidence is from accuracy
@@ -390,8 +390,8 @@ class FunctionMetric:
     @property
     def lower_is_better(self) -> bool:
         by_name = LOWER_IS_BETTER.fullmatch(self.name) is not None
-        said: bool = getattr(self.function, "lower_is_better", by_name)
-        return said
+        is_lower_better: bool = getattr(self.function, "lower_is_better", by_name)
+        return is_lower_better
 
     def of(self, labels: AnyArray, scores: Floats) -> float:
         return self.function(labels, scores if labels.dtype.kind == "f" else np.exp(log_softmax(scores)))
@@ -416,24 +416,24 @@ def further_metrics(metrics: Sequence[Metric]) -> list[Metric]:
     Raises:
         PartError: If a name cannot end a column, or ends another's; or a trait is misspelt.
     """
-    further = [metric for metric in metrics if type(metric) not in (Accuracy, MeanAbsoluteError, MeanLoss)]
-    seen: set[str] = set()
-    for metric in further:
+    extra_metrics = [metric for metric in metrics if type(metric) not in (Accuracy, MeanAbsoluteError, MeanLoss)]
+    used_names: set[str] = set()
+    for metric in extra_metrics:
         name = metric.name
         if not (isinstance(name, str) and re.fullmatch(r"[a-z][a-z0-9_]*", name)):
             nameless = isinstance(metric, FunctionMetric) and name in ("<lambda>", "")
             how = "Give the function a name, by `def`" if nameless else "Rename it"
             raise PartError(f"The name of a metric must be small letters, digits and _; got {name!r}. {how}.")
-        if name in seen or name in TAKEN or name.split("_")[0] == "accuracy":
+        if name in used_names or name in TAKEN or name.split("_")[0] == "accuracy":
             raise PartError(f"The name of a metric must be its own; there are columns of {name!r} already. Rename it.")
         if name.endswith(tuple(f"_{ending}" for ending in ENDINGS)):
             raise PartError(
                 f"The name of a metric must not end as columns of others do, in {' or '.join(ENDINGS)}; got {name!r}. "
                 "Rename it."
             )
-        seen.add(name)
+        used_names.add(name)
         Traits.of(metric)
-    return further
+    return extra_metrics
 
 
 def value_of(metric: Metric, labels: AnyArray, scores: Floats) -> float:
@@ -444,8 +444,8 @@ def value_of(metric: Metric, labels: AnyArray, scores: Floats) -> float:
     """
     value: object = metric.of(labels, scores)
     if not isinstance(value, int | float | np.number) or np.isinf(float(value)):
-        said = metric.name if isinstance(metric, FunctionMetric) else f"{type(metric).__name__}.of"
-        raise PartError(f"{said} must return a number that is not infinite, or nan; got {value!r}.")
+        source = metric.name if isinstance(metric, FunctionMetric) else f"{type(metric).__name__}.of"
+        raise PartError(f"{source} must return a number that is not infinite, or nan; got {value!r}.")
     return float(value)
 
 
@@ -519,7 +519,7 @@ class SaidOfClients:
     sizes: Ints  # (n,) samples of each client
 
     @classmethod
-    def of(cls, truth: AnyArray, said: Sequence[tuple[float, Float32s]], sizes: Ints) -> SaidOfClients:
+    def of(cls, truth: AnyArray, model_outputs: Sequence[tuple[float, Float32s]], sizes: Ints) -> SaidOfClients:
         """Return samples as metrics see them: where labels stand at positions, labeled positions in place of samples.
 
         Args:
@@ -528,10 +528,10 @@ class SaidOfClients:
             sizes: (n,) samples of each client.
         """
         if truth.ndim == 1 or truth.dtype.kind == "f":
-            return cls(truth, said, sizes)
+            return cls(truth, model_outputs, sizes)
         labeled, starts = is_labeled(truth), np.cumsum(sizes) - sizes
         counts = np.add.reduceat(position_counts(truth), starts)
-        return cls(truth[labeled], [(share, outputs[labeled]) for share, outputs in said], counts)
+        return cls(truth[labeled], [(share, outputs[labeled]) for share, outputs in model_outputs], counts)
 
     def of_clients(self, metric: Metric) -> Floats:
         """Return the metric of each client."""
@@ -581,8 +581,8 @@ def in_a_line(values: Values) -> dict[str, Any]:
         >>> in_a_line({})
         {}
     """
-    found = {
+    rounded = {
         name: [None if np.isnan(value) else round(value, 6) for value in of_clients.tolist()]
         for name, of_clients in values.items()
     }
-    return {"metrics": found} if found else {}
+    return {"metrics": rounded} if rounded else {}

@@ -77,9 +77,9 @@ class Client(NamedTuple):
     outputs: Outputs
     labels: Ints
 
-    def without(self, known: int) -> Client:
+    def without(self, count: int) -> Client:
         """Return the client without its first examples, so many."""
-        return Client(self.id, self.outputs.rows(slice(known, None)), self.labels[known:]) if known else self
+        return Client(self.id, self.outputs.rows(slice(count, None)), self.labels[count:]) if count else self
 
 
 Rungs = dict[str, dict[int, Score]]
@@ -131,28 +131,28 @@ class ServedScores:
         of those that lose anything. ``NAME_worst_change`` is the change of the client that loses most, as a fraction,
         and ``NAME_worst_inputs`` its number of inputs; of several that lose the same, the one with the most inputs.
         """
-        found: dict[str, float] = {}
+        columns: dict[str, float] = {}
         for rung, scores in self.rungs.items():
             accuracy, loss, error = (np.array(column) for column in zip(*scores.values(), strict=True))
             column = f"{name}_{rung}"
-            found |= {f"{column}_accuracy": accuracy.mean(), f"{column}_loss": loss.mean()}
-            found |= {f"{column}_calibration_error": error.mean()}
+            columns |= {f"{column}_accuracy": accuracy.mean(), f"{column}_loss": loss.mean()}
+            columns |= {f"{column}_calibration_error": error.mean()}
             if len(scores) > 1:
                 low, high = mean_interval(accuracy)
-                found |= {f"{column}_accuracy_low": low, f"{column}_accuracy_high": high}
-                found |= {f"{column}_accuracy_worst_decile": worst_decile(accuracy)}
+                columns |= {f"{column}_accuracy_low": low, f"{column}_accuracy_high": high}
+                columns |= {f"{column}_accuracy_worst_decile": worst_decile(accuracy)}
             missing = len(self.rungs["plain"]) - len(scores)
             if missing:
-                found[f"{column}_too_few"] = missing
-        found |= {f"{name}_{what}": count for what, count in self.noted.items()}
+                columns[f"{column}_too_few"] = missing
+        columns |= {f"{name}_{what}": count for what, count in self.noted.items()}
         plain, served = self.rungs["plain"], self.rungs["served"]
         # Rounded, so that a loss of exactly 5 points is not more than 5, and equal losses are equal.
         change = {client: round(served[client].accuracy - plain[client].accuracy, 9) for client in plain}
         worst = min(change, key=lambda client: (change[client], -self.inputs[client]))
         changes = np.array([*change.values()])
-        found |= {f"{name}_worse": (changes < 0).mean(), f"{name}_harmed": (changes < -HARM_POINTS / 100).mean()}
-        found |= {f"{name}_worst_change": change[worst], f"{name}_worst_inputs": self.inputs[worst]}
-        return {key: round(float(value), 9) for key, value in found.items()}
+        columns |= {f"{name}_worse": (changes < 0).mean(), f"{name}_harmed": (changes < -HARM_POINTS / 100).mean()}
+        columns |= {f"{name}_worst_change": change[worst], f"{name}_worst_inputs": self.inputs[worst]}
+        return {key: round(float(value), 9) for key, value in columns.items()}
 
     def lines(self, population: str) -> Iterator[dict[str, Any]]:
         """Yield a line about the single clients for each rung, as in ``served.jsonl``."""
@@ -183,75 +183,85 @@ def serve(
         rungs.setdefault(rung, {})[client.id] = score(log_p, client.labels[begin:])
 
     for group in in_groups(clients):
-        shown = [_unlabeled(rule, client.outputs, known_of(rule, len(client.labels))) for client in group]
-        kept = _updated(rule, state, [start] * len(group), shown)
-        for whole, own in zip(group, kept, strict=True):
-            known = known_of(rule, len(whole.labels))
-            client, own = whole.without(known), _learnt(rule, state, own, whole, known)
+        unlabeled = [_unlabeled_outputs(rule, client.outputs, known_of(rule, len(client.labels))) for client in group]
+        client_states = _update_clients(rule, state, [start] * len(group), unlabeled)
+        for full_client, client_state in zip(group, client_states, strict=True):
+            label_count = known_of(rule, len(full_client.labels))
+            client, client_state = (
+                full_client.without(label_count),
+                _learn_from_labels(rule, state, client_state, full_client, label_count),
+            )
             counts[client.id] = len(client.labels)
             take("plain", client, log_softmax(client.outputs.logits))
             take("calibrated", client, rule.predict(state, start, client.outputs))
-            told = own
+            state_with_prior = client_state
             if isinstance(rule, KnowsPrior):
                 shares = np.bincount(client.labels, minlength=client.outputs.logits.shape[1]) + SMOOTHING
-                told = rule.with_prior(state, shares / shares.sum())
-            own = told if traits.reads_true_prior else own
-            take("served", client, rule.predict(state, own, client.outputs))
+                state_with_prior = rule.with_prior(state, shares / shares.sum())
+            client_state = state_with_prior if traits.reads_true_prior else client_state
+            take("served", client, rule.predict(state, client_state, client.outputs))
             for what in NOTED:
-                if what in own:
-                    noted[what] = noted.get(what, 0) + int(np.asarray(own[what]).item())
+                if what in client_state:
+                    noted[what] = noted.get(what, 0) + int(np.asarray(client_state[what]).item())
             if online and traits.serves_online and isinstance(rule, ServesOnline):
                 take("online", client, rule.predict_online(state, start, client.outputs)[0])
             if traits.knows_prior:
-                take("true_prior", client, rule.predict(state, told, client.outputs))
+                take("true_prior", client, rule.predict(state, state_with_prior, client.outputs))
         for n in inputs:
             enough = [client for client in group if len(client.labels) > n]
             first = [client.outputs.rows(slice(n)) for client in enough]
-            shown = [_unlabeled(rule, one, known_of(rule, len(c.labels))) for one, c in zip(first, enough, strict=True)]
-            kept = _updated(rule, state, [start] * len(enough), shown)
-            for client, own in zip(enough, kept, strict=True):
-                others = client.outputs.rows(slice(n, None))
-                take(f"plain_{n}", client, log_softmax(others.logits), n)
+            unlabeled = [
+                _unlabeled_outputs(rule, outputs, known_of(rule, len(c.labels)))
+                for outputs, c in zip(first, enough, strict=True)
+            ]
+            client_states = _update_clients(rule, state, [start] * len(enough), unlabeled)
+            for client, client_state in zip(enough, client_states, strict=True):
+                remaining = client.outputs.rows(slice(n, None))
+                take(f"plain_{n}", client, log_softmax(remaining.logits), n)
                 if not traits.reads_true_prior:  # which does not go by inputs
-                    own = _learnt(rule, state, own, client, min(n, known_of(rule, len(client.labels))))
-                    take(f"served_{n}", client, rule.predict(state, own, others), n)
+                    client_state = _learn_from_labels(
+                        rule, state, client_state, client, min(n, known_of(rule, len(client.labels)))
+                    )
+                    take(f"served_{n}", client, rule.predict(state, client_state, remaining), n)
     return ServedScores(rungs, noted, counts)
 
 
 def in_groups(clients: Iterable[Client]) -> Iterator[list[Client]]:
     """Yield clients in groups of `TOGETHER`, or fewer where their inputs are large: see `HELD_BYTES`."""
     group: list[Client] = []
-    held = 0
+    num_bytes = 0
     for client in clients:
         group.append(client)
         outputs = client.outputs
         arrays = (outputs.logits, outputs.features, outputs.inputs)
-        held += sum(array.nbytes for array in arrays if array is not None)
-        if len(group) == TOGETHER or held >= HELD_BYTES:
+        num_bytes += sum(array.nbytes for array in arrays if array is not None)
+        if len(group) == TOGETHER or num_bytes >= HELD_BYTES:
             yield group
-            group, held = [], 0
+            group, num_bytes = [], 0
     if group:
         yield group
 
 
-def _unlabeled(rule: Serving, outputs: Outputs, known: int) -> Outputs:
+def _unlabeled_outputs(rule: Serving, outputs: Outputs, label_count: int) -> Outputs:
     """Return what a client sees without labels: of a rule that learns from both, not its first examples, so many."""
-    return outputs.rows(slice(known, None)) if isinstance(rule, LearnsMoreLabels) else outputs
+    return outputs.rows(slice(label_count, None)) if isinstance(rule, LearnsMoreLabels) else outputs
 
 
-def _learnt(rule: Serving, state: State, own: State, client: Client, known: int) -> State:
+def _learn_from_labels(rule: Serving, state: State, client_state: State, client: Client, label_count: int) -> State:
     """Return what a client keeps that has the labels of its first examples, so many; of another rule, what it kept."""
     if isinstance(rule, LearnsMoreLabels):
-        return rule.learn_labels(state, own, client.outputs.rows(slice(known)), client.labels[:known])
+        return rule.learn_labels(
+            state, client_state, client.outputs.rows(slice(label_count)), client.labels[:label_count]
+        )
     if not isinstance(rule, LearnsLabels):
-        return own
-    return rule.with_labels(state, client.outputs.rows(slice(known)), client.labels[:known])
+        return client_state
+    return rule.with_labels(state, client.outputs.rows(slice(label_count)), client.labels[:label_count])
 
 
-def _updated(rule: Serving, state: State, clients: Sequence[State], outputs: Sequence[Outputs]) -> list[State]:
+def _update_clients(rule: Serving, state: State, clients: Sequence[State], outputs: Sequence[Outputs]) -> list[State]:
     if isinstance(rule, ServesMany):
         return rule.update_many(state, clients, outputs)
-    return [rule.update(state, client, each) for client, each in zip(clients, outputs, strict=True)]
+    return [rule.update(state, client, client_outputs) for client, client_outputs in zip(clients, outputs, strict=True)]
 
 
 def tabulated(
@@ -281,16 +291,16 @@ def mixed(scored: Sequence[tuple[float, ServedScores]]) -> ServedScores:
     total: dict[tuple[str, int], float] = {}
     for share, scores in scored:
         inputs |= scores.inputs
-        for rung, own in scores.rungs.items():
-            for client, one in own.items():
+        for rung, client_scores in scores.rungs.items():
+            for client, client_score in client_scores.items():
                 before = rungs.setdefault(rung, {}).get(client, Score(0.0, 0.0, 0.0))
-                rungs[rung][client] = Score(*(a + share * b for a, b in zip(before, one, strict=True)))
+                rungs[rung][client] = Score(*(a + share * b for a, b in zip(before, client_score, strict=True)))
                 total[rung, client] = total.get((rung, client), 0.0) + share
         for what, count in scores.noted.items():
             noted[what] = noted.get(what, 0) + count
-    for rung, own in rungs.items():
-        for client in sorted(own):
-            own[client] = Score(*(value / total[rung, client] for value in own.pop(client)))
+    for rung, client_scores in rungs.items():
+        for client in sorted(client_scores):
+            client_scores[client] = Score(*(value / total[rung, client] for value in client_scores.pop(client)))
     return ServedScores(rungs, noted, inputs)
 
 
@@ -349,23 +359,23 @@ class ServingEvaluator:
         population = self.data.population
         held_out = Group.of(population.participants, self.data.held_out, max_samples=self.max_samples)
         unseen = Group.of(population.unseen, self.data.train, self.data.held_out, max_samples=self.max_samples)
-        own = clusters[np.searchsorted(population.participants, held_out.ids)]
+        client_clusters = clusters[np.searchsorted(population.participants, held_out.ids)]
         parts = np.split(held_out.index, np.cumsum(held_out.sizes)[:-1]) if len(held_out.ids) else []
         places = {int(client): part for client, part in zip(held_out.ids, parts, strict=True)}
         fitted: list[Fitted] = []
         joined: dict[str, list[tuple[float, ServedScores]]] = {"id": [], "unseen": [], "test": []}
         shares = np.bincount(clusters, minlength=len(models)) / len(clusters)
         for number, model in enumerate(models):
-            mine = held_out.ids[own == number] if (own == number).any() else held_out.ids
-            asked = {int(c): self._client(model, "true", int(c), places[int(c)]) for c in mine}
-            fitted.append(self._billed(self._fitted(asked), asked, round_))
-            if (own == number).any():
-                for scores in self._cross_fitted(asked, whole=whole):
+            member_ids = held_out.ids[client_clusters == number] if (client_clusters == number).any() else held_out.ids
+            fitting_clients = {int(c): self._client(model, "true", int(c), places[int(c)]) for c in member_ids}
+            fitted.append(self._add_cost(self._fit(fitting_clients), fitting_clients, round_))
+            if (client_clusters == number).any():
+                for scores in self._cross_fit(fitting_clients, all_modes=whole):
                     joined["id"].append((1.0, scores))
             state = fitted[-1].state
             if len(unseen.ids):
-                each = zip(unseen.ids, np.split(unseen.index, np.cumsum(unseen.sizes)[:-1]), strict=True)
-                clients = (self._client(model, "true", int(client), part) for client, part in each)
+                unseen_parts = zip(unseen.ids, np.split(unseen.index, np.cumsum(unseen.sizes)[:-1]), strict=True)
+                clients = (self._client(model, "true", int(client), part) for client, part in unseen_parts)
                 scores = serve(self.rule, state, clients, self.inputs if whole else (), online=whole)
                 joined["unseen"].append((float(shares[number]), scores))
             if len(self.data.dataset.test_y):
@@ -379,22 +389,24 @@ class ServingEvaluator:
         d = self.data.dataset
         return Client(client, outputs, (d.test_y if split == "test" else d.train_y)[index])
 
-    def _fitted(self, asked: Mapping[int, Client]) -> Fitted:
+    def _fit(self, fitting_clients: Mapping[int, Client]) -> Fitted:
         counts = self.data.label_counts()
-        participants = [HeldOut(c.outputs, c.labels, counts[c.id].astype(np.float64)) for c in asked.values()]
+        participants = [HeldOut(c.outputs, c.labels, counts[c.id].astype(np.float64)) for c in fitting_clients.values()]
         return fit(self.rule, participants) if self.summed is None else fit(self.rule, participants, self.summed)
 
-    def _billed(self, fitted: Fitted, asked: Mapping[int, Client], round_: int) -> Fitted:
-        examples = {client: len(one.labels) for client, one in asked.items()}
+    def _add_cost(self, fitted: Fitted, fitting_clients: Mapping[int, Client], round_: int) -> Fitted:
+        examples = {client: len(fitting_client.labels) for client, fitting_client in fitting_clients.items()}
         spent = None if self.cost is None else self.cost(examples, fitted.sent, round_)
         return fitted if spent is None else fitted._replace(seconds=spent.seconds, joules=spent.joules)
 
-    def _cross_fitted(self, asked: Mapping[int, Client], *, whole: bool) -> Iterator[ServedScores]:
+    def _cross_fit(self, fitting_clients: Mapping[int, Client], *, all_modes: bool) -> Iterator[ServedScores]:
         """Serve each participant by the rule as the others fit it."""
-        for mine in folds(list(asked)):
-            state = self._fitted({client: asked[client] for client in asked if client not in mine}).state
-            inputs = self.inputs if whole else ()
-            yield serve(self.rule, state, [asked[client] for client in mine], inputs, online=whole)
+        for fold_ids in folds(list(fitting_clients)):
+            state = self._fit(
+                {client: fitting_clients[client] for client in fitting_clients if client not in fold_ids}
+            ).state
+            inputs = self.inputs if all_modes else ()
+            yield serve(self.rule, state, [fitting_clients[client] for client in fold_ids], inputs, online=all_modes)
 
 
 def folds(ids: Sequence[int]) -> list[Sequence[int]]:

@@ -30,14 +30,14 @@ class MainScore:
         """Return a number that is the higher the better the value."""
         return -value if self.lower_is_better else value
 
-    def gap(self, seen: Value, unseen: Value) -> Value:
+    def gap(self, first: Value, second: Value) -> Value:
         """Return by how much it is worse on the second, in either direction: positive where it is worse.
 
         Example:
             >>> ACCURACY.gap(0.75, 0.5), MAE.gap(0.5, 0.75)
             (0.25, 0.25)
         """
-        return unseen - seen if self.lower_is_better else seen - unseen
+        return second - first if self.lower_is_better else first - second
 
     def worst_decile(self, values: Floats) -> float:
         """Return the mean over the tenth of the values that is worst, rounded up to at least one value.

@@ -198,15 +198,15 @@ def seeds_to_equate(
 def _seeds(room: float, sd: float, tail: float, loss: float, freedom: int | None) -> int | None:
     """Return the smallest s with sqrt(s) room / sd >= t_(1 - tail) + t_(1 - loss)."""
 
-    def needed(freedom: int) -> float:
+    def seeds_at(freedom: int) -> float:
         return (sd / room * (t_quantile(1 - tail, freedom) + t_quantile(1 - loss, freedom))) ** 2
 
-    if room <= 0 or needed(MOST) > MOST:
+    if room <= 0 or seeds_at(MOST) > MOST:
         return None
     if freedom is not None:
-        return max(freedom + 1, math.ceil(needed(freedom)))
-    seeds = max(2, math.floor(needed(MOST)))  # too few, as t has the widest tails for few
-    while seeds < needed(seeds - 1):
+        return max(freedom + 1, math.ceil(seeds_at(freedom)))
+    seeds = max(2, math.floor(seeds_at(MOST)))  # too few, as t has the widest tails for few
+    while seeds < seeds_at(seeds - 1):
         seeds += max(1, seeds // 500)
     return seeds
 
@@ -273,7 +273,7 @@ class MaxT(NamedTuple):
         drawn = float(self.largest[-(round(LEVEL * (len(self.largest) + 1)) - 1)])
         return min(drawn, t_quantile(1 - LEVEL / 2 / self.comparisons, self.freedom))
 
-    def corrected(self, t: float, p: float) -> float:
+    def corrected_p(self, t: float, p: float) -> float:
         """Return the corrected p-value of a t value, whose own is p: the chance that the largest |t| reaches it."""
         reached = len(self.largest) - int(np.searchsorted(self.largest, abs(t), side="left"))
         # Draws cannot tell small chances; Bonferroni's bound holds in any case.
@@ -361,10 +361,10 @@ def plan_seeds(
         >>> plan_seeds([{0: 0.00, 1: 0.04, 2: 0.02, 3: 0.06, 4: 0.03}], 0.02)
         [18]
     """
-    seeds = sorted(set.intersection(*(set(each) for each in pilot))) if pilot else []
+    seeds = sorted(set.intersection(*(set(by_seed) for by_seed in pilot))) if pilot else []
     if len(seeds) < 2:
         return [None] * len(pilot)
-    table = np.array([[each[seed] for each in pilot] for seed in seeds])
+    table = np.array([[by_seed[seed] for by_seed in pilot] for seed in seeds])
     finite = np.isfinite(table).all(axis=0)
     sds = np.where(finite, table.std(axis=0, ddof=1), 0.0)
     tested = finite & (sds > 1e-12)
@@ -464,22 +464,26 @@ def judge(
         >>> found.verdict, round(found.p_corrected, 3), unsure.verdict, unsure.seeds_needed
         ('better', 0.018, 'not decided', 13)
     """
-    tests = [_test(each, pilot) for each in differences]
-    held = [j for j, test in enumerate(tests) if isinstance(test, _Test)]
-    some = [test for test in tests if isinstance(test, _Test)]
-    p_values = [test.p for test in some]
-    together = _together([differences[j] for j in held], some, pilot) if correction == "max_t" and some else None
+    tests = [_test(by_seed, pilot) for by_seed in differences]
+    tested_indices = [j for j, test in enumerate(tests) if isinstance(test, _Test)]
+    valid_tests = [test for test in tests if isinstance(test, _Test)]
+    p_values = [test.p for test in valid_tests]
+    together = (
+        _together([differences[j] for j in tested_indices], valid_tests, pilot)
+        if correction == "max_t" and valid_tests
+        else None
+    )
     if together is None:
         corrected, levels = holm(p_values), holm_levels(p_values)
-        criticals = [t_quantile(1 - level / 2, test.freedom) for level, test in zip(levels, some, strict=True)]
-        planned = [t_quantile(1 - LEVEL / 2 / len(some), test.freedom) for test in some]
+        criticals = [t_quantile(1 - level / 2, test.freedom) for level, test in zip(levels, valid_tests, strict=True)]
+        planned = [t_quantile(1 - LEVEL / 2 / len(valid_tests), test.freedom) for test in valid_tests]
     else:
-        corrected = [together.corrected(test.mean / test.error, test.p) for test in some]
-        criticals = planned = [together.critical] * len(some)
-    equal = None if margin is None else holm([test.p_equivalent(margin) for test in some])
+        corrected = [together.corrected_p(test.mean / test.error, test.p) for test in valid_tests]
+        criticals = planned = [together.critical] * len(valid_tests)
+    equal = None if margin is None else holm([test.p_equivalent(margin) for test in valid_tests])
     judged: dict[int, Judgement] = {}
-    for i, (j, test) in enumerate(zip(held, some, strict=True)):
-        found = Judgement(
+    for i, (j, test) in enumerate(zip(tested_indices, valid_tests, strict=True)):
+        judgement = Judgement(
             test.count,
             test.mean,
             test.mean - criticals[i] * test.error,
@@ -489,7 +493,7 @@ def judge(
             None if equal is None else equal[i],
             test.error * _shift(planned[i], test.freedom, by_stein=pilot is not None),
         )
-        judged[j] = _decided(found, test, margin, LEVEL / len(some), pilot, lower_is_better)
+        judged[j] = _with_verdict(judgement, test, margin, LEVEL / len(valid_tests), pilot, lower_is_better)
     return tuple(judged[j] if isinstance(test, _Test) else test for j, test in enumerate(tests))
 
 
@@ -508,26 +512,26 @@ def _test(differences: Mapping[int, float], pilot: Collection[int] | None) -> _T
     """Return the paired t test, or why there is none."""
     values = np.array(list(differences.values()), np.float64)
     over = spread(values)
-    known = over if pilot is None else spread([differences[seed] for seed in pilot if seed in differences])
-    if over.mean is None or known.sd is None:
+    sd_spread = over if pilot is None else spread([differences[seed] for seed in pilot if seed in differences])
+    if over.mean is None or sd_spread.sd is None:
         note = "one seed: no interval, no test" if over.count == 1 else over.note or "no pilot"
         return Judgement(over.count, over.mean, note=note)
     # Equal differences leave a sd of rounding errors only, and t would be their reciprocal.
-    if known.sd <= 1e-12 * max(1.0, float(np.abs(values).max())):
+    if sd_spread.sd <= 1e-12 * max(1.0, float(np.abs(values).max())):
         return Judgement(over.count, over.mean, note="all differences are equal: no t test")
-    return _Test(over.count, over.mean, known.sd, known.count - 1)
+    return _Test(over.count, over.mean, sd_spread.sd, sd_spread.count - 1)
 
 
 def _together(
     differences: Sequence[Mapping[int, float]], tests: Sequence[_Test], pilot: Collection[int] | None
 ) -> MaxT | None:
     """Return the distribution of max |t|, from the seeds that all have; None where there are too few of them."""
-    shared = set.intersection(*(set(each) for each in differences)) & (
+    shared = set.intersection(*(set(by_seed) for by_seed in differences)) & (
         set(pilot) if pilot is not None else {*differences[0]}
     )
     if len(shared) < 2:
         return None
-    table: Floats = np.array([[each[seed] for each in differences] for seed in sorted(shared)])
+    table: Floats = np.array([[by_seed[seed] for by_seed in differences] for seed in sorted(shared)])
     return max_t(table, min(test.freedom for test in tests))
 
 
@@ -535,21 +539,23 @@ def _shift(critical: float, freedom: int, *, by_stein: bool) -> float:
     return critical + t_quantile(POWER, freedom) if by_stein else shift_found(critical, freedom)
 
 
-def _decided(
-    found: Judgement,
+def _with_verdict(
+    judgement: Judgement,
     test: _Test,
     margin: float | None,
     level: float,
     pilot: Collection[int] | None,
     lower_is_better: bool,
 ) -> Judgement:
-    if found.significant:
-        return replace(found, verdict="better" if (test.mean > 0) is not lower_is_better else "worse")
-    if found.p_equivalent is not None and found.p_equivalent < LEVEL:
-        return replace(found, verdict="equivalent")
+    if judgement.significant:
+        return replace(judgement, verdict="better" if (test.mean > 0) is not lower_is_better else "worse")
+    if judgement.p_equivalent is not None and judgement.p_equivalent < LEVEL:
+        return replace(judgement, verdict="equivalent")
     freedom = None if pilot is None else test.freedom
     found_by = seeds_to_find(test.mean, test.sd, level, freedom)
     equated_by = None if margin is None else seeds_to_equate(test.mean, margin, test.sd, level, freedom)
-    known = [number for number in (found_by, equated_by) if number is not None]
+    seed_counts = [number for number in (found_by, equated_by) if number is not None]
     # Fewer than there are would be said where a p-value lies just above the level: one more is the least to ask for.
-    return replace(found, verdict="not decided", seeds_needed=max(min(known), test.count + 1) if known else None)
+    return replace(
+        judgement, verdict="not decided", seeds_needed=max(min(seed_counts), test.count + 1) if seed_counts else None
+    )

@@ -69,10 +69,10 @@ def states(device: torch.device = CPU) -> dict[str, Any]:
     of_torch = [torch.get_rng_state()]
     if device.type == "cuda":
         of_torch.append(torch.cuda.get_rng_state(device))
-    name, words, *rest = np.random.get_state(legacy=True)
+    name, words, *remainder = np.random.get_state(legacy=True)
     return {
         "torch": [state.numpy().tobytes() for state in of_torch],
-        "numpy": [name, np.asarray(words).tobytes(), *rest],
+        "numpy": [name, np.asarray(words).tobytes(), *remainder],
         "random": random.getstate(),
     }
 
@@ -115,9 +115,9 @@ def evaluated(call: Callable[[Tensor], Result], x: Tensor) -> list[Result]:
     """
     before = states(x.device)
     with generators_kept(x.device):
-        found = call(x)
+        result = call(x)
         if not drawn_from(before, x.device):
-            return [found]
+            return [result]
     results = []
     for example in torch.split(x, 1):
         with seeded(seed_of(example), x.device):

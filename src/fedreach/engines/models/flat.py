@@ -49,7 +49,7 @@ class Layout:
             8
         """
         parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        buffers = _averaged(module, {torch.float32, *(p.dtype for p in parameters.values())})
+        buffers = _averaged_buffers(module, {torch.float32, *(p.dtype for p in parameters.values())})
         if not parameters:
             raise ConfigError(f"The model {type(module).__name__} has no parameters to train.")
         for name, tensor in module_tensors(module).items():
@@ -130,8 +130,8 @@ def narrow_types(module: nn.Module) -> str:
         >>> narrow_types(nn.Linear(3, 2)), narrow_types(nn.Linear(3, 2).bfloat16())
         ('', 'bfloat16')
     """
-    found = {p.dtype for p in module.parameters() if p.requires_grad} & set(NARROW)
-    return " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in found))
+    dtypes = {p.dtype for p in module.parameters() if p.requires_grad} & set(NARROW)
+    return " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
 
 
 def flatten(module: nn.Module) -> Tensor:
@@ -185,7 +185,7 @@ def module_tensors(module: nn.Module) -> dict[str, Tensor]:
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
-def _averaged(module: nn.Module, dtypes: set[torch.dtype]) -> dict[str, Tensor]:
+def _averaged_buffers(module: nn.Module, dtypes: set[torch.dtype]) -> dict[str, Tensor]:
     """Return the buffers that are averaged: of these types, and in the module's `state_dict`."""
     hidden = {
         f"{place}.{key}" if place else key

@@ -284,14 +284,14 @@ def build(
     if is_several and isinstance(model, str):
         raise ConfigError(f"The model {model!r} takes one input; got several. Give a module or function of your own.")
     shape = dict(sample_shape) if isinstance(sample_shape, Mapping) else tuple(sample_shape)
-    given = {"sample_shape": shape, "num_classes": num_classes}
-    arguments = {key: value for key, value in given.items() if key in accepted}
+    data_arguments = {"sample_shape": shape, "num_classes": num_classes}
+    arguments = {key: value for key, value in data_arguments.items() if key in accepted}
     if not any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
         for key in options:
-            if key not in accepted or key in given:
+            if key not in accepted or key in data_arguments:
                 raise ConfigError(
                     f"The model {name!r} has no option {key!r}."
-                    + nearest(key, [key for key in accepted if key not in given])
+                    + nearest(key, [key for key in accepted if key not in data_arguments])
                 )
     try:
         inspect.signature(factory).bind(**arguments, **options)
@@ -349,9 +349,11 @@ def _check_fits(name: str, factory: Callable[..., nn.Module], arguments: Mapping
     """
     try:
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
-            made = factory(**arguments)
+            module = factory(**arguments)
     except (RuntimeError, OverflowError, TypeError) as error:  # sizes below 0, or beyond 64 bits
-        said = str(error).splitlines()[0]
-        raise ConfigError(f"The model {name!r} cannot be built: {said}. Check the sizes among its options.") from error
-    size = sum(numbers.numel() for numbers in (*made.parameters(), *made.buffers()))
+        message = str(error).splitlines()[0]
+        raise ConfigError(
+            f"The model {name!r} cannot be built: {message}. Check the sizes among its options."
+        ) from error
+    size = sum(numbers.numel() for numbers in (*module.parameters(), *module.buffers()))
     check_memory(f"The model {name!r} of {size} numbers", 4 * size, "Make its layers smaller.")

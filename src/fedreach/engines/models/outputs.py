@@ -99,8 +99,8 @@ def described(returned: Any) -> str:
     """
     if isinstance(returned, Tensor):
         return f"a tensor of shape {tuple(returned.shape)}"
-    held = ", ".join(map(repr, _parts(returned)))
-    return f"{type(returned).__name__} with {held}" if held else type(returned).__name__
+    part_names = ", ".join(map(repr, _parts(returned)))
+    return f"{type(returned).__name__} with {part_names}" if part_names else type(returned).__name__
 
 
 def not_a_tensor(name: str, returned: Any, shape: tuple[int, ...]) -> ConfigError:

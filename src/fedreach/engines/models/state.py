@@ -46,15 +46,15 @@ def copied(module: nn.Module) -> nn.Module:
     """
     computed = [vars(layer)[name] for layer in module.modules() for name in computed_weights(layer)]
     try:
-        other = copy.deepcopy(module, {id(weight): weight.detach().clone() for weight in computed})
+        clone = copy.deepcopy(module, {id(weight): weight.detach().clone() for weight in computed})
     except Exception as error:
         raise ConfigError(
             f"A model must be a module that can be copied; copy.deepcopy({type(module).__name__}) fails: "
             f"{str(error).partition('.')[0] or type(error).__name__}. Compute such tensors in forward()."
         ) from error
-    for ours, theirs in zip(other.parameters(), module.parameters(), strict=True):
+    for ours, theirs in zip(clone.parameters(), module.parameters(), strict=True):
         register_hooks(ours, tensor_hooks(theirs))
-    return other
+    return clone
 
 
 def computed_weights(layer: nn.Module) -> list[str]:
@@ -185,8 +185,8 @@ def constant_arrays(module: nn.Module) -> dict[str, AnyArray]:
         >>> constant_arrays(nn.BatchNorm1d(2))
         {}
     """
-    found = {name: array_of(tensor) for name, tensor in constants_of(module).items()}
-    return {name: value for name, value in found.items() if not (counts_batches(name) and not value.any())}
+    arrays = {name: array_of(tensor) for name, tensor in constants_of(module).items()}
+    return {name: value for name, value in arrays.items() if not (counts_batches(name) and not value.any())}
 
 
 def constant_bytes(arrays: Mapping[str, AnyArray]) -> int:
@@ -205,26 +205,26 @@ def set_constants(module: nn.Module, arrays: Mapping[str, AnyArray]) -> None:
     Raises:
         ConfigError: If the module has other constants than these.
     """
-    own = constants_of(module)
-    for name in sorted(arrays.keys() | {name for name in own if not counts_batches(name)}):
-        wanted = tuple(own[name].shape) if name in own else "absent"
-        given = arrays[name].shape if name in arrays else "absent"
-        if wanted != given:
+    constants = constants_of(module)
+    for name in sorted(arrays.keys() | {name for name in constants if not counts_batches(name)}):
+        expected = tuple(constants[name].shape) if name in constants else "absent"
+        stored = arrays[name].shape if name in arrays else "absent"
+        if expected != stored:
             raise ConfigError(
-                f"The constants of a run must fit its model; {name!r} is {given} in the run and {wanted} in "
+                f"The constants of a run must fit its model; {name!r} is {stored} in the run and {expected} in "
                 f"{type(module).__name__}. Give the model that was trained."
             )
-        own[name].data.copy_(tensor_of(arrays[name], own[name].dtype))
+        constants[name].data.copy_(tensor_of(arrays[name], constants[name].dtype))
 
 
 def array_of(tensor: Tensor) -> AnyArray:
     """Return a copy of a tensor as an array; of a type that numpy does not know, its bits as whole numbers."""
     plain = tensor.detach().cpu()
     try:
-        found: AnyArray = np.array(plain.numpy())
+        array: AnyArray = np.array(plain.numpy())
     except TypeError:
-        found = np.array(plain.view({1: torch.uint8, 2: torch.int16}[plain.element_size()]).numpy())
-    return found
+        array = np.array(plain.view({1: torch.uint8, 2: torch.int16}[plain.element_size()]).numpy())
+    return array
 
 
 def tensor_of(array: AnyArray, dtype: torch.dtype) -> Tensor:
@@ -235,9 +235,9 @@ def tensor_of(array: AnyArray, dtype: torch.dtype) -> Tensor:
         >>> tensor_of(array_of(half), torch.bfloat16)
         tensor([0.5000], dtype=torch.bfloat16)
     """
-    found = torch.from_numpy(np.array(array))
-    known = {torch.from_numpy(np.empty(0, array.dtype)).dtype}
-    return found if dtype in known else found.view(dtype)
+    tensor = torch.from_numpy(np.array(array))
+    dtypes = {torch.from_numpy(np.empty(0, array.dtype)).dtype}
+    return tensor if dtype in dtypes else tensor.view(dtype)
 
 
 class Snapshot:
@@ -251,7 +251,7 @@ class Snapshot:
         >>> net.register_buffer("count", torch.zeros((), dtype=torch.long))
         >>> before = Snapshot(net)
         >>> _ = net.count.add_(1)
-        >>> before.changed()
+        >>> before.changed_names()
         ['count']
         >>> before.restore()
         >>> net.count
@@ -279,18 +279,18 @@ class Snapshot:
                 {key: value.clone() if isinstance(value, Tensor) else value for key, value in values.items()}
             )
 
-    def changed(self) -> list[str]:
+    def changed_names(self) -> list[str]:
         """Return the names of what is not as it was, without the counters of BatchNorm."""
-        found = []
+        changed_names = []
         for name, part, key, value in self.tensors:
             now = part._parameters.get(key) if key in part._parameters else part._buffers.get(key)
             if not counts_batches(name) and not (isinstance(now, Tensor) and _same(now, value)):
-                found.append(name)
+                changed_names.append(name)
         for place, part, values in self.attributes:
             now_plain = _plain(part)
             names = [key for key in now_plain if key not in values or not _same(now_plain[key], values[key])]
-            found += [f"{place}.{key}".lstrip(".") for key in names]
-        return found
+            changed_names += [f"{place}.{key}".lstrip(".") for key in names]
+        return changed_names
 
 
 def counts_batches(name: str) -> bool:
@@ -313,11 +313,13 @@ def _plain(part: nn.Module) -> dict[str, Any]:
     }
 
 
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        alike = one.dtype == other.dtype and one.shape == other.shape
-        return alike and (torch.equal(one, other) or bool(((one == other) | ((one != one) & (other != other))).all()))
-    return type(one) is type(other) and (one == other or (one != one and other != other))
+def _same(first: Any, second: Any) -> bool:
+    if isinstance(first, Tensor) and isinstance(second, Tensor):
+        alike = first.dtype == second.dtype and first.shape == second.shape
+        return alike and (
+            torch.equal(first, second) or bool(((first == second) | ((first != first) & (second != second))).all())
+        )
+    return type(first) is type(second) and (first == second or (first != first and second != second))
 
 
 def _put(part: nn.Module, key: str, value: Tensor) -> None:
@@ -382,16 +384,16 @@ def redraw(module: nn.Module) -> None:
     stays = {name: tensor.detach().clone() for name, tensor in _staying(module).items()}
     for name, layer in module.named_modules():
         reset = getattr(layer, "reset_parameters", None) or getattr(layer, "_reset_parameters", None)
-        own = [key for key, p in layer.named_parameters(recurse=False) if p.requires_grad]
-        if not own and stays:
+        trainable = [key for key, p in layer.named_parameters(recurse=False) if p.requires_grad]
+        if not trainable and stays:
             continue
         if reset is not None and not computed_weights(layer):  # else it would draw what is computed again
             reset()
-        elif own:
+        elif trainable:
             where = f"{type(layer).__name__} {name!r}" if name else type(layer).__name__
             raise ConfigError(
                 f"A module that was made before is drawn anew for each seed, layer by layer; {where} has parameters "
-                f"({', '.join(own)}) and no reset_parameters() for them. Hand over its class or a function that "
+                f"({', '.join(trainable)}) and no reset_parameters() for them. Hand over its class or a function that "
                 'makes it, or keep its weights for all seeds: model={"name": module, "keep_weights": True}.'
             )
     tensors = module_tensors(module)
@@ -401,13 +403,13 @@ def redraw(module: nn.Module) -> None:
 
 def _staying(module: nn.Module) -> dict[str, Tensor]:
     """Return what stays when a module is drawn anew: nothing where all of its parameters are trained."""
-    found: dict[str, Tensor] = {name: p for name, p in module.named_parameters() if not p.requires_grad}
-    if not found:
+    staying: dict[str, Tensor] = {name: p for name, p in module.named_parameters() if not p.requires_grad}
+    if not staying:
         return {}
     for place, layer in module.named_modules():
         if not any(p.requires_grad for p in layer.parameters(recurse=False)):
-            found |= {f"{place}.{key}".lstrip("."): b for key, b in layer.named_buffers(recurse=False)}
-    return found
+            staying |= {f"{place}.{key}".lstrip("."): b for key, b in layer.named_buffers(recurse=False)}
+    return staying
 
 
 def numbers_note(module: nn.Module) -> str:

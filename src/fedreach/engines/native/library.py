@@ -52,9 +52,9 @@ class GivenSamples(ctypes.Structure):
             for numbers in (samples.factor, samples.offset)
         )
         places = (None if tensor is None else tensor.data_ptr() for tensor in (factor, offset))
-        made = cls(samples.x.data_ptr(), samples.x.dtype != torch.uint8, *places, samples.y.data_ptr())
-        made.kept = [tensor for tensor in (samples.x, factor, offset, samples.y) if tensor is not None]
-        return made
+        structure = cls(samples.x.data_ptr(), samples.x.dtype != torch.uint8, *places, samples.y.data_ptr())
+        structure.kept = [tensor for tensor in (samples.x, factor, offset, samples.y) if tensor is not None]
+        return structure
 
 
 class Batches(ctypes.Structure):
@@ -129,22 +129,22 @@ def library() -> ctypes.CDLL:
     Raises:
         NoLibraryError: If there is no compiler, or it does not do its work.
     """
-    found = _found()
-    if isinstance(found, NoLibraryError):
-        raise found
-    return found
+    loaded = _load_once()
+    if isinstance(loaded, NoLibraryError):
+        raise loaded
+    return loaded
 
 
 @cache
-def _found() -> ctypes.CDLL | NoLibraryError:
+def _load_once() -> ctypes.CDLL | NoLibraryError:
     """Return the library, or why there is none: a compiler that takes too long is not asked again."""
     try:
-        return _made()
+        return _build_or_load()
     except NoLibraryError as error:
         return error
 
 
-def _made() -> ctypes.CDLL:
+def _build_or_load() -> ctypes.CDLL:
     if os.name != "posix":
         raise NoLibraryError(f"it is for Linux and macOS, and this is {platform.system()}")
     compiler = _compiler()
@@ -157,8 +157,10 @@ def _made() -> ctypes.CDLL:
         for folder in _folders():
             try:
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-                if _ours(folder):
-                    return _declared(ctypes.CDLL(str(_kept(folder, name) or _compiled(compiler, folder, name))))
+                if _is_private(folder):
+                    return _declare_types(
+                        ctypes.CDLL(str(_find_built(folder, name) or _compile(compiler, folder, name)))
+                    )
             except OSError as error:  # a folder that may not be written to, or from which nothing may be loaded
                 cause = error
     except OSError as error:
@@ -173,13 +175,13 @@ def _folders() -> Iterator[Path]:
     yield Path(tempfile.gettempdir()) / f"fedreach-{os.getuid()}"
 
 
-def _ours(folder: Path) -> bool:
+def _is_private(folder: Path) -> bool:
     """Return whether nobody else may put a library there."""
-    found = folder.lstat()
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
+    status = folder.lstat()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
 
 
-def _kept(folder: Path, name: str) -> Path | None:
+def _find_built(folder: Path, name: str) -> Path | None:
     """Return the library that was compiled before, if it is whole: loading a part of one would end the process."""
     for path in folder.glob(f"{name}-*.so"):
         if path.stem == f"{name}-{_short_hash(path.read_bytes())}":
@@ -187,20 +189,20 @@ def _kept(folder: Path, name: str) -> Path | None:
     return None
 
 
-def _compiled(compiler: tuple[str, ...], folder: Path, name: str) -> Path:
+def _compile(compiler: tuple[str, ...], folder: Path, name: str) -> Path:
     """Compile into a file of another name, and only then give it its own: others may be doing the same."""
-    with tempfile.TemporaryDirectory(dir=folder) as own:
-        made = Path(own) / "made.so"
+    with tempfile.TemporaryDirectory(dir=folder) as build_folder:
+        built = Path(build_folder) / "made.so"
         for options in FOR_THIS_PROCESSOR:
-            command = [*compiler, *OPTIONS, *options, "-o", str(made), *map(str, SOURCES), "-lm"]
+            command = [*compiler, *OPTIONS, *options, "-o", str(built), *map(str, SOURCES), "-lm"]
             try:
                 done = subprocess.run(
                     command, capture_output=True, encoding="utf-8", errors="replace", timeout=SECONDS, check=False
                 )
             except subprocess.TimeoutExpired:
                 raise NoLibraryError(f"{compiler[0]} took more than {SECONDS} s") from None
-            if done.returncode == 0 and made.exists():
-                return made.replace(folder / f"{name}-{_short_hash(made.read_bytes())}.so")
+            if done.returncode == 0 and built.exists():
+                return built.replace(folder / f"{name}-{_short_hash(built.read_bytes())}.so")
     first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:200])
     raise NoLibraryError(f"{compiler[0]} failed: {first}")
 
@@ -212,9 +214,9 @@ def _compiler() -> tuple[str, ...]:
     except ValueError as error:
         raise NoLibraryError(f"CC is no command ({error})") from error
     for command in [named] if named else [[name] for name in COMPILERS]:
-        found = shutil.which(command[0])
-        if found:
-            return (found, *command[1:])
+        path = shutil.which(command[0])
+        if path:
+            return (path, *command[1:])
     what = f"CC names {named[0]!r}, which is not there" if named else "there is no C compiler (cc, gcc or clang)"
     raise NoLibraryError(what)
 
@@ -233,21 +235,21 @@ def _short_hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def _declared(made: ctypes.CDLL) -> ctypes.CDLL:
+def _declare_types(loaded: ctypes.CDLL) -> ctypes.CDLL:
     """Say what the functions take: places in memory and whole numbers."""
     place, number = ctypes.c_void_p, ctypes.c_int64
-    made.memory_numbers.argtypes, made.memory_numbers.restype = (number, place, place, number, number), number
+    loaded.memory_numbers.argtypes, loaded.memory_numbers.restype = (number, place, place, number, number), number
     seconds = ctypes.c_double
-    made.train.argtypes = [number, *[place] * 4, number, number, *[place] * 4, number, *[place] * 6, number, seconds]
-    made.memory_for_predicting.argtypes, made.memory_for_predicting.restype = (number, place), number
-    made.predict.argtypes = [number, place, place, number, *[place] * 6, seconds]
-    made.draw_plan.argtypes = (number, place, number, place, number, number, number, place, place)
-    made.add_up.argtypes = (number, number, place, place, number, place)
-    for function in (made.train, made.predict):
+    loaded.train.argtypes = [number, *[place] * 4, number, number, *[place] * 4, number, *[place] * 6, number, seconds]
+    loaded.memory_for_predicting.argtypes, loaded.memory_for_predicting.restype = (number, place), number
+    loaded.predict.argtypes = [number, place, place, number, *[place] * 6, seconds]
+    loaded.draw_plan.argtypes = (number, place, number, place, number, number, number, place, place)
+    loaded.add_up.argtypes = (number, number, place, place, number, place)
+    for function in (loaded.train, loaded.predict):
         function.restype = number
-    for function in (made.draw_plan, made.add_up):
+    for function in (loaded.draw_plan, loaded.add_up):
         function.restype = None
-    return made
+    return loaded
 
 
 # -------------------- Batches drawn in C (`batches.c`), and whether they are what NumPy draws
@@ -255,14 +257,14 @@ def _declared(made: ctypes.CDLL) -> ctypes.CDLL:
 
 def batch_plan_in_c(seed: int, round_: int, client: int, train: Ranges, local: LocalSGD) -> Ints:
     """Return the (steps, batch) table of a client's samples, as `batch_plans` does, drawn in C."""
-    own = np.ascontiguousarray(train[client], np.int64)
-    size, words = len(own), words_of(seed, round_)
+    examples = np.ascontiguousarray(train[client], np.int64)
+    size, words = len(examples), words_of(seed, round_)
     words[-1] = client
     batch = min(local.batch_size, size)
     (steps,) = local.steps_of(np.array([size]), np.array([client]), seed, round_).tolist()
     per_epoch = int(local.steps_per_epoch(np.array(size)))
     spare, plan = np.empty(size, np.int64), np.empty((steps, batch), np.int64)
-    places = own.ctypes.data, batch, per_epoch, steps, spare.ctypes.data, plan.ctypes.data
+    places = examples.ctypes.data, batch, per_epoch, steps, spare.ctypes.data, plan.ctypes.data
     library().draw_plan(len(words), words.ctypes.data, size, *places)
     return plan
 
@@ -270,8 +272,8 @@ def batch_plan_in_c(seed: int, round_: int, client: int, train: Ranges, local: L
 def words_of(seed: int, round_: int) -> NDArray[np.uint32]:
     """Return the words that a generator of batches is made of, see `streams`; the client is still to come."""
     seed = int(seed)
-    own = [seed >> place & 0xFFFFFFFF for place in range(0, max(1, seed.bit_length()), 32)]
-    return np.array([*own, *[0] * (4 - len(own)), zlib.crc32(b"batches"), round_, 0], np.uint32)
+    seed_words = [seed >> place & 0xFFFFFFFF for place in range(0, max(1, seed.bit_length()), 32)]
+    return np.array([*seed_words, *[0] * (4 - len(seed_words)), zlib.crc32(b"batches"), round_, 0], np.uint32)
 
 
 @cache

@@ -82,8 +82,8 @@ class _Row:
 
     def numbers(self) -> list[int]:
         """Return it as whole numbers; the last holds the bits of what is none."""
-        *whole, amount = astuple(self)
-        return [*map(int, whole), int(np.float64(amount).view(np.int64))]
+        *integers, amount = astuple(self)
+        return [*map(int, integers), int(np.float64(amount).view(np.int64))]
 
 
 def layer_table(layers: Sequence[Layer]) -> Ints:
@@ -122,7 +122,7 @@ def layer_table(layers: Sequence[Layer]) -> Ints:
             and isinstance(layers[number - 1], Convolution)
             and len(stand) - 1 not in sources  # or what the convolution makes is needed once more
         ):
-            rows[-1].outputs, rows[-1].pooled = int(np.prod(layer.made)), True
+            rows[-1].outputs, rows[-1].pooled = int(np.prod(layer.output_shape)), True
             rows[-1].relu |= layer.relu
         else:
             rows.append(_pooling(layer))
@@ -148,15 +148,15 @@ def first_outputs_of(table: Ints) -> int:
 
 def products_of(table: Ints) -> int:
     """Return how many products an example costs on its way forward."""
-    found = 0
+    products = 0
     for row in (_Row(*numbers) for numbers in table.tolist()):
         if row.kind == DENSE:
-            found += row.inputs * row.outputs
+            products += row.inputs * row.outputs
         elif row.kind == CONVOLUTION:
-            found += row.outputs * (4 if row.pooled else 1) * row.rows * row.columns * row.channels
+            products += row.outputs * (4 if row.pooled else 1) * row.rows * row.columns * row.channels
         elif row.kind == RECURRENT:
-            found += row.width * 4 * row.outputs * (row.inputs + row.outputs)
-    return found
+            products += row.width * 4 * row.outputs * (row.inputs + row.outputs)
+    return products
 
 
 def _dense(layer: Dense, channels: int) -> _Row:
@@ -168,7 +168,7 @@ def _convolution(layer: Convolution) -> _Row:
     return _Row(
         CONVOLUTION,
         int(np.prod(size)),
-        int(np.prod(layer.made)),
+        int(np.prod(layer.output_shape)),
         *_places(layer),
         layer.relu,
         False,
@@ -187,7 +187,7 @@ def _pooling(layer: Pooling) -> _Row:
     return _Row(
         MAXIMUM if layer.kind == "maximum" else MEAN,
         int(np.prod(size)),
-        int(np.prod(layer.made)),
+        int(np.prod(layer.output_shape)),
         relu=layer.relu,
         channels=layer.channels,
         height=layer.height,
@@ -226,7 +226,7 @@ def _drop(layer: Dropout, rows: list[_Row]) -> None:
         rows[-1].amount = layer.probability
         return
     last = rows[-1]
-    high, wide = _made(last)
+    high, wide = _output_size(last)
     rows.append(_image(DROPOUT, last.filters, high, wide))
     rows[-1].amount = layer.probability
 
@@ -239,7 +239,7 @@ def _image(kind: int, channels: int, height: int, width: int) -> _Row:
     return row
 
 
-def _made(row: _Row) -> tuple[int, int]:
+def _output_size(row: _Row) -> tuple[int, int]:
     """Return height and width of a layer's outputs."""
     places = row.outputs // row.filters
     high = (row.height + 2 * row.above - row.rows) // row.down + 1
@@ -279,10 +279,10 @@ class Native(GroupTrainer):
     any_optimizer = False
 
     @classmethod
-    def refused(cls, solver: LocalSolver, loss: Loss, local: LocalSGD) -> str | None:
+    def refusal(cls, solver: LocalSolver, loss: Loss, local: LocalSGD) -> str | None:
         if not Traits.of(solver).affine:
             return f"needs a solver that says `affine = True`, see `LocalSolver`; {type(solver).__name__} does not"
-        return super().refused(solver, loss, local)
+        return super().refusal(solver, loss, local)
 
     def __init__(self, task: Task, device: torch.device) -> None:
         d = task.data.dataset
@@ -297,8 +297,8 @@ class Native(GroupTrainer):
         super().__init__(task, device)
         vocabulary = vocabulary_of(self.table)
         for samples in self.samples.values():
-            known = (torch.uint8, torch.int64 if samples.kind == "tokens" else torch.float32)
-            if device.type != "cpu" or samples.x.dtype not in known:
+            supported_types = (torch.uint8, torch.int64 if samples.kind == "tokens" else torch.float32)
+            if device.type != "cpu" or samples.x.dtype not in supported_types:
                 raise ConfigError(
                     "engine.name = 'native' needs examples of bytes or float32 in main memory; got "
                     f"{samples.x.dtype} on {device}. Use 'auto'."
@@ -364,12 +364,12 @@ class Native(GroupTrainer):
             raise TrainingError(f"Client {clients[sizes == 0][0]} has no examples to train on.")
         if draws_as_numpy_does():
             return self._train(start, clients, round_, rate, update, group, terms, None)
-        found: list[Group] = []
+        results: list[Group] = []
         for number, client in enumerate(clients):
             plan = batch_plans(self.seed, round_, clients[number : number + 1], [self.ranges[int(client)]], self.local)
-            one = slice(number, number + 1)
-            found.append(self._train(start, clients[one], round_, rate, update, group[one], terms, plan))
-        losses, steps, finite = (np.concatenate(column) for column in zip(*found, strict=True))
+            row = slice(number, number + 1)
+            results.append(self._train(start, clients[row], round_, rate, update, group[row], terms, plan))
+        losses, steps, finite = (np.concatenate(column) for column in zip(*results, strict=True))
         return losses, steps, finite
 
     def _train(
@@ -396,11 +396,11 @@ class Native(GroupTrainer):
         sizes = self.ranges.sizes_of(clients)
         largest = int(sizes.max())
         batch = min(local.batch_size, largest)
-        each = local.steps_of(sizes, clients, self.seed, round_) if self.steps is None else self.steps[clients]
-        each = np.ascontiguousarray(each, np.int64)
+        client_steps = local.steps_of(sizes, clients, self.seed, round_) if self.steps is None else self.steps[clients]
+        client_steps = np.ascontiguousarray(client_steps, np.int64)
         batches = Batches(
             batch,
-            place_of(each),
+            place_of(client_steps),
             local.drop_last,
             place_of(order),
             place_of(offsets),
@@ -409,11 +409,11 @@ class Native(GroupTrainer):
             zlib.crc32(b"dropout") if self.draws else -1,
             place_of(plan),
         )
-        planned, an_epoch = batch * int(each.max()), batch * -(-largest // batch)
+        planned, an_epoch = batch * int(client_steps.max()), batch * -(-largest // batch)
         room = largest + min(planned, max(an_epoch, self.first_outputs))
         if len(self.room) < room:
             self.room = np.empty(room, np.int64)
-        loss, taken, finite = np.empty(k), np.empty(k, np.int64), np.empty(k, np.bool_)
+        loss, steps_taken, finite = np.empty(k), np.empty(k, np.int64), np.empty(k, np.bool_)
         memory = self._memory_at(self.library.memory_numbers(*self._layers(), ctypes.addressof(rule), batch, planned))
         progress, done = Progress(), 0
         while not done:
@@ -433,12 +433,12 @@ class Native(GroupTrainer):
                 update.data_ptr(),
                 finite.ctypes.data,
                 loss.ctypes.data,
-                taken.ctypes.data,
+                steps_taken.ctypes.data,
                 ctypes.addressof(progress),
                 max(1, LOOK // (batch * self.products)),
                 SECONDS,
             )
-        return loss, taken, finite
+        return loss, steps_taken, finite
 
     def add_up(self, weights: Floats, update: Float32s) -> Floats:
         k, d = update.shape
