@@ -27,34 +27,35 @@ from fedreach.engines.trainer import EVALUATION_BATCH
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.types import LocalOutputs, LocalUpdates, Outputs
 
-# -------------------- The processes of one run, as torchrun starts them, and values that go from one to another
-# A value is pickled but for its large arrays, which travel as tensors. All processes are those of one user and believe
-# each other, as everywhere in torch.distributed.
+# -------------------- The processes of one run, and messages between them
+# A value is pickled except for its large arrays, which are sent as tensors. All processes belong to one user and trust
+# each other, as always in torch.distributed.
 
 LARGE_BYTES = 4096  # smaller arrays are pickled: a message of their own costs more than the copy
 T = TypeVar("T")
 
 
 class LostRankError(TrainingError):
-    """Another process of the run has gone."""
+    """Another process of the run was lost."""
 
 
 class Ranks:
-    """The processes of one run; made by `fedreach.engines.distributed.join`.
+    """The processes of one run, as `join` returns them.
 
-    A failure to reach another rank is a `LostRankError`. This one is `rank` of `size`, and `local_rank` of the
-    `local_size` on its machine; rank 0 decides and the others serve it.
+    This process is `rank` of `size`, and `local_rank` of the `local_size` on its machine. Rank 0 decides, and the
+    others do what it requests. A failure to reach another rank raises `LostRankError`.
     """
 
     def __init__(self, rank: int, size: int, local_rank: int = 0, local_size: int = 1) -> None:
         self.rank, self.size = rank, size
         self.local_rank, self.local_size = local_rank, local_size
-        self.wire = torch.device("cpu")  # where tensors lie when they are sent
+        self.wire = torch.device("cpu")  # device from which tensors are sent
 
     def device(self, name: str) -> str:
-        """Return the device on which this rank trains: of ``"cuda"``, one of its own, and NCCL carries the tensors.
+        """Return the device on which this rank trains.
 
-        Any other name stands for itself: ``"cuda:0"`` is shared by all ranks of a machine.
+        ``"cuda"`` gives each rank of a machine its own device, and NCCL sends the tensors. Any other name is used as it
+        is: all ranks of a machine share ``"cuda:0"``.
 
         Raises:
             ConfigError: If this machine has fewer devices than ranks.
@@ -86,7 +87,7 @@ class Ranks:
             self._call(rank, work.wait)
 
     def post(self, value: object, rank: int) -> list[tuple[Any, Tensor]]:
-        """Begin to send a value; return what is under way, which has to be kept until it arrived."""
+        """Start to send a value; return the pending operations, which must be kept until the value has arrived."""
         large: list[Tensor] = []
 
         def keep_in_pickle(buffer: pickle.PickleBuffer) -> bool:
@@ -106,7 +107,7 @@ class Ranks:
 
         Raises:
             LostRankError: If its process has ended.
-            FedReachError: If it sends one, because it failed; the message then names the rank.
+            FedReachError: If the rank failed and sent its error; the message names the rank.
         """
         lengths = torch.empty(2, dtype=torch.int64)
         self._call(rank, dist.recv, lengths, rank)
@@ -120,7 +121,7 @@ class Ranks:
         return value
 
     def broadcast(self, vector: Float32s) -> None:
-        """Write rank 0's vector into that of every other rank; all of them have to call this."""
+        """Write rank 0's vector into that of every other rank. All ranks must call this."""
         tensor = torch.from_numpy(vector)
         sent = tensor.to(self.wire)
         self._call(0, dist.broadcast, sent, 0)
@@ -145,23 +146,23 @@ class Ranks:
 
 def _as_tensor(raw: memoryview | bytearray) -> Tensor:
     with warnings.catch_warnings():
-        # Memory may be read-only, and torch says so; what is sent is not written to.
+        # Memory may be read-only, so torch warns; nothing writes to a sent tensor.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writ")
         return torch.from_numpy(np.frombuffer(raw, np.uint8))
 
 
-# -------------------- How the processes of a run find each other, and how they end together
+# -------------------- Joining and ending the processes of a run
 
-SILENCE = timedelta(hours=2)  # no share of a round takes longer; a rank whose connection breaks is noticed at once
-GRACE_SECONDS = 0.5  # from the moment its connections close until the process of rank 0 has ended
+SILENCE = timedelta(hours=2)  # longest share of a round; a broken connection is noticed at once
+GRACE_SECONDS = 0.5  # from the end of rank 0's connections to the end of its process
 
 
 @contextmanager
 def join() -> Iterator[Ranks]:
     """Join the other processes that torchrun started, until the block ends.
 
-    When rank 0 leaves the block, the others, which are waiting for it, are told to end. Where it fails, it says why,
-    and the others see its connections close and end silently with 1. Where another rank fails, rank 0 is told why.
+    When rank 0 leaves the block, it tells the waiting ranks to end. If rank 0 fails, it reports why; the others see its
+    connections close and exit with status 1, without a message. If another rank fails, it sends rank 0 the error.
     """
     variables = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     missing = [name for name in variables if name not in os.environ]
@@ -178,13 +179,13 @@ def join() -> Iterator[Ranks]:
     ranks = Ranks(rank, size, local_rank, local_size)
     if rank == 0:
         for peer in range(1, size):
-            ranks.receive(peer)  # while it connects it would not notice that this rank ends
+            ranks.receive(peer)  # a rank that is still connecting would not notice that this rank ends
         with _one_interrupt():
             yield ranks
         for peer in range(1, size):
             ranks.send(None, peer)
     else:
-        # Ends a rank at once, wherever it is; rank 0 then sees it go and writes the checkpoint.
+        # Ctrl-C ends this rank at once. Rank 0 notices it and writes the checkpoint.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         try:
             ranks.send("connected", 0)
@@ -195,14 +196,14 @@ def join() -> Iterator[Ranks]:
 
 
 def _fresh_store(store: Store, rank: int, size: int) -> Store:
-    """Return a part of the store that no process wrote to before.
+    """Return a part of the store that no process has written to.
 
-    torchrun hands the store of ranks that died on to those that it starts in their place, with the addresses in it.
+    When ranks died, torchrun gives their store, with their addresses, to the ranks that it starts in their place.
     """
     name = f"{socket.gethostname()} {os.getpid()} {time.time_ns()}"
     if rank == 0:
         for peer in range(1, size):
-            store.delete_key(f"hello {peer}")  # of a rank that died; one that lives says it again
+            store.delete_key(f"hello {peer}")  # of a rank that died; a running rank writes it again
         for peer in range(1, size):
             store.set(f"join {store.get(f'hello {peer}').decode()}", name)
         return PrefixStore(name, store)
@@ -213,8 +214,8 @@ def _fresh_store(store: Store, rank: int, size: int) -> Store:
 
 
 def _end_after_rank_0(ranks: Ranks, error: Exception) -> NoReturn:
-    """Tell rank 0 why, and end once it has ended: torchrun takes the first to fail for the cause."""
-    if not isinstance(error, FedReachError):  # a mistake of ours: told with its place
+    """Send rank 0 the error, and end after rank 0: torchrun reports the first rank to fail as the cause."""
+    if not isinstance(error, FedReachError):  # a bug in FedReach: add the line
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(last.filename).name}, line {last.lineno}, in {last.name}"
         error = TrainingError(f"{where}: {type(error).__name__}: {error}")
@@ -222,16 +223,16 @@ def _end_after_rank_0(ranks: Ranks, error: Exception) -> NoReturn:
         if not isinstance(error, LostRankError):
             _under_way = ranks.post(error, 0)
             while True:
-                ranks.receive(0)  # what rank 0 has to say before it listens
+                ranks.receive(0)  # messages that rank 0 sends before it reads the error
     time.sleep(GRACE_SECONDS)
-    os._exit(1)  # an ordinary exit would wait for connections to ranks that have gone
+    os._exit(1)  # an ordinary exit would wait for connections to lost ranks
 
 
 @contextmanager
 def _one_interrupt() -> Iterator[None]:
-    """Take the first SIGINT or SIGTERM as Ctrl-C and no other, which would cut off the checkpoint that it leads to.
+    """Treat the first SIGINT or SIGTERM as Ctrl-C and ignore later ones, which would interrupt the checkpoint.
 
-    torchrun sends what it gets to all ranks once more, and SIGTERM where another rank failed.
+    torchrun repeats signals to all ranks, and sends SIGTERM if another rank failed.
     """
     numbers = (signal.SIGINT, signal.SIGTERM)
 
@@ -244,37 +245,36 @@ def _one_interrupt() -> Iterator[None]:
     try:
         yield
     except BaseException:
-        after = [signal.SIG_IGN] * len(numbers)  # why this rank fails is still to be told
+        after = [signal.SIG_IGN] * len(numbers)  # this rank must still report why it fails
         raise
     finally:
         for number, handler in zip(numbers, after, strict=True):
             signal.signal(number, handler)
 
 
-# -------------------- Many processes train one cohort: rank 0 decides and keeps all state, the others serve it
-# The groups of clients are those of the inner engine, and only who trains them depends on the ranks. Each group's
-# numbers
-# are computed by the same kernels on the same values wherever that is, and rank 0 puts them where they belong before
-# anything is summed. (Where groups depend on the number of ranks, clients do not depend on their groups.) So the number
-# of ranks changes no bit of a run.
+# -------------------- One cohort on many processes: rank 0 decides and keeps all state
+# The groups of clients are those of the inner engine; only the assignment of groups to ranks depends on the ranks. Each
+# group is computed by the same kernels on the same values on any rank, and rank 0 orders the results before it sums
+# them. (Where groups depend on the number of ranks, a client's result does not depend on its group.) So the number of
+# ranks changes no bit of a run.
 
 FURTHER = "the run goes on with another engine"
-FORGET = 0.5  # how much of what is known about the speed of the ranks is kept from round to round
+FORGET = 0.5  # decay per round of the measured speed of ranks
 
 
 class DistributedEngine(Engine):
-    """The engine of rank 0: it hands out the work of an inner engine over all ranks, itself included.
+    """The engine of rank 0: it distributes the work of an inner engine over all ranks, including itself.
 
-    Groups of clients go, the longest first, to the rank that would finish them first, judged by how fast the ranks
-    trained in the rounds before. Evaluation is cut between batches. A weighted sum and steps of the server are
-    computed here. The other ranks `serve` an equal inner engine.
+    Groups of clients are assigned, the longest first, to the rank that is expected to finish them first, by the speed
+    of the ranks in earlier rounds. Evaluation is split between batches. Rank 0 computes weighted sums and server steps.
+    The other ranks `serve` an equal inner engine.
     """
 
     def __init__(self, inner: TorchEngine, ranks: Ranks) -> None:
         self.inner, self.ranks = inner, ranks
         self.name, self.task, self.layout, self.initial = inner.name, inner.task, inner.layout, inner.initial
         self.solver, self.local, self.num_trainable = inner.solver, inner.local, inner.num_trainable
-        self._model: Float32s | None = None  # what all ranks hold
+        self._model: Float32s | None = None  # the model that all ranks hold
         self._examples, self._seconds = np.zeros(ranks.size), np.zeros(ranks.size)
 
     def train(
@@ -300,7 +300,7 @@ class DistributedEngine(Engine):
             )
             for rank_rows, share in zip(rows, shares, strict=True)
         ]
-        update = inner.workers.array((len(ids), self.layout.size), np.float32)  # which all its processes add up
+        update = inner.workers.array((len(ids), self.layout.size), np.float32)  # shared by its processes for the sum
         loss, steps, finite = np.empty(len(ids)), np.empty(len(ids), np.int64), np.empty(len(ids), np.bool_)
         for rank, (part, seconds) in enumerate(self._run_on_ranks(_train_share, broadcast, work)):
             rank_rows = rows[rank]
@@ -369,7 +369,7 @@ class DistributedEngine(Engine):
         return [of_row[row] for row in range(len(ids))]
 
     def _batches(self, split: Split, index: Ints) -> list[tuple[Split, Ints]] | None:
-        """Return which examples each rank is asked about; None where there is nothing to share."""
+        """Return the examples of each rank, or None if there are too few to share."""
         batches, size = -(-len(index) // EVALUATION_BATCH), self.ranks.size
         if batches < 2 or self.inner.trainer.behaviour.mixes:  # batches of one client each are not cut
             return None
@@ -377,7 +377,7 @@ class DistributedEngine(Engine):
         return [(split, part) for part in np.split(index, cuts)]
 
     def _run_on_ranks(self, work: Callable[..., Any], model: Float32s, shares: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Return what `work` answers for each rank's share of it; the model is sent where the ranks hold another."""
+        """Return the result of `work` for each rank's share; send the model if the ranks hold another."""
         new = self._model is None or not np.array_equal(_bits(model), _bits(self._model))
         for rank, share in enumerate(shares):
             if rank:
@@ -389,7 +389,7 @@ class DistributedEngine(Engine):
         return [first, *(self.ranks.receive(rank) for rank in range(1, self.ranks.size))]
 
     def _speed(self) -> Floats:
-        """Return how fast each rank trains, in examples a second; one that has not trained yet as the mean."""
+        """Return the speed of each rank in examples per second. A rank that has not trained yet gets the mean."""
         has_trained = self._seconds > 0
         if not has_trained.any():
             return np.ones(self.ranks.size)
@@ -403,9 +403,10 @@ class DistributedEngine(Engine):
 
 
 def serve(engine: TorchEngine, ranks: Ranks) -> bool:
-    """Do what rank 0 hands out, until it says that the run is over; a LostRankError if it is gone before.
+    """Do the work that rank 0 sends until the run ends, and return whether it continues with another engine.
 
-    Return whether the run goes on with another engine.
+    Raises:
+        LostRankError: If rank 0 is lost before the run ends.
     """
     model = np.empty(engine.layout.size, np.float32)
     while (handed := ranks.receive(0)) is not None:
@@ -427,7 +428,7 @@ def _train_share(
     rate: float,
     terms: dict[str, Float32s],
 ) -> tuple[LocalUpdates, float]:
-    """Train the groups of these `sizes`, which stand one after the other in `ids`; also return the seconds."""
+    """Train groups of these `sizes`, consecutive in `ids`; return the updates and the seconds."""
     began = time.perf_counter()
     groups = np.split(np.arange(len(ids)), np.cumsum(sizes)[:-1]) if sizes else []
     part = engine.train_groups(model, ids, groups, round_, rate, terms)
@@ -445,7 +446,7 @@ def _outputs_share(
 
 
 def examples_of(sizes: Ints, local: LocalSGD) -> Floats:
-    """Return about how many examples clients with so many go through in a round.
+    """Return the expected number of examples that clients of these sizes process in a round.
 
     Example:
         >>> examples_of(np.array([10, 100]), LocalSGD(batch_size=20, epochs=2))
@@ -461,9 +462,11 @@ def examples_of(sizes: Ints, local: LocalSGD) -> Floats:
 
 
 def shared_out(work: Sequence[float] | Ints, speed: Floats) -> list[list[int]]:
-    """Return which pieces of work each rank does: the longest first, each on the rank that would be done with it first.
+    """Assign pieces of work to ranks: the longest first, each to the rank that would finish it first.
 
-    Pieces are `work` (g,) large, of which a rank does `speed` (ranks,) in a second.
+    Args:
+        work: (g,) size of each piece.
+        speed: (ranks,) work per second of each rank.
 
     Example:
         >>> shared_out([3, 1, 2, 2], np.array([1.0, 1.0]))
@@ -482,5 +485,5 @@ def shared_out(work: Sequence[float] | Ints, speed: Floats) -> list[list[int]]:
 
 
 def _bits(model: Float32s) -> Ints:
-    """Return what a model is bit for bit: 0.0 equals -0.0, and nan does not equal itself."""
+    """Return the bits of a model, to compare them exactly: 0.0 equals -0.0, and nan does not equal itself."""
     return np.ascontiguousarray(model, np.float32).view(np.int32)

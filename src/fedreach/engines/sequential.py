@@ -28,16 +28,16 @@ from fedreach.federation.base import Loss, Objective
 from fedreach.federation.local_sgd import Adam, TorchSteps
 from fedreach.federation.traits import Traits, name_of
 
-# --- What an `Objective` is handed in a step of local training: the module, the batch, and other models on that batch
+# --- Arguments of an `Objective` in a local step: the module, the batch, and other models on that batch
 
 Calls = dict[str, list[tuple[Any, Any]]]
-"""Layer -> what it was given and what it returned, each time that it was called in a pass."""
+"""Layer -> (inputs, outputs) of each call in a pass."""
 MeanLoss = Callable[[Tensor], Tensor]
-"""Mean loss over the batch, given the outputs."""
+"""Function of the outputs that returns the mean loss over the batch."""
 
 
 class Pass:
-    """A `ForwardPass`: one pass of a module over a batch, its layers watched.
+    """A `ForwardPass`: one pass of a module over a batch that records the calls of its layers.
 
     Example:
         >>> module = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
@@ -117,22 +117,22 @@ class Step(Pass):
 
 
 class ObjectiveRun:
-    """Asks a loss for the objective of steps; one for each engine.
+    """Computes the objective of local steps, for one engine.
 
     Args:
         loss: An `Objective`.
-        module: The local model.
-        layout: Its own.
+        module: Local model.
+        layout: Layout of the module.
     """
 
     def __init__(self, loss: Loss, module: nn.Module, layout: Layout) -> None:
         self.part, self.module, self.layout = cast(Objective, loss), module, layout
-        self.other = copied(module).eval()  # whose numbers are those of the frozen model that is asked last
+        self.other = copied(module).eval()  # holds the numbers of the last frozen model
 
     def step(
         self, x: Tensor, y: Tensor, mean_loss: MeanLoss, broadcast: Tensor, memory: Tensor | None
     ) -> tuple[Tensor, Any]:
-        """Return the mean loss of a batch, and what is to be made small.
+        """Return the mean loss of a batch, and the objective to minimize.
 
         Raises:
             PartError: If the objective is not one number that can be differentiated.
@@ -155,22 +155,22 @@ class ObjectiveRun:
         return step.loss, objective
 
 
-# -------------------- Augmented training batches: each seeded by run, round, client and step
+# -------------------- Augmentation, seeded by run, round, client and step
 
 
 def augmented(augmentation: Augmentation, x: Tensor, seed: int, round_: int, client: int, step: int) -> Tensor:
-    """Return the inputs of a client's training batch as the model is to see them.
+    """Return the augmented inputs of a client's training batch.
 
     Args:
-        augmentation: Changes them; it draws from generators that are seeded, see `fedreach.engines.models.draws`.
-        x: (b, ...) inputs, which it may not write to.
-        seed: Of the run.
-        round_: The round.
-        client: Its id.
-        step: Of the client in the round, 1 the first.
+        augmentation: Augmentation. It draws from seeded generators (see `fedreach.engines.models.draws`).
+        x: (b, ...) inputs, which are not changed.
+        seed: Seed of the run.
+        round_: Round number.
+        client: Client id.
+        step: Step of the client in the round, from 1.
 
     Raises:
-        PartError: If what it returns has another shape or type.
+        PartError: If the augmented inputs have another shape or type.
 
     Example:
         >>> from fedreach.federation.augmentations import FlipAndCrop
@@ -198,15 +198,15 @@ def check_augmentation(augmentation: Augmentation, x: Tensor) -> None:
     """Try an augmentation twice on some inputs, before the first round.
 
     Raises:
-        ConfigError: If it fails on them, or two calls with one seed differ.
-        PartError: If it returns another shape or type.
+        ConfigError: If the augmentation fails.
+        PartError: If it returns another shape or type, or two calls with one seed differ.
     """
     name = name_of(augmentation)
     try:
         first, second = (augmented(augmentation, x, 0, 1, 0, 1) for _ in range(2))
     except (ConfigError, PartError):
         raise
-    except Exception as error:  # whatever the user's code does
+    except Exception as error:  # the user's code may raise anything
         raise ConfigError(
             f"The augmentation {name} does not take this data, inputs of shape {tuple(x.shape)} and type {x.dtype}: "
             f"{error}"
@@ -221,7 +221,7 @@ def check_augmentation(augmentation: Augmentation, x: Tensor) -> None:
 class Sequential(GroupTrainer):
     """Trains one client at a time.
 
-    When: any module at all, and as the readable twin that the others are tested against.
+    When: any module. It is also the readable twin that the other engines are tested against.
     """
 
     name = "sequential"
@@ -231,7 +231,7 @@ class Sequential(GroupTrainer):
     def __init__(self, task: Task, device: torch.device) -> None:
         super().__init__(task, device)
         if isinstance(self.local.optimizer, TorchSteps):
-            self.local.optimizer.begun(self._trained_parameters(), self.local.rate)  # refused before the first round
+            self.local.optimizer.begun(self._trained_parameters(), self.local.rate)  # fails before the first round
         if self.layout.narrow and Traits.of(self.loss).sees_more:
             raise ConfigError(
                 f"A loss that sees more than outputs, {name_of(self.loss)}, needs a model whose trained parameters are "
@@ -249,7 +249,7 @@ class Sequential(GroupTrainer):
 
     @cached_property
     def objective(self) -> ObjectiveRun | None:
-        """What asks the loss, where it sees more than outputs."""
+        """Objective of local steps, for losses that see more than outputs; else None."""
         return ObjectiveRun(self.loss, self.module, self.layout) if Traits.of(self.loss).sees_more else None
 
     def mean_loss(self, y: Tensor, shift: Tensor | None) -> MeanLoss:
@@ -319,7 +319,7 @@ class Sequential(GroupTrainer):
             torch_steps = local.optimizer.begun(self._trained_parameters(), rate)
         self.module.train()
         if self.objective is not None:
-            self.objective.module = self.module  # which may have been made anew
+            self.objective.module = self.module  # which may be a new copy
         used = torch.zeros_like(gradient) if local.weight_decay else None
         hooks = [] if used is None else self._note_used(used)
         for step, batch in enumerate(plan, start=1):
@@ -366,9 +366,9 @@ class Sequential(GroupTrainer):
         return vector, float(total) / examples_seen
 
     def _note_used(self, used: Tensor) -> list[RemovableHandle]:
-        """Have backward() write 1 into the (p,) vector for each parameter that gets a gradient.
+        """Make backward() write 1 into the (p,) vector for each parameter that gets a gradient.
 
-        As in torch's optimizers, weight decay leaves the others as they are: those under `torch.no_grad`, say.
+        As in torch's optimizers, weight decay does not change other parameters, such as those under `torch.no_grad`.
         """
         parameters, hooks = dict(self.module.named_parameters()), []
         for name, part in self.layout.parameter_views(used).items():

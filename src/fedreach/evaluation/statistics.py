@@ -286,10 +286,11 @@ def max_t(differences: Floats, freedom: int) -> MaxT:
     """Return the distribution of max |t| for comparisons that are correlated as these differences are.
 
     Comparisons with one baseline, or of all pairs, share runs. Let R be the correlation of the m differences over
-    seeds. Then T_j = Z_j / sqrt(W_jj / v), with Z ~ N(0, R) and W ~ Wishart(v, R) independent. As in paired tests, each t
-    value has its own standard deviation. The multivariate t distribution has a common one and would be too narrow. R is
-    the correlation over s seeds, shrunk towards 0 by 1/s: the plain estimate from five seeds has 93.5% coverage instead
-    of 95% (`benchmarks/coverage.py`). `DRAWS` draws from a fixed random stream approximate the distribution.
+    seeds. Then T_j = Z_j / sqrt(W_jj / v), with Z ~ N(0, R) and W ~ Wishart(v, R) independent. As in paired tests, each
+    t value has its own standard deviation. The multivariate t distribution has a common one and would be too narrow.
+
+    R is the correlation over s seeds, shrunk towards 0 by 1/s: the plain estimate from five seeds has 93.5% coverage
+    instead of 95% (`benchmarks/coverage.py`). `DRAWS` draws from a fixed random stream approximate the distribution.
 
     Args:
         differences: (s, m) differences: one row per seed, one column per comparison.

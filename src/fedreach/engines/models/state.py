@@ -15,13 +15,13 @@ from fedreach._util.arrays import AnyArray
 from fedreach._util.errors import ConfigError
 from fedreach.engines.models.flat import Layout, module_tensors
 
-# -------------------- Copies of a model that keep the hooks on its tensors, which `copy.deepcopy` leaves behind
-# `torch.nn.utils.weight_norm` and `torch.nn.utils.spectral_norm` keep the weight that they compute as a plain attribute
-# of the layer, and a hook computes it again before each pass. `copy.deepcopy` refuses such a tensor, as it has a
-# gradient; a copy starts without that gradient, as nothing reads the tensor before it is computed again.
+# -------------------- Copies of a model that keep the hooks on its tensors
+# `torch.nn.utils.weight_norm` and `torch.nn.utils.spectral_norm` store the weight that they compute as a plain
+# attribute of the layer, and a hook recomputes it before each pass. `copy.deepcopy` rejects such a tensor, as it has a
+# gradient. A copy starts without that gradient, as nothing reads the tensor before it is recomputed.
 
 COMPUTES_WEIGHTS = {("torch.nn.utils.weight_norm", "WeightNorm"), ("torch.nn.utils.spectral_norm", "SpectralNorm")}
-"""Modules and names of the hooks that compute a layer's weight; looked up by name, as both are deprecated."""
+"""Modules and names of the hooks that compute a layer's weight. Both are deprecated, so names avoid importing them."""
 TensorHook = tuple[str, Callable[..., Any]]
 """A hook on the gradient of a tensor, and the method that registers it."""
 
@@ -29,11 +29,11 @@ TensorHook = tuple[str, Callable[..., Any]]
 def copied(module: nn.Module) -> nn.Module:
     """Return a deep copy of a module whose parameters have the same hooks.
 
-    `copy.deepcopy` copies hooks of modules, and drops those of tensors, such as a mask of gradients that is
-    registered by ``weight.register_hook``.
+    `copy.deepcopy` copies hooks of modules, but drops those of tensors, such as a gradient mask registered by
+    ``weight.register_hook``.
 
     Raises:
-        ConfigError: If it cannot be copied, as with tensors that were computed from its parameters.
+        ConfigError: If the module cannot be copied, as with tensors that were computed from its parameters.
 
     Example:
         >>> import torch
@@ -58,7 +58,7 @@ def copied(module: nn.Module) -> nn.Module:
 
 
 def computed_weights(layer: nn.Module) -> list[str]:
-    """Return the attributes of a layer that a hook of `torch.nn.utils` computes again before each pass.
+    """Return the attributes of a layer that a hook of `torch.nn.utils` recomputes before each pass.
 
     Example:
         >>> import warnings
@@ -86,20 +86,19 @@ def tensor_hooks(tensor: Tensor) -> list[TensorHook]:
     return [(register, hook) for register, key in kinds.items() for hook in (getattr(tensor, key, None) or {}).values()]
 
 
-# -------------------- Training of parameters that are bfloat16 or float16
-# A client computes with the module's rounded numbers, as torch does. Gradients come in the parameters' own type;
-# solvers,
-# clipping, momentum and the step work on them in float32, and after each step the parameters are rounded once. Plain
-# steps are those of `torch.optim.SGD`, which on a CPU also rounds the learning rate to the parameters' type.
+# -------------------- Training of bfloat16 and float16 parameters
+# A client computes with the module's rounded numbers, as torch does. Gradients have the parameters' type. Solvers,
+# clipping, momentum and the step work in float32, and each step rounds the parameters once. Plain steps are those of
+# `torch.optim.SGD`, which on a CPU also rounds the learning rate to the parameters' type.
 
 
 class NarrowParameters:
-    """The narrow trained parameters of a module that is bound to a vector, see `fedreach.engines.models.flat.bind`.
+    """The narrow trained parameters of a module that is bound to a vector (see `fedreach.engines.models.flat.bind`).
 
     Args:
         module: The module.
-        layout: The module's.
-        vector: (d,) float32 numbers that the module is bound to; it takes their rounded values.
+        layout: Layout of the module.
+        vector: (d,) float32 numbers that the module is bound to. They take the rounded values.
         gradient: (p,) gradient of all trained parameters.
 
     Example:
@@ -125,45 +124,42 @@ class NarrowParameters:
         self.take_weights()
 
     def take_gradients(self) -> None:
-        """Move the gradients that backward() made into the (p,) vector."""
+        """Move the gradients of backward() into the (p,) vector."""
         for parameter, _, gradient in self._parameters:
             if parameter.grad is not None:
                 gradient.copy_(parameter.grad)
                 parameter.grad = None
 
     def give_gradients(self) -> None:
-        """Give the parameters their gradients, rounded, for an optimizer of torch."""
+        """Set the parameters' rounded gradients for an optimizer of torch."""
         for parameter, _, gradient in self._parameters:
             parameter.grad = gradient.to(parameter.dtype)
 
     def take_weights(self) -> None:
-        """Let the vector hold what the parameters hold, and forget their gradients."""
+        """Copy the parameters into the vector, and clear their gradients."""
         for parameter, weights, _ in self._parameters:
             weights.copy_(parameter.data)
             parameter.grad = None
 
     def round_weights(self) -> None:
-        """Let the parameters hold the numbers of the vector, rounded to their type, and the vector the same."""
+        """Copy the vector into the parameters, rounded to their type, and the rounded numbers back."""
         for parameter, weights, _ in self._parameters:
             parameter.data.copy_(weights)
             weights.copy_(parameter.data)
 
 
-# -------------------- What a module holds beside its flat vector: constants, which stay as they are when a run starts
-# The flat vector (see `fedreach.engines.models.flat`) holds what training moves: trained parameters, and persistent
-# float32
-# buffers such as the statistics of BatchNorm. Everything else is *constant state*: frozen parameters, integer and
-# boolean
-# buffers, buffers of other types, and buffers that are not persistent. It is neither averaged nor sent with a model.
-# Each
-# client starts from the constants of the module that the run starts with.
+# -------------------- Constant state of a module
+# The flat vector (see `fedreach.engines.models.flat`) holds what training changes: trained parameters, and persistent
+# float32 buffers such as the statistics of BatchNorm. Everything else is *constant state*: frozen parameters, integer
+# and boolean buffers, buffers of other types, and buffers that are not persistent. It is neither averaged nor sent with
+# a model. Each client starts from the constants that the module has when the run starts.
 
-COUNTER = "num_batches_tracked"  # of BatchNorm: it changes no output, as `momentum=None` is refused
+COUNTER = "num_batches_tracked"  # of BatchNorm: it changes no output, as `momentum=None` is rejected
 PLAIN = (bool, int, float, complex, str, type(None), Tensor)
 
 
 def constants_of(module: nn.Module) -> dict[str, Tensor]:
-    """Return the constant state of a module by name; these very tensors, not copies.
+    """Return the constant state of a module by name: its own tensors, not copies.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
@@ -179,7 +175,7 @@ def constants_of(module: nn.Module) -> dict[str, Tensor]:
 def constant_arrays(module: nn.Module) -> dict[str, AnyArray]:
     """Return copies of a module's constants as arrays, without counters of BatchNorm that are still 0.
 
-    Types that numpy does not know, such as bfloat16, are handed over as whole numbers of the same bits.
+    Types unknown to numpy, such as bfloat16, become integers of the same bits.
 
     Example:
         >>> constant_arrays(nn.BatchNorm1d(2))
@@ -190,7 +186,7 @@ def constant_arrays(module: nn.Module) -> dict[str, AnyArray]:
 
 
 def constant_bytes(arrays: Mapping[str, AnyArray]) -> int:
-    """Return how many bytes constants take.
+    """Return the size of constants in bytes.
 
     Example:
         >>> constant_bytes({"mask": np.ones(3, bool), "frozen": np.ones((2, 2), np.float32)})
@@ -200,10 +196,10 @@ def constant_bytes(arrays: Mapping[str, AnyArray]) -> int:
 
 
 def set_constants(module: nn.Module, arrays: Mapping[str, AnyArray]) -> None:
-    """Give a module the constants of another one of the same kind.
+    """Set the constants of a module.
 
     Raises:
-        ConfigError: If the module has other constants than these.
+        ConfigError: If the module's constants have other names or shapes.
     """
     constants = constants_of(module)
     for name in sorted(arrays.keys() | {name for name in constants if not counts_batches(name)}):
@@ -218,7 +214,7 @@ def set_constants(module: nn.Module, arrays: Mapping[str, AnyArray]) -> None:
 
 
 def array_of(tensor: Tensor) -> AnyArray:
-    """Return a copy of a tensor as an array; of a type that numpy does not know, its bits as whole numbers."""
+    """Return a copy of a tensor as an array. A type unknown to numpy becomes integers of the same bits."""
     plain = tensor.detach().cpu()
     try:
         array: AnyArray = np.array(plain.numpy())
@@ -228,7 +224,7 @@ def array_of(tensor: Tensor) -> AnyArray:
 
 
 def tensor_of(array: AnyArray, dtype: torch.dtype) -> Tensor:
-    """Return the tensor that `array_of` made an array of.
+    """Return the tensor whose array `array_of` returned.
 
     Example:
         >>> half = torch.tensor([0.5], dtype=torch.bfloat16)
@@ -241,10 +237,10 @@ def tensor_of(array: AnyArray, dtype: torch.dtype) -> Tensor:
 
 
 class Snapshot:
-    """The constants of a module and its plain attributes, as they are now.
+    """A copy of a module's constants and plain attributes.
 
-    Plain attributes are numbers, texts and tensors that a module stores outside of its parameters and buffers, such as
-    a counter of its own.
+    Plain attributes are numbers, strings and tensors that a module stores outside of its parameters and buffers, such
+    as a counter.
 
     Example:
         >>> net = nn.Linear(2, 1)
@@ -268,7 +264,7 @@ class Snapshot:
         self.attributes = [(name, part, _plain(part)) for name, part in parts.items()]
 
     def restore(self) -> None:
-        """Let the module be as it was."""
+        """Restore the module's constants and plain attributes."""
         with torch.no_grad():
             for _, part, key, value in self.tensors:
                 _put(part, key, value)
@@ -280,7 +276,7 @@ class Snapshot:
             )
 
     def changed_names(self) -> list[str]:
-        """Return the names of what is not as it was, without the counters of BatchNorm."""
+        """Return the names of changed constants and attributes, without the counters of BatchNorm."""
         changed_names = []
         for name, part, key, value in self.tensors:
             now = part._parameters.get(key) if key in part._parameters else part._buffers.get(key)
@@ -304,7 +300,7 @@ def counts_batches(name: str) -> bool:
 
 
 def _plain(part: nn.Module) -> dict[str, Any]:
-    """Return copies of a module's public attributes that hold a plain value; neither its mode nor computed weights."""
+    """Return copies of a module's public plain attributes, without its mode and computed weights."""
     left_out = {"training", *computed_weights(part)}
     return {
         key: value.detach().clone() if isinstance(value, Tensor) else value
@@ -323,7 +319,7 @@ def _same(first: Any, second: Any) -> bool:
 
 
 def _put(part: nn.Module, key: str, value: Tensor) -> None:
-    """Write a value into a parameter or buffer, or in its place where code has put another one there."""
+    """Write a value into a parameter or buffer, or replace the one that the module's code has put there."""
     now = part._parameters.get(key) if key in part._parameters else part._buffers.get(key)
     if isinstance(now, Tensor) and now.shape == value.shape and now.dtype == value.dtype:
         now.data.copy_(value)
@@ -333,14 +329,14 @@ def _put(part: nn.Module, key: str, value: Tensor) -> None:
         part._buffers[key] = value.clone()
 
 
-# --- A model that was made before it is known for which seed: it is copied, and what it trains is drawn anew
+# --- Copies of a module instance, initialized for each seed
 
-DRAWN = "_drawn_anew"  # attribute of a module whose trained numbers were drawn anew
+DRAWN = "_drawn_anew"  # attribute of a module whose trained numbers were redrawn
 
 
 @dataclass(frozen=True, eq=False)
 class ModuleInstance:
-    """Makes copies of a module, for `fedreach.engines.models.networks.build`.
+    """Factory of copies of a module, for `fedreach.engines.models.networks.build`.
 
     Example:
         >>> import torch
@@ -353,7 +349,7 @@ class ModuleInstance:
     module: nn.Module
 
     def __call__(self, keep_weights: bool = False) -> nn.Module:
-        """Return a copy; what it trains is drawn from torch's generator, unless its weights are to be kept."""
+        """Return a copy whose trained numbers are redrawn from torch's generator, unless `keep_weights`."""
         module = copied(self.module)
         if not keep_weights:
             redraw(module)
@@ -361,18 +357,18 @@ class ModuleInstance:
         return module
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ModuleInstance:
-        """Return a copy that keeps the hooks on tensors, see `copied`."""
+        """Return a copy that keeps the hooks on tensors (see `copied`)."""
         return ModuleInstance(copied(self.module))
 
 
 def redraw(module: nn.Module) -> None:
-    """Draw what a module trains anew, layer by layer, as each layer does when it is made.
+    """Redraw the trained parameters of a module, layer by layer, as each layer does when it is created.
 
-    Frozen parameters stay, and so do the buffers of layers that train nothing: they are no initial weights. In a module
-    without frozen parameters, all layers start as new ones.
+    Frozen parameters stay, and so do the buffers of layers without trained parameters. In a module without frozen
+    parameters, all layers start as new layers.
 
     Raises:
-        ConfigError: If a layer has parameters that are trained, and no `reset_parameters` that would draw them.
+        ConfigError: If a layer has trained parameters and no `reset_parameters` to draw them.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
@@ -387,7 +383,7 @@ def redraw(module: nn.Module) -> None:
         trainable = [key for key, p in layer.named_parameters(recurse=False) if p.requires_grad]
         if not trainable and stays:
             continue
-        if reset is not None and not computed_weights(layer):  # else it would draw what is computed again
+        if reset is not None and not computed_weights(layer):  # else it would draw a weight that a hook recomputes
             reset()
         elif trainable:
             where = f"{type(layer).__name__} {name!r}" if name else type(layer).__name__
@@ -402,7 +398,7 @@ def redraw(module: nn.Module) -> None:
 
 
 def _staying(module: nn.Module) -> dict[str, Tensor]:
-    """Return what stays when a module is drawn anew: nothing where all of its parameters are trained."""
+    """Return the tensors that `redraw` keeps: none if all parameters of the module are trained."""
     staying: dict[str, Tensor] = {name: p for name, p in module.named_parameters() if not p.requires_grad}
     if not staying:
         return {}
@@ -413,7 +409,7 @@ def _staying(module: nn.Module) -> dict[str, Tensor]:
 
 
 def numbers_note(module: nn.Module) -> str:
-    """Return a line about a model with frozen numbers, or whose numbers were drawn in place of its own; else nothing.
+    """Return a note on a model with frozen or redrawn numbers; else "".
 
     Example:
         >>> net = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 2))
