@@ -78,8 +78,8 @@ FAULTS = (
     Fault(
         "distilled with dropout at work",
         "engines/trainer.py",
-        "        self.module.eval()\n        return self._moved",
-        "        self.module.train()\n        return self._moved",
+        "        self.module.eval()\n\n        def loss(x: Tensor, _: Tensor)",
+        "        self.module.train()\n\n        def loss(x: Tensor, _: Tensor)",
         ["engines/test_server_learning.py"],
     ),
     Fault(

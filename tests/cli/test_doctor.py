@@ -45,7 +45,7 @@ def test_a_missing_compiler_is_named_and_breaks_nothing(
     fedreach: Command, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CC", "no-such-compiler")
-    monkeypatch.setattr(library, "library", library._made)  # what was found before is remembered
+    monkeypatch.setattr(library, "library", library._build_or_load)  # what was found before is remembered
     engine = looked_at(fedreach, 0)["C engine"]
     assert not engine["works"]
     assert "no-such-compiler" in engine["found"]

@@ -104,10 +104,10 @@ def compiled(folder, *, options=(), sources=None):
             if sources is not None:
                 patch.setattr(library, "SOURCES", sorted(sources.glob("*.c")))
                 patch.setattr(library, "FOLDER", sources)
-            library._found.cache_clear()
+            library._load_once.cache_clear()
             yield
     finally:
-        library._found.cache_clear()
+        library._load_once.cache_clear()
 
 
 def is_noticed(planted, checks, folder):

@@ -275,4 +275,4 @@ def test_a_weight_that_a_hook_computes_is_no_state_of_the_module():
     with torch.no_grad():
         module[0].weight_g.mul_(2)
     module(torch.ones(2, 8))
-    assert before.changed() == []
+    assert before.changed_names() == []

@@ -68,7 +68,7 @@ def test_a_bound_module_has_torchs_default_strides():
 def test_filters_that_are_turned_and_turned_back_are_the_same():
     layout = Layout.of(Net())
     filters, vectors = ChannelsLast(layout), torch.arange(2.0 * layout.size).view(2, -1)
-    turned = filters.turned(vectors)
+    turned = filters.to_channels_last(vectors)
     name = "second.weight"
     place = slice(Net().first.weight.numel() + 6, None)
     wanted = layout.views(vectors)[name].movedim(-3, -1).flatten(1)

@@ -350,9 +350,9 @@ def no_library(tmp_path, monkeypatch):
     """Forget what was compiled, and compile into a new folder; without optimising, which takes a tenth of the time."""
     monkeypatch.setattr(library, "OPTIONS", ("-O0", *library.OPTIONS[1:]))
     monkeypatch.setattr(library, "cache_folder", lambda: tmp_path / "cache")
-    library._found.cache_clear()
+    library._load_once.cache_clear()
     yield tmp_path
-    library._found.cache_clear()
+    library._load_once.cache_clear()
 
 
 def refused(federated):
@@ -366,7 +366,7 @@ def test_it_is_compiled_once_and_kept(no_library):
     first = library.library()
     (kept,) = (no_library / "cache" / "native").iterdir()
     made = kept.stat().st_mtime_ns
-    library._found.cache_clear()
+    library._load_once.cache_clear()
     again = library.library()
     assert again is not first
     assert kept.stat().st_mtime_ns == made
@@ -393,7 +393,7 @@ def test_the_compiler_that_cc_names_is_taken(no_library, federated, monkeypatch)
         ("true", "true failed"),  # it ends well, but with nothing
         ("gcc '-O1", "CC is no command"),
     ):
-        library._found.cache_clear()
+        library._load_once.cache_clear()
         monkeypatch.setenv("CC", command)
         assert answer in refused(federated)
     monkeypatch.setenv("CC", "gcc")
@@ -413,7 +413,7 @@ def test_a_library_of_which_a_part_is_missing_is_compiled_anew(no_library):
     (kept,) = (no_library / "cache" / "native").iterdir()
     whole = kept.read_bytes()
     for part in (b"", whole[:100], whole[:5000], whole[: len(whole) // 2] + bytes(len(whole) // 2)):
-        library._found.cache_clear()
+        library._load_once.cache_clear()
         kept.unlink()  # what is loaded may be mapped
         kept.write_bytes(part)
         assert library.library().memory_numbers
@@ -454,7 +454,7 @@ def test_a_cache_that_cannot_be_made_is_done_without(no_library, monkeypatch):
     assert [path.suffix for path in (no_library / "tmp").glob("*/*")] == [".so"]
     (Path(no_library) / "tmp").rename(no_library / "elsewhere")
     (no_library / "tmp").write_text("no folder either")
-    library._found.cache_clear()
+    library._load_once.cache_clear()
     with pytest.raises(library.NoLibraryError, match="cannot be stored or loaded"):
         library.library()
 

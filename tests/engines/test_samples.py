@@ -72,7 +72,7 @@ def test_an_index_of_any_shape_gives_a_batch_of_that_shape():
 
 def test_other_labels_leave_the_samples_and_their_labels_alone():
     samples = samples_of(from_arrays(np.zeros((3, 2), np.float32), [0, 1, 1]))
-    other = samples.relabelled(np.array([1, 1, 0]))
+    other = samples.with_labels(np.array([1, 1, 0]))
     assert (samples.y.tolist(), other.y.tolist()) == ([0, 1, 1], [1, 1, 0])
     assert other.x.data_ptr() == samples.x.data_ptr()
 

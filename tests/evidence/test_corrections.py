@@ -78,8 +78,8 @@ def test_the_corrected_p_of_max_t_is_below_the_level_exactly_above_the_critical_
     largest = max_t(pairs, 9)
     for t in (largest.critical - 1e-6, largest.critical + 1e-6):
         p = float(2 * stats.t.sf(t, 9))
-        assert (largest.corrected(t, p) < LEVEL) == (t > largest.critical)
-    assert largest.corrected(30.0, float(2 * stats.t.sf(30.0, 9))) < 1e-8  # where no draw reaches
+        assert (largest.corrected_p(t, p) < LEVEL) == (t > largest.critical)
+    assert largest.corrected_p(30.0, float(2 * stats.t.sf(30.0, 9))) < 1e-8  # where no draw reaches
 
 
 def test_max_t_forgives_more_than_bonferroni_and_never_less() -> None:

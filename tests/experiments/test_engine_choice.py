@@ -114,12 +114,12 @@ def test_a_noted_engine_that_cannot_be_used_here_is_named_with_its_place(
     refused: Callable[..., str], home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CC", "no-such-compiler")
-    library._found.cache_clear()
+    library._load_once.cache_clear()
     note(home / "x", "native")
     try:
         told = refused(2, "run", "tiny.toml", "--out", "x")
     finally:
-        library._found.cache_clear()
+        library._load_once.cache_clear()
     assert "CC names 'no-such-compiler', which is not there" in told
     assert "named by x/engine.json: remove that file" in told
 

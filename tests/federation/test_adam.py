@@ -177,7 +177,7 @@ def test_engines_of_plain_steps_refuse_and_auto_passes_them_over(kind):
     choice = choose(engine(Sequential, local).task)
     assert choice.name in ("sequential", "stacked")
     assert kind.name in choice.refused
-    assert Compiled.refused(FedAvg(), tiny_federation().loss, local) is None
+    assert Compiled.refusal(FedAvg(), tiny_federation().loss, local) is None
 
 
 def test_quadratics_follow_it_too():

@@ -25,15 +25,15 @@ from fedreach.engines.several import as_bytes
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.types import Outputs
 
-# -------------------- Which examples a client sees in which step: the same for every engine and every method
+# -------------------- Batch plans, the same for every engine and method
 
 
 def batch_plan(seed: int, round_: int, client: int, num_examples: int, local: LocalSGD) -> Ints:
-    """Return a (steps, batch) table of positions 0 .. num_examples - 1, filled up with -1.
+    """Return a (steps, batch) table of positions 0 .. num_examples - 1, padded with -1.
 
-    Every epoch is a fresh permutation cut into batches; its last batch holds what is left, or with
-    ``local.drop_last`` there is none of that. With ``local.steps`` the table stops after that many steps, beginning
-    new epochs as needed.
+    Every epoch is a new permutation cut into batches. The last batch holds the remaining examples;
+    ``local.drop_last`` drops it if it is not full. With ``local.steps`` the table has that many steps, over as many
+    epochs as needed.
 
     Example:
         >>> plan = batch_plan(0, 1, 7, 5, LocalSGD(batch_size=2, epochs=2))
@@ -41,21 +41,21 @@ def batch_plan(seed: int, round_: int, client: int, num_examples: int, local: Lo
         ((6, 2), [-1, 0, 1, 2, 3, 4])
     """
     batch = min(local.batch_size, num_examples)
-    kept = num_examples - num_examples % batch if local.drop_last else num_examples
-    steps_per_epoch = -(-kept // batch)
+    num_kept = num_examples - num_examples % batch if local.drop_last else num_examples
+    steps_per_epoch = -(-num_kept // batch)
     (steps,) = local.steps_of(np.array([num_examples]), np.array([client]), seed, round_).tolist()
     epochs = -(-steps // steps_per_epoch)
     rng = generator(seed, "batches", round_, client)
     positions = np.broadcast_to(np.arange(num_examples), (epochs, num_examples))
     table = np.full((epochs, steps_per_epoch * batch), -1, np.int64)
-    table[:, :kept] = rng.permuted(positions, axis=1)[:, :kept]
+    table[:, :num_kept] = rng.permuted(positions, axis=1)[:, :num_kept]
     return table.reshape(-1, batch)[:steps]
 
 
 def batch_plans(seed: int, round_: int, clients: Ints, parts: Sequence[Ints], local: LocalSGD) -> Ints:
-    """Return the plans of several clients at once, (k, steps, batch) of their samples; -1 where there is none.
+    """Return the batch plans of several clients, (k, steps, batch) indices of their samples, padded with -1.
 
-    Row i holds ``parts[i][batch_plan(..., clients[i], len(parts[i]), local)]``, which is the plain twin.
+    Row i equals ``parts[i][batch_plan(..., clients[i], len(parts[i]), local)]``, the readable twin.
 
     Example:
         >>> batch_plans(0, 1, np.array([7]), [np.array([30, 31, 32])], LocalSGD(batch_size=2)).shape
@@ -63,7 +63,7 @@ def batch_plans(seed: int, round_: int, clients: Ints, parts: Sequence[Ints], lo
     """
     sizes = np.array([len(part) for part in parts])
     batches = np.minimum(local.batch_size, sizes).tolist()
-    kept, per_epoch = local.examples_per_epoch(sizes).tolist(), local.steps_per_epoch(sizes).tolist()
+    examples_per_epoch, per_epoch = local.examples_per_epoch(sizes).tolist(), local.steps_per_epoch(sizes).tolist()
     steps = local.steps_of(sizes, clients, seed, round_).tolist()
     epochs = [-(-number // count) for number, count in zip(steps, per_epoch, strict=True)]
     shape = len(parts), max(steps), max(batches)
@@ -73,17 +73,17 @@ def batch_plans(seed: int, round_: int, clients: Ints, parts: Sequence[Ints], lo
         "Lower local.epochs or local.steps, or use engine.name = 'native', which draws them epoch by epoch.",
     )
     table = np.full(shape, -1, np.int64)
-    for row, part, seen, batch, count, number, all_steps, client in zip(
-        table, parts, kept, batches, per_epoch, epochs, steps, clients, strict=True
+    for row, part, num_examples, batch, count, number, all_steps, client in zip(
+        table, parts, examples_per_epoch, batches, per_epoch, epochs, steps, clients, strict=True
     ):
         rng = generator(seed, "batches", round_, int(client))
-        if number == 1 and count * batch == seen and all_steps == count and batch == table.shape[2]:
-            row[:count] = rng.permutation(part)[:seen].reshape(count, batch)
+        if number == 1 and count * batch == num_examples and all_steps == count and batch == table.shape[2]:
+            row[:count] = rng.permutation(part)[:num_examples].reshape(count, batch)
             continue
-        own = np.full((number, count * batch), -1, np.int64)
-        for epoch in own:
-            epoch[:seen] = rng.permutation(part)[:seen]
-        row[:all_steps, :batch] = own.reshape(-1, batch)[:all_steps]
+        client_table = np.full((number, count * batch), -1, np.int64)
+        for epoch in client_table:
+            epoch[:num_examples] = rng.permutation(part)[:num_examples]
+        row[:all_steps, :batch] = client_table.reshape(-1, batch)[:all_steps]
     return table
 
 
@@ -91,16 +91,16 @@ def batch_plans(seed: int, round_: int, clients: Ints, parts: Sequence[Ints], lo
 
 
 class Samples:
-    """Examples and labels on a device, in their compact type, made into model inputs batch by batch."""
+    """Examples and labels on a device, in their compact type; batches are converted to model inputs."""
 
     def __init__(
         self, x: Float32s, y: AnyArray, kind: str, mean: tuple[float, ...], std: tuple[float, ...], device: torch.device
     ) -> None:
         with warnings.catch_warnings():
-            # Arrays of a memory map are read-only and torch says so; nothing here writes to them.
+            # Arrays of a memory map are read-only, so torch warns; nothing here writes to them.
             warnings.filterwarnings("ignore", message="The given NumPy array is not writ")
             self.x = torch.from_numpy(np.ascontiguousarray(as_bytes(x))).to(device)
-            self.y = torch.from_numpy(np.ascontiguousarray(y, dtype=_kept(y))).to(device)
+            self.y = torch.from_numpy(np.ascontiguousarray(y, dtype=_target_dtype(y))).to(device)
         self.kind = kind
         scale = 255.0 if self.x.dtype == torch.uint8 and kind != "several" else 1.0
         self.factor = self.offset = None
@@ -110,11 +110,11 @@ class Samples:
     def __len__(self) -> int:
         return len(self.y)
 
-    def relabelled(self, y: AnyArray) -> Self:
+    def with_labels(self, y: AnyArray) -> Self:
         """Return the same examples with other labels; the examples are not copied."""
-        other = copy.copy(self)
-        other.y = torch.from_numpy(np.array(y, dtype=_kept(y))).to(self.y.device)
-        return other
+        samples = copy.copy(self)
+        samples.y = torch.from_numpy(np.array(y, dtype=_target_dtype(y))).to(self.y.device)
+        return samples
 
     def batch_into(self, index: Tensor, x: Tensor) -> None:
         """Write the inputs for a (m,) index into `x` (m, *sample)."""
@@ -127,7 +127,7 @@ class Samples:
     def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Return inputs (..., *sample) and labels (...), or numbers (..., t), for an index of any shape (...).
 
-        Several inputs are records of bytes, which a hook of the model takes apart, see `fedreach.engines.several`.
+        Several inputs are records of bytes, which a hook of the model unpacks (see `fedreach.engines.several`).
         """
         flat = index.reshape(-1)
         x = self.x.index_select(0, flat)
@@ -140,22 +140,22 @@ class Samples:
         )
 
 
-def _kept(y: AnyArray) -> type[np.int64 | np.float32]:
-    """Return the type of targets: classes, or numbers."""
+def _target_dtype(y: AnyArray) -> type[np.int64 | np.float32]:
+    """Return the type in which targets are stored: int64 for classes, float32 for numbers."""
     return np.float32 if y.dtype.kind == "f" else np.int64
 
 
 def scaling(
     scale: float, mean: Sequence[float], std: Sequence[float], dims: int, device: torch.device | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return (x / scale - mean) / std as one multiplication and one addition: the factor and then the offset.
+    """Return factor and offset such that (x / scale - mean) / std = x * factor + offset.
 
     Args:
-        scale: What is 1 afterwards.
-        mean: (C,) of each channel; none: 0.
-        std: (C,) of each channel; none: 1.
-        dims: Of a sample, the first of which is channels.
-        device: Where the two shall be.
+        scale: Input value that becomes 1 before standardization.
+        mean: (C,) mean of each channel. Empty means 0.
+        std: (C,) standard deviation of each channel. Empty means 1.
+        dims: Number of dimensions of a sample, channels first.
+        device: Device of factor and offset.
 
     Example:
         >>> factor, offset = scaling(255.0, [0.5], [0.25], 3)
@@ -168,7 +168,11 @@ def scaling(
 
 
 def checked_device(device: str) -> torch.device:
-    """Return the torch device, or say why it cannot be used."""
+    """Return the torch device.
+
+    Raises:
+        ConfigError: If torch does not know the device or cannot use it.
+    """
     try:
         chosen = torch.device(device)
     except RuntimeError as error:
@@ -177,27 +181,27 @@ def checked_device(device: str) -> torch.device:
         raise ConfigError(f"engine.device is {device!r}, but this torch sees no CUDA device. Use 'cpu'.")
     try:
         torch.zeros(1, device=chosen).item()
-    except Exception as error:  # each kind of device has its own; "meta" takes numbers and gives none back
-        said = str(error).splitlines()[0]
-        raise ConfigError(f"engine.device is {device!r}, which this torch cannot use: {said}. Use 'cpu'.") from error
+    except Exception as error:  # each device type has its own errors; "meta" stores no numbers
+        message = str(error).splitlines()[0]
+        raise ConfigError(f"engine.device is {device!r}, which this torch cannot use: {message}. Use 'cpu'.") from error
     return chosen
 
 
-# -------------------- Filters with their channels last, as the engine `chain` reads them
-# The flat vector holds every tensor as torch does. Convolutions are faster on filters whose channels lie last, so the
-# engine turns the vectors that it is handed, and turns back those that it returns.
+# -------------------- Filters with channels last, for the engine `chain`
+# The flat vector stores tensors in torch's order. Convolutions are faster on filters with channels last, so the engine
+# converts the vectors that it receives, and converts its results back.
 
 
 class ChannelsLast:
-    """Turns the filters of flat vectors, (out, channels, height, width) in torch, to (out, height, width, channels).
+    """Converts the filters of flat vectors from (out, channels, height, width) to (out, height, width, channels).
 
     Args:
-        layout: Of the model.
+        layout: Layout of the model.
 
     Example:
         >>> import torch
         >>> filters = ChannelsLast(Layout.of(torch.nn.Conv2d(2, 1, (1, 2), bias=False)))
-        >>> turned = filters.turned(torch.tensor([1.0, 2.0, 3.0, 4.0]))
+        >>> turned = filters.to_channels_last(torch.tensor([1.0, 2.0, 3.0, 4.0]))
         >>> turned.tolist()
         [1.0, 3.0, 2.0, 4.0]
         >>> rows = turned[None].clone()
@@ -212,33 +216,33 @@ class ChannelsLast:
         placed = [(slice(end - shape.numel(), end), shape) for shape, end in zip(shapes, ends, strict=True)]
         self.filters = [(place, shape) for place, shape in placed if len(shape) == 4]
 
-    def turned(self, vectors: Tensor) -> Tensor:
-        """Return (..., p) vectors with the filters' channels last; the same tensor where there are no filters."""
+    def to_channels_last(self, vectors: Tensor) -> Tensor:
+        """Return (..., p) vectors with channels last. Without filters, return the same tensor."""
         if not self.filters:
             return vectors
-        found, stack = vectors.clone(), vectors.shape[:-1]
+        converted, stack = vectors.clone(), vectors.shape[:-1]
         for place, (out, channels, height, width) in self.filters:
             filters = vectors[..., place].reshape(*stack, out, channels, height, width)
-            found[..., place].view(*stack, out, height, width, channels).copy_(filters.movedim(-3, -1))
-        return found
+            converted[..., place].view(*stack, out, height, width, channels).copy_(filters.movedim(-3, -1))
+        return converted
 
     def turn_back(self, vectors: Tensor, rows: Tensor) -> None:
-        """Turn these rows of (k, p) vectors back to torch's order, in place."""
+        """Convert these rows of (k, p) vectors back to torch's order, in place."""
         for place, (out, channels, height, width) in self.filters:
             filters = vectors[:, place][rows].view(-1, out, height, width, channels)
             vectors[rows, place] = filters.movedim(-1, -3).flatten(1)
 
 
-# --- Running means and variances of BatchNorm layers after convolutions, refreshed by a client's own inputs
+# --- BatchNorm statistics refreshed on a client's inputs
 
 BATCH = 256
-"""Inputs that go through the model at a time."""
+"""Inputs per forward pass."""
 
 
 def refreshable_layers(module: nn.Module) -> list[_BatchNorm]:
-    """Return the BatchNorm layers after convolutions that go by float32 running statistics in evaluation mode.
+    """Return the BatchNorm layers after convolutions that use float32 running statistics in evaluation mode.
 
-    They stand in the order of the module. `BatchNorm1d` is left out: see `fedreach.federation.adaptation.methods`.
+    They are in the order of the module. `BatchNorm1d` is left out (see `fedreach.federation.adaptation.methods`).
 
     Example:
         >>> len(refreshable_layers(nn.Sequential(nn.BatchNorm2d(3), nn.BatchNorm2d(3, track_running_stats=False))))
@@ -250,17 +254,17 @@ def refreshable_layers(module: nn.Module) -> list[_BatchNorm]:
 
 @dataclass(frozen=True, eq=False)
 class BatchNormStatistics:
-    """See `fedreach.federation.types.RunningStatistics`; the (d,) vector of the model is never written to.
+    """Implements `fedreach.federation.types.RunningStatistics`; it never writes to the model's (d,) vector.
 
-    A layer's statistics depend on those of the layers before it. So all inputs go through the model once a layer, in
-    the order in which the model comes to them, in batches: memory does not grow with their number, and what comes out
-    is what one pass with all inputs as a single batch gives in training mode.
+    A layer's statistics depend on those of the layers before it. So all inputs pass through the model once per layer,
+    in the order in which the model calls the layers. They pass in batches, so memory does not grow with the inputs. The
+    result equals one pass with all inputs as a single batch in training mode.
     """
 
     module: nn.Module
     layout: Layout
     vector: Tensor  # (d,)
-    said: Callable[[Tensor, Tensor], Outputs]  # what a (d,) model says of inputs
+    said: Callable[[Tensor, Tensor], Outputs]  # outputs of a (d,) model for inputs
 
     def refreshed(self, inputs: Float32s, strength: float) -> Float32s:
         x = torch.from_numpy(inputs).to(self.vector.device)
@@ -268,33 +272,33 @@ class BatchNormStatistics:
         if len(x):
             weight = len(x) / (len(x) + strength)
             for layer in self._in_order(x[:1]):
-                for running, own in zip(_statistics(layer), self._moments(layer, x), strict=True):
-                    running.lerp_(own, weight)
+                for running, moment in zip(_statistics(layer), self._moments(layer, x), strict=True):
+                    running.lerp_(moment, weight)
         parts = [part for layer in refreshable_layers(self.module) for part in _statistics(layer)]
-        found: Float32s = torch.cat(parts).cpu().numpy()
-        return found
+        statistics: Float32s = torch.cat(parts).cpu().numpy()
+        return statistics
 
     def outputs(self, statistics: Float32s, inputs: Float32s) -> Outputs:
         vector = self._bind_copy()
-        given = torch.from_numpy(np.array(statistics, np.float32)).to(vector.device)
+        flat_statistics = torch.from_numpy(np.array(statistics, np.float32)).to(vector.device)
         parts = [part for layer in refreshable_layers(self.module) for part in _statistics(layer)]
-        for part, values in zip(parts, torch.split(given, [len(part) for part in parts]), strict=True):
+        for part, values in zip(parts, torch.split(flat_statistics, [len(part) for part in parts]), strict=True):
             part.copy_(values)
         return self.said(vector, torch.from_numpy(inputs).to(vector.device))
 
     def _bind_copy(self) -> Tensor:
-        """Let the module live in a copy of the model, and return that."""
+        """Bind the module to a copy of the model's vector, and return the copy."""
         vector = self.vector.clone()
         bind(self.module, vector, layout=self.layout)
         self.module.eval()
         return vector
 
     def _in_order(self, x: Tensor) -> list[_BatchNorm]:
-        """Return the layers in the order in which the model comes to them; without those that it never comes to."""
-        seen: dict[_BatchNorm, None] = {}
+        """Return the layers that the model calls, in the order of their first call."""
+        visited: dict[_BatchNorm, None] = {}
 
         def note(layer: _BatchNorm, _: tuple[Tensor, ...]) -> None:
-            seen[layer] = None
+            visited[layer] = None
 
         hooks = [layer.register_forward_pre_hook(note) for layer in refreshable_layers(self.module)]
         try:
@@ -303,12 +307,12 @@ class BatchNormStatistics:
         finally:
             for hook in hooks:
                 hook.remove()
-        return list(seen)
+        return list(visited)
 
     def _moments(self, layer: _BatchNorm, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean and variance of what comes to a layer, over inputs and places, summed in float64.
+        """Return mean and variance of a layer's inputs over examples and positions, summed in float64.
 
-        The variance is divided by the number, not by one less: that is what a layer normalises by in training.
+        The variance has denominator n, not n - 1, as the layer's normalization in training.
         """
         total = torch.zeros(layer.num_features, dtype=torch.float64, device=x.device)
         squares, count = torch.zeros_like(total), 0
@@ -322,7 +326,7 @@ class BatchNormStatistics:
 
         with layer.register_forward_pre_hook(add), torch.no_grad():
             for part in torch.split(x, BATCH):
-                with seeded(seed_of(part), part.device):  # of a model that draws in evaluation
+                with seeded(seed_of(part), part.device):  # the model may draw random numbers in evaluation
                     self.module(part)
         mean = total / count
         return mean.float(), (squares / count - mean.square()).clamp_min(0).float()

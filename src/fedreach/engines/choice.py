@@ -1,4 +1,4 @@
-"""Which engine trains: by name, or the fastest by a short trial; in both cases only if it computes this model."""
+"""Choice of the engine: by name, or the fastest in a short trial; either way only if it computes this model."""
 
 import time
 import warnings
@@ -28,42 +28,42 @@ ENGINES: dict[str, type[GroupTrainer]] = {
     "stacked": Stacked,
     "compiled": Compiled,
 }
-NOT_TRIED = ("compiled",)  # engines that `auto` leaves to those who name them: compiling takes longer than many runs
-# They do the same products with more around them, whatever the model, and are not tried beside these; and vmap takes a
-# second to load.
+NOT_TRIED = ("compiled",)  # engines that `auto` never tries: compiling takes longer than many runs
+# An engine is not tried if one of these was: it computes the same products with more overhead. vmap also takes a second
+# to load.
 SLOWER_THAN = {"chain": {"native"}, "stacked": {"native", "chain"}}
 
 STEPS = 2  # local steps of a trial
-TRIAL_SECONDS = 0.2  # a trial has as many clients of a cohort as one after the other would take so long, and
-REPEATS = 3  # is made so often; the fastest counts
+TRIAL_SECONDS = 0.2  # a trial has as many clients as would train sequentially in this time
+REPEATS = 3  # of a trial; the fastest counts
 
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """Which engine was chosen, and what was measured."""
+    """The chosen engine, and the measurements behind the choice."""
 
     name: str
-    seconds: Mapping[str, float]  # expected for one round of each engine that was tried
-    refused: Mapping[str, str]  # why the others cannot train this model
-    only_plain: str | None = None  # why no other than `sequential` may, where none was tried
-    wrong: Mapping[str, str] = field(default_factory=dict)  # what engines compute otherwise; these are refused, too
+    seconds: Mapping[str, float]  # expected time of one round, for each engine that was tried
+    refused: Mapping[str, str]  # why the other engines cannot train this model
+    only_plain: str | None = None  # why only `sequential` may train it, if no engine was tried
+    wrong: Mapping[str, str] = field(default_factory=dict)  # how engines differ from torch; they are in `refused` too
 
     @property
     def warning(self) -> str | None:
-        """What of the model decided the choice, in one line; None: nothing but speed."""
+        """The property of the model that decided the choice, in one line. None if only speed decided."""
         if self.only_plain is not None:
             return f"engine {self.name}: {self.only_plain}"
         if not self.wrong:
             return None
-        said = "; ".join(f"by {name}, {why}" for name, why in self.wrong.items())
-        return f"engine {self.name}: others would not train the model as torch does: {said}"
+        reasons = "; ".join(f"by {name}, {why}" for name, why in self.wrong.items())
+        return f"engine {self.name}: others would not train the model as torch does: {reasons}"
 
     def __str__(self) -> str:
         if self.only_plain is not None:
             return f"engine {self.name}: {self.only_plain}"
         tried = sorted(self.seconds.items(), key=lambda item: item[1])
-        found = ", ".join(f"{name} {seconds:.3g} s a round" for name, seconds in tried)
-        return "; ".join([f"engine {self.name}: {found} (expected by a short trial)", *self.refused.values()])
+        timings = ", ".join(f"{name} {seconds:.3g} s a round" for name, seconds in tried)
+        return "; ".join([f"engine {self.name}: {timings} (expected by a short trial)", *self.refused.values()])
 
 
 def build_engine(
@@ -76,23 +76,22 @@ def build_engine(
     cohort: int | None = None,
     examined: bool = False,
 ) -> TorchEngine:
-    """Return the engine of this name, see `TorchEngine`; ``"auto"`` takes the fastest, see `choose`.
+    """Return the engine of this name (see `TorchEngine`); ``"auto"`` takes the fastest (see `choose`).
 
-    A named engine that would fail or compute something else gives way to `sequential`, with a Python warning.
+    If a named engine would fail or compute something else, `sequential` replaces it with a Python warning.
 
     Args:
-        name: A name of `ENGINES`, or ``"auto"``.
-        task: What is trained.
-        device: Where tensors live.
-        threads: Processes at a time.
-        precision: Of products.
-        cohort: Clients that are trained in a round; where left out, all.
-        examined: Whether the engine is known to compute this model, see `fedreach.engines.examination`; else that is
-            found out, unless it is `sequential`.
+        name: Name in `ENGINES`, or ``"auto"``.
+        task: Model, data and local training.
+        device: Device of tensors.
+        threads: Number of processes.
+        precision: Precision of matrix products.
+        cohort: Number of clients per round. None for all.
+        examined: Skip the examination of the engine (see `fedreach.engines.examination`). `sequential` needs none.
 
     Raises:
-        ConfigError: If the engine is not known, or cannot train the model.
-        TrainingError: If each engine that ``"auto"`` tries fails.
+        ConfigError: If the engine is unknown or cannot train the model.
+        TrainingError: If every engine that ``"auto"`` tries fails.
     """
     if name == "auto":
         name, examined = choose(task, device, threads, precision, cohort=cohort).name, True
@@ -105,7 +104,7 @@ def build_engine(
 
 
 def examine_named(name: str, task: Task, device: str = "cpu") -> str | None:
-    """Return the warning that a named engine gives way to `sequential`; None: it trains the model as torch does.
+    """Return the warning that `sequential` replaces a named engine, or None if it trains the model as torch does.
 
     Raises:
         ConfigError: If the engine cannot train the model at all.
@@ -125,16 +124,16 @@ def examine_named(name: str, task: Task, device: str = "cpu") -> str | None:
 def choose(
     task: Task, device: str = "cpu", threads: int = 1, precision: Precision = "highest", *, cohort: int | None = None
 ) -> EngineChoice:
-    """Return the engine that would be the fastest for cohorts of this size.
+    """Return the engine that is expected to be the fastest for cohorts of this size.
 
-    Each engine trains clients of middling size, as many as a cohort has if that is not long, for two steps in `threads`
-    processes. An engine is taken only if it computes this model, but for rounding, as `fedreach.engines.examination`
-    finds out on a few examples. So this changes no result beyond rounding; name an engine to have the same bits on
-    every machine.
+    Each engine trains clients of median size for two steps in `threads` processes, a whole cohort if that is quick
+    enough. An engine is chosen only if it computes this model up to rounding, as `fedreach.engines.examination` checks
+    on a few examples. So the choice changes results by rounding only. Name an engine for the same bits on every
+    machine.
 
     Raises:
         ConfigError: If no engine can train the model.
-        TrainingError: If each of them fails as it does.
+        TrainingError: If every engine fails while it trains.
     """
     examination = Examination(task, device)
     if examination.only_plain is not None:
@@ -161,19 +160,18 @@ def choose(
                 refused[name] = f"{name} would not train {type(task.module).__name__} as torch does: {why}"
                 continue
             seconds[name] = _round_seconds(engine, middle, local)
-        except (ConfigError, TrainingError) as error:  # the latter where a model cannot be stacked, as is seen late
+        except (ConfigError, TrainingError) as error:  # a model that cannot be stacked fails only in training
             refused[name], last = str(error), error
     if not seconds and last is not None:
-        raise last  # of an engine that takes any model
+        raise last  # the error of an engine that takes any model
     return EngineChoice(min(seconds, key=lambda name: seconds[name]), seconds, refused, None, wrong)
 
 
 def _round_seconds(engine: TorchEngine, cohort: Ints, local: LocalSGD) -> float:
-    """Return what training this cohort would take."""
+    """Return the expected seconds of one round of this cohort."""
     device = engine.trainer.device
     sizes, cuda = engine.task.data.train.sizes, device.type == "cuda"
-    # What else the machine does, adds nothing to the time of a processor that works for this process; several have to
-    # be timed by the clock on the wall.
+    # Other load on the machine does not add to this process's CPU time. Several processes need the wall clock.
     clock = time.process_time if engine.threads == 1 and not cuda else time.perf_counter
 
     def seconds(clients: Ints) -> float:
@@ -189,10 +187,10 @@ def _round_seconds(engine: TorchEngine, cohort: Ints, local: LocalSGD) -> float:
         return clock() - began
 
     clients = cohort[len(cohort) // 2 :][:1]
-    seconds(clients)  # what is only done once, is done now
+    seconds(clients)  # warm up
     took = min(seconds(clients) for _ in range(2))
     count = min(len(cohort), int(TRIAL_SECONDS / max(took, 1e-6)))
-    if count > 1:  # a stack may pay for many clients only
+    if count > 1:  # stacking may pay off only for many clients
         clients = cohort[(len(cohort) - count) // 2 :][:count]
         took = min(seconds(clients) for _ in range(REPEATS))
     return float(took * local.expected_steps(sizes[cohort]).sum() / engine.local.expected_steps(sizes[clients]).sum())

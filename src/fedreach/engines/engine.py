@@ -26,24 +26,24 @@ from fedreach.federation.traits import Traits
 from fedreach.federation.types import LocalOutputs, LocalUpdates, Outputs
 
 EVALUATION_PART = 8 * EVALUATION_BATCH
-"""Examples that one process is asked about at a time."""
+"""Examples that one process evaluates at a time."""
 
 
 class TorchEngine(Engine):
     """Trains cohorts and evaluates models on one federation.
 
-    A cohort is cut into groups of clients that are trained together. On a CPU, `threads` groups are trained at a
-    time, each by a process with single-threaded kernels, see `fedreach.engines.processes`: small steps do
-    not keep several cores busy. Either groups do not depend on the number of threads, or what a client gives does not
-    depend on its group: so no result does, bit for bit.
+    A cohort is divided into groups of clients that are trained together. On a CPU, `threads` groups are trained at a
+    time, each by a process with single-threaded kernels (see `fedreach.engines.processes`), because small steps do not
+    keep several cores busy. Either groups do not depend on the number of threads, or a client's result does not depend
+    on its group. So the number of threads changes no bit of a result.
 
     Args:
-        trainer: Who trains a group: a class of `fedreach.engines.choice.ENGINES`, or one's own.
-        task: What is trained.
-        device: Where tensors live, such as ``"cpu"`` or ``"cuda"``.
-        threads: Groups at a time; one on a GPU.
-        precision: Of products of float32 matrices: ``"highest"`` is float32; ``"high"`` and ``"medium"`` let a
-            processor that is faster at it use TF32 or bfloat16 inside, see `torch.set_float32_matmul_precision`.
+        trainer: Trainer of a group: a class of `fedreach.engines.choice.ENGINES`, or a custom one.
+        task: Model, data and local training.
+        device: Device of tensors, such as ``"cpu"`` or ``"cuda"``.
+        threads: Number of groups trained at a time; one on a GPU.
+        precision: Precision of float32 matrix products. ``"highest"`` is float32. ``"high"`` and ``"medium"`` allow
+            TF32 or bfloat16 where the processor is faster with it (see `torch.set_float32_matmul_precision`).
 
     Raises:
         ConfigError: If the trainer cannot train this task, or if the model does not take the data.
@@ -60,12 +60,12 @@ class TorchEngine(Engine):
         check_processes("engine.threads", threads)
         self.task, self.precision = task, precision
         self.solver, self.local = task.solver, task.local
-        self.trainer = made = trainer(task, checked_device(device))
-        self.name, self.layout, self.initial = made.name, made.layout, made.initial
-        self.num_trainable = made.layout.num_trainable
-        allowed = max_processes() if made.device.type == "cpu" and made.forks else 1
+        self.trainer = group_trainer = trainer(task, checked_device(device))
+        self.name, self.layout, self.initial = group_trainer.name, group_trainer.layout, group_trainer.initial
+        self.num_trainable = group_trainer.layout.num_trainable
+        allowed = max_processes() if group_trainer.device.type == "cpu" and group_trainer.forks else 1
         self.threads = threads if allowed is None else min(threads, allowed)
-        self.workers = Workers(made, self.threads)
+        self.workers = Workers(group_trainer, self.threads)
 
     def train(
         self, broadcast: Float32s, ids: Ints, round_: int, rate: float, terms: Mapping[str, Float32s] = NO_TERMS
@@ -85,7 +85,7 @@ class TorchEngine(Engine):
         self.workers.end()  # the other processes have a copy of the trainer
 
     def groups(self, ids: Ints, ranks: int = 1) -> list[Ints]:
-        """Return the groups of a cohort that so many engines like this one share."""
+        """Return the groups of a cohort that is shared by `ranks` engines like this one."""
         return self.trainer.groups(ids, self.threads * ranks)
 
     def train_groups(
@@ -97,7 +97,7 @@ class TorchEngine(Engine):
         rate: float,
         terms: Mapping[str, Float32s],
     ) -> LocalUpdates:
-        """Train the clients of these groups, which hold each position in `ids` once."""
+        """Train the clients of these groups; each position in `ids` is in exactly one group."""
         workers = self.workers
         update = workers.array((len(ids), self.layout.size), np.float32)
         loss, steps, finite = np.empty(len(ids)), np.empty(len(ids), np.int64), np.empty(len(ids), np.bool_)
@@ -105,16 +105,16 @@ class TorchEngine(Engine):
         start = workers.copy(np.asarray(broadcast, np.float32))
         with _kernels(self.precision):
             trained = workers.map(_train_part, groups, start, ids, round_, rate, update, rows)
-        for group, found in zip(groups, trained, strict=True):
-            loss[group], steps[group], finite[group] = found
+        for group, outcome in zip(groups, trained, strict=True):
+            loss[group], steps[group], finite[group] = outcome
         return LocalUpdates(update, loss, steps, self.num_trainable, finite)
 
     def weighted_sum(self, weights: Floats, update: Float32s) -> Floats:
         d = update.shape[1]
         if self.threads == 1 or d <= BLOCK or not self.workers.shares(update):
             return self.trainer.add_up(weights, update)
-        total = self.workers.array((d,), np.float64)  # each process takes some columns
-        count = -(-d // (BLOCK * self.threads)) * self.threads  # as many for each process
+        total = self.workers.array((d,), np.float64)  # each process sums some columns
+        count = -(-d // (BLOCK * self.threads)) * self.threads  # equally many for each process
         ends = [d * number // count for number in range(count + 1)]
         self.workers.map(_add_up_part, list(map(slice, ends, ends[1:])), weights, update, total)
         return total
@@ -137,7 +137,7 @@ class TorchEngine(Engine):
         d = self.task.data.dataset
         kind = np.bool_ if d.example_classes else np.float64 if d.positions else np.float32
         losses = np.float64 if d.positions else np.float32
-        right, loss = self._result((len(index),), kind), self._result((len(index),), losses)
+        right, loss = self._new_array((len(index),), kind), self._new_array((len(index),), losses)
         self._evaluate(type(self.trainer).predict_part, params, split, index, right, loss)
         return right, loss
 
@@ -151,7 +151,7 @@ class TorchEngine(Engine):
                 4 * math.prod(shape),
                 "Take metrics accuracy and loss, which need none, or evaluation.samples_per_client.",
             )
-        out = self._result(shape, np.float64 if in_units else np.float32)
+        out = self._new_array(shape, np.float64 if in_units else np.float32)
         self._evaluate(GroupTrainer.logits_part, params, split, index, out)
         return out
 
@@ -159,19 +159,18 @@ class TorchEngine(Engine):
         with _kernels(self.precision):
             return self.trainer.answers(params, split, index, inputs=inputs)
 
-    def _result(self, shape: tuple[int, ...], dtype: DTypeLike) -> AnyArray:
-        """Return an array for what a model says of so many examples, which all processes see if there is a part for
-        more than one."""
-        alone = shape[0] <= EVALUATION_PART and not self.trainer.behaviour.mixes  # one part, which this process does
+    def _new_array(self, shape: tuple[int, ...], dtype: DTypeLike) -> AnyArray:
+        """Return an array for the results of an evaluation, shared with the other processes if they take part."""
+        alone = shape[0] <= EVALUATION_PART and not self.trainer.behaviour.mixes  # this process evaluates everything
         return np.empty(shape, dtype) if alone else self.workers.array(shape, dtype)
 
     def _evaluate(
         self, work: Callable[..., None], params: Float32s, split: Split, index: Ints, *results: AnyArray
     ) -> None:
-        """Have the processes write what the model says about each example of `index`."""
+        """Let the processes write the model's results for each example of `index`."""
         if split not in self.trainer.samples:
-            known = ", ".join(map(repr, self.trainer.samples))
-            raise ConfigError(f"An engine predicts on a split of this federation, one of {known}; got {split!r}.")
+            splits = ", ".join(map(repr, self.trainer.samples))
+            raise ConfigError(f"An engine predicts on a split of this federation, one of {splits}; got {split!r}.")
         parts = [slice(begin, begin + EVALUATION_PART) for begin in range(0, len(index), EVALUATION_PART)]
         if self.trainer.behaviour.mixes:
             parts = self.trainer.alone(split, index)
@@ -188,46 +187,46 @@ class TorchEngine(Engine):
 def probed(
     engine: Predictor, trainer: GroupTrainer, params: Float32s, ids: Ints, parts: Sequence[Ints] | None
 ) -> Floats:
-    """Return the mean loss of a model on each client's training data, see `Trainer.training_loss`."""
+    """Return the mean loss of a model on each client's training data (see `Trainer.training_loss`)."""
     index, sizes = samples_of(trainer.data.train, ids, parts)
     counts = position_counts(trainer.data.labels[index]) if trainer.data.dataset.positions else None
     shifts, traits = trainer.shifts_of(ids), Traits.of(trainer.loss)
-    if (traits.cross_entropy or traits.squared_error) and shifts is None:  # which evaluation tells, too
+    if (traits.cross_entropy or traits.squared_error) and shifts is None:  # evaluation computes this loss
         return means(engine.predict(params, "train", index)[1], sizes, counts)
     logits, targets = torch.from_numpy(engine.logits(params, "train", index)), trainer.data.labels[index]
     if trainer.scale is not None:
-        logits, targets = torch.from_numpy(trainer.scaled(logits.numpy())), trainer.scaled(targets)
+        logits, targets = torch.from_numpy(trainer.scale_targets(logits.numpy())), trainer.scale_targets(targets)
     if shifts is not None:
         shifts = shifts.cpu().repeat_interleave(torch.from_numpy(sizes), 0)
-    if counts is not None:  # losses are those of labeled positions
+    if counts is not None:  # one loss per labeled position
         sizes = np.add.reduceat(counts, np.cumsum(sizes) - sizes)
     if not trainer.draws:
         return means(trainer.losses(logits, torch.from_numpy(targets), shifts).numpy(), sizes)
-    found = []
+    client_losses = []
     starts = np.cumsum(sizes) - sizes
     if counts is not None:
         labeled = targets != IGNORED
         logits, targets = logits[torch.from_numpy(labeled)], targets[labeled]
-    for begin, size in zip(starts, sizes, strict=True):  # a loss may draw, for each client by itself
+    for begin, size in zip(starts, sizes, strict=True):  # a loss may draw random numbers for each client by itself
         rows = slice(begin, begin + size)
         with seeded(seed_of(logits[rows])):
-            own = None if shifts is None else shifts[rows]
-            found.append(trainer.losses(logits[rows], torch.from_numpy(targets[rows]), own).numpy())
-    return means(np.concatenate(found), sizes)
+            client_shifts = None if shifts is None else shifts[rows]
+            client_losses.append(trainer.losses(logits[rows], torch.from_numpy(targets[rows]), client_shifts).numpy())
+    return means(np.concatenate(client_losses), sizes)
 
 
 def samples_of(train: Ranges, ids: Ints, parts: Sequence[Ints] | None) -> tuple[Ints, Ints]:
-    """Return the samples that a probe of these clients is about, and how many each has; see `Trainer.training_loss`."""
+    """Return the samples of a probe of these clients, and the number of each (see `Trainer.training_loss`)."""
     return train.of(ids) if parts is None else (np.concatenate(parts), np.array([len(part) for part in parts]))
 
 
 def means(loss: Float32s | Floats, sizes: Ints, counts: Ints | None = None) -> Floats:
-    """Return the mean over each part, of losses that stand one part after the other.
+    """Return the mean loss of each of several consecutive parts.
 
     Args:
         loss: (m,) losses.
-        sizes: (k,) how many each part has.
-        counts: (m,) by which losses count, labeled positions; None: all alike.
+        sizes: (k,) number of losses of each part.
+        counts: (m,) weights of losses, labeled positions. None weights all equally.
 
     Example:
         >>> means(np.array([1.0, 3.0, 5.0], np.float32), np.array([2, 1]))
@@ -263,10 +262,10 @@ def _add_up_part(trainer: GroupTrainer, part: slice, weights: Floats, update: Fl
 
 @contextmanager
 def _kernels(precision: Precision = "highest") -> Iterator[None]:
-    """Let torch use one thread a kernel for a while, as on several it rounds otherwise, and products this precise."""
+    """Set one thread per kernel and this precision for a while; on several threads torch rounds differently."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    chosen = precision != "highest"  # torch's default, which a user may have changed for all
+    chosen = precision != "highest"  # torch's default, which a user may have changed globally
     before = torch.get_float32_matmul_precision() if chosen else ""
     if chosen:
         torch.set_float32_matmul_precision(precision)

@@ -30,7 +30,7 @@ from fedreach.engines.vmap import Compiled, Stacked
 from fedreach.federation.base import MemorySolver
 from fedreach.federation.types import LocalUpdates
 
-# --- A model without its dropout, by whose numbers engines can be compared: masks differ between them by design
+# --- A model without dropout, to compare engines: dropout masks differ between engines by design
 
 DROPOUTS: set[Any] = {
     F.dropout,
@@ -48,13 +48,13 @@ DROPOUTS: set[Any] = {
     torch.feature_alpha_dropout,
     torch.feature_alpha_dropout_,
 }
-# Functions that drop numbers among other things, and the place of `dropout_p` among their arguments. What they call is
-# not seen by the mode below.
+# Functions that also apply dropout, and the position of `dropout_p` in their arguments. The mode below does not see the
+# functions that they call.
 ATTENTION: dict[Any, int] = {F.scaled_dot_product_attention: 4, F.multi_head_attention_forward: 10}
 
 
 class _WithoutDropout(TorchFunctionMode):
-    """Has functions that drop numbers return their input."""
+    """Makes dropout functions return their input."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -69,25 +69,25 @@ class _WithoutDropout(TorchFunctionMode):
 
 
 def without_dropout(module: nn.Module) -> nn.Module:
-    """Return a copy whose layers drop nothing; functions in `forward` drop nothing under `no_dropout`.
+    """Return a copy whose layers drop nothing. Use `no_dropout` for functions in `forward`.
 
     Example:
         >>> module = without_dropout(nn.Sequential(nn.Dropout(0.5), nn.Flatten())).train()
         >>> module(torch.ones(1, 3))
         tensor([[1., 1., 1.]])
     """
-    other = copied(module)
-    for layer in other.modules():
+    stripped = copied(module)
+    for layer in stripped.modules():
         if isinstance(layer, nn.modules.dropout._DropoutNd):
             layer.p = 0.0
         elif isinstance(layer, nn.MultiheadAttention | nn.RNNBase):
             layer.dropout = 0.0
-    return other
+    return stripped
 
 
 @contextmanager
 def no_dropout() -> Iterator[None]:
-    """Have functions such as `F.dropout` drop nothing for a while.
+    """Make functions such as `F.dropout` drop nothing inside the block.
 
     Example:
         >>> with no_dropout():
@@ -98,62 +98,57 @@ def no_dropout() -> Iterator[None]:
         yield
 
 
-# --- Whether an engine computes this model: it is compared with the plain engine on a few batches, before it is used
-# An engine may follow a graph of the model, or the model under `torch.func`, and so train something else than the
-# model's
-# code does: a body under `torch.no_grad()`, a gradient of the user's own, another branch. Compared are the updates of
-# three clients of unequal size, whose last batches are not full; their losses; running statistics; and outputs and
-# losses
-# in evaluation. Masks of dropout differ between engines by design, so nothing is dropped
-# (`fedreach.engines.examination`).
+# --- Compare an engine with the plain engine on a few batches before it is used
+# An engine may follow a graph of the model, or run the model under `torch.func`. Then it may train something else than
+# the model's code: a body under `torch.no_grad()`, a custom gradient, another branch. The comparison covers the updates
+# of three clients of unequal size, whose last batches are not full, their losses, running statistics, and outputs and
+# losses in evaluation. Dropout is off.
 #
-# **What counts as rounding.** Engines add float32 numbers up in different orders. A sum of a few thousand products is
-# off
-# by some 1e-6 of the largest number of its tensor then, and some 1e-4 where batch normalization over a few values
-# magnifies that. `TOLERANCE` lies above both and far below a fault worth the name, of 1%. Gradients that are zero but
-# for
-# rounding, such as that of a bias before a BatchNorm layer, are compared on the scale of the whole gradient (`FLOOR`).
-# Rounding may also push a number over the kink of a ReLU, which moves a gradient by more than that, in one batch out of
-# many. So an engine that is off is tried again on other batches, and passes if it is right on two of three.
+# **Rounding.** Engines sum float32 numbers in different orders. The error of a sum of a few thousand products is about
+# 1e-6 of the largest number of its tensor, and about 1e-4 where batch normalization over a few values magnifies it.
+# `TOLERANCE` is above both, and far below 1%, the size of a real fault. Gradients that are zero up to rounding, such as
+# that of a bias before a BatchNorm layer, are compared on the scale of the whole gradient (`FLOOR`). In one batch of
+# many, rounding may push a number over the kink of a ReLU and change a gradient by more. So an engine that differs is
+# tried again on other batches, and passes if it is right on two of three.
 
-SIZES = (13, 8, 5)  # examples of the clients, in batches of
+SIZES = (13, 8, 5)  # examples of the clients
 BATCH = 8
 TOLERANCE = 1e-3  # of the largest number of a tensor
 FLOOR = 1e-6  # of the largest number of the whole update
 EPSILON = 2.0**-23  # of float32
-NOISE = 0.02  # is added to the initial parameters, as layers that begin at zero hide their gradients
-GENTLE, STEEP = 0.01, 1000.0  # how far a step goes at most, relative to the largest parameter
-SOME = 4  # sizes of batches
-OTHERS = np.array([1, 2])  # the clients that take a single step
+NOISE = 0.02  # added to the initial parameters, as layers that start at zero hide their gradients
+GENTLE, STEEP = 0.01, 1000.0  # largest step, relative to the largest parameter
+SOME = 4  # number of batch sizes
+OTHERS = np.array([1, 2])  # clients that take a single step
 
 
 class Found(NamedTuple):
-    """What an engine computes in a trial; of the k clients and of m examples."""
+    """Results of an engine in a trial with k clients and m examples."""
 
-    gentle: Float32s  # (k, d) updates by small steps, two of the first client
-    steep: Float32s  # (k - 1, d) of the others by one step so large that it is the gradient, to rounding
-    losses: Floats  # (k,) in training
-    outputs: Float32s  # (m, c) in evaluation
-    evaluated: Float32s  # (m,) losses there
-    right: AnyArray  # (m,) whether the class is right, or how far off the number is
+    gentle: Float32s  # (k, d) updates by small steps; the first client takes two
+    steep: Float32s  # (k - 1, d) updates of the other clients by one step so large that it is the gradient, to rounding
+    losses: Floats  # (k,) training losses
+    outputs: Float32s  # (m, c) outputs in evaluation
+    evaluated: Float32s  # (m,) losses in evaluation
+    right: AnyArray  # (m,) whether the class is right, or the error of the number
 
 
 class Trial(NamedTuple):
-    """Where engines start, and how far they go."""
+    """Start and step sizes of a trial."""
 
-    round_: int  # of which the batches are
-    broadcast: Float32s  # (d,)
+    round_: int  # round of the batches
+    broadcast: Float32s  # (d,) start
     gentle: float  # step sizes
     steep: float
-    trained: Float32s  # (d,) the model that is evaluated
+    trained: Float32s  # (d,) model that is evaluated
 
 
 class Examination:
-    """Compares engines with the plain one on a few examples of a task.
+    """Compares engines with the plain engine on a few examples of a task.
 
     Args:
-        task: What is to be trained.
-        device: Where.
+        task: Model, data and local training.
+        device: Device of tensors.
 
     Raises:
         ConfigError: If the model does not take the data.
@@ -162,12 +157,12 @@ class Examination:
     def __init__(self, task: Task, device: str = "cpu") -> None:
         self.device, self.task = device, trial_of(task)
         self.sizes = batch_sizes(task)
-        self.trials: dict[int, tuple[Trial, Found]] = {}  # with what the plain one finds
+        self.trials: dict[int, tuple[Trial, Found]] = {}  # round -> trial and results of the plain engine
         self.plain = TorchEngine(Sequential, self.task, device)
 
     @cached_property
     def only_plain(self) -> str | None:
-        """Why no other engine may train the model, in words; None: nothing speaks against it."""
+        """Why only the plain engine may train the model, in words. None if others may."""
         if (why := only_sequential(self.task.data.dataset)) is not None:
             return why
         trainer, m = self.plain.trainer, sum(SIZES)
@@ -179,54 +174,54 @@ class Examination:
                 why = hidden_behaviour(copied(trainer.module), batches, trainer.losses)
             if why is None:
                 self._trial(1)
-        except Exception as error:  # of the user's code, and of any kind
+        except Exception as error:  # the user's code may raise anything
             why = f"the model fails on a few examples ({type(error).__name__}: {str(error).splitlines()[0]:.100})"
         return why
 
     def difference(self, kind: type[GroupTrainer]) -> str | None:
-        """Return what an engine computes otherwise than torch, in words; None where it is right.
+        """Return how an engine differs from torch, in words, or None if it agrees.
 
         Raises:
-            ConfigError: If it cannot train the model.
-            TrainingError: If it fails as it does.
+            ConfigError: If the engine cannot train the model.
+            TrainingError: If the engine fails while it trains.
         """
         if issubclass(kind, Compiled):
-            kind = Stacked  # which it compiles; that would take longer than all the rest
+            kind = Stacked  # the engine that it compiles; compiling would take longer than the rest of the examination
         with self._as_examined():
             engine = TorchEngine(kind, self.task, self.device)
-            found = [self._difference(engine, 1)]
-            if found[0] is not None:
-                found += [self._difference(engine, round_) for round_ in (2, 3)]
-        wrong = [each for each in found if each is not None]
+            differences = [self._difference(engine, 1)]
+            if differences[0] is not None:
+                differences += [self._difference(engine, round_) for round_ in (2, 3)]
+        wrong = [difference for difference in differences if difference is not None]
         return wrong[0] if len(wrong) > 1 else None
 
     def _difference(self, engine: TorchEngine, round_: int) -> str | None:
         trial, expected = self._trial(round_)
-        found = self._found(engine, trial)
-        for updates, theirs in ((found.steep, expected.steep), (found.gentle, expected.gentle)):
-            if (why := self._other_update(updates, theirs, trial.broadcast)) is not None:
+        computed = self._compute(engine, trial)
+        for updates, theirs in ((computed.steep, expected.steep), (computed.gentle, expected.gentle)):
+            if (why := self._update_difference(updates, theirs, trial.broadcast)) is not None:
                 return why
-        return _other_answers(found, expected)
+        return _answer_difference(computed, expected)
 
     def _trial(self, round_: int) -> tuple[Trial, Found]:
-        """Return the trial with the batches of a round, and what is right."""
+        """Return the trial with the batches of a round, and the correct results."""
         if round_ not in self.trials:
             start, p = self.plain.initial.copy(), self.plain.num_trainable
             start[:p] += NOISE * generator(0, "examination", round_).standard_normal(p, np.float32)
             with self._as_examined():
-                one_step = _trained(self.plain, start, OTHERS, round_, 1.0).update
+                one_step = _train_without_memory(self.plain, start, OTHERS, round_, 1.0).update
                 moved = np.abs(one_step[:, :p]).max()
                 unit = float(np.abs(start[:p]).max() / moved) if 0 < moved < np.inf else 1.0
                 rates = GENTLE * unit, STEEP * unit
                 model = start + one_step[0]
                 model[:p] = start[:p] + rates[0] * one_step[0, :p]
                 trial = Trial(round_, start, *rates, model)
-                self.trials[round_] = trial, self._found(self.plain, trial)
+                self.trials[round_] = trial, self._compute(self.plain, trial)
         return self.trials[round_]
 
     @contextmanager
     def _as_examined(self) -> Iterator[None]:
-        """Keep the process's random numbers as they are, drop nothing, and let a GPU compute in float32."""
+        """Preserve the state of random generators, turn dropout off, and let a GPU compute in float32."""
         cudnn = torch.backends.cudnn
         exact = cudnn.flags(
             enabled=cudnn.enabled,
@@ -235,7 +230,7 @@ class Examination:
             deterministic=cudnn.deterministic,
             allow_tf32=False,
         )
-        functions_drop = self.plain.trainer.draws  # as the layers of the task drop nothing
+        functions_drop = self.plain.trainer.draws  # dropout of the task's layers is off already
         with (
             exact if self.plain.trainer.device.type == "cuda" else nullcontext(),
             generators_kept(self.plain.trainer.device),
@@ -243,38 +238,38 @@ class Examination:
         ):
             yield
 
-    def _found(self, engine: TorchEngine, trial: Trial) -> Found:
+    def _compute(self, engine: TorchEngine, trial: Trial) -> Found:
         index, start = np.arange(sum(SIZES)), trial.broadcast
-        gentle = _trained(engine, start, np.arange(len(SIZES)), trial.round_, trial.gentle)
-        steep = _trained(engine, start, OTHERS, trial.round_, trial.steep).update.copy()
+        gentle = _train_without_memory(engine, start, np.arange(len(SIZES)), trial.round_, trial.gentle)
+        steep = _train_without_memory(engine, start, OTHERS, trial.round_, trial.steep).update.copy()
         right, evaluated = engine.predict(trial.trained, "train", index)
         outputs = engine.logits(trial.trained, "test", index)
         return Found(gentle.update.copy(), steep, gentle.loss, outputs, evaluated.copy(), right.copy())
 
-    def _other_update(self, updates: Float32s, expected: Float32s, broadcast: Float32s) -> str | None:
-        """Return which tensor of the model moves otherwise than it should."""
+    def _update_difference(self, updates: Float32s, expected: Float32s, broadcast: Float32s) -> str | None:
+        """Return the first tensor of the model whose update differs, in words, or None."""
         layout, end = self.plain.layout, 0
         p = layout.num_trainable
         for name, shape in zip(layout.names, layout.shapes, strict=True):
-            part, whole = slice(end, end := end + shape.numel()), slice(None, p) if end <= p else slice(p, None)
-            rounding = FLOOR * _largest(expected[:, whole]) + 4 * EPSILON * _largest(broadcast[part])
+            part, section = slice(end, end := end + shape.numel()), slice(None, p) if end <= p else slice(p, None)
+            rounding = FLOOR * _largest(expected[:, section]) + 4 * EPSILON * _largest(broadcast[part])
             if (share := _share_off(updates[:, part], expected[:, part], rounding)) is not None:
                 return f"{name} moves otherwise in training, off by {share}"
         return None
 
 
-def _other_answers(found: Found, expected: Found) -> str | None:
-    """Return what is said otherwise of the examples."""
+def _answer_difference(computed: Found, expected: Found) -> str | None:
+    """Return the first difference in losses, outputs or right answers, in words, or None."""
     for what, numbers, theirs in (
-        ("the loss in training", found.losses, expected.losses),
-        ("the output in evaluation", found.outputs, expected.outputs),
-        ("the loss in evaluation", found.evaluated, expected.evaluated),
+        ("the loss in training", computed.losses, expected.losses),
+        ("the output in evaluation", computed.outputs, expected.outputs),
+        ("the loss in evaluation", computed.evaluated, expected.evaluated),
     ):
         if (share := _share_off(numbers, theirs, 0.0)) is not None:
             return f"{what} is off by {share}"
-    right, theirs = found.right.astype(np.float64), expected.right.astype(np.float64)
+    right, theirs = computed.right.astype(np.float64), expected.right.astype(np.float64)
     if (
-        found.right.dtype == np.bool_ and expected.outputs.shape[1] > 1
+        computed.right.dtype == np.bool_ and expected.outputs.shape[1] > 1
     ):  # where two classes are as likely, rounding decides
         low, high = np.partition(expected.outputs, -2, axis=1)[:, -2:].T
         clear = ~(high - low <= 2 * TOLERANCE * _largest(expected.outputs))
@@ -283,7 +278,7 @@ def _other_answers(found: Found, expected: Found) -> str | None:
 
 
 def _share_off(numbers: AnyArray, expected: AnyArray, rounding: float) -> str | None:
-    """Return how far numbers are off, relative to the largest of those that are expected; None: by rounding only."""
+    """Return the error of numbers relative to the largest expected number, or None if it is rounding."""
     if not numbers.size:
         return None
     finite = np.isfinite(expected)
@@ -304,8 +299,8 @@ def _largest(numbers: AnyArray) -> float:
     return float(np.abs(numbers).max(initial=0.0))
 
 
-def _trained(engine: TorchEngine, start: Float32s, ids: Ints, round_: int, rate: float) -> LocalUpdates:
-    """Return what clients that kept nothing so far compute."""
+def _train_without_memory(engine: TorchEngine, start: Float32s, ids: Ints, round_: int, rate: float) -> LocalUpdates:
+    """Return the updates of clients without memory."""
     terms: Mapping[str, Float32s] = {}
     if isinstance(engine.solver, MemorySolver):
         nothing = np.zeros((len(ids), engine.num_trainable), np.float32)
@@ -314,11 +309,11 @@ def _trained(engine: TorchEngine, start: Float32s, ids: Ints, round_: int, rate:
 
 
 def trial_of(task: Task) -> Task:
-    """Return the same task on a few examples of its participants, by plain steps and without dropout."""
+    """Return the task on a few examples of its participants, with plain steps and without dropout."""
     d, labels, train = task.data.dataset, task.data.labels, task.data.train
     owned, _ = train.of(task.data.population.participants)
-    owned = owned if len(owned) else np.arange(len(labels))  # of a client that only evaluates
-    chosen = owned[np.linspace(0, len(owned) - 1, sum(SIZES)).astype(np.int64)]  # some of them twice, if they are few
+    owned = owned if len(owned) else np.arange(len(labels))  # a client that only evaluates
+    chosen = owned[np.linspace(0, len(owned) - 1, sum(SIZES)).astype(np.int64)]  # repeats some if there are few
     x, y = np.asarray(d.train_x[chosen]), np.asarray(labels[chosen])
     every, ids = np.arange(len(chosen)), np.arange(len(SIZES))
     offsets = np.concatenate([[0], np.cumsum(SIZES)])
@@ -336,8 +331,8 @@ def trial_of(task: Task) -> Task:
 
 
 def batch_sizes(task: Task) -> list[int]:
-    """Return some of the sizes that batches of a task have, with the smallest and the largest; none of one example."""
-    examples, most = task.data.train.sizes[task.data.population.participants], task.local.batch_size
-    found = np.unique(np.concatenate([np.minimum(examples, most), examples % most, [2]]))
-    found = found[found > 1]
-    return list(map(int, np.unique(found[np.linspace(0, len(found) - 1, SOME).astype(np.int64)])))
+    """Return some of the batch sizes of a task, at least 2, including the smallest and the largest."""
+    examples, batch_size = task.data.train.sizes[task.data.population.participants], task.local.batch_size
+    sizes = np.unique(np.concatenate([np.minimum(examples, batch_size), examples % batch_size, [2]]))
+    sizes = sizes[sizes > 1]
+    return list(map(int, np.unique(sizes[np.linspace(0, len(sizes) - 1, SOME).astype(np.int64)])))

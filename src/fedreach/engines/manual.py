@@ -21,23 +21,23 @@ from fedreach.engines.trainer import Group, GroupTrainer
 from fedreach.federation.base import LocalSolver
 from fedreach.federation.traits import Traits
 
-# -------------------- A first layer whose weights are not formed until training is over
-# Every step of plain SGD moves the weights of a dense first layer by a product of errors and inputs, W <- W - rate
-# D_t^T
-# X_t. So after t steps a batch X sees X W^T = X W_0^T - rate sum_s (X X_s^T) D_s: all products of inputs with each
-# other
-# are taken once, and W_0, which all clients share, meets all their examples in one product. The (outputs x inputs)
-# weights of each client, most numbers of many models, are neither copied nor moved nor read in any step. This pays
-# where
-# a client sees fewer examples than the layer has outputs.
+# -------------------- A first layer whose weights are formed after training only
+# A step of plain SGD changes the weights of a dense first layer by a product of errors and inputs,
+# W <- W - rate D_t^T X_t. So after t steps a batch X sees X W^T = X W_0^T - rate sum_s (X X_s^T) D_s. All products of
+# inputs are computed once, and W_0, which all clients share, meets all their examples in one product. No step copies,
+# changes or reads the (outputs x inputs) weights of a client, which are most numbers of many models. This pays off
+# where a client sees fewer examples than the layer has outputs.
 
 
 class ImplicitFirstLayer:
-    """The first layer of a clients in one round of local training.
+    """The first layer of `a` clients in one round of local training.
 
     Args:
-        start: (d,) the broadcast model.
-        x: (a, s, inputs) all examples in the order in which they are seen.
+        layer: The layer.
+        start: (d,) broadcast model.
+        x: (a, s, inputs) all examples in the order of training.
+        rate: Step size.
+        memory: Memory for intermediate results.
     """
 
     def __init__(self, layer: Dense, start: Tensor, x: Tensor, rate: float, memory: Memory) -> None:
@@ -49,14 +49,14 @@ class ImplicitFirstLayer:
             torch.mm(flat, weight, out=first)
         else:
             torch.addmm(start[layer.bias], flat, weight, out=first)
-        self.first = first.view(a, s, layer.outputs)  # what W_0 makes of all examples
+        self.first = first.view(a, s, layer.outputs)  # outputs of W_0 for all examples
         self.products = torch.bmm(x, x.transpose(1, 2), out=memory.take(a, s, s))
         if layer.bias is not None:
-            self.products.add_(1)  # the bias is the weight of an input that is always 1
+            self.products.add_(1)  # the bias is the weight of a constant input 1
         self.errors = memory.take(*self.first.shape).zero_()
 
     def forward(self, a: int, begin: int, out: Tensor) -> None:
-        """Write what the first `a` clients make of their examples from `begin` on, (a, b, outputs)."""
+        """Write the outputs of the first `a` clients for their examples from `begin` on, (a, b, outputs)."""
         rows = slice(begin, begin + out.shape[1])
         if begin:
             past = self.products[:a, rows, :begin], self.errors[:a, :begin]
@@ -67,7 +67,7 @@ class ImplicitFirstLayer:
             out.clamp_min_(0)
 
     def backward(self, a: int, begin: int, y: Tensor, dy: Tensor) -> None:
-        """Take in the gradient `dy` of the outputs `y`."""
+        """Store the gradient `dy` of the outputs `y`."""
         errors = self.errors[:a, begin : begin + y.shape[1]]
         if self.layer.relu:
             torch.ops.aten.threshold_backward.grad_input(dy, y, 0.0, grad_input=errors)
@@ -75,54 +75,53 @@ class ImplicitFirstLayer:
             errors.copy_(dy)
 
     def moves(self, update: Tensor) -> None:
-        """Write how far the weights have moved into their part of the (a, d) update."""
+        """Write the change of the weights into their part of the (a, d) update."""
         layer, errors = self.layer, self.errors.mul_(-self.rate)
         weight = update[:, layer.weight].view(len(update), layer.outputs, layer.inputs)
-        # One after the other, through the cache: a product that writes to memory far away waits for each line of it.
+        # Client by client, through the cache: a product that writes to distant memory waits for each cache line.
         product = self.memory.take(layer.outputs, layer.inputs)
-        for client, own, x in zip(weight, errors, self.x, strict=True):
-            client.copy_(torch.mm(own.t(), x, out=product))
+        for client, client_errors, x in zip(weight, errors, self.x, strict=True):
+            client.copy_(torch.mm(client_errors.t(), x, out=product))
         if layer.bias is not None:
             torch.sum(errors, 1, out=update[:, layer.bias])
 
 
-# -------------------- Chains of layers all of whose numbers are trained
+# -------------------- Chains of trained layers
 
 
 def trained_chain_of(module: nn.Module, sample: Sequence[int]) -> list[Layer]:
-    """Return the layers of a model, see `chain_of`; the model stays as it is, whatever its code changes when traced.
+    """Return the layers of a model (see `chain_of`) without changing it, whatever its code does when traced.
 
     Raises:
-        NotAChainError: If the model has constants, see `state`, or anything else that is not known.
+        NotAChainError: If the model has constants (see `fedreach.engines.models.state`) or an unknown layer.
 
     Example:
         >>> len(trained_chain_of(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), (4,)))
         2
     """
-    held = [name for name in constants_of(module) if not counts_batches(name)]
-    if held:
-        raise NotAChainError(f"{held[0]} is not trained")
+    constants = [name for name in constants_of(module) if not counts_batches(name)]
+    if constants:
+        raise NotAChainError(f"{constants[0]} is not trained")
     return chain_of(copied(module), sample)
 
 
-# --- The fastest engine, for models that are chains of common layers: gradients are written out, not recorded
-# As in `stacked`, a group of clients is the rows of one matrix, sorted by their number of local steps, so that those
-# still training are a prefix of it. Where nothing but the gradient moves the weights, it is never stored: the product
-# that computes it is subtracted at once, and a first layer may do without weights of its own (see `implicit`). All
-# steps
-# use the same memory. `sequential` is the plain twin, and tests hold the two equal.
+# --- The engine `chain`: explicit gradients for chains of common layers
+# As in `stacked`, a group of clients is the rows of one matrix, sorted by their number of local steps, so that clients
+# still training are a prefix of it. Where only the gradient changes the weights, it is never stored: the product that
+# computes it is subtracted at once, and a first layer may not need its own weights (see `ImplicitFirstLayer`). All
+# steps use the same memory. `sequential` is the readable twin, and tests compare the two.
 
-CACHE_BYTES = 2_000_000  # what a group may need in a step; more does not stay in the cache
+CACHE_BYTES = 2_000_000  # memory of a group in a step; more does not stay in the cache
 MAX_CLIENTS = 16
-LARGE = 16_384  # weights of a first layer that are worth being done without
+LARGE = 16_384  # weights of a first layer from which an implicit layer pays off
 MAX_SHAPES = 64  # shapes of a step that are kept ready
-NUMBERS = 4_000_000  # log-probabilities that are held at a time, for the losses
+NUMBERS = 4_000_000  # log-probabilities held at a time, for the losses
 
 
 class Chain(GroupTrainer):
-    """Trains groups of clients with gradients written out.
+    """Trains groups of clients with explicit gradients.
 
-    When: no C compiler is there, and the model is a chain of dense or convolution layers.
+    When: no C compiler is available, and the model is a chain of dense or convolution layers.
     """
 
     name = "chain"
@@ -144,17 +143,17 @@ class Chain(GroupTrainer):
         self.fused_update = steady and is_identity(task.solver)
         self.batches = _Batches if d.num_classes else _NumberBatches
         self.whole = _Models(layers, d.train_x.shape[1:], d.outputs, 0, self.layout.size, self.device)
-        self.first: StackedDense | None = None  # a layer that may do without weights of its own
+        self.first: StackedDense | None = None  # a layer that may be implicit
         self.memory = Memory(self.device)
-        first, rest = layers[0], layers[1:]
-        if self.fused_update and isinstance(first, StackedDense) and rest:
+        first, later_layers = layers[0], layers[1:]
+        if self.fused_update and isinstance(first, StackedDense) and later_layers:
             begin = max(part.stop for part in (first.weight, first.bias) if part is not None)
             if begin == sum(part.stop - part.start for part in (first.weight, first.bias) if part is not None):
                 self.first = first
-                self.rest = _Models(rest, (first.outputs,), d.outputs, begin, self.layout.size, self.device)
+                self.rest = _Models(later_layers, (first.outputs,), d.outputs, begin, self.layout.size, self.device)
 
     def groups(self, ids: Ints, concurrency: int) -> list[Ints]:
-        """Return groups of clients with about equally many steps, so small that their numbers stay in the cache."""
+        """Return groups of clients with similar numbers of steps, small enough for the cache."""
         order = np.argsort(-self.data.train.sizes[ids], kind="stable")
         if self.device.type != "cpu":
             return [order]
@@ -162,7 +161,7 @@ class Chain(GroupTrainer):
         steps = math.ceil(self.local.expected_steps(np.array([largest]))[0])
         numbers = self.whole.numbers(min(b, int(largest)))
         if self._implicit(steps * b):
-            assert self.first is not None  # or it is not asked for
+            assert self.first is not None  # `_implicit` is true only then
             numbers = self.rest.numbers(b) + steps * b * (self.first.inputs + 2 * self.first.outputs + steps * b)
         return np.array_split(order, -(-len(order) // min(MAX_CLIENTS, max(1, CACHE_BYTES // (4 * numbers)))))
 
@@ -178,7 +177,7 @@ class Chain(GroupTrainer):
         together = self.device.type == "cpu" and bool((np.diff(rows) == 1).all())
         out = update[rows[0] : rows[-1] + 1] if together else torch.empty(len(rows), len(start), device=self.device)
 
-        start = self.filters.turned(start)
+        start = self.filters.to_channels_last(start)
         terms = {name: self._term(vectors[torch.from_numpy(rows)]) for name, vectors in terms.items()}
         shifts = self.shifts_of(ids[rows])
         if self._implicit(len(index) * index.shape[2]):
@@ -201,20 +200,20 @@ class Chain(GroupTrainer):
         return loss, steps, None
 
     def _term(self, values: Tensor) -> Tensor:
-        """Return what a solver prepared for some clients, (k, p) vectors or (k, 1) numbers, as steps use it."""
-        own = values.to(self.device)
-        return own if own.shape[1] == 1 else self.filters.turned(own)
+        """Return a term that a solver prepared, (k, p) vectors or (k, 1) numbers, in the layout of steps."""
+        term = values.to(self.device)
+        return term if term.shape[1] == 1 else self.filters.to_channels_last(term)
 
     def _implicit(self, examples: int) -> bool:
-        """Return whether the first layer needs no weights of its own for clients that see so many examples."""
+        """Return whether the first layer is implicit for clients that see this number of examples."""
         first = self.first
         return first is not None and examples <= first.outputs and first.inputs * first.outputs >= LARGE
 
     def _train_implicit(
         self, index: Ints, counts: Ints, shifts: Tensor | None, start: Tensor, rate: float, out: Tensor
     ) -> Floats:
-        """Train a stack (s, k, b), write how far it moved and return each client's loss, summed over its examples."""
-        assert self.first is not None  # or it is not asked for
+        """Train a stack (s, k, b), write its change, and return each client's loss, summed over its examples."""
+        assert self.first is not None  # `_implicit` is true only then
         batches = self.batches(self, index, counts, shifts)
         s, k, b = index.shape
         self.memory.begin_again()
@@ -226,7 +225,7 @@ class Chain(GroupTrainer):
         for step, (a, m) in enumerate(batches.shapes):
             ready = self.rest.step_of(a, m)
             implicit.forward(a, step * b, ready.x)
-            dy = ready.step(partial(batches.gradient, step), rate, batches.shift_of(a), further=True)
+            dy = ready.step(partial(batches.gradient, step), rate, batches.shift_of(a), with_input_gradient=True)
             implicit.backward(a, step * b, ready.x, dy)
         implicit.moves(out)
         torch.sub(weights, start[self.rest.begin :], out=out[:, self.rest.begin :])
@@ -242,7 +241,7 @@ class Chain(GroupTrainer):
         terms: Terms,
         velocity: Tensor | None,
     ) -> Floats:
-        """Take some steps (s, k, b) of the stack; return each client's loss, summed over its examples."""
+        """Take steps (s, k, b) of the stack; return each client's loss, summed over its examples."""
         batches = self.batches(self, index, counts, shifts)
         once = rate if self.fused_update else None
         for step, (a, m) in enumerate(batches.shapes):
@@ -254,7 +253,7 @@ class Chain(GroupTrainer):
         return batches.losses()
 
     def _move(self, a: int, start: Tensor, rate: float, terms: Terms, velocity: Tensor | None) -> None:
-        """Move the first `a` clients by their gradients, as corrected by the solver and the options of local SGD."""
+        """Move the first `a` clients by their gradients, after the solver's correction and the local options."""
         local, (weights, g) = self.local, self.whole.rows(a)
         g = self.solver.correct(g, weights, start, **{name: rows[:a] for name, rows in terms.items()})
         if local.clip_norm is not None:
@@ -267,9 +266,9 @@ class Chain(GroupTrainer):
 
 
 class _Batches:
-    """The batches of a stack, (s, k, b): which samples, the gradient of the loss, and what the models answered.
+    """The batches of a stack, (s, k, b): their samples, the gradient of the loss, and the models' outputs.
 
-    A batch that is not full is filled up with the client's own first sample, with weight 0.
+    A batch that is not full is padded with the client's first sample, with weight 0.
     """
 
     def __init__(self, trainer: Chain, index: Ints, counts: Ints, shifts: Tensor | None) -> None:
@@ -286,50 +285,50 @@ class _Batches:
             self.present = torch.from_numpy(index >= 0).to(device)
         self.samples = torch.from_numpy(np.ascontiguousarray(filled)).to(device)
         self.y = trainer.samples["train"].y.index_select(0, self.samples.view(-1))
-        self.shares: Tensor | None = None  # of each example in its batch, where not all are 1 / b
+        self.shares: Tensor | None = None  # weight of each example in its batch, unless all are 1 / b
         if self.present is not None:
             shares = self.present / torch.from_numpy(counts.clip(1)).to(device)[:, :, None]
             self.shares = shares.float().view(-1, 1)
         self.target = self.targets().view(s, k, b, self.outputs)
-        self.said = torch.zeros_like(self.target)
+        self.loss_terms = torch.zeros_like(self.target)
 
     def targets(self) -> Tensor:
-        """Return the gradient of the loss by the log-probabilities: minus each example's share at its class."""
+        """Return the gradient of the loss by log-probabilities: minus each example's weight at its class."""
         target = -torch.eye(self.outputs, device=self.y.device).index_select(0, self.y)
         return target.div_(self.shape[2]) if self.shares is None else target.mul_(self.shares)
 
     def gradient(self, step: int, outputs: Tensor, out: Tensor) -> Tensor:
-        """Write the gradient of the loss by the outputs (a, m, c), and note what its examples' losses follow from."""
+        """Write the gradient of the loss with respect to the outputs (a, m, c), and store the terms of the losses."""
         a, m, _ = outputs.shape
-        target, said = self.target[step, :a, :m], self.said[step, :a, :m]
+        target, loss_terms = self.target[step, :a, :m], self.loss_terms[step, :a, :m]
         if m == self.shape[2]:
-            return self.written(step, outputs, target, said, out)
-        noted = torch.empty_like(said).contiguous()
-        dy = self.written(step, outputs, target.contiguous(), noted, out)
-        self.said[step, :a, :m] = noted
+            return self.write_gradient(step, outputs, target, loss_terms, out)
+        noted = torch.empty_like(loss_terms).contiguous()
+        dy = self.write_gradient(step, outputs, target.contiguous(), noted, out)
+        self.loss_terms[step, :a, :m] = noted
         return dy
 
-    def written(self, step: int, outputs: Tensor, target: Tensor, said: Tensor, out: Tensor) -> Tensor:
-        """Write the gradient, and log-probabilities into `said`."""
+    def write_gradient(self, step: int, outputs: Tensor, target: Tensor, loss_terms: Tensor, out: Tensor) -> Tensor:
+        """Write the gradient into `out` and log-probabilities into `loss_terms`."""
         aten = torch.ops.aten
-        aten._log_softmax.out(outputs, 2, False, out=said)
-        dy: Tensor = aten._log_softmax_backward_data.out(target, said, 2, torch.float32, out=out)
+        aten._log_softmax.out(outputs, 2, False, out=loss_terms)
+        dy: Tensor = aten._log_softmax_backward_data.out(target, loss_terms, 2, torch.float32, out=out)
         return dy
 
     def shift_of(self, a: int) -> Tensor | None:
-        """Return what is added to the outputs of the first `a` clients, (a, c)."""
+        """Return the (a, c) shifts of the outputs of the first `a` clients."""
         return None if self.shifts is None else self.shifts[:a]
 
     def losses(self) -> Floats:
         """Return each client's loss, summed over its examples, (k,)."""
-        losses = self.each().view(self.shape)
+        losses = self.negative_losses().view(self.shape)
         if self.present is not None:
             losses = losses * self.present
         return -losses.sum(2).double().sum(0).cpu().numpy()
 
-    def each(self) -> Tensor:
+    def negative_losses(self) -> Tensor:
         """Return minus the loss of each example."""
-        return self.said.view(-1, self.outputs).gather(1, self.y[:, None])
+        return self.loss_terms.view(-1, self.outputs).gather(1, self.y[:, None])
 
 
 class _NumberBatches(_Batches):
@@ -338,22 +337,22 @@ class _NumberBatches(_Batches):
     def targets(self) -> Tensor:
         return self.y
 
-    def written(self, step: int, outputs: Tensor, target: Tensor, said: Tensor, out: Tensor) -> Tensor:
-        """Write the gradient, 2 (z - y) / t by each example's share, and errors into `said`."""
+    def write_gradient(self, step: int, outputs: Tensor, target: Tensor, loss_terms: Tensor, out: Tensor) -> Tensor:
+        """Write the gradient, 2 (z - y) / t times each example's weight, and errors into `loss_terms`."""
         a, m, t = outputs.shape
-        torch.sub(outputs, target, out=said)
+        torch.sub(outputs, target, out=loss_terms)
         if self.shares is None:
-            return torch.mul(said, 2 / (t * m), out=out)
-        return torch.mul(said, self.shares.view(*self.shape, 1)[step, :a, :m] * (2 / t), out=out)
+            return torch.mul(loss_terms, 2 / (t * m), out=out)
+        return torch.mul(loss_terms, self.shares.view(*self.shape, 1)[step, :a, :m] * (2 / t), out=out)
 
-    def each(self) -> Tensor:
-        return -self.said.square().mean(-1)
+    def negative_losses(self) -> Tensor:
+        return -self.loss_terms.square().mean(-1)
 
 
 class _Models:
-    """Memory for the models of a group, or for a part of each, used again for every group.
+    """Memory for the models of a group, or for some layers of each, reused for every group.
 
-    It is of a part of the layers, which begins and ends there in the flat vector, for inputs of the shape `sample`.
+    The layers take inputs of the shape `sample`. Their numbers are those from `begin` to `end` of the flat vector.
     """
 
     def __init__(
@@ -373,7 +372,7 @@ class _Models:
         self.counted: dict[int, int] = {}
 
     def numbers(self, batch: int) -> int:
-        """Return how many numbers one client needs in a step."""
+        """Return the count of numbers that one client needs in a step."""
         if batch not in self.counted:
             nowhere = torch.device("meta")
             row, memory = torch.empty(1, self.width, device=nowhere), Memory(nowhere)
@@ -383,7 +382,7 @@ class _Models:
         return self.counted[batch]
 
     def rows(self, a: int) -> tuple[Tensor, Tensor]:
-        """Return the weights and gradients of `a` clients, (a, p) each; those of fewer are the first of more."""
+        """Return the weights and gradients of `a` clients, (a, p) each; fewer clients use the first rows."""
         if len(self.matrices[0]) < a:
             self.matrices = [torch.empty(a, self.width, device=self.device) for _ in range(2)]
             self.steps.clear()
@@ -401,8 +400,8 @@ class _Models:
 
 
 def is_identity(solver: LocalSolver) -> bool:
-    """Return whether a solver hands back the very gradient that it is given."""
-    if Traits.of(solver).keeps_memory:  # it has terms that may change it
+    """Return whether a solver returns the gradient unchanged."""
+    if Traits.of(solver).keeps_memory:  # its terms may change the gradient
         return False
     gradient = torch.ones(1)
     return solver.correct(gradient, torch.ones(1), torch.zeros(1)) is gradient

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from fedreach.engines.recognition import Convolution, Dense, Flattening, Layer, NotAChainError, Pooling
 
-# -------------------- Layers whose gradients are written out, for a stack of clients at a time
-# A layer describes itself; `on` places it upon a stack: its filters are views of the stack's rows, its outputs lie in
-# memory that is used again in every step. Activations are (a, b, ...), a clients with b examples each.
+# -------------------- Layers with explicit gradients, for a stack of clients
+# A layer is a description. `on` places it on a stack: its filters become views of the stack's rows, and its outputs are
+# in memory that every step reuses. Activations are (a, b, ...), a clients with b examples each.
 
 
 class Memory:
-    """One piece of memory that is handed out anew for each shape of a stack, and grows where it must.
+    """Memory that is reused for each shape of a stack and grows if needed.
 
     Example:
         >>> memory = Memory(torch.device("cpu"))
@@ -32,7 +32,7 @@ class Memory:
         self._next = 0
 
     def take(self, *shape: int) -> Tensor:
-        """Return a contiguous tensor whose numbers mean nothing yet."""
+        """Return a contiguous tensor with undefined numbers."""
         size = math.prod(shape)
         if self._next == len(self._pieces):
             self._pieces.append(torch.empty(0, device=self.device))
@@ -43,46 +43,49 @@ class Memory:
 
     @property
     def numbers(self) -> int:
-        """How many numbers it holds."""
+        """Count of numbers that it holds."""
         return sum(piece.numel() for piece in self._pieces)
 
     def begin_again(self) -> None:
-        """Forget who was handed what."""
+        """Make all memory available again."""
         self._next = 0
 
 
 @dataclass(frozen=True)
 class Stack:
-    """Models of a clients and where their gradients are written: rows of two (a, p) matrices."""
+    """Models of `a` clients and memory for their gradients: rows of two (a, p) matrices."""
 
     weights: Tensor
     gradients: Tensor
     begin: int = 0  # where in the flat vector the rows begin
 
     def views(self, part: slice, *shape: int) -> tuple[Tensor, Tensor]:
-        """Return weights and gradients of a part of the vector, (a, *shape) each."""
+        """Return weights and gradients of this part of the vector, (a, *shape) each."""
         a, part = len(self.weights), slice(part.start - self.begin, part.stop - self.begin)
         return self.weights[:, part].view(a, *shape), self.gradients[:, part].view(a, *shape)
 
 
 class PlacedLayer(Protocol):
-    """A layer upon a stack."""
+    """A layer on a stack."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the outputs; they are valid until the next call."""
+        """Return the outputs, which are valid until the next call."""
 
-    def backward(self, dy: Tensor, *, further: bool, rate: float | None) -> Tensor:
-        """Write the gradient of the weights, or follow it with this rate; return that of the inputs where `further`.
+    def backward(self, dy: Tensor, *, with_input_gradient: bool, rate: float | None) -> Tensor:
+        """Write the gradient of the weights, or take a step along it, and return the gradient of the inputs.
 
-        `dy` is the gradient of the outputs; it may be written over.
+        Args:
+            dy: Gradient of the outputs. It may be overwritten.
+            with_input_gradient: Compute the gradient of the inputs. Otherwise the returned numbers mean nothing.
+            rate: Step size. None only writes the gradient.
         """
 
 
 class StackLayer(Protocol):
-    """What a layer is, before it is placed upon a stack."""
+    """A layer before it is placed on a stack."""
 
     def on(self, stack: Stack, batch: int, memory: Memory) -> PlacedLayer:
-        """Place it upon a stack for batches of this size."""
+        """Place the layer on a stack, for batches of this size."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ class PlacedDense:
         if layer.bias is not None:
             self.row, self.row_gradient = stack.views(layer.bias, 1, outputs)
         self.x = self.y = memory.take(a, batch, outputs)
-        self.dx = torch.empty(0, device=self.y.device)  # made when it is asked for: a first layer never is
+        self.dx = torch.empty(0, device=self.y.device)  # allocated if needed, which it is not for a first layer
         self.inputs = (a, batch, inputs)
         self.ones = torch.ones(a, 1, batch, device=self.y.device)  # a product with it is a sum over the batch
 
@@ -115,10 +118,10 @@ class PlacedDense:
             torch.baddbmm(self.row, x, self.transposed, out=self.y)
         return self.y.clamp_min_(0) if self.relu else self.y
 
-    def backward(self, dy: Tensor, *, further: bool, rate: float | None) -> Tensor:
+    def backward(self, dy: Tensor, *, with_input_gradient: bool, rate: float | None) -> Tensor:
         if self.relu:
             torch.ops.aten.threshold_backward.grad_input(dy, self.y, 0.0, grad_input=dy)
-        if further:  # before W moves
+        if with_input_gradient:  # before W moves
             if not self.dx.numel():
                 self.dx = torch.empty(self.inputs, device=dy.device)
             torch.bmm(dy, self.weight, out=self.dx)
@@ -135,7 +138,7 @@ class PlacedDense:
 
 @dataclass(frozen=True)
 class Images:
-    """Rows (a, b, c h w) to images with the examples last, (a, c, h, w, b), as convolutions take them."""
+    """Rows (a, b, c h w) to images with examples last, (a, c, h, w, b), for convolutions."""
 
     channels: int
     height: int
@@ -154,8 +157,8 @@ class PlacedImages:
             column.copy_(row.t())
         return self.y
 
-    def backward(self, dy: Tensor, *, further: bool, rate: float | None) -> Tensor:
-        return dy  # nobody asks for it: samples stay as they are
+    def backward(self, dy: Tensor, *, with_input_gradient: bool, rate: float | None) -> Tensor:
+        return dy  # unused: samples are not trained
 
 
 @dataclass(frozen=True)
@@ -176,7 +179,7 @@ class PlacedFlatten:
         self.images = x.shape
         return x.view(self.dx.shape).transpose(1, 2)
 
-    def backward(self, dy: Tensor, *, further: bool, rate: float | None) -> Tensor:
+    def backward(self, dy: Tensor, *, with_input_gradient: bool, rate: float | None) -> Tensor:
         return self.dx.copy_(dy.transpose(1, 2)).view(self.images)
 
 
@@ -206,17 +209,15 @@ class TrainingStep:
         self.dlogits = memory.take(a, batch, outputs)
 
     def step(
-        self, gradient: LossGradient, rate: float | None, shift: Tensor | None, *, further: bool = False
+        self, gradient: LossGradient, rate: float | None, shift: Tensor | None, *, with_input_gradient: bool = False
     ) -> Tensor:
-        """Write the gradients, or with a rate follow them, for the examples that stand in `inputs`.
-
-        Returns the gradient of the inputs where `further`.
+        """Write the gradients for the examples in `inputs`, or take a step along them; return that of the inputs.
 
         Args:
-            gradient: Of the loss by the (a, b, c) outputs, which it is handed, and writes it into the second argument.
-            rate: Step size; None only writes the gradients.
-            shift: (a, c) what the loss adds to the outputs of each client.
-            further: Whether the inputs are the outputs of a layer before.
+            gradient: Function of the (a, b, c) outputs that writes the gradient of the loss into its second argument.
+            rate: Step size. None only writes the gradients.
+            shift: (a, c) shift that the loss adds to the outputs of each client.
+            with_input_gradient: Compute the gradient of the inputs, which are the outputs of an earlier layer.
         """
         x = self.x
         for layer in self.layers:
@@ -225,22 +226,22 @@ class TrainingStep:
             x = x + shift[:, None]
         dy = gradient(x, self.dlogits)
         for number in range(len(self.layers) - 1, self.first - 1, -1):
-            dy = self.layers[number].backward(dy, further=further or number > self.first, rate=rate)
+            dy = self.layers[number].backward(
+                dy, with_input_gradient=with_input_gradient or number > self.first, rate=rate
+            )
         return dy
 
 
-# --- Convolutions as products with banded matrices: fast for few filters, where a processor's own kernels are slow
-# A tile is J neighbouring outputs of one image row. They depend on a window of `filter rows x (J + filter columns -
-# 1) x
-# channels` inputs, and a matrix T that repeats each filter J times, shifted, takes the window to the tile. The
-# windows of
-# a batch are copied side by side once; forward and both backward passes are then one large product each. A larger J
-# multiplies more zeros and copies less.
+# --- Convolutions as products with banded matrices: fast for few filters, where library kernels are slow
+# A tile is J neighboring outputs of one image row. They depend on a window of
+# `filter rows x (J + filter columns - 1) x channels` inputs. A matrix T repeats each filter J times, shifted, and maps
+# the window to the tile. The windows of a batch are copied once; forward and both backward passes are then one large
+# product each. A larger J multiplies more zeros and copies less.
 #
-# Images lie as (a, c, h, w, b), the examples last, so that everything beside the products runs over long pieces of
-# memory. With pooling, T has all left members of the pairs before all right ones, for the same reason.
+# Images are stored as (a, c, h, w, b), the examples last, so that everything except the products runs over long pieces
+# of memory. With pooling, T has all left members of the pairs before all right ones, for the same reason.
 
-TILE = 48  # a tile has at least so many numbers where it can, as narrower products are slow
+TILE = 48  # smallest size of a tile, if possible: narrower products are slow
 
 
 @dataclass(frozen=True)
@@ -254,49 +255,49 @@ class BandedConvolution:
     rows: int  # of a filter
     columns: int
     padding: tuple[int, int]  # zeros above and below, left and right
-    weight: slice  # where the filters stand in the flat vector, see `fedreach.engines.batches`
+    weight: slice  # position of the filters in the flat vector (see `fedreach.engines.batches.ChannelsLast`)
     bias: slice | None
     relu: bool = False
     pool: bool = False
 
     @property
-    def padded(self) -> tuple[int, int]:
-        """Height and width of the inputs with the zeros around them."""
+    def padded_size(self) -> tuple[int, int]:
+        """Height and width of the padded inputs."""
         return self.height + 2 * self.padding[0], self.width + 2 * self.padding[1]
 
     @property
-    def made(self) -> tuple[int, int]:
+    def filtered_size(self) -> tuple[int, int]:
         """Height and width after the filters."""
-        return self.padded[0] - self.rows + 1, self.padded[1] - self.columns + 1
+        return self.padded_size[0] - self.rows + 1, self.padded_size[1] - self.columns + 1
 
     @property
     def shape(self) -> tuple[int, int]:
         """Height and width of the outputs."""
-        h, w = self.made
+        h, w = self.filtered_size
         return (h // 2, w // 2) if self.pool else (h, w)
 
     @property
     def tile(self) -> int:
-        """J, outputs of a tile: a divisor of the width, even where pairs are pooled."""
-        width = self.made[1]
+        """J, the number of outputs of a tile: a divisor of the width, and even with pooling."""
+        width = self.filtered_size[1]
         fitting = [j for j in range(1, width + 1) if width % j == 0 and not (self.pool and j % 2)]
         return next((j for j in fitting if j * self.filters >= TILE), fitting[-1])
 
     def inside(self, image: Tensor) -> Tensor:
-        """Return images (a, c, h, w, b) without the zeros around them."""
-        (above, left) = self.padding
-        return image[:, :, above : above + self.height, left : left + self.width]
+        """Return images (a, c, h, w, b) without padding."""
+        (pad_rows, pad_columns) = self.padding
+        return image[:, :, pad_rows : pad_rows + self.height, pad_columns : pad_columns + self.width]
 
     def on(self, stack: Stack, batch: int, memory: Memory) -> PlacedConvolution:
         return PlacedConvolution(self, stack, batch, memory)
 
 
 class PlacedConvolution:
-    """A convolution upon a stack. All views are made once: in a small step they would cost as much as the products."""
+    """A convolution on a stack. All views are made once: in a small step they would cost as much as the products."""
 
     def __init__(self, layer: BandedConvolution, stack: Stack, b: int, memory: Memory) -> None:
-        a, c, o, (h, w), j = len(stack.weights), layer.channels, layer.filters, layer.made, layer.tile
-        (height, width), rows, window, tiles = layer.padded, layer.rows, layer.columns + j - 1, w // j
+        a, c, o, (h, w), j = len(stack.weights), layer.channels, layer.filters, layer.filtered_size, layer.tile
+        (height, width), rows, window, tiles = layer.padded_size, layer.rows, layer.columns + j - 1, w // j
         filters, sides, depth = (o, rows, layer.columns * c), 2 if layer.pool else 1, rows * window * c
         self.relu, self.filters = layer.relu, o
         self.weight, self.weight_gradient = (part.view(a, *filters) for part in stack.views(layer.weight, -1))
@@ -304,14 +305,14 @@ class PlacedConvolution:
         if layer.bias is not None:
             self.bias, self.bias_gradient = stack.views(layer.bias, o)
 
-        # T is (left or right, J / 2, o) x (rows, window, c); zeros stay zero only in memory of one's own.
+        # T is (left or right, J / 2, o) x (rows, window, c). It has its own memory, so that its zeros stay zero.
         self.matrix, self.dmatrix = (
             torch.zeros(a, j * o, depth, device=stack.weights.device),
             memory.take(a, j * o, depth),
         )
         shape = (a, sides, j // sides, *filters)
         strides = (j * o * depth, j // sides * o * depth + c, o * depth + sides * c, depth, window * c, 1)
-        self.bands = self.matrix.as_strided(shape, strides)  # where each shifted filter stands
+        self.bands = self.matrix.as_strided(shape, strides)  # positions of the shifted filters
         dbands = self.dmatrix.as_strided(shape, strides, self.dmatrix.storage_offset())
         self.dbands = [band for side in dbands.unbind(1) for band in side.unbind(1)]
 
@@ -354,8 +355,8 @@ class PlacedConvolution:
             self.y.add_(self.bias[:, :, None, None, None])
         return self.y.clamp_min_(0) if self.relu else self.y
 
-    def backward(self, dy: Tensor, *, further: bool, rate: float | None) -> Tensor:
-        # What the outputs were is not needed any more: their gradients take their places.
+    def backward(self, dy: Tensor, *, with_input_gradient: bool, rate: float | None) -> Tensor:
+        # The outputs are no longer needed: gradients overwrite them.
         if self.relu:
             torch.ops.aten.threshold_backward.grad_input(dy, self.y, 0.0, grad_input=self.y)
         else:
@@ -368,7 +369,7 @@ class PlacedConvolution:
             self.tiles.view(self.tiled.shape).copy_(self.tiled)
         torch.bmm(self.tiles, self.flat_windows.transpose(1, 2), out=self.dmatrix)
         _follow(self.weight, self.weight_gradient, self.dbands, rate)
-        if further:
+        if with_input_gradient:
             torch.bmm(self.matrix.transpose(1, 2), self.tiles, out=self.flat_windows)
             self.whole_dx.zero_()
             for target, part in self.gathered:  # an input is in several windows
@@ -377,7 +378,7 @@ class PlacedConvolution:
 
 
 def _follow(weight: Tensor, gradient: Tensor, parts: Sequence[Tensor], rate: float | None) -> None:
-    """Write the sum of the parts as the gradient, or follow it with this rate."""
+    """Write the sum of the parts as the gradient, or take a step along it."""
     if rate is None:
         gradient.copy_(parts[0])
         for part in parts[1:]:
@@ -388,10 +389,10 @@ def _follow(weight: Tensor, gradient: Tensor, parts: Sequence[Tensor], rate: flo
 
 
 class _Pairs:
-    """Maxima of 2 x 2, of which ties go to the first in reading order, as torch has it.
+    """Maxima of 2 x 2. As in torch, ties go to the first in reading order.
 
     Args:
-        tiles: (a, J o, h tiles b), left members before right ones; gradients take the place of the values.
+        tiles: (a, J o, h tiles b), left members before right ones; gradients overwrite the values.
         out: (a, J / 2, o, h / 2, tiles, b) view of the maxima, and of their gradients.
     """
 
@@ -411,54 +412,54 @@ class _Pairs:
         torch.maximum(self.upper, self.lower, out=self.out)
 
     def spread(self) -> None:
-        """Write the gradient of the maxima to where they come from, and zero elsewhere."""
+        """Write the gradient of the maxima to their source, and zero elsewhere."""
         _share(self.out, self.by_lower, self.upper, self.lower)
         _share(self.across, self.by_right, self.left, self.right)
 
 
 def _share(dy: Tensor, by_second: Tensor, first: Tensor, second: Tensor) -> None:
-    """Hand each number to the second where that was larger, else to the first."""
+    """Write each number to `second` if that was larger, else to `first`, and zero to the other."""
     torch.ops.aten.threshold_backward.grad_input(dy, by_second, 0.0, grad_input=second)
     torch.sub(dy, second, out=first)
 
 
-# -------------------- The layers of a model as this engine writes them out, where it knows all of them
+# -------------------- Layers of a model for this engine
 
 NO_POOLING = "a pooling is not of 2 x 2 after a convolution with an even result"
 
 
 def written_out(layers: Sequence[Layer]) -> list[StackLayer]:
-    """Return them; a convolution and the maxima after it are one.
+    """Return the layers with explicit gradients. A convolution and the maximum pooling after it become one layer.
 
     Raises:
-        NotAChainError: If there is a convolution with strides or another pooling than of 2 x 2.
+        NotAChainError: If a convolution has strides, or a pooling is not 2 x 2.
     """
-    found: list[StackLayer] = []
-    rest = list(layers)
-    while rest:
-        layer = rest.pop(0)
+    stack_layers: list[StackLayer] = []
+    pending = list(layers)
+    while pending:
+        layer = pending.pop(0)
         if isinstance(layer, Dense):
-            found.append(StackedDense(**vars(layer)))
+            stack_layers.append(StackedDense(**vars(layer)))
         elif isinstance(layer, Flattening):
-            found.append(Flatten(layer.numbers))
+            stack_layers.append(Flatten(layer.numbers))
         elif isinstance(layer, Convolution):
-            following = rest[0] if rest else None
+            following = pending[0] if pending else None
             pool = following if isinstance(following, Pooling) else None
-            if not found:
-                found.append(Images(layer.channels, layer.height, layer.width))
-            found.append(_convolution(layer, pool))
-            rest = rest[1:] if pool is not None else rest
+            if not stack_layers:
+                stack_layers.append(Images(layer.channels, layer.height, layer.width))
+            stack_layers.append(_convolution(layer, pool))
+            pending = pending[1:] if pool is not None else pending
         elif isinstance(layer, Pooling):
             raise NotAChainError(NO_POOLING)
         else:
             raise NotAChainError(f"it has a layer {type(layer).__name__}")
-    return found
+    return stack_layers
 
 
 def _convolution(layer: Convolution, pool: Pooling | None) -> BandedConvolution:
     if layer.stride != (1, 1):
         raise NotAChainError("a convolution has strides")
-    if pool is not None and (not pool.of_pairs or any(side % 2 for side in layer.made[1:])):
+    if pool is not None and (not pool.of_pairs or any(side % 2 for side in layer.output_shape[1:])):
         raise NotAChainError(NO_POOLING)
     rows, columns = layer.kernel
     return BandedConvolution(

@@ -1,4 +1,4 @@
-"""What a module does while it computes: draws, modes, hooks, branches."""
+"""Observation of a module while it computes: random draws, modes, hooks, branches."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from fedreach.engines.models.flat import narrow_types
 from fedreach.engines.models.outputs import TakeOutput, not_a_tensor
 from fedreach.engines.models.state import Snapshot, copied, tensor_hooks
 
-# --- What a model does that no graph of it shows: the plain module is run a few times on real batches, and watched
+# --- Behavior that no graph of a model shows, observed on a few real batches
 
 Batch = tuple[Tensor, Tensor]
 Losses = Callable[[Tensor, Tensor, None], Any]
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-READS_NUMBERS = ("_local_scalar_dense", "nonzero")  # what `if`, `item()` and masks as indices do
-SAME = 1e-5  # of the largest output: kernels of a GPU add up in any order
+READS_NUMBERS = ("_local_scalar_dense", "nonzero")  # operations behind `if`, `item()` and masks as indices
+SAME = 1e-5  # of the largest output: kernels of a GPU sum in any order
 
 
 class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's has no types
-    """Notes the names of torch's operations, one after the other, and whether one writes to a parameter."""
+    """Records the names of torch's operations in order, and writes to parameters."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -51,7 +51,7 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch'
 
 
 class _Hooks(TorchFunctionMode):
-    """Notes whether code registers hooks on tensors as it runs."""
+    """Records whether code registers hooks on tensors as it runs."""
 
     registered = False
 
@@ -61,29 +61,29 @@ class _Hooks(TorchFunctionMode):
 
 
 def _led_to(output: Tensor) -> list[Any]:
-    """Return the nodes of the graph of gradients that led to an output."""
+    """Return the nodes of an output's gradient graph."""
     waiting: list[Any] = [output.grad_fn]
-    seen: dict[Any, None] = {}
+    nodes: dict[Any, None] = {}
     while waiting:
         node = waiting.pop()
-        if node is not None and node not in seen:
-            seen[node] = None
+        if node is not None and node not in nodes:
+            nodes[node] = None
             waiting += [before for before, _ in node.next_functions]
-    return list(seen)
+    return list(nodes)
 
 
 def hidden_behaviour(module: nn.Module, batches: Sequence[Batch], losses: Losses) -> str | None:
-    """Return what of a model no engine but the plain one follows, in words; None: nothing was found.
+    """Return the behavior of a model that only the plain engine follows, in words, or None.
 
-    The model is run on each batch, in training with the loss and its gradient and in evaluation. Its operations must be
-    the same on all batches, whatever their size. It must not draw random numbers, read numbers out of tensors, write to
-    its parameters, or remember anything outside of its parameters and buffers. It must have no hooks, no functions with
-    gradients of their own, and no `train` or `eval` of its own: a few batches may not show what these do.
+    The model runs on each batch, in training with the loss and its gradient, and in evaluation. Its operations must be
+    the same on all batches of any size. It must not draw random numbers, read numbers out of tensors, write to its
+    parameters, or store anything outside of its parameters and buffers. It must not have hooks, custom gradients, or
+    its own `train` or `eval`: a few batches may not show their effect.
 
     Args:
-        module: The model, whose dropout is off, see `fedreach.engines.examination`; its numbers and its mode change.
+        module: Model without dropout (see `fedreach.engines.examination`). Its numbers and its mode change.
         batches: Inputs and targets.
-        losses: As `fedreach.engines.trainer.GroupTrainer.losses`.
+        losses: Loss function like `fedreach.engines.trainer.GroupTrainer.losses`.
 
     Example:
         >>> batches = [(torch.ones(2, 3), torch.tensor([0, 1]))]
@@ -102,7 +102,7 @@ def hidden_behaviour(module: nn.Module, batches: Sequence[Batch], losses: Losses
     before = states(device)
     first, buffers = Snapshot(module), dict(module.named_buffers())
     with generators_kept(device):
-        with _Hooks() as hooks:  # by itself, as some layers go another way under it
+        with _Hooks() as hooks:  # separately, as some layers take another code path under this mode
             module.train()(batches[0][0])
         runs = {training: _operations(module, batches, losses, training=training) for training in (True, False)}
         drew = drawn_from(before, device)
@@ -110,17 +110,17 @@ def hidden_behaviour(module: nn.Module, batches: Sequence[Batch], losses: Losses
         return "the model draws random numbers " + (
             "other than dropout's" if drew == ["torch"] else f"by {' and '.join(drew)}"
         )
-    names = {name for found in runs.values() for operations in found for name in operations}
-    for own in ("writes to its parameters", "has gradients of its own"):
-        if own in names:
-            return f"the model's code {own}"
+    names = {name for run_operations in runs.values() for operations in run_operations for name in operations}
+    for hidden in ("writes to its parameters", "has gradients of its own"):
+        if hidden in names:
+            return f"the model's code {hidden}"
     if hooks.registered:
         return "the model's code registers hooks"
     if any(part in name for name in names for part in READS_NUMBERS):
         return "the model's code reads numbers out of tensors, and may go by them"
-    if any(len(set(found)) > 1 for found in runs.values()):
+    if any(len(set(run_operations)) > 1 for run_operations in runs.values()):
         return "operations of the model are not the same on all batches"
-    attributes = [name for name in first.changed() if name not in buffers]
+    attributes = [name for name in first.changed_names() if name not in buffers]
     first.restore()
     if attributes or remembers(module, batches[0][0]):
         return "the model remembers something outside of its parameters and buffers, and begins anew with each client"
@@ -128,7 +128,7 @@ def hidden_behaviour(module: nn.Module, batches: Sequence[Batch], losses: Losses
 
 
 def _hidden_in_classes(module: nn.Module) -> str | None:
-    """Return what is seen without running the model."""
+    """Return hidden behavior that is visible without running the model."""
     if types := narrow_types(module):
         return f"parameters of the model are {types}"
     layers = list(module.modules())
@@ -148,8 +148,8 @@ def _hidden_in_classes(module: nn.Module) -> str | None:
 def _operations(
     module: nn.Module, batches: Sequence[Batch], losses: Losses, *, training: bool
 ) -> list[tuple[str, ...]]:
-    """Return the names of the operations of each batch; of one that changes the mode of a layer, that too."""
-    found: list[tuple[str, ...]] = []
+    """Return the names of the operations on each batch, including custom gradients."""
+    operation_names: list[tuple[str, ...]] = []
     for x, y in batches:
         module.train(training)
         with _Operations(module) as operations, torch.set_grad_enabled(training):
@@ -158,19 +158,19 @@ def _operations(
                 if any(isinstance(node, torch.autograd.function.BackwardCFunction) for node in _led_to(loss)):
                     operations.names.append("has gradients of its own")
                 loss.backward()
-        module.zero_grad()  # or the next gradient would be added to this one
-        found.append(tuple(operations.names))
-    return found
+        module.zero_grad()  # else the next gradient would be added to this one
+        operation_names.append(tuple(operations.names))
+    return operation_names
 
 
 def remembers(module: nn.Module, x: Tensor) -> bool:
-    """Return whether a model in training keeps something of a batch that cannot be put back, as in a list of its own.
+    """Return whether a model in training stores state that cannot be restored, such as a list of batches.
 
-    It does if it returns something else for the same inputs once its buffers and plain attributes are as they were,
-    see `fedreach.engines.models.state.Snapshot`, where random numbers are drawn by the same seed.
+    It does if its outputs differ for the same inputs and seed after its buffers and plain attributes were restored (see
+    `fedreach.engines.models.state.Snapshot`).
 
     Args:
-        module: The model, which is left in training, with its buffers as they were.
+        module: Model. It is left in training mode, with its buffers restored.
         x: Inputs.
 
     Example:
@@ -195,7 +195,7 @@ def remembers(module: nn.Module, x: Tensor) -> bool:
 
 
 def repeats_itself(module: nn.Module, x: Tensor) -> bool:
-    """Return whether two copies of a model return the same in training, for the same inputs and seeds.
+    """Return whether two copies of a model have equal outputs in training, for the same inputs and seeds.
 
     Example:
         >>> repeats_itself(nn.Flatten(), torch.ones(2, 3))
@@ -205,10 +205,9 @@ def repeats_itself(module: nn.Module, x: Tensor) -> bool:
 
 
 def refers_elsewhere(module: nn.Module, x: Tensor) -> bool:
-    """Return whether a copy of a model trains tensors of another model in place of its own.
+    """Return whether a copy of a model trains tensors of another model instead of its own.
 
-    Functions are not copied: one that is a hook, or an attribute of a layer, goes on with the layers that it was
-    written for.
+    Functions are not copied: a hook, or a function stored as an attribute, still refers to the original layers.
 
     Example:
         >>> layer = nn.Linear(3, 2)
@@ -219,12 +218,12 @@ def refers_elsewhere(module: nn.Module, x: Tensor) -> bool:
     try:
         with torch.enable_grad(), seeded(0, x.device):
             nodes = _led_to(module.train()(x))
-    except Exception:  # it is told of with the client and the round
+    except Exception:  # training reports it with the client and the round
         return False
     reached = {id(node.variable): node.variable for node in nodes if hasattr(node, "variable")}
-    own = {id(tensor): tensor for tensor in module.parameters() if tensor.requires_grad}
-    elsewhere = {tensor.shape for place, tensor in reached.items() if place not in own}
-    return any(tensor.shape in elsewhere for place, tensor in own.items() if place not in reached)
+    parameters = {id(tensor): tensor for tensor in module.parameters() if tensor.requires_grad}
+    elsewhere = {tensor.shape for place, tensor in reached.items() if place not in parameters}
+    return any(tensor.shape in elsewhere for place, tensor in parameters.items() if place not in reached)
 
 
 def _output(module: nn.Module, x: Tensor) -> Tensor:
@@ -233,31 +232,30 @@ def _output(module: nn.Module, x: Tensor) -> Tensor:
     return output
 
 
-def _alike(one: Tensor, other: Tensor) -> bool:
-    return bool((one - other).abs().max() <= SAME * one.abs().max())
+def _alike(first: Tensor, second: Tensor) -> bool:
+    return bool((first - second).abs().max() <= SAME * first.abs().max())
 
 
-# --- What a trial on a few examples tells of a module: whether it fits the data, draws, mixes examples, or keeps count
+# --- Behavior of a module in a trial on a few examples
 
 TRIED = 8  # examples of a trial
-ALONE = 4  # of these are evaluated in a batch of themselves alone, too
-FAR = 1e-3  # relative: outputs of one example that differ by more, in batches of one size, do not differ by rounding,
-FAR_IN_HALF = 3e-2  # and these in batches of two sizes, which kernels for bfloat16 round otherwise
+ALONE = 4  # examples that are also evaluated without the others
+FAR = 1e-3  # relative difference of an example's outputs, in batches of one size, that is not rounding
+FAR_IN_HALF = 3e-2  # the same for batches of two sizes, which kernels for bfloat16 round differently
 
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What a trial found.
+    """Result of a trial.
 
     Attributes:
-        draws: Whether random numbers are drawn in training, as dropout does; by the loss, too.
-        draws_in_evaluation: Whether they are drawn in evaluation.
-        remembers: Whether it keeps something that neither parameters and buffers nor plain attributes hold, see
-            `fedreach.engines.observation.remembers`.
-        mixes: Whether what it returns for an example in evaluation depends on the batch, as of BatchNorm without
-            running statistics. Then a client is evaluated in batches of its own examples.
-        counts: Names of constants and plain attributes that training changes and that cannot be averaged, see
-            `fedreach.engines.models.state`; each client starts from their first values.
+        draws: Whether the model or the loss draws random numbers in training, as dropout does.
+        draws_in_evaluation: Whether the model draws random numbers in evaluation.
+        remembers: Whether the model stores state outside of parameters, buffers and plain attributes (see `remembers`).
+        mixes: Whether the outputs of an example in evaluation depend on its batch, as with BatchNorm without running
+            statistics. Then a client is evaluated in batches of its own examples.
+        counts: Names of constants and plain attributes that training changes and that cannot be averaged (see
+            `fedreach.engines.models.state`). Each client starts from their first values.
     """
 
     draws: bool
@@ -268,7 +266,7 @@ class Behaviour:
 
     @property
     def note(self) -> str:
-        """Return what people are told of the module; mostly nothing."""
+        """Note for the user on the module, mostly empty."""
         if not self.counts:
             return ""
         return (
@@ -278,7 +276,7 @@ class Behaviour:
 
 
 def batches_of(x: Tensor, size: int, even: bool = False) -> Sequence[Tensor]:
-    """Return batches of at most so many examples; `even` ones differ by one example at most, so that none is tiny.
+    """Return batches of at most `size` examples. With `even`, sizes differ by at most one, so that none is tiny.
 
     Example:
         >>> [len(part) for part in batches_of(torch.zeros(5), 4)], [len(p) for p in batches_of(torch.zeros(5), 4, True)]
@@ -288,7 +286,7 @@ def batches_of(x: Tensor, size: int, even: bool = False) -> Sequence[Tensor]:
 
 
 def normalizes_by_batch(module: nn.Module) -> bool:
-    """Return whether a module has BatchNorm layers that go by the batch in evaluation, too.
+    """Return whether a module has BatchNorm layers that use batch statistics in evaluation as well.
 
     Example:
         >>> normalizes_by_batch(nn.BatchNorm1d(2, track_running_stats=False)), normalizes_by_batch(nn.BatchNorm1d(2))
@@ -298,11 +296,11 @@ def normalizes_by_batch(module: nn.Module) -> bool:
 
 
 def mixes_examples(module: nn.Module, x: Tensor) -> bool:
-    """Return whether a module's outputs for an example in evaluation depend on the others of its batch.
+    """Return whether a module's outputs for an example in evaluation depend on the other examples of its batch.
 
     Args:
-        module: Stays as it is.
-        x: (m, ...) inputs that differ, at least two.
+        module: Module, which is not changed.
+        x: (m, ...) different inputs, m at least 2.
 
     Example:
         >>> x = torch.tensor([[0.0, 1.0], [2.0, 5.0]])
@@ -316,18 +314,17 @@ def mixes_examples(module: nn.Module, x: Tensor) -> bool:
 def behaviour_of(
     module: nn.Module, samples: Samples, outputs: tuple[int, ...], losses: Callable[..., Any]
 ) -> Behaviour:
-    """Return what a trial on a few examples tells; the module stays as it is.
+    """Return the behavior of a module in a trial on a few examples, without changing it.
 
     Args:
-        module: The model.
-        samples: The training data.
-        outputs: Shape of an example's: how many numbers, after positions where these have labels.
-        losses: Of outputs, targets and None.
+        module: Model.
+        samples: Training data.
+        outputs: Shape of an example's outputs: positions, if these have labels, and the number of outputs.
+        losses: Function of outputs, targets and None that returns losses.
 
     Raises:
-        ConfigError: If the model does not accept such examples or does not return so many numbers for each; or if
-            copies of it that were just made return different numbers for the same inputs and seeds; or if a copy of it
-            trains the original.
+        ConfigError: If the model does not accept the examples, or its outputs have another shape; if two new copies
+            have different outputs for the same inputs and seeds; or if a copy trains the original.
     """
     trial = copied(module)
     first = Snapshot(trial)
@@ -339,7 +336,7 @@ def behaviour_of(
             before = states(x.device)
             try:
                 logits = trial.train(training)(x)
-            except ConfigError:  # of its output
+            except ConfigError:  # of `model.output`
                 raise
             except Exception as error:
                 raise ConfigError(
@@ -351,8 +348,8 @@ def behaviour_of(
             if logits.shape != (2, *outputs):
                 raise _other_outputs(name, logits, outputs)
             if training:
-                counts = tuple(first.changed())
-                with suppress(Exception):  # a loss that fails is told of with the client and the round
+                counts = tuple(first.changed_names())
+                with suppress(Exception):  # training reports a failing loss with the client and the round
                     losses(logits, y, None)
             drew.append(bool(drawn_from(before, x.device)))
         mixes = normalizes_by_batch(trial) or _mixes(trial, several)
@@ -371,46 +368,46 @@ def behaviour_of(
 
 
 def _other_outputs(name: str, logits: Tensor, outputs: tuple[int, ...]) -> ConfigError:
-    """Return what to say of a model that returns a tensor of another shape."""
+    """Return the error for a model that returns a tensor of another shape."""
     *positions, numbers = outputs
-    wanted, got = f"{numbers} numbers an example, (2, {numbers})", f"{tuple(logits.shape)}."
+    expected, got = f"{numbers} numbers an example, (2, {numbers})", f"{tuple(logits.shape)}."
     if positions:
         first, last = (2, numbers, *positions), (2, *outputs)
-        wanted = f"{numbers} numbers at each position, {last} or {first}"
+        expected = f"{numbers} numbers at each position, {last} or {first}"
         got += (
             " Labels of whole numbers with more than one axis stand at positions: give num_classes where the model has "
             "more classes than the labels show, and class numbers, y.argmax(1), in place of one-hot labels."
         )
     elif logits.dim() > 2:
         got += " Give a label at every position, or take the outputs of one position, such as [:, -1]."
-    return ConfigError(f"The model {name} must return {wanted}; got {got}")
+    return ConfigError(f"The model {name} must return {expected}; got {got}")
 
 
 def _advice(module: nn.Module, x: Tensor) -> str:
-    """Return what to do where a model of narrow parameters may not take inputs of float32; mostly nothing."""
+    """Return advice for a model with narrow parameters that may not take float32 inputs; else ""."""
     types = narrow_types(module) if isinstance(x, Tensor) and x.is_floating_point() else ""
     return f". Its parameters are {types}: cast inputs in forward(), as by x.to(torch.{types})" if types else ""
 
 
 def _mixes(module: nn.Module, x: Tensor) -> bool:
-    """Return whether an example's outputs in evaluation depend on the others of its batch, or on how many these are."""
+    """Return whether an example's outputs in evaluation depend on the other examples of its batch, or on its size."""
     first = Snapshot(module)
 
     def outputs(batch: Tensor) -> Tensor:
         first.restore()
-        found: Tensor = module(batch).float()
-        return found
+        output: Tensor = module(batch).float()
+        return output
 
     try:
-        together, again, pair = outputs(x), outputs(x), outputs(x[:2])
+        together, repeated, pair = outputs(x), outputs(x), outputs(x[:2])
         alone = [outputs(x[[place] * len(x)])[0] for place in range(min(ALONE, len(x)))]
     except Exception:
         return False
-    if not torch.equal(together, again):  # it draws numbers in evaluation
+    if not torch.equal(together, repeated):  # it draws random numbers in evaluation
         return False
     largest = float(together.abs().max())
-    pairs = [(one, other, FAR) for one, other in zip(alone, together, strict=False)]
-    pairs += [(one, other, FAR_IN_HALF) for one, other in zip(pair, together, strict=False)]
+    pairs = [(single, joint, FAR) for single, joint in zip(alone, together, strict=False)]
+    pairs += [(single, joint, FAR_IN_HALF) for single, joint in zip(pair, together, strict=False)]
     return not all(
-        torch.allclose(one, other, rtol=far, atol=far * largest, equal_nan=True) for one, other, far in pairs
+        torch.allclose(single, joint, rtol=far, atol=far * largest, equal_nan=True) for single, joint, far in pairs
     )

@@ -1,9 +1,9 @@
-"""Processes that share memory: each trains a group of clients while the others train theirs.
+"""Processes with shared memory that train groups of clients in parallel.
 
 Threads would share memory too, but the small steps of federated training hold Python's lock most of the time: two
-threads are often slower than one. So the processes are forked, once: they see the data as it lies in memory, with
-nothing copied, and take in and hand back vectors through memory that all of them map. Forking with threads about is
-sound on Linux, as the children only compute with single-threaded kernels; elsewhere one process does all the work.
+threads are often slower than one. So the processes are forked once. They see the data without a copy, and exchange
+vectors through shared memory. Forking a process with threads is safe on Linux, as the children only compute with
+single-threaded kernels. On other systems one process does all the work.
 """
 
 import contextlib
@@ -31,17 +31,17 @@ from fedreach._util.limits import check_memory
 from fedreach._util.processes import can_fork, fork
 
 T = TypeVar("T")
-SMALL = 2**17  # bytes of an array that one process alone takes from the heap, which holds on to so few
-QUEUE = 8192  # parts that are handed out at a time; a pipe holds twice as many of 4 bytes
+SMALL = 2**17  # bytes: a single process allocates smaller arrays from the heap, which keeps them for reuse
+QUEUE = 8192  # parts queued at a time; a pipe holds twice as many numbers of 4 bytes
 
 
 def max_processes() -> int | None:
-    """Return how many processes may work on one thing: as many as one likes (None), or only this one."""
+    """Return the largest number of processes: None for no limit, or 1 where processes cannot be forked."""
     return None if can_fork() else 1
 
 
 class _Place(NamedTuple):
-    """Where an array stands in memory that all processes map."""
+    """Position of an array in shared memory."""
 
     segment: int
     shape: tuple[int, ...]
@@ -49,22 +49,22 @@ class _Place(NamedTuple):
 
 
 _Owners = dict[int, tuple[int, weakref.ref[AnyArray]]]
-"""Id of an array that is in use -> its segment, and who tells when it no longer is."""
+"""Id of an array in use -> its segment, and a weak reference whose callback releases it."""
 
 
 class _Child(NamedTuple):
-    """Another process, and how to speak to it."""
+    """Another process and the connection to it."""
 
     connection: Connection
     pid: int
-    parent: int  # who ends it; a process that the user forks later has this list, too
+    parent: int  # process that ends it; a process that the user forks later also has this list
 
 
 class Workers:
     """This process and its children, which call functions of the same object.
 
-    The object is the first argument of every function; children know it as it is when the first call is made. `count`
-    processes are at work, this one included.
+    The object is the first argument of every function. Children have a copy from the time of the first call. `count`
+    processes work, including this one.
 
     Example:
         >>> import operator
@@ -87,19 +87,19 @@ class Workers:
         weakref.finalize(self, _end, self._children)
 
     def array(self, shape: tuple[int, ...], dtype: DTypeLike) -> AnyArray:
-        """Return an array that all processes see; its memory is used again when nobody refers to it any more."""
+        """Return an array that all processes share; its memory is reused once the array is no longer referenced."""
         size = max(1, math.prod(shape) * np.dtype(dtype).itemsize)
         if self.count == 1 and size <= SMALL:
             return np.empty(shape, dtype)
         fitting = [number for number in self._free if size <= len(self._segments[number]) <= 2 * size + mmap.PAGESIZE]
         if fitting:
-            # The one that was freed last: what is left of it in a cache need not be fetched.
+            # The segment that was released last, as parts of it may still be in the cache.
             segment = min(reversed(fitting), key=lambda segment: len(self._segments[segment]))
             self._free.remove(segment)
         else:
             what = f"An array of {' x '.join(map(str, shape))} numbers"
             check_memory(what, size, "Lower method.cohort, or use a smaller model.")
-            # Two, as the last round's array is in use while this round's is made; untouched pages cost nothing.
+            # Two, as the last round's array is in use while this round's is filled; untouched pages cost nothing.
             self._segments += [mmap.mmap(-1, size), mmap.mmap(-1, size)]
             segment = len(self._segments) - 2
             self._free.append(segment + 1)
@@ -109,20 +109,20 @@ class Workers:
         return owner.reshape(shape)
 
     def copy(self, values: AnyArray) -> AnyArray:
-        """Return a copy that all processes see."""
-        made = self.array(values.shape, values.dtype)
-        made[...] = values
-        return made
+        """Return a copy that all processes share."""
+        shared = self.array(values.shape, values.dtype)
+        shared[...] = values
+        return shared
 
     def map(self, function: Callable[..., T], parts: Sequence[Any], *arguments: Any) -> list[T]:
-        """Return ``function(owner, part, *arguments)`` for each part; whoever is free takes the next one.
+        """Return ``function(owner, part, *arguments)`` for each part; free processes take the next part.
 
-        Arrays among the arguments, or in dictionaries there, that `array` or `copy` made are seen by all; everything
-        else is sent. The function is sent by its name, so it must stand in a module.
+        Arrays from `array` or `copy` among the arguments, or in dictionaries there, are shared; everything else is
+        sent. The function is sent by name, so it must be defined in a module. An exception of the function is raised
+        here; if several parts fail, that of the first part.
 
         Raises:
-            TrainingError: If a process died. What the function raises is raised here, that of the first part if many
-                do.
+            TrainingError: If a process died.
         """
         if self.count == 1 or len(parts) == 1:
             return [function(self.owner, part, *arguments) for part in parts]
@@ -132,20 +132,20 @@ class Workers:
         return results
 
     def _map(self, function: Callable[..., Any], parts: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
-        if self._known_segments < len(self._segments) or any(map(_ended, self._children)):
+        if self._known_segments < len(self._segments) or any(map(_has_ended, self._children)):
             self.end()
         if not self._children:
             self._fork()
         assert self._queue is not None  # `_fork` made them
         os.write(self._queue[1], np.arange(len(parts), dtype=np.int32).tobytes())
         try:
-            message = pickle.dumps((function, list(parts), [self._sent(value) for value in arguments]))
+            message = pickle.dumps((function, list(parts), [self._to_message(value) for value in arguments]))
             for child in self._children:
                 child.connection.send_bytes(message)
-            found = _served(self.owner, self._queue[0], function, parts, arguments)
+            answers = _run_parts(self.owner, self._queue[0], function, parts, arguments)
             for child in self._children:
                 try:
-                    found += child.connection.recv()
+                    answers += child.connection.recv()
                 except (EOFError, ConnectionError):
                     code = -signal.SIGKILL
                     with contextlib.suppress(ChildProcessError):
@@ -156,10 +156,10 @@ class Workers:
                         "last checkpoint is; if memory ran out, lower engine.threads or method.cohort."
                     ) from None
         except BaseException:
-            self.end()  # or the next call would get this one's answers
+            self.end()  # else the next call would get this one's results
             raise
         results: list[Any] = [None] * len(parts)
-        for number, result, error in sorted(found, key=lambda item: item[0]):
+        for number, result, error in sorted(answers, key=lambda item: item[0]):
             if error is not None:
                 raise error
             results[number] = result
@@ -176,12 +176,12 @@ class Workers:
                 try:
                     _serve(self.owner, theirs, self._queue[0], self._segments)
                 finally:
-                    os._exit(1)  # nothing of the first process is cleaned up here
+                    os._exit(1)  # a child must not clean up what belongs to the first process
             theirs.close()
             self._children.append(_Child(ours, pid, os.getpid()))
 
     def end(self) -> None:
-        """End the other processes; the next call starts new ones."""
+        """End the children; the next call starts new ones."""
         _end(self._children)
         if self._queue is not None:
             for descriptor in self._queue:
@@ -189,18 +189,23 @@ class Workers:
             self._queue = None
 
     def shares(self, value: AnyArray) -> bool:
-        """Return whether all processes see this array."""
-        return isinstance(self._sent(value), _Place)
+        """Return whether all processes share this array."""
+        return isinstance(self._to_message(value), _Place)
 
-    def _sent(self, value: Any) -> Any:
+    def _to_message(self, value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: self._sent(inner) for key, inner in value.items()}
+            return {key: self._to_message(inner) for key, inner in value.items()}
         if isinstance(value, np.ndarray):
             owner = value.base
-            found = self._owners.get(id(owner))
-            # All of it in its order, not a piece or a reversed view.
-            if found is not None and owner is not None and value.nbytes == owner.nbytes and value.flags.c_contiguous:
-                return _Place(found[0], value.shape, value.dtype.str)
+            segment_and_ref = self._owners.get(id(owner))
+            # The whole array in its order, not a part or a reversed view.
+            if (
+                segment_and_ref is not None
+                and owner is not None
+                and value.nbytes == owner.nbytes
+                and value.flags.c_contiguous
+            ):
+                return _Place(segment_and_ref[0], value.shape, value.dtype.str)
         return value
 
 
@@ -208,70 +213,70 @@ def _release(owners: _Owners, free: list[int], key: int, _: weakref.ref[AnyArray
     free.append(owners.pop(key)[0])
 
 
-def _ended(child: _Child) -> bool:
+def _has_ended(child: _Child) -> bool:
     try:
         return bool(os.waitpid(child.pid, os.WNOHANG)[0])
-    except ChildProcessError:  # somebody else heard of its end
+    except ChildProcessError:  # other code has already waited for it
         return True
 
 
 def _end(children: list[_Child]) -> None:
     for child in children:
-        with contextlib.suppress(OSError):  # a child has closed what it inherited, see `_serve`
+        with contextlib.suppress(OSError):  # a child has closed inherited connections (see `_serve`)
             child.connection.close()
         if child.parent != os.getpid():
             continue
         with contextlib.suppress(ProcessLookupError):
             os.kill(child.pid, signal.SIGKILL)
     for child in children:
-        with contextlib.suppress(ChildProcessError):  # its end was noticed before
+        with contextlib.suppress(ChildProcessError):  # other code has already waited for it
             os.waitpid(child.pid, 0)
     children.clear()
 
 
-def _served(
+def _run_parts(
     owner: object, queue: int, function: Callable[..., Any], parts: Sequence[Any], arguments: Sequence[Any]
 ) -> list[tuple[int, Any, Exception | None]]:
-    """Do parts of the work as long as there are any; return (number, result, error) of each."""
-    found: list[tuple[int, Any, Exception | None]] = []
+    """Run parts until none are left; return (number, result, error) of each."""
+    answers: list[tuple[int, Any, Exception | None]] = []
     with contextlib.suppress(BlockingIOError):
         while item := os.read(queue, 4):
             number = int.from_bytes(item, sys.byteorder)
             try:
-                found.append((number, function(owner, parts[number], *arguments), None))
+                answers.append((number, function(owner, parts[number], *arguments), None))
             except Exception as error:
-                found.append((number, None, error))
-    return found
+                answers.append((number, None, error))
+    return answers
 
 
 def _serve(owner: object, connection: Connection, queue: int, segments: Sequence[mmap.mmap]) -> None:
-    """What a child does until the connection ends, which it does when the first process ends, however it ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process decides what Ctrl-C means
+    """Run parts in a child until the connection ends, at the latest when the first process ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process handles Ctrl-C
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    # Files of the first process, and what locks they hold, are no business of its children.
-    kept = {0, 1, 2, connection.fileno(), queue}
+    # Children must not keep the first process's files open, nor their locks.
+    kept_descriptors = {0, 1, 2, connection.fileno(), queue}
     for descriptor in (int(entry.name) for entry in list(Path("/proc/self/fd").iterdir())):
-        if descriptor not in kept:
+        if descriptor not in kept_descriptors:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
     torch.set_num_threads(1)
 
-    def received(value: Any) -> Any:
+    def resolve(value: Any) -> Any:
         if isinstance(value, _Place):
             numbers = np.frombuffer(segments[value.segment], value.dtype, math.prod(value.shape))
             return numbers.reshape(value.shape)
-        return {key: received(inner) for key, inner in value.items()} if isinstance(value, dict) else value
+        return {key: resolve(inner) for key, inner in value.items()} if isinstance(value, dict) else value
 
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
             function, parts, arguments = pickle.loads(connection.recv_bytes())
-            found = _served(owner, queue, function, parts, [received(value) for value in arguments])
-            connection.send([(number, result, _sendable(error)) for number, result, error in found])
+            answers = _run_parts(owner, queue, function, parts, [resolve(value) for value in arguments])
+            connection.send([(number, result, _sendable(error)) for number, result, error in answers])
     os._exit(0)
 
 
 def _sendable(error: Exception | None) -> Exception | None:
-    """Return the error as it can be sent to another process."""
+    """Return the error in a form that can be sent to another process."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

@@ -1,4 +1,4 @@
-"""What evaluation asks of an engine; nothing here knows one."""
+"""Interfaces of engines, independent of any implementation."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from fedreach.federation.traits import Traits, name_of
 from fedreach.federation.types import LocalOutputs, LocalUpdates, Outputs
 
 Split = Literal["train", "true", "test", "server"]
-"""Which examples: those of the clients with the labels that they train on, or without label noise; the test set; the
-server's own. The first two are the same examples, and the same index means the same one."""
+"""Data to use: the clients' examples with training labels or true labels, the test set, or the server's examples.
+
+``"train"`` and ``"true"`` are the same examples with the same indices; ``"true"`` is without label noise."""
 
 
 class Predictor(Protocol):
@@ -33,44 +34,44 @@ class Predictor(Protocol):
     def predict(self, params: Float32s, split: Split, index: Ints) -> tuple[Bools | Float32s, Float32s]:
         """Return (m,) whether the (d,) model is right on each of the m examples of `index`, and its loss in nats.
 
-        Of labels at positions: the share of an example's labeled positions at which it is right, and their mean loss.
-        Of targets that are numbers: the mean absolute error of each example, in their units, and the mean squared one
-        on the scale that they are trained on, see `fedreach.data.preparation.TargetScale`.
+        With labels at positions, these are the share of an example's labeled positions that are right, and their mean
+        loss. With numeric targets, they are each example's mean absolute error in the targets' units, and its mean
+        squared error on the training scale (see `fedreach.data.preparation.TargetScale`).
         """
 
     def logits(self, params: Float32s, split: Split, index: Ints) -> Float32s:
-        """Return the (m, c) logits, (m, positions..., c) of labels at positions, or (m, t) numbers in their units."""
+        """Return the (m, c) logits, (m, positions..., c) with labels at positions, or (m, t) numbers in their units."""
 
     def answers(self, params: Float32s, split: Split, index: Ints, *, inputs: bool) -> Outputs:
-        """Return what the model says of one client's examples, for serving; with `inputs`, these and features, too.
+        """Return the model's outputs for one client's examples, for adaptation; with `inputs` also inputs and features.
 
-        The client's examples go through the model by themselves, as on its own machine: to the same bits there.
+        The client's examples pass through the model by themselves, so that the bits equal those on its own machine.
         """
 
 
-# -------------------- What is trained, and what a simulation asks of whoever trains it
+# -------------------- Tasks, trainers and engines
 
 Terms = dict[str, Tensor]
-"""What a solver with memory prepared for the clients of a cohort: (k, p) vectors, or (k, 1) numbers."""
+"""Terms that a solver with memory prepared for the clients of a cohort: (k, p) vectors, or (k, 1) numbers."""
 
 NO_TERMS: Mapping[str, Float32s] = MappingProxyType({})
 LOSS_MEMORY = "memory of the loss"
-"""Key of `terms` for the (k, d) vectors that clients keep for a loss, which `correct` is not handed."""
+"""Key of `terms` for the (k, d) vectors that clients keep for a loss; `correct` does not receive them."""
 Precision = Literal["highest", "high", "medium"]
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What is trained, on what, and how.
+    """A model, its data and its local training.
 
     Args:
-        module: The model; its present numbers are the initial parameters. Engines copy it.
-        data: The federation; of a loss that takes numbers as they are, without their scale.
+        module: Model with the initial parameters. Engines copy it.
+        data: Federation. If the loss takes unscaled numbers, the target scale is removed.
         solver: Correction of the local gradient.
         local: Local SGD.
         seed: Seed of the batch order.
-        loss: What is made small.
-        augmentation: Of the inputs of clients' training batches; None: they stay.
+        loss: Loss that is minimized.
+        augmentation: Augmentation of the inputs of clients' training batches. None changes nothing.
     """
 
     module: nn.Module
@@ -82,19 +83,19 @@ class Task:
     augmentation: Augmentation | None = None
 
     def __post_init__(self) -> None:
-        d = self.data.dataset if self.data else None  # quadratics have none
+        d = self.data.dataset if self.data else None  # toy problems may have no data
         if d is not None and d.target_scale is not None and not Traits.of(self.loss).scales_targets:
             as_they_are = replace(self.data, dataset=replace(d, target_scale=None))
             object.__setattr__(self, "data", as_they_are)
 
     @classmethod
     def of(cls, module: nn.Module, data: FederatedData, federation: Federation) -> Task:
-        """Return what a federation has its clients train.
+        """Return the task of a federation's clients.
 
         Raises:
-            ConfigError: If the serving rule refreshes BatchNorm layers, and the model has none or its inputs are words;
-                it needs features, and the model has no linear layer; or a part needs classes and targets are numbers,
-                or the other way round.
+            ConfigError: If the adaptation rule refreshes BatchNorm layers, and the model has none or its inputs are not
+                numbers; if the rule needs features, and the model has no linear layer; or if a component needs classes
+                and targets are numbers, or vice versa.
         """
         refuse_targets_of(federation, data.dataset)
         rule, has_layers = federation.serving, bool(refreshable_layers(module))
@@ -114,68 +115,71 @@ class Task:
 
 
 class Trainer(Protocol):
-    """Trains cohorts, and does what else a round asks for."""
+    """Trains cohorts, and computes everything else that a round needs from models."""
 
     def train(
         self, broadcast: Float32s, ids: Ints, round_: int, rate: float, terms: Mapping[str, Float32s] = NO_TERMS
     ) -> LocalUpdates:
         """Train each client of `ids` from the `broadcast` (d,) vector with step size `rate`.
 
-        `terms` is what the solver's `prepare` returned for these clients, or what they keep for the loss, see `MEMORY`.
+        `terms` are those that the solver's `prepare` returned for these clients, and their memory of the loss (see
+        `LOSS_MEMORY`).
         """
 
     def outputs(self, broadcast: Float32s, update: Float32s, ids: Ints, *, before: bool) -> list[LocalOutputs]:
-        """Return what the local models `broadcast + update` (k, d) say about their clients' training data.
+        """Return the outputs of the local models `broadcast + update` (k, d) on their clients' training data.
 
         Args:
-            broadcast: (d,) the model they started from.
-            update: (k, d) what local training added.
-            ids: (k,) the clients.
-            before: Whether to add what the broadcast model says.
+            broadcast: (d,) model that the clients started from.
+            update: (k, d) updates of local training.
+            ids: (k,) clients.
+            before: Also return the outputs of the broadcast model.
         """
 
     def server_step(self, params: Float32s, index: Ints, round_: int, rate: float, step: int = 0) -> Float32s:
-        """Return the (d,) move of one gradient step on these examples of the server's data; `step` counts in a round.
+        """Return the (d,) change of one gradient step on these examples of the server's data.
+
+        `step` is the number of the step in the round.
 
         Raises:
-            TrainingError: If the model fails on them.
+            TrainingError: If the model fails on these examples.
         """
 
     def distill_step(self, params: Float32s, index: Ints, teacher: Float32s, rate: float) -> Float32s:
-        """Return the (d,) move of one step towards a teacher on these inputs of the server's data.
+        """Return the (d,) change of one distillation step on these inputs of the server's data.
 
-        Down the gradient of the mean KL(softmax(teacher) || softmax(logits)), the model in evaluation mode; `teacher`
-        is (b, c) logits.
+        The step descends the gradient of the mean KL(softmax(teacher) || softmax(logits)), with the model in evaluation
+        mode. `teacher` is (b, c) logits.
         """
 
     def training_loss(self, params: Float32s, ids: Ints, parts: Sequence[Ints] | None = None) -> Floats:
-        """Return each client's mean loss at the given parameters, as a probe asks for it.
+        """Return each client's mean loss at the given parameters, for a probe.
 
-        Over its training part, or over the samples that `parts` gives for each client.
+        The mean is over the client's training data, or over the samples in `parts` for each client.
         """
 
     def weighted_sum(self, weights: Floats, update: Float32s) -> Floats:
-        """Return `fedreach.federation.aggregation.weighted_sum`, to the same bits."""
+        """Return the same bits as `fedreach.federation.aggregation.weighted_sum`."""
 
 
 class Engine(Trainer, Predictor, Protocol):
-    """What a simulation asks for: `TorchEngine`, `DistributedEngine`, or one's own."""
+    """The engine of a simulation: `TorchEngine`, `DistributedEngine`, or a custom one."""
 
-    name: str  # of who trains, as in `engine.name`
+    name: str  # as in `engine.name`
     task: Task
-    solver: LocalSolver  # of the task, as is `local`: a simulation sees that they are its federation's
+    solver: LocalSolver  # of the task, like `local`: a simulation checks that they are its federation's
     local: LocalSGD
-    layout: Layout  # how the model is one flat vector of d numbers, of which the first
-    num_trainable: int  # p are trained
+    layout: Layout  # layout of the model in a flat vector of d numbers
+    num_trainable: int  # p, the first numbers of the vector, which are trained
     initial: Float32s  # (d,) parameters before the first round
 
     @property
     def note(self) -> str:
-        """What people are told of the model as a run begins: lines, mostly none."""
+        """Notes for the user on the model when a run starts: lines, mostly none."""
 
     @property
     def constants(self) -> Mapping[str, AnyArray]:
-        """What else the model holds and every client starts with, by name, see `fedreach.engines.models.state`."""
+        """The model's constants by name, with which every client starts (see `fedreach.engines.models.state`)."""
 
     def start_from(self, constants: Mapping[str, AnyArray]) -> None:
-        """Take the constants of the run in place of those that the model's constructor made."""
+        """Replace the constants of the model's constructor by those of the run."""

@@ -17,7 +17,7 @@ from fedreach.engines.models.draws import drawn_from, generators_kept, states
 from fedreach.engines.models.flat import Layout
 from fedreach.engines.observation import HOOKS
 
-# -------------------- What a layer of a chain is: its shapes, and where its numbers stand in the flat vector
+# -------------------- Descriptions of layers: shapes, and positions in the flat vector
 
 Pair = tuple[int, int]  # along the height, along the width
 
@@ -28,14 +28,14 @@ class Dense:
 
     inputs: int
     outputs: int
-    weight: slice  # where W stands in the flat vector
+    weight: slice  # position of W in the flat vector
     bias: slice | None
     relu: bool = False
 
 
 @dataclass(frozen=True)
 class Convolution:
-    """Filters at the places of an image, and max(0, y) where `relu`."""
+    """Filters over an image, and max(0, y) where `relu`."""
 
     channels: int
     height: int
@@ -44,12 +44,12 @@ class Convolution:
     kernel: Pair
     stride: Pair
     padding: Pair  # zeros above and below, left and right
-    weight: slice  # where the filters stand in the flat vector, see `fedreach.engines.batches`
+    weight: slice  # position of the filters in the flat vector
     bias: slice | None
     relu: bool = False
 
     @property
-    def made(self) -> tuple[int, int, int]:
+    def output_shape(self) -> tuple[int, int, int]:
         """Shape of the outputs."""
         return self.filters, *_places((self.height, self.width), self.kernel, self.stride, self.padding)
 
@@ -68,25 +68,25 @@ class Pooling:
     relu: bool = False
 
     @property
-    def made(self) -> tuple[int, int, int]:
+    def output_shape(self) -> tuple[int, int, int]:
         """Shape of the outputs."""
         return self.channels, *_places((self.height, self.width), self.kernel, self.stride, self.padding)
 
     @property
     def of_pairs(self) -> bool:
-        """Whether it takes maxima of 2 x 2, each place in one window at most."""
+        """Whether it takes maxima of disjoint 2 x 2 windows."""
         return self.kind == "maximum" and self.kernel == self.stride == (2, 2) and self.padding == (0, 0)
 
 
 @dataclass(frozen=True)
 class GroupNormalisation:
-    """Each group of channels of an example to mean 0 and variance 1, factors and sums, and max(0, y) where `relu`."""
+    """Group normalization with optional factors and offsets, and max(0, y) where `relu`."""
 
     channels: int
     height: int
     width: int
     groups: int
-    raised: float  # what is added to a variance
+    raised: float  # epsilon, added to the variance
     weight: slice | None
     bias: slice | None
     relu: bool = False
@@ -94,10 +94,10 @@ class GroupNormalisation:
 
 @dataclass(frozen=True)
 class Addition:
-    """A shortcut: an image of before is added, and max(0, y) where `relu`.
+    """A shortcut: adds an earlier image, and max(0, y) where `relu`.
 
-    What is added are the outputs of the first `source` layers, dropout not counted: every so many places of them, with
-    channels of zeros before and after theirs.
+    The earlier image is the output of the first `source` layers, without counting dropout. It is subsampled by `every`
+    and padded with channels of zeros before and after its own.
     """
 
     channels: int
@@ -111,7 +111,7 @@ class Addition:
 
 @dataclass(frozen=True)
 class Dropout:
-    """In training, numbers of examples of this shape are 0 with a probability, else divided by its complement."""
+    """Dropout for examples of this shape."""
 
     shape: tuple[int, ...]
     probability: float
@@ -119,7 +119,7 @@ class Dropout:
 
 @dataclass(frozen=True)
 class Embedding:
-    """A row of a table for each token of a window."""
+    """An embedding of each token of a window."""
 
     times: int
     vocabulary: int
@@ -129,13 +129,13 @@ class Embedding:
 
 @dataclass(frozen=True)
 class Recurrent:
-    """An LSTM layer over a window of inputs; of the last layer only the last output goes on."""
+    """An LSTM layer over a window of inputs; only the last output of the last layer is used."""
 
     times: int
     inputs: int
     outputs: int
-    weight: slice  # where W_ih and W_hh stand in the flat vector, one after the other
-    bias: slice | None  # and both biases
+    weight: slice  # position of W_ih and W_hh in the flat vector
+    bias: slice | None  # position of both biases
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class Flattening:
 
     @property
     def numbers(self) -> int:
-        """Of an example."""
+        """Size of an example."""
         return math.prod((self.channels, self.height, self.width))
 
 
@@ -156,7 +156,7 @@ Layer = Dense | Convolution | Pooling | GroupNormalisation | Addition | Dropout 
 
 
 def _places(size: Pair, kernel: Pair, stride: Pair, padding: Pair) -> Pair:
-    """Return how many windows there are, down and across.
+    """Return the number of windows along height and width.
 
     Example:
         >>> _places((28, 28), (5, 5), (1, 1), (2, 2))
@@ -166,26 +166,26 @@ def _places(size: Pair, kernel: Pair, stride: Pair, padding: Pair) -> Pair:
     return down, right
 
 
-# --- Which parts of an LSTM are known: a table of tokens, plain layers, and the last output of the last one
+# --- Recognized parts of an LSTM: embedding, plain layers, and the last output of the last layer
 
 LAST_OUTPUT: tuple[tuple[Any, ...], ...] = (
     (0, (slice(None), -1)),  # outputs, _ = lstm(x); outputs[:, -1]
     (0, (slice(None), -1, slice(None))),
     (1, 0, -1),  # _, (h, _) = lstm(x); h[-1]
 )
-"""What one asks of an LSTM's result, one item after the other, to have the last output of each example."""
+"""Indices into an LSTM's result, one after the other, that select the last output of each example."""
 OUTPUTS = LAST_OUTPUT[0][:1]
 
 
 def embedding(name: str, layer: nn.Embedding, times: int, places: MutableMapping[str, slice]) -> Embedding | None:
-    """Return the layer, whose weights are taken out of `places`; None if it does more than look up."""
+    """Return the layer and remove its weights from `places`, or return None if it does more than look up."""
     if layer.padding_idx is not None or layer.max_norm is not None or layer.scale_grad_by_freq or layer.sparse:
         return None
     return Embedding(times, layer.num_embeddings, layer.embedding_dim, places.pop(f"{name}.weight"))
 
 
 def recurrent(name: str, layer: nn.LSTM, times: int, places: MutableMapping[str, slice]) -> Iterator[Recurrent] | None:
-    """Return one layer after the other; None if they drop, project, look back or have the batch inside."""
+    """Return the layers, or None if they have dropout, projections, two directions or the batch not first."""
     plain = layer.batch_first and not layer.bidirectional and not layer.proj_size
     if not plain or (layer.dropout and layer.num_layers > 1):
         return None
@@ -202,21 +202,21 @@ def recurrent(name: str, layer: nn.LSTM, times: int, places: MutableMapping[str,
 
 
 def _together(places: MutableMapping[str, slice], first: str, second: str) -> slice:
-    """Return where both stand; torch lets them follow each other."""
-    one, other = places.pop(first), places.pop(second)
-    if one.stop != other.start:
+    """Return the position of both tensors together; in torch's order they are adjacent."""
+    first_slice, second_slice = places.pop(first), places.pop(second)
+    if first_slice.stop != second_slice.start:
         raise KeyError(second)
-    return slice(one.start, other.stop)
+    return slice(first_slice.start, second_slice.stop)
 
 
-# --- Which parts of a shortcut are known: images of before, every so many places of them, with channels of zeros
+# --- Recognized parts of a shortcut: earlier images, subsampled and padded with channels of zeros
 
 SUMS = (operator.add, operator.iadd, torch.add, "add", "add_")
 
 
 @dataclass(frozen=True)
 class Value:
-    """What a node stands for: the outputs of layers, or a part of them with zeros around it."""
+    """Value of a node: the outputs of layers, or a part of them padded with zeros."""
 
     layers: tuple[Layer, ...]
     shape: tuple[int, ...]
@@ -225,7 +225,7 @@ class Value:
 
 
 def part_of(node: fx.Node, value: Value) -> Value | None:
-    """Return what a node makes of an image by ``x[..., ::2, ::2]`` or ``F.pad(x, (0, 0, 0, 0, 1, 1))``, if it does."""
+    """Return the value of ``x[..., ::2, ::2]`` or ``F.pad(x, (0, 0, 0, 0, 1, 1))``, or None for other nodes."""
     if len(value.shape) != 3 or len(node.args) != 2:
         return None
     how: Any = node.args[1]
@@ -240,30 +240,30 @@ def part_of(node: fx.Node, value: Value) -> Value | None:
             return None
         before, after = sides[4:]
         return replace(value, shape=(channels + before + after, height, width), before=value.before + before)
-    *others, down, right = how
+    *leading, down, right = how
     steps = [part.step or 1 for part in (down, right) if isinstance(part, slice) and part.start is part.stop is None]
-    if others not in ([...], [slice(None), slice(None)]) or len(steps) != 2:
+    if leading not in ([...], [slice(None), slice(None)]) or len(steps) != 2:
         return None
     shape = (channels, -(-height // steps[0]), -(-width // steps[1]))
     return replace(value, shape=shape, every=(value.every[0] * steps[0], value.every[1] * steps[1]))
 
 
-# --- Which models are chains of the layers of `fedreach.engines.recognition`, whatever their code looks like
+# --- Recognition of chains of layers from a traced graph
 
 MAXIMA = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
 MEANS = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override")
 
 
 class NotAChainError(Exception):
-    """Says what of a model is not known."""
+    """The model is not a chain of known layers; the message names the reason."""
 
 
 def chain_of(module: nn.Module, sample: Sequence[int]) -> list[Layer]:
     """Return the layers of a model for samples of this shape.
 
-    Known are linear layers, 2-d convolutions, ReLU, maxima and means of windows, group normalisation, dropout and
-    flattening, one after the other, as modules or as functions in `forward`; shortcuts without weights, as
-    `resnet20` has them; and an embedding with an LSTM, of which the last output goes on.
+    Known layers are linear layers, 2-d convolutions, ReLU, maximum and mean pooling, group normalization, dropout and
+    flattening, in sequence, as modules or as functions in `forward`. Shortcuts without weights, as in `resnet20`, are
+    known as well, and so is an embedding with an LSTM whose last output is used.
 
     Raises:
         NotAChainError: If the model has anything else.
@@ -282,25 +282,25 @@ def chain_of(module: nn.Module, sample: Sequence[int]) -> list[Layer]:
         name: slice(end - shape.numel(), end)
         for name, shape, end in zip(layout.names, layout.shapes, ends, strict=True)
     }
-    was_training, found, before = module.training, [], states()
+    was_training, chains, before = module.training, [], states()
     with generators_kept():
         for mode in (False, True):
             try:
                 graph = fx.symbolic_trace(module.train(mode)).graph
-            except Exception as error:  # whatever the user's code does with what is no tensor
+            except Exception as error:  # the user's code may fail on values that are not tensors
                 raise NotAChainError(f"its code cannot be followed ({type(error).__name__})") from error
             finally:
                 module.train(was_training)
             if drawn_from(before):
                 raise NotAChainError("its code draws a random number that the graph would keep")
-            found.append(_Chain(module, tuple(sample), places, training=mode).of(graph))
-    if found[0] != [layer for layer in found[1] if not isinstance(layer, Dropout)]:
+            chains.append(_Chain(module, tuple(sample), places, training=mode).of(graph))
+    if chains[0] != [layer for layer in chains[1] if not isinstance(layer, Dropout)]:
         raise NotAChainError("it is another model in training than in evaluation")
-    return found[1]
+    return chains[1]
 
 
 class _Chain:
-    """The layers of a graph, as it is walked through."""
+    """Collects the layers of a graph, node by node."""
 
     def __init__(
         self, module: nn.Module, sample: tuple[int, ...], places: Mapping[str, slice], *, training: bool
@@ -308,7 +308,7 @@ class _Chain:
         self.module, self.shape, self.places, self.training = module, sample, dict(places), training
         self.layers: list[Layer] = []
         self.values: dict[fx.Node, Value] = {}
-        self.items: tuple[Any, ...] | None = None  # that were asked of an LSTM's result, until it is the last output
+        self.items: tuple[Any, ...] | None = None  # indices into an LSTM's result so far, until the last output
 
     def of(self, graph: fx.Graph) -> list[Layer]:
         """Return the layers."""
@@ -320,31 +320,31 @@ class _Chain:
         for node in graph.nodes:
             if node.op == "placeholder" and last is None:
                 last = node
-                self.values[node] = self._made()
+                self.values[node] = self._current_value()
             elif node.op == "output":
                 if node.args[0] is not last or self.items is not None:
                     raise NotAChainError("it does not end with its last layer")
             elif node in unused:
-                pass  # as outputs, _ = lstm(x) asks for both
+                pass  # such as _ in outputs, _ = lstm(x)
             elif node.op == "call_method" and node.target == "size" and node.args[1:] == (0,):
-                pass  # as x.view(x.size(0), -1) asks for it
+                pass  # as in x.view(x.size(0), -1)
             elif node.target in (operator.getitem, F.pad) and self.items is None:
                 self.values[node] = self._part(node)
             elif node.target in SUMS:
                 self._add_shortcut(node, last)
                 last = node
-                self.values[node] = self._made()
+                self.values[node] = self._current_value()
             else:
                 if not node.args or node.args[0] is not last:
                     raise NotAChainError(f"{node.name} does not follow {last}")
                 self._add(node)
                 last = node
-                self.values[node] = self._made()
+                self.values[node] = self._current_value()
         if self.places:
             raise NotAChainError(f"{next(iter(self.places))} is used otherwise than by a layer")
         return self.layers
 
-    def _made(self) -> Value:
+    def _current_value(self) -> Value:
         return Value(tuple(layer for layer in self.layers if not isinstance(layer, Dropout)), self.shape)
 
     def _value_of(self, argument: Any) -> Value | None:
@@ -352,28 +352,28 @@ class _Chain:
 
     def _part(self, node: fx.Node) -> Value:
         value = self._value_of(node.args[0])
-        found = None if value is None else part_of(node, value)
-        if found is None:
+        part = None if value is None else part_of(node, value)
+        if part is None:
             raise NotAChainError(f"{node.name} is no image at every so many places, with channels of zeros")
-        return found
+        return part
 
     def _add_shortcut(self, node: fx.Node, last: fx.Node | None) -> None:
-        others = [one for one in node.args if one is not last]
-        value = self._value_of(others[0]) if len(node.args) == 2 and len(others) == 1 else None
-        own = self._made().layers
+        addends = [argument for argument in node.args if argument is not last]
+        value = self._value_of(addends[0]) if len(node.args) == 2 and len(addends) == 1 else None
+        layers = self._current_value().layers
         if value is None or node.kwargs or value.shape != self.shape or len(self.shape) != 3:
             raise NotAChainError(f"{node.name} adds something else than an image of before")
-        if own[: len(value.layers)] != value.layers:
+        if layers[: len(value.layers)] != value.layers:
             raise NotAChainError(f"{node.name} adds what stood before a ReLU or a maximum")
         self.layers.append(Addition(*self.shape, len(value.layers), value.every, value.before))
 
     def _add(self, node: fx.Node) -> None:
-        others = node.args[1:]
+        arguments = node.args[1:]
         if node.target is operator.getitem:
-            self._item(others[0])
+            self._item(arguments[0])
         elif node.op == "call_module":
             layer = self.module.get_submodule(str(node.target))
-            if others or node.kwargs:
+            if arguments or node.kwargs:
                 raise NotAChainError(f"{node.target} has further arguments")
             self._add_module(str(node.target), layer)
         elif self.items is not None:
@@ -381,17 +381,17 @@ class _Chain:
         elif node.target in (F.relu, torch.relu, "relu", "relu_"):
             self._relu()
         elif node.target in (F.max_pool2d, torch.max_pool2d):
-            self._maxima(**{**dict(zip(MAXIMA, others, strict=False)), **node.kwargs})
+            self._maxima(**{**dict(zip(MAXIMA, arguments, strict=False)), **node.kwargs})
         elif node.target in (F.avg_pool2d, F.adaptive_avg_pool2d):
             names = MEANS if node.target is F.avg_pool2d else ("output_size",)
-            self._means(**{**dict(zip(names, others, strict=False)), **node.kwargs})
+            self._means(**{**dict(zip(names, arguments, strict=False)), **node.kwargs})
         elif node.target is F.dropout:
-            self._dropout(*others, **node.kwargs)
+            self._dropout(*arguments, **node.kwargs)
         elif node.target in (torch.flatten, "flatten"):
-            dims = {**dict(zip(("start_dim", "end_dim"), others, strict=False)), **node.kwargs}
+            dims = {**dict(zip(("start_dim", "end_dim"), arguments, strict=False)), **node.kwargs}
             self._flatten(**{"start_dim": 0, **dims})
-        elif node.target in ("view", "reshape") and len(others) == 2:
-            first, second = others
+        elif node.target in ("view", "reshape") and len(arguments) == 2:
+            first, second = arguments
             if second not in (-1, math.prod(self.shape)) or not (first == -1 or isinstance(first, fx.Node)):
                 raise NotAChainError(f"{node.name} is not a flattening")
             self._flatten(start_dim=1)
@@ -428,7 +428,7 @@ class _Chain:
             raise NotAChainError(f"it has a layer {kind.__name__}")
 
     def _parameters(self, name: str, layer: nn.Linear | nn.Conv2d | nn.GroupNorm) -> dict[str, Any]:
-        """Return where the weights stand, which nobody else uses."""
+        """Return the positions of the layer's weights and remove them, so that no other layer can use them."""
         bias = f"{name}.bias" if layer.bias is not None else None
         try:
             return {
@@ -448,7 +448,7 @@ class _Chain:
         plain = layer.dilation == (1, 1) and layer.groups == 1 and layer.padding_mode == "zeros"
         if not plain or isinstance(layer.padding, str) or len(self.shape) != 3:
             raise NotAChainError(f"{name} has dilation, groups or padding of another kind")
-        made = Convolution(
+        convolution = Convolution(
             *self.shape,
             layer.out_channels,
             _pair(layer.kernel_size),
@@ -456,44 +456,44 @@ class _Chain:
             _pair(layer.padding),
             **self._parameters(name, layer),
         )
-        self.layers.append(made)
-        self.shape = made.made
+        self.layers.append(convolution)
+        self.shape = convolution.output_shape
 
     def _embedding(self, name: str, layer: nn.Embedding) -> None:
         if self.layers or len(self.shape) != 1:
             raise NotAChainError(f"{name} does not see tokens")
         try:
-            found = embedding(name, layer, self.shape[0], self.places)
+            lookup = embedding(name, layer, self.shape[0], self.places)
         except KeyError as error:
             raise NotAChainError(f"{name} shares its weights") from error
-        if found is None:
+        if lookup is None:
             raise NotAChainError(f"{name} does more than look up")
-        self.layers.append(found)
-        self.shape = (found.times, found.outputs)
+        self.layers.append(lookup)
+        self.shape = (lookup.times, lookup.outputs)
 
     def _recurrent(self, name: str, layer: nn.LSTM) -> None:
         last = self.layers[-1] if self.layers else None
-        whole = self.items is None if isinstance(last, Embedding) else self.items == OUTPUTS
-        if not isinstance(last, Embedding | Recurrent) or not whole:
+        sees_all = self.items is None if isinstance(last, Embedding) else self.items == OUTPUTS
+        if not isinstance(last, Embedding | Recurrent) or not sees_all:
             raise NotAChainError(f"{name} does not see all outputs of an embedding or an LSTM")
-        found = recurrent(name, layer, last.times, self.places)
-        if found is None:
+        recurrent_layers = recurrent(name, layer, last.times, self.places)
+        if recurrent_layers is None:
             raise NotAChainError(f"{name} drops, projects, looks back or has batches inside")
         try:
-            self.layers.extend(found)
+            self.layers.extend(recurrent_layers)
         except KeyError as error:
             raise NotAChainError(f"{name} shares its weights") from error
         self.shape, self.items = (layer.hidden_size,), ()
 
     def _item(self, item: Any) -> None:
-        """Follow what is asked of the result of an LSTM."""
-        asked = (*self.items, item) if self.items is not None else None
-        if asked is None or not any(asked == known[: len(asked)] for known in LAST_OUTPUT):
+        """Follow an index into the result of an LSTM."""
+        items = (*self.items, item) if self.items is not None else None
+        if items is None or not any(items == pattern[: len(items)] for pattern in LAST_OUTPUT):
             raise NotAChainError("something else is asked for than the last output of an LSTM")
-        self.items = None if asked in LAST_OUTPUT else asked
+        self.items = None if items in LAST_OUTPUT else items
 
     def _relu(self) -> None:
-        # It may change places with a flattening, and with a dropout: what is divided keeps its sign.
+        # ReLU commutes with flattening, and with dropout, which keeps signs.
         for number in reversed(range(len(self.layers))):
             layer = self.layers[number]
             if isinstance(layer, Embedding | Recurrent):
@@ -549,15 +549,15 @@ class _Chain:
     def _pool(self, kind: Literal["maximum", "mean"], kernel: Pair, stride: Any, padding: Any) -> None:
         if len(self.shape) != 3:
             raise NotAChainError("a pooling does not see images")
-        # max(0, y) and a maximum may change places: a gradient only passes a maximum that is positive.
+        # max(0, y) commutes with maximum pooling: a gradient only passes a positive maximum.
         before = [number for number, layer in enumerate(self.layers) if not isinstance(layer, Dropout)]
         last = self.layers[before[-1]] if before else None
         later = kind == "maximum" and isinstance(last, Convolution) and last.relu
         if later and isinstance(last, Convolution):
             self.layers[before[-1]] = replace(last, relu=False)
-        made = Pooling(kind, *self.shape, kernel, _pair(stride), _pair(padding), relu=later)
-        self.layers.append(made)
-        self.shape = made.made
+        pooling = Pooling(kind, *self.shape, kernel, _pair(stride), _pair(padding), relu=later)
+        self.layers.append(pooling)
+        self.shape = pooling.output_shape
 
     def _flatten(self, start_dim: Any, end_dim: Any = -1) -> None:
         inside = any(isinstance(layer, Embedding | Recurrent) for layer in self.layers) and len(self.shape) > 1
@@ -569,6 +569,6 @@ class _Chain:
 
 
 def _pair(size: Any) -> Pair:
-    """Return a size along both sides, which torch takes as one number or two."""
+    """Return a size along height and width, which torch takes as one number or two."""
     down, right = (size, size) if isinstance(size, int) else size
     return int(down), int(right)

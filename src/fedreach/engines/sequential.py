@@ -28,16 +28,16 @@ from fedreach.federation.base import Loss, Objective
 from fedreach.federation.local_sgd import Adam, TorchSteps
 from fedreach.federation.traits import Traits, name_of
 
-# --- What an `Objective` is handed in a step of local training: the module, the batch, and other models on that batch
+# --- Arguments of an `Objective` in a local step: the module, the batch, and other models on that batch
 
 Calls = dict[str, list[tuple[Any, Any]]]
-"""Layer -> what it was given and what it returned, each time that it was called in a pass."""
+"""Layer -> (inputs, outputs) of each call in a pass."""
 MeanLoss = Callable[[Tensor], Tensor]
-"""Mean loss over the batch, given the outputs."""
+"""Function of the outputs that returns the mean loss over the batch."""
 
 
 class Pass:
-    """A `ForwardPass`: one pass of a module over a batch, its layers watched.
+    """A `ForwardPass`: one pass of a module over a batch that records the calls of its layers.
 
     Example:
         >>> module = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
@@ -59,22 +59,22 @@ class Pass:
         if name is None:
             raise PartError("features: the model has no linear layer. Name the layer whose output is meant.")
         if name not in self._calls:
-            known = ", ".join(map(repr, filter(None, self._calls)))
-            raise PartError(f"features: the model has no layer {name!r} that is used. It has {known}.")
-        given, returned = self._calls[name][-1]
-        found = given[0] if layer is None else returned
-        rows = isinstance(found, Tensor) and len(found) == self.size and (layer is not None or found.ndim == 2)
+            layer_names = ", ".join(map(repr, filter(None, self._calls)))
+            raise PartError(f"features: the model has no layer {name!r} that is used. It has {layer_names}.")
+        inputs, returned = self._calls[name][-1]
+        features = inputs[0] if layer is None else returned
+        rows = isinstance(features, Tensor) and len(features) == self.size and (layer is not None or features.ndim == 2)
         if len(self._calls[name]) > 1 or not rows:
             which = f"the last linear layer, {name!r}," if layer is None else f"layer {name!r}"
             raise PartError(
                 f"features: {which} must be used once a pass, for one row an example. Name another layer of the model."
             )
-        flat: Tensor = found.flatten(1)
+        flat: Tensor = features.flatten(1)
         return flat
 
 
-def _note(calls: Calls, name: str, part: nn.Module, given: Any, returned: Any) -> None:
-    calls.setdefault(name, []).append((given, returned))
+def _note(calls: Calls, name: str, part: nn.Module, inputs: Any, returned: Any) -> None:
+    calls.setdefault(name, []).append((inputs, returned))
 
 
 class Step(Pass):
@@ -93,20 +93,20 @@ class Step(Pass):
         return self.frozen(self.broadcast)
 
     def frozen(self, model: Tensor) -> Pass:
-        other = self._run.other
-        bind(other, model, layout=self._run.layout)
+        frozen_module = self._run.other
+        bind(frozen_module, model, layout=self._run.layout)
         with torch.no_grad():
-            return Pass(other, self.x)
+            return Pass(frozen_module, self.x)
 
     def gradient(self) -> Tensor:
         parameters = dict(self.module.named_parameters())
         flat = torch.zeros(self._run.layout.num_trainable, device=self.broadcast.device)
         views = self._run.layout.parameter_views(flat)
-        asked = [parameters[name] for name in views]
-        found = torch.autograd.grad(self.loss, asked, retain_graph=True, allow_unused=True)
-        for view, one in zip(views.values(), found, strict=True):
-            if one is not None:
-                view.copy_(one)
+        trained = [parameters[name] for name in views]
+        gradients = torch.autograd.grad(self.loss, trained, retain_graph=True, allow_unused=True)
+        for view, gradient in zip(views.values(), gradients, strict=True):
+            if gradient is not None:
+                view.copy_(gradient)
         return flat
 
     def loss_at(self, move: Tensor) -> Tensor:
@@ -117,56 +117,60 @@ class Step(Pass):
 
 
 class ObjectiveRun:
-    """Asks a loss for the objective of steps; one for each engine.
+    """Computes the objective of local steps, for one engine.
 
     Args:
         loss: An `Objective`.
-        module: The local model.
-        layout: Its own.
+        module: Local model.
+        layout: Layout of the module.
     """
 
     def __init__(self, loss: Loss, module: nn.Module, layout: Layout) -> None:
         self.part, self.module, self.layout = cast(Objective, loss), module, layout
-        self.other = copied(module).eval()  # whose numbers are those of the frozen model that is asked last
+        self.other = copied(module).eval()  # holds the numbers of the last frozen model
 
     def step(
         self, x: Tensor, y: Tensor, mean_loss: MeanLoss, broadcast: Tensor, memory: Tensor | None
     ) -> tuple[Tensor, Any]:
-        """Return the mean loss of a batch, and what is to be made small.
+        """Return the mean loss of a batch, and the objective to minimize.
 
         Raises:
             PartError: If the objective is not one number that can be differentiated.
         """
         memory = torch.zeros_like(broadcast) if memory is None else memory
         step = Step(self, x, y, mean_loss, broadcast, memory)
-        found = self.part.objective(step)
-        if not isinstance(found, Tensor) or found.shape != () or not found.requires_grad:
-            got = f"a tensor of shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
-            if isinstance(found, Tensor) and found.shape == ():
+        objective = self.part.objective(step)
+        if not isinstance(objective, Tensor) or objective.shape != () or not objective.requires_grad:
+            got = (
+                f"a tensor of shape {tuple(objective.shape)}"
+                if isinstance(objective, Tensor)
+                else type(objective).__name__
+            )
+            if isinstance(objective, Tensor) and objective.shape == ():
                 got = "a constant"
             raise PartError(
                 f"{name_of(self.part)}.objective must return a tensor of one number that torch can differentiate, such "
                 f"as step.loss + ...; got {got}."
             )
-        return step.loss, found
+        return step.loss, objective
 
 
-# -------------------- Augmented training batches: each seeded by run, round, client and step
+# -------------------- Augmentation, seeded by run, round, client and step
 
 
 def augmented(augmentation: Augmentation, x: Tensor, seed: int, round_: int, client: int, step: int) -> Tensor:
-    """Return the inputs of a client's training batch as the model is to see them.
+    """Return the augmented inputs of a client's training batch.
 
     Args:
-        augmentation: Changes them; it draws from generators that are seeded, see `fedreach.engines.models.draws`.
-        x: (b, ...) inputs, which it may not write to.
-        seed: Of the run.
-        round_: The round.
-        client: Its id.
-        step: Of the client in the round, 1 the first.
+        augmentation: Augmentation. It draws from seeded generators (see `fedreach.engines.models.draws`).
+        x: (b, ...) inputs, which are not changed.
+        seed: Seed of the run.
+        round_: Round number.
+        client: Client id.
+        step: Step of the client in the round, from 1.
 
     Raises:
-        PartError: If what it returns has another shape or type.
+        PartError: If the augmented inputs have another shape or type.
 
     Example:
         >>> from fedreach.federation.augmentations import FlipAndCrop
@@ -176,34 +180,38 @@ def augmented(augmentation: Augmentation, x: Tensor, seed: int, round_: int, cli
         (True, torch.Size([1, 1, 4, 4]))
     """
     with seeded(torch_seed(seed, f"augmentation {step}", round_, client), x.device), torch.no_grad():
-        found: Any = augmentation.augment(x.clone())
-    if not isinstance(found, Tensor) or found.shape != x.shape or found.dtype != x.dtype:
-        got = f"{tuple(found.shape)} of {found.dtype}" if isinstance(found, Tensor) else type(found).__name__
+        augmented_x: Any = augmentation.augment(x.clone())
+    if not isinstance(augmented_x, Tensor) or augmented_x.shape != x.shape or augmented_x.dtype != x.dtype:
+        got = (
+            f"{tuple(augmented_x.shape)} of {augmented_x.dtype}"
+            if isinstance(augmented_x, Tensor)
+            else type(augmented_x).__name__
+        )
         raise PartError(
             f"The augmentation {name_of(augmentation)} must return inputs as it was given them, {tuple(x.shape)} of "
             f"{x.dtype}; got {got}."
         )
-    return found
+    return augmented_x
 
 
 def check_augmentation(augmentation: Augmentation, x: Tensor) -> None:
     """Try an augmentation twice on some inputs, before the first round.
 
     Raises:
-        ConfigError: If it fails on them, or two calls with one seed differ.
-        PartError: If it returns another shape or type.
+        ConfigError: If the augmentation fails.
+        PartError: If it returns another shape or type, or two calls with one seed differ.
     """
     name = name_of(augmentation)
     try:
-        one, same = (augmented(augmentation, x, 0, 1, 0, 1) for _ in range(2))
+        first, second = (augmented(augmentation, x, 0, 1, 0, 1) for _ in range(2))
     except (ConfigError, PartError):
         raise
-    except Exception as error:  # whatever the user's code does
+    except Exception as error:  # the user's code may raise anything
         raise ConfigError(
             f"The augmentation {name} does not take this data, inputs of shape {tuple(x.shape)} and type {x.dtype}: "
             f"{error}"
         ) from error
-    if not torch.equal(one, same):
+    if not torch.equal(first, second):
         raise PartError(
             f"The augmentation {name} must draw from torch, numpy.random or random, which FedReach seeds; two calls "
             "with one seed differ. Use torch.rand, torch.randint and the like."
@@ -213,7 +221,7 @@ def check_augmentation(augmentation: Augmentation, x: Tensor) -> None:
 class Sequential(GroupTrainer):
     """Trains one client at a time.
 
-    When: any module at all, and as the readable twin that the others are tested against.
+    When: any module. It is also the readable twin that the other engines are tested against.
     """
 
     name = "sequential"
@@ -223,7 +231,7 @@ class Sequential(GroupTrainer):
     def __init__(self, task: Task, device: torch.device) -> None:
         super().__init__(task, device)
         if isinstance(self.local.optimizer, TorchSteps):
-            self.local.optimizer.begun(self._trained_parameters(), self.local.rate)  # refused before the first round
+            self.local.optimizer.begun(self._trained_parameters(), self.local.rate)  # fails before the first round
         if self.layout.narrow and Traits.of(self.loss).sees_more:
             raise ConfigError(
                 f"A loss that sees more than outputs, {name_of(self.loss)}, needs a model whose trained parameters are "
@@ -241,7 +249,7 @@ class Sequential(GroupTrainer):
 
     @cached_property
     def objective(self) -> ObjectiveRun | None:
-        """What asks the loss, where it sees more than outputs."""
+        """Objective of local steps, for losses that see more than outputs; else None."""
         return ObjectiveRun(self.loss, self.module, self.layout) if Traits.of(self.loss).sees_more else None
 
     def mean_loss(self, y: Tensor, shift: Tensor | None) -> MeanLoss:
@@ -263,10 +271,12 @@ class Sequential(GroupTrainer):
             seed = torch_seed(self.seed, "dropout", round_, client) if self.draws else 0
             try:
                 with seeded(seed, self.device) if self.draws else nullcontext():
-                    own = {name: rows[row].to(self.device) for name, rows in terms.items()}
-                    kept = own.pop(LOSS_MEMORY, None)
+                    client_terms = {name: rows[row].to(self.device) for name, rows in terms.items()}
+                    loss_memory = client_terms.pop(LOSS_MEMORY, None)
                     shift = None if shifts is None else shifts[row]
-                    vector, loss = self._train_one(start, plan, rate, own, shift, kept, (round_, client))
+                    vector, loss = self._train_one(
+                        start, plan, rate, client_terms, shift, loss_memory, (round_, client)
+                    )
             except Exception as error:
                 cause = cause_of(error, self.local)
                 raise TrainingError(f"Client {client} failed in round {round_}: {cause}") from error
@@ -294,14 +304,14 @@ class Sequential(GroupTrainer):
         rate: float,
         terms: Terms,
         shift: Tensor | None,
-        kept: Tensor | None,
+        loss_memory: Tensor | None,
         key: tuple[int, int],
     ) -> tuple[Tensor, float]:
         local, p = self.local, self.layout.num_trainable
         vector, gradient = start.clone(), torch.zeros(p, device=self.device)
         weights, broadcast = vector[:p], start[:p]
         moments = [torch.zeros_like(gradient) for _ in range(local.moments)]
-        total, seen = torch.zeros((), device=self.device), 0
+        total, examples_seen = torch.zeros((), device=self.device), 0
         self.place(vector, gradient)
         narrow = NarrowParameters(self.module, self.layout, vector, gradient)
         torch_steps = None
@@ -309,7 +319,7 @@ class Sequential(GroupTrainer):
             torch_steps = local.optimizer.begun(self._trained_parameters(), rate)
         self.module.train()
         if self.objective is not None:
-            self.objective.module = self.module  # which may have been made anew
+            self.objective.module = self.module  # which may be a new copy
         used = torch.zeros_like(gradient) if local.weight_decay else None
         hooks = [] if used is None else self._note_used(used)
         for step, batch in enumerate(plan, start=1):
@@ -324,7 +334,7 @@ class Sequential(GroupTrainer):
                 loss = self.losses(self.module(x), y, shift).mean()
                 loss.backward()
             else:
-                loss, objective = self.objective.step(x, y, self.mean_loss(y, shift), start, kept)
+                loss, objective = self.objective.step(x, y, self.mean_loss(y, shift), start, loss_memory)
                 objective.backward()
             narrow.take_gradients()
 
@@ -333,7 +343,7 @@ class Sequential(GroupTrainer):
                 g = g * torch.clamp(local.clip_norm / g.norm(), max=1.0)
             counted = int((y != IGNORED).sum()) if self.data.dataset.positions else len(index)
             total += loss.detach().float() * counted
-            seen += counted
+            examples_seen += counted
             if torch_steps is not None:
                 gradient.copy_(g)
                 narrow.give_gradients()
@@ -353,12 +363,12 @@ class Sequential(GroupTrainer):
         for hook in hooks:
             hook.remove()
         keep_buffers(self.module, vector, self.layout)
-        return vector, float(total) / seen
+        return vector, float(total) / examples_seen
 
     def _note_used(self, used: Tensor) -> list[RemovableHandle]:
-        """Have backward() write 1 into the (p,) vector for each parameter that gets a gradient.
+        """Make backward() write 1 into the (p,) vector for each parameter that gets a gradient.
 
-        As in torch's optimizers, weight decay leaves the others as they are: those under `torch.no_grad`, say.
+        As in torch's optimizers, weight decay does not change other parameters, such as those under `torch.no_grad`.
         """
         parameters, hooks = dict(self.module.named_parameters()), []
         for name, part in self.layout.parameter_views(used).items():

@@ -1,7 +1,7 @@
-"""What a module is given and returns, in the form that all engines share: hooks on a copy of it.
+"""Hooks that give all modules the same inputs and outputs.
 
-Records of several inputs become tensors just before the model, and classes become the last axis just after it. So
-whatever calls the module handles one tensor of examples and (m, positions..., c) outputs.
+One hook unpacks records of several inputs into tensors before the model, another moves classes to the last axis after
+it. So callers handle one tensor of examples and (m, positions..., c) outputs.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ NO_FIELDS: Mapping[str, Any] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class UnpackInputs:
-    """Hands a module several inputs, as a forward hook before it.
+    """Forward pre-hook that unpacks records into several inputs of a module.
 
     Args:
-        layout: Of the records, see `fedreach.data.several`.
+        layout: Layout of the records (see `fedreach.data.several`).
 
     Example:
         >>> layout = np.dtype([("0", "<f4", (2,)), ("1", "<i8")])
@@ -44,25 +44,25 @@ class UnpackInputs:
         return ((), {**kwargs, **parts}) if has_names(self.layout) else (tuple(parts.values()), dict(kwargs))
 
     def tensors(self, packed: Tensor) -> Mapping[str, Tensor]:
-        """Return (m, ...) tensors by name, of (m, bytes) records."""
+        """Return (m, ...) tensors by name for (m, bytes) records."""
         parts: dict[str, Tensor] = {}
         for name in self.layout.names or ():
             kind, offset = (self.layout.fields or NO_FIELDS)[name][:2]
-            # A copy begins at a multiple of every item size, which `view` needs.
-            own = packed[:, offset : offset + kind.itemsize].clone(memory_format=torch.contiguous_format)
-            parts[name] = own.view(getattr(torch, kind.base.name)).reshape(len(packed), *kind.shape)
+            # A copy is aligned to every item size, as `view` requires.
+            field_bytes = packed[:, offset : offset + kind.itemsize].clone(memory_format=torch.contiguous_format)
+            parts[name] = field_bytes.view(getattr(torch, kind.base.name)).reshape(len(packed), *kind.shape)
         return parts
 
 
 @dataclass(frozen=True)
 class ClassesLast:
-    """Moves classes to the last axis of what a module returns, as a forward hook.
+    """Forward hook that moves classes to the last axis of a module's outputs.
 
-    Models return (m, positions..., c), or (m, c, positions...) as torch's losses take it.
+    Models return (m, positions..., c), or (m, c, positions...) as torch's losses expect.
 
     Args:
         positions: Shape of an example's labels.
-        num_classes: c.
+        num_classes: Number of classes c.
 
     Example:
         >>> ClassesLast((4, 5), 3)(nn.Identity(), (), torch.zeros(2, 3, 4, 5)).shape
@@ -79,10 +79,10 @@ class ClassesLast:
 
 
 def add_hooks(module: nn.Module, layout: np.dtype[Any] | None, positions: tuple[int, ...], num_classes: int) -> None:
-    """Have a module take records of several inputs, and return classes last; nothing where data need neither.
+    """Add the hooks that the data need: to unpack several inputs, and to return classes last.
 
     Raises:
-        ConfigError: If classes could be the first or the last axis of what it returns.
+        ConfigError: If classes could be the first or the last axis of the outputs.
     """
     if layout is not None:
         module.register_forward_pre_hook(UnpackInputs(layout), with_kwargs=True)
@@ -97,12 +97,12 @@ def add_hooks(module: nn.Module, layout: np.dtype[Any] | None, positions: tuple[
 
 
 def layout_of(x: AnyArray) -> np.dtype[Any] | None:
-    """Return the layout of records of several inputs; None where examples are one array."""
+    """Return the layout of records of several inputs, or None if examples are one array."""
     return None if x.dtype.names is None else x.dtype
 
 
 def as_bytes(x: AnyArray) -> AnyArray:
-    """Return records as (n, bytes) numbers that torch can hold; other arrays as they are."""
+    """Return records as (n, bytes) integers, which torch can hold; return other arrays unchanged."""
     if x.dtype.names is None:
         return x
     plain = np.ascontiguousarray(x)

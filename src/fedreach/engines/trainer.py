@@ -1,8 +1,4 @@
-"""A trial before the first round: the correction of a solver must act on each number by itself.
-
-Engines hand `correct` different pieces: a vector, a stack of clients, some layers. One that looks at other numbers,
-such as a norm over all, would train another model on each of them.
-"""
+"""Base of the trainers of client groups: the model, the data on a device, predictions and server steps."""
 
 from __future__ import annotations
 
@@ -37,19 +33,23 @@ from fedreach.federation.local_sgd import LocalSGD, TorchSteps
 from fedreach.federation.traits import Traits, name_of
 from fedreach.federation.types import LocalOutputs, Outputs
 
-MOST = 4096  # numbers that are tried where a model has more
-SCALES = (1e-4, 1.0, 1e4)  # of what is changed: some look at others only above a limit, or below
+# --- Check that a solver corrects each number by itself
+# Engines call `correct` with different pieces: a vector, a stack of clients, some layers. A correction that depends on
+# other numbers, such as a norm over all, would train a different model in each engine.
+
+MOST = 4096  # largest number of parameters in a trial
+SCALES = (1e-4, 1.0, 1e4)  # of changed numbers, as some corrections depend on others only above or below a limit
 
 
 def refuse_mixing(solver: LocalSolver, p: int) -> None:
-    """Refuse a solver whose correction of one number depends on others.
+    """Reject a solver whose correction of one number depends on others.
 
-    Every second number of gradient, parameters, broadcast and memory is changed; the corrections of those between must
-    stay the same. A solver that fails on such numbers is left to the first round, which says where.
+    Every second number of gradient, parameters, broadcast and memory is changed. The corrections of the other numbers
+    must not change. If the solver fails on such numbers, the first round reports the error.
 
     Args:
-        solver: The solver.
-        p: Numbers of the model that are trained.
+        solver: Solver.
+        p: Number of trained parameters.
 
     Raises:
         ConfigError: If a correction changes.
@@ -67,7 +67,7 @@ def refuse_mixing(solver: LocalSolver, p: int) -> None:
     for size in dict.fromkeys((min(p, MOST), p)):
         try:
             mixes = _mixes(solver, size)
-        except Exception:  # one with a number for each parameter takes p only
+        except Exception:  # a solver with a number for each parameter takes size p only
             continue
         if mixes:
             raise ConfigError(
@@ -78,13 +78,15 @@ def refuse_mixing(solver: LocalSolver, p: int) -> None:
 
 
 def _mixes(solver: Any, size: int) -> bool:
-    first = _corrected(solver, size, None)
-    others = (_corrected(solver, size, scale) for scale in SCALES)
-    return any(not torch.allclose(first[::2], other[::2], rtol=1e-5, atol=0, equal_nan=True) for other in others)
+    first = _correction(solver, size, None)
+    changed = (_correction(solver, size, scale) for scale in SCALES)
+    return any(
+        not torch.allclose(first[::2], correction[::2], rtol=1e-5, atol=0, equal_nan=True) for correction in changed
+    )
 
 
-def _corrected(solver: Any, size: int, scale: float | None) -> Tensor:
-    """Return the correction of a vector; with a scale, every second number of all arguments is another one."""
+def _correction(solver: Any, size: int, scale: float | None) -> Tensor:
+    """Return the correction of a vector. With a scale, every second number of all arguments is replaced."""
     rng = np.random.default_rng(0)
     vectors = rng.standard_normal((4, size), np.float32)
     if scale is not None:
@@ -95,49 +97,48 @@ def _corrected(solver: Any, size: int, scale: float | None) -> Tensor:
         prepared = solver.prepare(memory[None], {}, np.ones(1))
         terms = {name: torch.from_numpy(np.array(rows[0])) for name, rows in prepared.items()}
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # one that draws, draws the same
-        found: Tensor = solver.correct(*map(torch.from_numpy, (gradient, params, broadcast)), **terms)
-    return found
+        torch.manual_seed(0)  # a solver that draws random numbers draws the same ones
+        corrected: Tensor = solver.correct(*map(torch.from_numpy, (gradient, params, broadcast)), **terms)
+    return corrected
 
 
-# --- What trains a group of clients in one process: a model and the data on a device, and all that is done with them
-# `groups` and `train_group` are what one file of this folder adds; the rest is the same for all, unless one has a
-# quicker
-# way. How groups are shared out over processes is not known here, see `fedreach.engines.engine`.
+# --- Trainer of a group of clients in one process
+# Each engine implements `groups` and `train_group`, and may replace other methods by faster ones.
+# `fedreach.engines.engine` distributes groups over processes.
 
 EVALUATION_BATCH = 256
 LOSSES = {"cross_entropy": "cross-entropy", "squared_error": "squared error"}
-"""Trait -> what such a loss is called."""
+"""Trait -> name of such a loss."""
 Group = tuple[Floats | list[float], Ints | list[int], Bools | None]
-"""Of the clients of a group: mean training losses, steps, and whose updates are finite, if that was looked at."""
+"""For the clients of a group: mean training losses, steps, and whether updates are finite, if that was checked."""
 
 
 class GroupTrainer(ABC):
     """Trains a group of clients with single-threaded kernels.
 
     Args:
-        task: What is trained.
-        device: Where tensors live.
+        task: Model, data and local training.
+        device: Device of tensors.
 
     Raises:
-        ConfigError: If it cannot train this, or if the model does not take the data.
+        ConfigError: If it cannot train this task, or if the model does not take the data.
     """
 
     name: ClassVar[str]
     forks: ClassVar[bool] = True
-    """Whether processes that are forked may use it."""
+    """Whether forked processes may use it."""
     written_out: ClassVar[tuple[str, ...]] = ()
-    """Traits of the losses whose gradients are written out in it, such as cross-entropy; none: it follows any."""
+    """Traits of the losses whose gradients it implements, such as cross-entropy. Empty means any loss."""
     sees_more: ClassVar[bool] = False
-    """Whether it hands a loss more than outputs and targets, see `fedreach.federation.base.Objective`."""
+    """Whether it supports losses that see more than outputs and targets (see `fedreach.federation.base.Objective`)."""
     any_optimizer: ClassVar[bool] = True
-    """Whether it follows every optimiser; if not, plain steps only, with or without momentum."""
+    """Whether it supports every optimizer; if not, plain steps only, with or without momentum."""
     follows_torch: ClassVar[bool] = False
-    """Whether it takes steps by the optimizers of `torch.optim`, and augments batches."""
+    """Whether it supports the optimizers of `torch.optim`, and augments batches."""
 
     @classmethod
-    def refused(cls, solver: LocalSolver, loss: Loss, local: LocalSGD) -> str | None:
-        """Return why it cannot train by such parts, whatever the model; None where it can."""
+    def refusal(cls, solver: LocalSolver, loss: Loss, local: LocalSGD) -> str | None:
+        """Return why it cannot train with these components, whatever the model, or None if it can."""
         if Traits.of(loss).sees_more and not cls.sees_more:
             return f"hands a loss outputs and targets only, and {name_of(loss)} sees more; 'sequential' trains by it"
         if not cls.follows_torch and isinstance(local.optimizer, TorchSteps):
@@ -146,11 +147,11 @@ class GroupTrainer(ABC):
             return f"takes plain gradient steps only; got local.optimizer {type(local.optimizer).__name__}"
         if not cls.written_out or any(getattr(Traits.of(loss), trait) for trait in cls.written_out):
             return None
-        known = " or ".join(LOSSES[trait] for trait in cls.written_out)
-        return f"trains with {known} only; got {name_of(loss)}"
+        loss_names = " or ".join(LOSSES[trait] for trait in cls.written_out)
+        return f"trains with {loss_names} only; got {name_of(loss)}"
 
     def __init__(self, task: Task, device: torch.device) -> None:
-        if (why := self.refused(task.solver, task.loss, task.local)) is not None:
+        if (why := self.refusal(task.solver, task.loss, task.local)) is not None:
             raise ConfigError(f"engine.name = {self.name!r} {why}. Use 'auto'.")
         if task.augmentation is not None and not self.follows_torch:
             raise ConfigError(
@@ -174,17 +175,17 @@ class GroupTrainer(ABC):
         self.data, self.solver, self.local, self.seed = task.data, task.solver, task.local, task.seed
         self.loss = task.loss
         refuse_mixing(task.solver, self.layout.num_trainable)
-        self.scale = d.target_scale  # of numbers to predict: in here they are on it, outside in their own units
-        train = Samples(d.train_x, self.scaled(task.data.labels), d.kind, d.mean, d.std, device)
+        self.scale = d.target_scale  # numeric targets are scaled in here, and in their own units outside
+        train = Samples(d.train_x, self.scale_targets(task.data.labels), d.kind, d.mean, d.std, device)
         self.samples: dict[Split, Samples] = {
             "train": train,
-            "true": train.relabelled(self.scaled(d.train_y)),
-            "test": Samples(d.test_x, self.scaled(d.test_y), d.kind, d.mean, d.std, device),
+            "true": train.with_labels(self.scale_targets(d.train_y)),
+            "test": Samples(d.test_x, self.scale_targets(d.test_y), d.kind, d.mean, d.std, device),
         }
         if server is not None:
-            self.samples["server"] = Samples(server.x, self.scaled(server.y), d.kind, d.mean, d.std, device)
-        self.shifts: Tensor | None = None  # (N, c), what is added to outputs in training,
-        self.server_shift: Tensor | None = None  # and where the server trains, (c,)
+            self.samples["server"] = Samples(server.x, self.scale_targets(server.y), d.kind, d.mean, d.std, device)
+        self.shifts: Tensor | None = None  # (N, c), added to the outputs of each client in training
+        self.server_shift: Tensor | None = None  # (c,), added to outputs where the server trains
         if isinstance(self.loss, ShiftsOutputs):
             self.shifts = self._shifts_for(self.loss, self.data.label_counts())
             if server is not None:
@@ -200,17 +201,16 @@ class GroupTrainer(ABC):
         self.owner = self.data.partition.owner() if self.behaviour.mixes else None
 
     def start_from(self, constants: Mapping[str, AnyArray]) -> None:
-        """Take the constants of the run, see `state`, in place of those that the constructor made."""
+        """Replace the constants of the model by those of the run (see `fedreach.engines.models.state`)."""
         self.renew()
         for module in filter(None, (self.module, self.pristine)):
             set_constants(module, constants)
         self.constants, self.beginning = dict(constants), Snapshot(self.module)
 
     def renew(self) -> None:
-        """Go on with the constants and attributes that the run starts with.
+        """Restore the constants and attributes that the run starts with.
 
-        So what is computed does not depend on what was computed before, and where. A model that keeps something else
-        is made anew from a copy.
+        So results do not depend on earlier computations. A model that stores other state is replaced by a new copy.
         """
         if self.pristine is None:
             self.beginning.restore()
@@ -218,52 +218,52 @@ class GroupTrainer(ABC):
             self.module = copied(self.pristine)
 
     def place(self, vector: Tensor, gradient: Tensor | None = None) -> None:
-        """Let the module live in a (d,) vector, with the constants and plain attributes that a run starts with."""
+        """Bind the module to a (d,) vector, and restore the constants and attributes that the run starts with."""
         self.renew()
         bind(self.module, vector, gradient, layout=self.layout)
 
-    def scaled(self, targets: AnyArray) -> AnyArray:
-        """Return targets as the model learns them."""
+    def scale_targets(self, targets: AnyArray) -> AnyArray:
+        """Return targets on the scale on which the model is trained."""
         return targets if self.scale is None else self.scale.scaled(targets)
 
     def losses(self, outputs: Tensor, targets: Tensor, shift: Tensor | None) -> Any:
-        """Return each example's loss; a mean over the batch would count examples that only fill it up.
+        """Return each example's loss; a mean over the batch would count padding.
 
-        Where labels stand at positions, it is the loss of each labeled position of the batch, and `outputs` are
-        (m, positions..., c).
+        Where each position has a label, `outputs` are (m, positions..., c), and the result holds the loss of each
+        labeled position of the batch.
         """
         if self.data.dataset.positions:
             labeled = targets != IGNORED
             outputs, targets = outputs[labeled], targets[labeled]
-        found = self.loss.per_example(outputs if shift is None else outputs + shift, targets)
+        losses = self.loss.per_example(outputs if shift is None else outputs + shift, targets)
         examples = outputs.shape[:-1]  # or labeled positions
-        if found.shape != examples:
+        if losses.shape != examples:
             raise PartError(
                 f"{name_of(self.loss)} must return one loss for each example, of shape {tuple(examples)}; got "
-                f"{tuple(found.shape)}. Leave out the mean."
+                f"{tuple(losses.shape)}. Leave out the mean."
             )
-        return found
+        return losses
 
     def shifts_of(self, ids: Ints) -> Tensor | None:
-        """Return what the loss adds to the outputs of these clients, (k, c)."""
+        """Return the (k, c) shifts that the loss adds to the outputs of these clients."""
         return None if self.shifts is None else self.shifts[torch.from_numpy(ids).to(self.device)]
 
     def _shifts_for(self, loss: ShiftsOutputs, counts: Ints) -> Tensor:
-        """Return what the loss adds to outputs where labels are as many as these, (n, c)."""
-        found = np.asarray(loss.shift(counts), np.float64)
-        if found.shape != counts.shape or not np.isfinite(found).all():
+        """Return the (n, c) shifts that the loss adds to outputs, given (n, c) label counts."""
+        shift = np.asarray(loss.shift(counts), np.float64)
+        if shift.shape != counts.shape or not np.isfinite(shift).all():
             raise PartError(
                 f"{name_of(loss)}.shift must return {counts.shape} finite numbers, as its argument has; got "
-                f"{found.shape}{'' if np.isfinite(found).all() else ', some of them not finite'}."
+                f"{shift.shape}{'' if np.isfinite(shift).all() else ', some of them not finite'}."
             )
-        return torch.from_numpy(found.astype(np.float32)).to(self.device)
+        return torch.from_numpy(shift.astype(np.float32)).to(self.device)
 
     @abstractmethod
     def groups(self, ids: Ints, concurrency: int) -> list[Ints]:
-        """Return the positions in `ids` of the clients that are trained together, those with most to do first.
+        """Return groups of positions in `ids`, the clients that are trained together, those with most work first.
 
-        `concurrency` groups are trained at the same time, on all machines. Either groups do not depend on that, or what
-        a client's training gives does not depend on its group.
+        `concurrency` groups are trained at the same time, on all machines. Either groups do not depend on it, or a
+        client's result does not depend on its group.
         """
 
     @abstractmethod
@@ -272,7 +272,7 @@ class GroupTrainer(ABC):
     ) -> Group:
         """Train the clients ``ids[group]`` from the (d,) `start`.
 
-        Their updates are written into the rows `group` of the (k, d) `update`, which lies on the CPU, as `terms` do.
+        Updates are written into the rows `group` of the (k, d) `update`, which is on the CPU, like `terms`.
         """
 
     def add_up(self, weights: Floats, update: Float32s) -> Floats:
@@ -281,13 +281,13 @@ class GroupTrainer(ABC):
     def predict_part(
         self, part: slice, params: Float32s, split: Split, index: Ints, right: Bools | Float32s, loss: Float32s
     ) -> None:
-        """Write for a part of the examples whether the model is right, or how far off, and its loss."""
+        """Write for a part of the examples whether the model is right (or its error), and its loss."""
         begin = part.start
         for logits, y in self._answers(self._tensor(params), split, index[part]):
             rows = slice(begin, begin := begin + len(y))
             if self.data.dataset.positions:
                 shares = shares_of_positions(logits, y)
-                right[rows], loss[rows] = (each.cpu().numpy() for each in shares)
+                right[rows], loss[rows] = (tensor.cpu().numpy() for tensor in shares)
                 continue
             if y.is_floating_point():
                 off = (logits - y).abs()
@@ -299,22 +299,22 @@ class GroupTrainer(ABC):
             loss[rows] = F.cross_entropy(logits, y, reduction="none").cpu().numpy()
 
     def logits_part(self, part: slice, params: Float32s, split: Split, index: Ints, out: Float32s) -> None:
-        """Write the logits of a part of the examples; numbers in the units of the targets."""
-        found = self._logits(self._tensor(params), split, index[part])
-        out[part] = found if self.scale is None else self.scale.in_units(found)
+        """Write the logits of a part of the examples, or predicted numbers in the units of the targets."""
+        logits = self._logits(self._tensor(params), split, index[part])
+        out[part] = logits if self.scale is None else self.scale.in_units(logits)
 
     def answers(self, params: Float32s, split: Split, index: Ints, *, inputs: bool) -> Outputs:
-        """Return what a model says of one client's examples; see `fedreach.engines.protocols.Predictor.answers`."""
+        """Return a model's outputs for one client's examples (see `fedreach.engines.protocols.Predictor.answers`)."""
         self.renew()
         x, _ = self.samples[split].batch(torch.from_numpy(index).to(self.device))
         return answers(self.module, self.layout, self._tensor(params), x, inputs=inputs, even=self.behaviour.mixes)
 
     def outputs_of(self, row: int, broadcast: Float32s, update: Float32s, ids: Ints, before: bool) -> LocalOutputs:
-        """Return what one local model says about its client's training data."""
+        """Return the outputs of one local model on its client's training data."""
         index, start = self.data.train[int(ids[row])], self._tensor(broadcast)
         after = self._logits(start + self._tensor(update[row]), "train", index)
         return LocalOutputs(
-            after, self.scaled(self.data.labels[index]), self._logits(start, "train", index) if before else None
+            after, self.scale_targets(self.data.labels[index]), self._logits(start, "train", index) if before else None
         )
 
     def server_step(self, params: Float32s, index: Ints, round_: int, rate: float, step: int = 0) -> Float32s:
@@ -327,7 +327,7 @@ class GroupTrainer(ABC):
         self.module.train()
         try:
             with seeded(seed, self.device) if self.draws else nullcontext():
-                return self._moved(params, index, rate, loss)
+                return self._gradient_move(params, index, rate, loss)
         except Exception as error:
             of_one = " Choose a batch_size of the server that leaves no batch of one." if len(index) == 1 else ""
             raise TrainingError(
@@ -335,22 +335,24 @@ class GroupTrainer(ABC):
             ) from error
 
     def distill_step(self, params: Float32s, index: Ints, teacher: Float32s, rate: float) -> Float32s:
-        target = self._tensor(teacher).softmax(-1)  # whose entropy is a constant: cross-entropy has the gradient of KL
+        target = self._tensor(teacher).softmax(-1)  # its entropy is constant, so cross-entropy has the gradient of KL
         self.module.eval()
 
         def loss(x: Tensor, _: Tensor) -> Any:
             with seeded(seed_of(x), self.device) if self.draws else nullcontext():
                 return F.cross_entropy(self.module(x), target)
 
-        return self._moved(params, index, rate, loss)
+        return self._gradient_move(params, index, rate, loss)
 
-    def _moved(self, params: Float32s, index: Ints, rate: float, loss: Callable[[Tensor, Tensor], Any]) -> Float32s:
-        """Return the (d,) move of one gradient step on examples of the server's; the module is in its mode already."""
+    def _gradient_move(
+        self, params: Float32s, index: Ints, rate: float, loss: Callable[[Tensor, Tensor], Any]
+    ) -> Float32s:
+        """Return the (d,) change of one gradient step on the server's examples. The caller sets the module's mode."""
         vector, p = self._tensor(params), self.layout.num_trainable
         gradient = torch.zeros(p, device=self.device)
         self.place(vector, gradient)
         narrow = NarrowParameters(self.module, self.layout, vector, gradient)
-        start = vector.clone()  # rounded, where parameters are narrow, so that the move is the step alone
+        start = vector.clone()  # with rounded narrow parameters, so that the change is the step alone
         loss(*self.samples["server"].batch(torch.from_numpy(index).to(self.device))).backward()
         narrow.take_gradients()
         vector[:p].sub_(gradient, alpha=rate)
@@ -367,20 +369,20 @@ class GroupTrainer(ABC):
         """Yield the logits of a model and the labels, batch by batch."""
         self.place(vector)
         self.module.eval()
-        for own in self.alone(split, index):
+        for piece in self.alone(split, index):
             for part in batches_of(
-                torch.from_numpy(index[own]).to(self.device), EVALUATION_BATCH, self.behaviour.mixes
+                torch.from_numpy(index[piece]).to(self.device), EVALUATION_BATCH, self.behaviour.mixes
             ):
                 x, y = self.samples[split].batch(part)
-                with torch.no_grad():  # not around the loop: between two batches the caller goes on
-                    logits = self._evaluated(x)
+                with torch.no_grad():  # not around the loop: the caller's code runs between two batches
+                    logits = self._batch_logits(x)
                 yield logits.float(), y
 
-    def _evaluated(self, x: Tensor) -> Tensor:
+    def _batch_logits(self, x: Tensor) -> Tensor:
         """Return the logits of a batch.
 
         Raises:
-            TrainingError: If the model mixes examples and does not take a client with a single one.
+            TrainingError: If the model mixes examples and does not accept a client with a single example.
         """
         try:
             logits: Tensor = torch.cat(evaluated(self.module, x)) if self.draws else self.module(x)
@@ -395,9 +397,9 @@ class GroupTrainer(ABC):
         return logits
 
     def alone(self, split: Split, index: Ints) -> list[slice]:
-        """Return the pieces of `index` that may share batches: all, or of a model that mixes examples one client each.
+        """Return the slices of `index` that may share batches: everything, or each client if the model mixes examples.
 
-        A data set that belongs to no client, such as the test set, is one piece.
+        Data that belong to no client, such as the test set, are one slice.
         """
         if self.owner is None or split not in ("train", "true") or not len(index):
             return [slice(0, len(index))]
@@ -406,18 +408,18 @@ class GroupTrainer(ABC):
 
 
 def only_sequential(data: Dataset) -> str | None:
-    """Return why no engine but `sequential` trains on such data, in words; None where others may."""
+    """Return why only `sequential` trains on such data, in words, or None if other engines may."""
     if data.positions:
         return "labels at every position are trained by 'sequential'"
     return "several inputs are handed to a model by 'sequential'" if data.kind == "several" else None
 
 
 def shares_of_positions(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return of each example the share of its labeled positions at which a model is right, and their mean loss.
+    """Return for each example the share of its labeled positions that are right, and their mean loss.
 
     Args:
-        logits: (m, positions..., c).
-        labels: (m, positions...), `IGNORED` where they are masked.
+        logits: (m, positions..., c) logits.
+        labels: (m, positions...) labels, `IGNORED` where masked.
     """
     size = len(labels)
     labeled = (labels != IGNORED).reshape(size, -1)
@@ -430,18 +432,19 @@ def shares_of_positions(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]
 def answers(
     module: nn.Module, layout: Layout, vector: Tensor, x: Tensor, *, inputs: bool, even: bool = False
 ) -> Outputs:
-    """Return what a model says of inputs in evaluation mode.
+    """Return the outputs of a model for inputs in evaluation mode.
 
-    Features are what goes into the last linear layer; a model without one has none.
+    Features are the inputs of the last linear layer; a model without linear layers has none.
 
     Args:
-        module: The model, whose numbers are set to those of
-        vector: (d,), as laid out by
-        layout: The module's.
+        module: Model, which is bound to `vector`.
+        layout: Layout of the module.
+        vector: (d,) numbers of the model.
         x: (m, ...) inputs.
-        inputs: Whether to add features and inputs, and the model for changed inputs and its running statistics, where
-            inputs are numbers.
-        even: Whether the model mixes the examples of a batch, see `fedreach.engines.observation`.
+        inputs: Add features. If inputs are numbers, also add inputs, running statistics, and a function that computes
+            outputs for changed inputs.
+        even: Use batches of similar size, for a model that mixes the examples of a batch (see
+            `fedreach.engines.observation`).
     """
     bind(module, vector, layout=layout)
     module.eval()
@@ -467,33 +470,37 @@ def answers(
 def logits_and_features(
     module: nn.Module, x: Tensor, *, features: bool = True, even: bool = False
 ) -> tuple[Floats, Floats | None]:
-    """Return (m, c) logits for (m, ...) inputs and, where the module has any, (m, h) features; see `answers`.
+    """Return (m, c) logits for (m, ...) inputs, and (m, h) features if the module has any (see `answers`).
 
     The module must be in evaluation mode.
     """
     linear = [part for part in module.modules() if isinstance(part, nn.Linear)] if features else []
-    seen: list[Tensor] = []
+    layer_inputs: list[Tensor] = []
 
-    def said(part: Tensor) -> tuple[Tensor, list[Tensor]]:
-        seen.clear()
-        return module(part), list(seen)
+    def outputs_and_features(part: Tensor) -> tuple[Tensor, list[Tensor]]:
+        layer_inputs.clear()
+        return module(part), list(layer_inputs)
 
-    hook = linear[-1].register_forward_pre_hook(lambda _, args: seen.append(args[0])) if linear else nullcontext()
+    hook = (
+        linear[-1].register_forward_pre_hook(lambda _, args: layer_inputs.append(args[0])) if linear else nullcontext()
+    )
     with hook, torch.no_grad():
-        results = [result for part in batches_of(x, EVALUATION_BATCH, even) for result in evaluated(said, part)]
+        results = [
+            result for part in batches_of(x, EVALUATION_BATCH, even) for result in evaluated(outputs_and_features, part)
+        ]
     logits = torch.cat([outputs for outputs, _ in results]).float().cpu().numpy()
-    inner = [each for _, features_of in results for each in features_of]
-    found = torch.cat(inner).float().cpu().numpy().astype(np.float64) if inner else None
-    if found is not None and (found.ndim != 2 or len(found) != len(x)):
-        found = None  # the layer is used several times, or for each position of a sequence
-    return logits.astype(np.float64), found
+    inner = [layer_input for _, features_of in results for layer_input in features_of]
+    feature_array = torch.cat(inner).float().cpu().numpy().astype(np.float64) if inner else None
+    if feature_array is not None and (feature_array.ndim != 2 or len(feature_array) != len(x)):
+        feature_array = None  # the layer is called several times, or for each position of a sequence
+    return logits.astype(np.float64), feature_array
 
 
 def cause_of(error: Exception, local: LocalSGD) -> str:
-    """Return what an error in a step says, and where BatchNorm met a batch of one example, what to do about it."""
-    said = str(error)
-    if "more than 1 value per channel" not in said:  # torch's words
-        return said
+    """Return the message of an error in a step, with advice if BatchNorm got a batch of one example."""
+    message = str(error)
+    if "more than 1 value per channel" not in message:  # torch's words
+        return message
     another = "a client with a single training example needs another layer, such as GroupNorm"
     if local.batch_size == 1:
         advice = "raise local.batch_size, which is 1"
@@ -501,10 +508,10 @@ def cause_of(error: Exception, local: LocalSGD) -> str:
         advice = f"local.drop_last is on, and {another}"
     else:
         advice = f"set local.drop_last = true, which leaves out a last batch that is not full; {another}"
-    return f"{said.rstrip('.')}. BatchNorm cannot normalise a batch of one example: {advice}"
+    return f"{message.rstrip('.')}. BatchNorm cannot normalise a batch of one example: {advice}"
 
 
 def _copies_of(module: nn.Module) -> tuple[str, int, str]:
-    """Say what an engine holds of a model of d numbers at least: the task's, its own, and a vector; 12 d bytes."""
+    """Return the smallest memory of an engine: the task's model, its own and a vector, 12 bytes per number."""
     size = sum(numbers.numel() for numbers in (*module.parameters(), *module.buffers()))
     return f"Training a model of {size} numbers", 12 * size, "Use a smaller model."

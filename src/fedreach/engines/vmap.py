@@ -1,9 +1,9 @@
-"""The fast engine: the whole cohort in one kernel.
+"""The engine that trains the whole cohort in one kernel.
 
 The cohort's models are the rows of one (k, d) matrix. Clients are sorted by their number of local steps, so that in
-step t those still training are a prefix of it; no work is spent on clients that are done. Batches that are not full
-are filled up with samples of weight 0. `sequential` is the plain twin, and a test holds the two equal; only the masks
-of dropout differ, because one stream serves the whole stack.
+step t those still training are a prefix of it, and finished clients cost nothing. Batches that are not full are padded
+with samples of weight 0. `sequential` is the readable twin, and a test compares the two. Only dropout masks differ,
+because the whole stack uses one random stream.
 """
 
 import warnings
@@ -26,15 +26,15 @@ from fedreach.federation.local_sgd import Adam
 
 Rows = slice | Tensor
 Tensors = dict[str, Tensor]
-# A stack and its gradients pass through the cache in every step, and the C library gives larger pieces of memory back
-# to the system each time, which then hands them out page by page.
+# A stack and its gradients pass through the cache in every step. The C library returns larger pieces of memory to the
+# system each time, which then allocates them again page by page.
 STACK_BYTES = 16_000_000
 
 
 class Stacked(GroupTrainer):
     """Trains the cohort together.
 
-    When: a GPU is there, and `torch.func` can map the module over clients.
+    When: a GPU is available, and `torch.func` can map the module over clients.
     """
 
     name = "stacked"
@@ -48,7 +48,7 @@ class Stacked(GroupTrainer):
             )
 
     def groups(self, ids: Ints, concurrency: int) -> list[Ints]:
-        """Return stacks of clients with about equally many steps."""
+        """Return stacks of clients with similar numbers of steps."""
         order = np.argsort(-self.data.train.sizes_of(ids), kind="stable")
         if self.device.type != "cpu":
             return [order]
@@ -64,7 +64,7 @@ class Stacked(GroupTrainer):
         counts = (index >= 0).sum(axis=2)  # (k, steps), 0 where a client is done
         batches = torch.from_numpy(index).to(self.device)
 
-        # Rows that lie together are trained where their updates shall stand.
+        # Adjacent rows are trained in place, in the memory of their updates.
         rows = group[order]
         in_place = self.device.type == "cpu" and bool((np.diff(rows) == 1).all())
         stack = update[rows[0] : rows[-1] + 1] if in_place else torch.empty(len(rows), len(start), device=self.device)
@@ -82,8 +82,10 @@ class Stacked(GroupTrainer):
                 for alike, count in self._alike(counts[:active, step]):
                     batch = batches[alike, step, : count.max()]
                     try:
-                        own = None if shifts is None else shifts[alike]
-                        total[alike] += self._step(step, stack, moments, start, terms, alike, batch, count, rate, own)
+                        row_shifts = None if shifts is None else shifts[alike]
+                        total[alike] += self._step(
+                            step, stack, moments, start, terms, alike, batch, count, rate, row_shifts
+                        )
                     except Exception as error:
                         cause, all_ids = cause_of(error, self.local).removesuffix("."), sorted(map(int, ids[group]))
                         raise TrainingError(
@@ -101,10 +103,10 @@ class Stacked(GroupTrainer):
         return loss, steps, None
 
     def _alike(self, counts: Ints) -> Iterator[tuple[Rows, Ints]]:
-        """Split the active rows, with their batch sizes, into what can run together.
+        """Split the active rows, with their batch sizes, into rows that can run together.
 
-        That is all of them, unless the model has averaged buffers or mixes examples: BatchNorm normalises over the
-        batch, where samples of weight 0 would count, so that clients with equally large batches are run together.
+        All rows can, unless the model has averaged buffers or mixes examples. BatchNorm normalizes over the batch,
+        where samples of weight 0 would count, so clients with batches of equal size run together.
         """
         if not self.layout.buffers and not self.behaviour.mixes:
             yield slice(0, len(counts)), counts
@@ -126,10 +128,10 @@ class Stacked(GroupTrainer):
         rate: float,
         shift: Tensor | None,
     ) -> Tensor:
-        """Take a step, 0 the first, for these rows of the stack; return each one's loss summed over its samples."""
+        """Take step `step`, from 0, for these rows of the stack; return each row's loss, summed over its samples."""
         local, views, p = self.local, self.layout.parameter_views, self.layout.num_trainable
         full = bool((count == batch.shape[1]).all())
-        # Filled up with the client's own first sample: weight 0 would not silence another client's infinite loss.
+        # Padded with the client's first sample: weight 0 would not cancel another client's infinite loss.
         x, y = self.samples["train"].batch(batch if full else torch.where(batch >= 0, batch, batch[:, :1]))
         weight = None if full else (batch >= 0).float()
         vectors = stack[rows]  # a view where `rows` is a slice, else a copy that is written back
@@ -137,17 +139,20 @@ class Stacked(GroupTrainer):
         buffers = self.layout.buffer_views(vectors[:, p:])
         gradient, (loss, statistics) = self._gradients(weights, buffers, x, y, weight, shift)
 
-        own = self._terms_of(terms, rows, weights)
-        g = {name: self.solver.correct(gradient[name], weights[name], broadcast[name], **own[name]) for name in weights}
+        row_terms = self._terms_of(terms, rows, weights)
+        g = {
+            name: self.solver.correct(gradient[name], weights[name], broadcast[name], **row_terms[name])
+            for name in weights
+        }
         if local.clip_norm is not None:
             norm = torch.stack([tensor.flatten(1).square().sum(1) for tensor in g.values()]).sum(0).sqrt()
             scale = torch.clamp(local.clip_norm / norm, max=1.0)
             g = {name: tensor * scale.view(-1, *[1] * (tensor.dim() - 1)) for name, tensor in g.items()}
-        kept = moments[:, rows]
-        named = [views(vector) for vector in kept]
+        row_moments = moments[:, rows]
+        named = [views(vector) for vector in row_moments]
         if isinstance(local.optimizer, Adam):
             for name, tensor in g.items():
-                own_moments = [each[name] for each in named]
+                own_moments = [moment[name] for moment in named]
                 g[name], new = local.optimizer.direction(
                     tensor, weights[name], own_moments, step + 1, local.weight_decay
                 )
@@ -158,7 +163,7 @@ class Stacked(GroupTrainer):
         if local.momentum:
             g = {name: v.mul_(local.momentum).add_(g[name]) for name, v in named[0].items()}
         if not isinstance(rows, slice):
-            moments[:, rows] = kept
+            moments[:, rows] = row_moments
         for name, tensor in weights.items():
             tensor.sub_(g[name], alpha=rate)
         for name, tensor in buffers.items():
@@ -168,16 +173,16 @@ class Stacked(GroupTrainer):
         return loss * torch.from_numpy(count).to(self.device)
 
     def _terms_of(self, terms: Terms, rows: Rows, weights: Tensors) -> dict[str, Terms]:
-        """Return what the solver prepared for these rows, by parameter: vectors as views, numbers to broadcast."""
-        own: dict[str, Terms] = {name: {} for name in weights}
+        """Return the terms that the solver prepared for these rows, by parameter: views of vectors, or numbers."""
+        by_parameter: dict[str, Terms] = {name: {} for name in weights}
         for key, values in terms.items():
             if values.shape[1] == 1:
                 shaped = {name: values[rows].view(-1, *[1] * (tensor.dim() - 1)) for name, tensor in weights.items()}
             else:
                 shaped = self.layout.parameter_views(values[rows])
             for name in weights:
-                own[name][key] = shaped[name]
-        return own
+                by_parameter[name][key] = shaped[name]
+        return by_parameter
 
     def _gradients(
         self, weights: Tensors, buffers: Tensors, x: Tensor, y: Tensor, weight: Tensor | None, shift: Tensor | None
@@ -192,7 +197,7 @@ class Stacked(GroupTrainer):
             losses = self.losses(logits, y, shift)
             return losses.mean() if weight is None else (losses * weight).sum() / weight.sum(), statistics
 
-        # BatchNorm writes its running statistics in place, under vmap only where they lie on their own.
+        # BatchNorm updates its running statistics in place; under vmap they need their own memory.
         statistics = {name: tensor.clone() for name, tensor in buffers.items()}
         in_dims = (0, 0, 0, 0, None if weight is None else 0, None if shift is None else 0)
         gradient_of = vmap(grad_and_value(loss_of, has_aux=True), in_dims=in_dims, randomness="different")
@@ -200,7 +205,7 @@ class Stacked(GroupTrainer):
 
 
 class _recurrence:  # noqa: N801 (a context manager, used like a function)
-    """Keep oneDNN out of recurrent layers while in effect: vmap has no rule for its fused kernel."""
+    """Disable oneDNN for recurrent layers inside the block: vmap has no rule for its fused kernel."""
 
     def __init__(self, module: nn.Module) -> None:
         recurrent = any(isinstance(layer, nn.RNNBase) for layer in module.modules())
@@ -220,16 +225,16 @@ class _recurrence:  # noqa: N801 (a context manager, used like a function)
 class Compiled(Stacked):
     """Trains the cohort together, with gradients compiled by `torch.compile`.
 
-    Compiling takes from seconds to a minute for each shape of a step, and on a CPU needs a C++ compiler. It pays for
-    long runs in which clients have equally many steps; after eight shapes torch compiles no more. Not every layer can
-    be compiled under `torch.func.vmap`; what cannot is named by torch when round 1 begins. `auto` does not try this
+    Compiling takes from seconds to a minute for each shape of a step, and on a CPU needs a C++ compiler. It pays off in
+    long runs in which clients have equal numbers of steps; after eight shapes torch stops compiling. Not every layer
+    can be compiled under `torch.func.vmap`; torch names such layers when round 1 starts. `auto` does not try this
     engine.
 
-    When: as `stacked`, where runs are long enough to pay for compiling.
+    When: as `stacked`, where runs are long enough for compiling to pay off.
     """
 
     name = "compiled"
-    forks = False  # a compiler is not forked
+    forks = False  # a compiler must not be forked
 
     def __init__(self, task: Task, device: torch.device) -> None:
         super().__init__(task, device)

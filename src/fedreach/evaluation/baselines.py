@@ -20,67 +20,66 @@ from fedreach.federation.adaptation.base import log_softmax
 from fedreach.federation.adaptation.few_labels import moved_head
 from fedreach.federation.types import Outputs
 
-# --- What a model must beat: the majority class or the mean target, and one linear model on all participants' rows
-# Both are fitted on the training rows of the participants and scored on the rows that models are scored on, by the same
-# `fedreach.evaluation.evaluator.Evaluator`: participants' held-out data, unseen clients and the test set, a mean over
-# clients.
+# --- Baselines that a model must beat
+# They are fitted on the participants' training rows. `fedreach.evaluation.evaluator.Evaluator` scores them as it scores
+# models: means over clients of participants' held-out data, unseen clients and the test set.
 #
-# - **majority** of classes: log-probabilities log((n_k + 1) / (n + c)), of n training labels n_k of class k, c classes.
-#   Where targets are numbers, **mean**: their mean. Both are sums over participants, which any federation can have.
-# - **pooled**, which no federation can have cheaply, as it needs all rows in one place: logistic regression, that is
-#   the (d + 1, c) head B of `fedreach.federation.adaptation.few_labels.moved_head` with a pull of 1 / n towards the
-# shares
-#   above, the strength of scikit-learn's default C = 1. Where targets are numbers, ridge regression: with inputs and
-#   targets less their means, (X'X + I) B = X'Y, scikit-learn's default alpha = 1.
+# - **majority** for classes: log-probabilities log((n_k + 1) / (n + c)), where n_k of n training labels are of class k,
+#   and c is the number of classes. **mean** for numbers: the mean target. Any federation can compute both, as they are
+#   sums over participants.
+# - **pooled**: a linear model on all participants' rows, which a federation cannot compute cheaply. For classes it is
+#   logistic regression: the (d + 1, c) head B of `fedreach.federation.adaptation.few_labels.moved_head`, pulled towards
+#   the distribution above with strength 1 / n, scikit-learn's default C = 1. For numbers it is ridge regression:
+#   (X'X + I) B = X'Y with centered inputs and targets, scikit-learn's default alpha = 1.
 #
-# Inputs are those of the model: tables and images are on one scale. Other features are put on mean 0 and deviation 1 by
-# the participants' training rows.
+# Inputs are those of the model: tables and images are already scaled. Other features are standardized by the
+# participants' training rows.
 
 LARGEST = 2e7
-"""Rows x inputs x outputs of a pooled model, which then takes four seconds; a larger one is left out."""
+"""Largest rows x inputs x outputs of a pooled model, which takes four seconds. A larger one is left out."""
 MOST_INPUTS = 2000
-BLOCK = 4096  # rows that are made into inputs at a time
+BLOCK = 4096  # rows that are converted to inputs at a time
 NO_PARAMETERS = np.zeros(1, np.float32)
 
 
 @dataclass(frozen=True, eq=False)
 class Baseline(Predictor):
-    """A fixed predictor: what it says of an example is `bias` + its inputs times `weights`.
+    """A fixed predictor: its output for an example is `bias` + the example's inputs times `weights`.
 
-    Each example is predicted by itself, so that no bit depends on who else is scored.
+    Each example is predicted by itself, so that no bit depends on the other examples.
     """
 
     data: FederatedData
     bias: Floats  # (c,) logits, or (t,) numbers
-    weights: Floats | None = None  # (d, c); None: the same for all
-    scale: tuple[Floats, Floats] | None = None  # (d,) mean and deviation of features that are on no scale yet
+    weights: Floats | None = None  # (d, c); None predicts the same for all
+    scale: tuple[Floats, Floats] | None = None  # (d,) mean and standard deviation of features that are not scaled yet
 
     def outputs(self, split: Split, index: Ints) -> Floats:
         """Return (m, c) logits, or (m, t) numbers."""
         d = self.data.dataset
         if self.weights is None:
             return np.broadcast_to(self.bias, (len(index), *d.positions, len(self.bias)))
-        said = np.empty((len(index), len(self.bias)))
+        outputs = np.empty((len(index), len(self.bias)))
         for begin in range(0, len(index), BLOCK):
             rows = slice(begin, begin + BLOCK)
             x = inputs_of(d, (d.test_x if split == "test" else d.train_x)[index[rows]], self.scale)
-            said[rows] = self.bias + np.einsum("md,dc->mc", x, self.weights)  # row by row, which matmul is not
-        return said
+            outputs[rows] = self.bias + np.einsum("md,dc->mc", x, self.weights)  # row by row, which matmul is not
+        return outputs
 
     def predict(self, params: Float32s, split: Split, index: Ints) -> tuple[Bools | Float32s, Float32s]:
-        d, said = self.data.dataset, self.outputs(split, index)
+        d, outputs = self.data.dataset, self.outputs(split, index)
         truth = {"train": self.data.labels, "test": d.test_y}.get(split, d.train_y)[index]
         if d.positions:
             return self._shares(truth)
         if d.num_classes:
-            loss = -log_softmax(said)[np.arange(len(index)), truth]
-            return said.argmax(axis=1) == truth, loss.astype(np.float32)
-        off = said - truth
+            loss = -log_softmax(outputs)[np.arange(len(index)), truth]
+            return outputs.argmax(axis=1) == truth, loss.astype(np.float32)
+        off = outputs - truth
         on_scale = off if d.target_scale is None else off / d.target_scale.sd  # as models are trained, and their losses
         return np.abs(off).mean(axis=1).astype(np.float32), np.square(on_scale).mean(axis=1).astype(np.float32)
 
     def _shares(self, truth: AnyArray) -> tuple[Float32s, Float32s]:
-        """Return of each example the share of labeled positions that have the majority class, and their mean loss."""
+        """Return for each example the share of labeled positions with the majority class, and their mean loss."""
         labeled, axes = is_labeled(truth), tuple(range(1, truth.ndim))
         log_p = log_softmax(self.bias[None])[0]
         right = (truth == self.bias.argmax()).sum(axis=axes) / labeled.sum(axis=axes)
@@ -96,21 +95,21 @@ class Baseline(Predictor):
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """How well a baseline does."""
+    """Scores of a baseline."""
 
     columns: Mapping[str, float]  # of `Evaluator`
-    clients: Mapping[str, Mapping[str, Sequence[Any]]]  # population -> "ids" and the main score of each
+    clients: Mapping[str, Mapping[str, Sequence[Any]]]  # population -> "ids" and main scores of its clients
 
 
 def score_baselines(
     data: FederatedData, samples_per_client: int | None = None, metrics: Sequence[Metric] = ()
 ) -> tuple[dict[str, Scored], str]:
-    """Return the baselines that there are by name, and why a pooled model is left out; "" where it is not.
+    """Return the scores of baselines by name, and the reason why a pooled model is left out (else "").
 
     Args:
-        data: The federation. Of unseen clients and held-out rows nothing is read but to score.
+        data: Federation. Unseen clients and held-out rows are used for scoring only.
         samples_per_client: See `Evaluator`.
-        metrics: What models are scored by; of these only `AUROC` is of baselines, too.
+        metrics: Metrics of models. Baselines use only `AUROC` among these.
 
     Example:
         >>> from fedreach.testing.problems import tiny_data
@@ -119,21 +118,25 @@ def score_baselines(
         ({'majority': 0.55, 'pooled': 0.95}, '')
     """
     classes, why = data.dataset.num_classes, too_large(data)
-    made: dict[str, Callable[[FederatedData], Baseline]] = {"majority": majority} if classes else {"mean": mean_target}
+    builders: dict[str, Callable[[FederatedData], Baseline]] = (
+        {"majority": majority} if classes else {"mean": mean_target}
+    )
     if not why:
-        made["pooled"] = pooled_logistic if classes else pooled_ridge
-    own = [metric for metric in metrics if isinstance(metric, AUROC)]
-    return {name: _scored(Evaluator(make(data), data, samples_per_client, own)) for name, make in made.items()}, why
+        builders["pooled"] = pooled_logistic if classes else pooled_ridge
+    auroc_metrics = [metric for metric in metrics if isinstance(metric, AUROC)]
+    return {
+        name: _score(Evaluator(make(data), data, samples_per_client, auroc_metrics)) for name, make in builders.items()
+    }, why
 
 
-def _scored(evaluator: Evaluator) -> Scored:
+def _score(evaluator: Evaluator) -> Scored:
     columns, lines = evaluator.evaluate(NO_PARAMETERS, 0)
     name = evaluator.by.name
     return Scored(columns, {line["population"]: {"ids": line["ids"], name: line[name]} for line in lines})
 
 
 def majority(data: FederatedData) -> Baseline:
-    """Return the class shares of the participants' training labels, each class counted once more than it is there."""
+    """Return the label distribution of the participants' training data, with one more example of each class."""
     labels = data.labels[training_rows(data)]
     if data.dataset.positions:
         labels = labels[is_labeled(labels)]
@@ -166,12 +169,12 @@ def pooled_ridge(data: FederatedData) -> Baseline:
 
 
 def training_rows(data: FederatedData) -> Ints:
-    """Return the rows that participants train on, client by client."""
+    """Return the training rows of participants, client by client."""
     return np.concatenate([data.train[int(client)] for client in data.population.participants])
 
 
 def too_large(data: FederatedData) -> str:
-    """Return why no linear model is fitted to all participants' rows; "" where one is."""
+    """Return why no linear model is fitted to all participants' rows, or "" if one is."""
     d = data.dataset
     if d.positions:
         return "labels stand at positions"
@@ -184,7 +187,7 @@ def too_large(data: FederatedData) -> str:
 
 
 def inputs_of(d: Dataset, x: AnyArray, scale: tuple[Floats, Floats] | None = None) -> Floats:
-    """Return (m, d) inputs as a model has them, of (m, ...) samples of a data set."""
+    """Return the (m, d) inputs of a model for (m, ...) samples of a data set."""
     inputs = x.astype(np.float64)
     if d.kind == "image":
         mean, std = (np.reshape(of_channels, (-1, 1, 1)) for of_channels in (d.mean, d.std))
@@ -194,7 +197,7 @@ def inputs_of(d: Dataset, x: AnyArray, scale: tuple[Floats, Floats] | None = Non
 
 
 def _fitted_inputs(data: FederatedData, rows: Ints) -> tuple[Floats, tuple[Floats, Floats] | None]:
-    """Return the inputs of training rows, and by what features that are on no scale yet were put on one."""
+    """Return the inputs of training rows, and the mean and standard deviation by which they were scaled, if any."""
     d = data.dataset
     x = inputs_of(d, d.train_x[rows])
     if d.kind != "features" or d.preparation is not None:
@@ -204,12 +207,12 @@ def _fitted_inputs(data: FederatedData, rows: Ints) -> tuple[Floats, tuple[Float
     return (x - scale[0]) / scale[1], scale
 
 
-# -------------------- Columns that give the label away by themselves, as what is only known once the label is
-# Looked for in the participants' training rows alone, with the labels that they train on.
+# -------------------- Label leakage: single columns that predict the label
+# Only the participants' training rows, with their training labels, are searched.
 
 LEAST_AUROC = 0.995
 MOST_WRONG = 0.01
-"""Of the rows that naming the majority class of all gets wrong, those that a table of a column's values may, too."""
+"""Largest share of the rows outside the majority class that a column may predict wrongly and still count as a leak."""
 LEAST_RANKS = 0.999
 LEAST_ROWS = 20
 LEAST_OF_CLASS = 5
@@ -217,7 +220,7 @@ FEW_VALUES = 100
 
 
 class Leak(NamedTuple):
-    """A column that gives the label away, and by which number."""
+    """A column that leaks the label, and the measure that shows it."""
 
     column: str
     measure: str  # "AUROC", "accuracy" or "rank correlation"
@@ -225,17 +228,17 @@ class Leak(NamedTuple):
 
 
 def leaks(data: FederatedData) -> list[Leak]:
-    """Return the columns of a table, or the inputs among features, each of which gives the label away.
+    """Return the columns of a table, or the inputs among features, that each leak the label.
 
-    - **AUROC** of numbers, dates, true and false: of any two classes that are next to each other by their medians, the
-      share of pairs of rows that the column has in order; what is missing stands before all numbers. A column whose
-      least one is at least 0.995 leaks. Nothing is fitted but an order, so names of rows do not leak.
-    - **accuracy** of categories, and of numbers with at most a hundred values: each participant's rows are predicted by
-      the most frequent class that the *others* have with the same value (a single participant's row by its other
-      rows). A column that is wrong of at most a hundredth of the rows that are not of the majority class leaks.
-    - **rank correlation** of a column with a number to predict: 0.999 or more, in either direction, leaks.
+    - **AUROC** for numbers, dates and booleans: classes are ordered by their medians, and each pair of neighbors has an
+      AUROC, with missing values before all numbers. A column leaks if its smallest AUROC is at least 0.995. Only an
+      order is fitted, so row names do not leak.
+    - **accuracy** for categories, and for numbers with at most 100 values: each participant's rows are predicted by the
+      most frequent class that the *other participants* have with the same value. With a single participant, each row is
+      predicted by the other rows. A column leaks if its errors are at most 1% of the rows outside the majority class.
+    - **rank correlation** with a numeric target: a column leaks at 0.999 or more, in either direction.
 
-    Of fewer than 20 rows, or fewer than 5 of a second class, nothing can be told; nor is anything of images.
+    Nothing is reported for images, for fewer than 20 rows, or for fewer than 5 rows of a second class.
 
     Example:
         >>> ages = {"hospital": ["a", "b"] * 20, "age": [30, 31, 32, 33] * 10, "ill": ["no", "no", "yes", "yes"] * 10}
@@ -251,24 +254,24 @@ def leaks(data: FederatedData) -> list[Leak]:
         return []
     if not d.num_classes:
         columns = _columns(data, rows) if labels.shape[1] == 1 else ()
-        found = [
-            Leak(name, "rank correlation", _ranked(values, labels[:, 0]))
+        candidates = [
+            Leak(name, "rank correlation", _rank_correlation(values, labels[:, 0]))
             for name, values, words in columns
             if not words
         ]
-        return [leak for leak in found if abs(leak.value) >= LEAST_RANKS]
-    many = np.flatnonzero(np.bincount(labels, minlength=d.num_classes) >= LEAST_OF_CLASS)
-    if len(many) < 2 or np.isin(labels, many).mean() < 1 - MOST_WRONG:
+        return [leak for leak in candidates if abs(leak.value) >= LEAST_RANKS]
+    frequent_classes = np.flatnonzero(np.bincount(labels, minlength=d.num_classes) >= LEAST_OF_CLASS)
+    if len(frequent_classes) < 2 or np.isin(labels, frequent_classes).mean() < 1 - MOST_WRONG:
         return []
     return [
         leak
         for name, values, words in _columns(data, rows)
-        if (leak := _of_classes(data, name, values, labels, words=words))
+        if (leak := _class_leak(data, name, values, labels, words=words))
     ]
 
 
 def _columns(data: FederatedData, rows: Ints) -> Iterator[tuple[str, Floats, bool]]:
-    """Yield name, (n,) values and whether they are words of each column; what is missing is -inf."""
+    """Yield name, (n,) values and whether they are categories for each column; missing values are -inf."""
     d = data.dataset
     if d.preparation is None:
         for j in range(d.train_x.shape[1]):
@@ -278,64 +281,64 @@ def _columns(data: FederatedData, rows: Ints) -> Iterator[tuple[str, Floats, boo
     for column in d.preparation.used:
         begin, end = end, end + len(column.feature_names)
         inputs, words = d.train_x[rows, begin:end], column.kind == "category"
-        there = inputs[:, -1] == 0 if column.missing else np.ones(len(rows), bool)
+        present = inputs[:, -1] == 0 if column.missing else np.ones(len(rows), bool)
         values = inputs[:, : len(column.categories)].argmax(axis=1) if words else inputs[:, 0]
-        yield column.name, np.where(there, values, -np.inf), words
+        yield column.name, np.where(present, values, -np.inf), words
 
 
-def _of_classes(data: FederatedData, name: str, values: Floats, labels: Ints, *, words: bool) -> Leak | None:
-    if not words and (auroc := _neighbours_apart(values, labels)) >= LEAST_AUROC:
+def _class_leak(data: FederatedData, name: str, values: Floats, labels: Ints, *, words: bool) -> Leak | None:
+    if not words and (auroc := _lowest_neighbor_auroc(values, labels)) >= LEAST_AUROC:
         return Leak(name, "AUROC", round(auroc, 6))
     _, codes = np.unique(values, return_inverse=True)
     if codes.max() >= FEW_VALUES:
         return None
-    right, wrong_at_best = _looked_up(data, codes, labels), len(labels) - np.bincount(labels).max()
+    right, wrong_at_best = _count_right_lookups(data, codes, labels), len(labels) - np.bincount(labels).max()
     wrong = len(labels) - right
     return Leak(name, "accuracy", round(right / len(labels), 6)) if wrong <= MOST_WRONG * wrong_at_best else None
 
 
-def _neighbours_apart(values: Floats, labels: Ints) -> float:
-    """Return the least AUROC of two classes that are next to each other by their medians."""
+def _lowest_neighbor_auroc(values: Floats, labels: Ints) -> float:
+    """Return the smallest AUROC of two classes with neighboring medians."""
     of_class = [values[labels == k] for k in np.unique(labels)]
-    of_class = [own for own in of_class if len(own) >= LEAST_OF_CLASS]
-    of_class.sort(key=lambda own: float(np.sort(own)[len(own) // 2]))
+    of_class = [class_values for class_values in of_class if len(class_values) >= LEAST_OF_CLASS]
+    of_class.sort(key=lambda class_values: float(np.sort(class_values)[len(class_values) // 2]))
     return min(
         pairs_in_order(np.arange(len(low) + len(high)) >= len(low), np.concatenate([low, high]))
         for low, high in pairwise(of_class)
     )
 
 
-def _looked_up(data: FederatedData, codes: Ints, labels: Ints) -> int:
-    """Return of how many rows the others have the row's class the most often with its value."""
+def _count_right_lookups(data: FederatedData, codes: Ints, labels: Ints) -> int:
+    """Return the number of rows whose class is the most frequent one among other owners' rows with the same value."""
     participants = data.population.participants
     owners = np.repeat(np.arange(len(participants)), data.train.sizes[participants])
     if len(participants) == 1:
         owners = np.arange(len(labels))
     classes = np.eye(data.dataset.num_classes, dtype=np.int64)[labels]
-    _, mine = np.unique(owners * (codes.max() + 1) + codes, return_inverse=True)
-    others = _summed(classes, codes) - _summed(classes, mine)
-    return int(((others.argmax(axis=1) == labels) & (others.max(axis=1) > 0)).sum())
+    _, owner_codes = np.unique(owners * (codes.max() + 1) + codes, return_inverse=True)
+    other_counts = _group_sums(classes, codes) - _group_sums(classes, owner_codes)
+    return int(((other_counts.argmax(axis=1) == labels) & (other_counts.max(axis=1) > 0)).sum())
 
 
-def _summed(rows: Ints, groups: Ints) -> Ints:
-    """Return in each row the sum of all rows of its group."""
+def _group_sums(rows: Ints, groups: Ints) -> Ints:
+    """Return for each row the sum of all rows of its group."""
     sums = np.zeros((groups.max() + 1, rows.shape[1]), np.int64)
     np.add.at(sums, groups, rows)
     return sums[groups]
 
 
-def _ranked(values: Floats, target: Floats) -> float:
-    """Return Spearman's rank correlation of the rows that have a value; 0 where a tenth or more have none."""
-    there = np.isfinite(values)
-    ranks = [_ranks(each[there]) for each in (values, target)]
-    if there.mean() <= 0.9 or any(np.ptp(each) == 0 for each in ranks):
+def _rank_correlation(values: Floats, target: Floats) -> float:
+    """Return Spearman's rank correlation over rows with a value, or 0 if 10% or more of the rows have none."""
+    has_value = np.isfinite(values)
+    ranks = [_ranks(column[has_value]) for column in (values, target)]
+    if has_value.mean() <= 0.9 or any(np.ptp(column) == 0 for column in ranks):
         return 0.0
-    x, y = (each - each.mean() for each in ranks)
+    x, y = (column - column.mean() for column in ranks)
     return round(float(x @ y / np.sqrt((x @ x) * (y @ y))), 6)
 
 
 def _ranks(values: Floats) -> Floats:
-    """Return the rank of each value, of equal ones their mean."""
+    """Return the rank of each value; equal values get their mean rank."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     ranks: Floats = (np.cumsum(counts) - (counts - 1) / 2)[place]
     return ranks

@@ -27,26 +27,26 @@ from fedreach.evaluation.metrics import (
 )
 from fedreach.evaluation.scores import ACCURACY, MAE, MainScore
 
-# -------------------- Whom a model is evaluated on, client by client
+# -------------------- Groups of clients and their scores
 
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """The main score and the loss of one model for each of n clients that have samples to be tested on."""
+    """The main score and the loss of one model for each of n clients that have evaluation samples."""
 
     ids: Ints  # (n,)
     examples: Ints  # (n,)
     score: Floats  # (n,) share of the client's samples that are classified correctly, or mean absolute error
     loss: Floats  # (n,) mean cross-entropy in nats, or mean squared error
-    by: MainScore = ACCURACY  # which of the two
+    by: MainScore = ACCURACY  # the main score
 
     @property
     def pooled(self) -> float:
-        """The score over all samples, so that large clients count more."""
+        """Score over all samples, so that large clients count more."""
         return float(self.score @ self.examples / self.examples.sum())
 
     def record(self, round_: int, population: str) -> dict[str, Any]:
-        """Return the line of ``clients.jsonl``."""
+        """Return the record of ``clients.jsonl``."""
         return {
             "round": round_,
             "population": population,
@@ -59,19 +59,19 @@ class Scores:
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Clients and the samples they are tested on, one after the other."""
+    """Clients and their evaluation samples, client by client."""
 
     ids: Ints  # (n,)
     index: Ints  # (samples,) into the training set
     sizes: Ints  # (n,) samples of each client, at least 1
-    counts: Ints | None = None  # (samples,) labeled positions, by which samples of a client count; None: all alike
+    counts: Ints | None = None  # (samples,) labeled positions, the weights of samples; None weights all equally
 
     @classmethod
     def of(cls, ids: Ints, *ranges: Ranges, max_samples: int | None = None, counts: Ints | None = None) -> Group:
         """Return the clients of `ids` that have a sample in these ranges, with all such samples.
 
-        With `max_samples`, at most so many of each client's samples are taken, the first ones; their order is random.
-        `counts` are the labeled positions of all samples of the training set, where labels stand at positions.
+        `max_samples` limits each client to its first samples, whose order is random. Where each position has a label,
+        `counts` are the labeled positions of all samples of the training set.
 
         Example:
             >>> group = Group.of(np.array([0, 1]), Ranges(np.array([4, 7]), np.array([0, 2, 2])))
@@ -84,7 +84,7 @@ class Group:
         return cls(ids[sizes > 0], index, sizes[sizes > 0], None if counts is None else counts[index])
 
     def scores(self, right: Bools | Float32s | Floats, loss: Float32s | Floats, by: MainScore = ACCURACY) -> Scores:
-        """Return each client's scores from those of its samples: whether each is right, or how far off."""
+        """Return each client's scores from its samples: whether each is right (or its error), and its loss."""
         return Scores(self.ids, self.sizes, self._means(right), self._means(loss), by)
 
     def _means(self, values: Bools | Float32s | Floats) -> Floats:
@@ -96,33 +96,34 @@ class Group:
         return total / np.add.reduceat(self.counts, starts)
 
 
-# --- 95% confidence intervals of a mean over clients: Student's t, on a scale on which the score has no ends
-# A percentile bootstrap over 3, 5 or 10 clients covers the mean in 74, 83 and 89% of draws. These intervals cover it in
-# 94 to 96%, also of skewed scores, and use no random numbers. `benchmarks/interval_coverage.py` compares ten methods.
+# --- 95% confidence intervals of a mean over clients: Student's t on an unbounded scale
+# A percentile bootstrap over 3, 5 or 10 clients covers the mean in 74%, 83% and 89% of draws. These intervals cover it
+# in 94% to 96%, also for skewed scores, and use no random numbers. `benchmarks/interval_coverage.py` compares ten
+# methods.
 #
-# The clients given have to be like those that are not: where a few bad clients are rare, and the others nearly but not
-# exactly equal, a draw without a bad one has a short interval that misses the mean.
+# The clients must represent the population. Where bad clients are rare and the others nearly equal, a draw without a
+# bad client gives a short interval that misses the mean.
 
 LEVEL = 0.95
 EQUAL = 1e-9
-"""Scores that are no further apart than this are equal; they differ by rounding."""
+"""Scores whose range is at most this are equal: they differ by rounding."""
 
 
 def mean_interval(scores: Floats, top: float = 1.0) -> tuple[float, float]:
-    """Return the 95% confidence interval of the mean over clients, from the scores of n clients that were drawn.
+    """Return the 95% confidence interval of the mean over clients, from the scores of n sampled clients.
 
-    With mean m and standard error s = sd / sqrt(n), the interval is m ± q s on the scale logit(m), by the delta method:
-    logit(m) ± q s / (m (1 - m)), q the 0.975 quantile of Student's t with n - 1 degrees of freedom. Scores without an
-    upper end have log(m) in the place of logit(m), and s / m. So the interval lies within the range of the score, and
-    is longer towards its middle, as the distribution of the mean is.
+    Let m be the mean, s = sd / sqrt(n) the standard error, and q the 0.975 quantile of Student's t with n - 1 degrees
+    of freedom. By the delta method, the interval is logit(m) ± q s / (m (1 - m)) on the logit scale. Scores without an
+    upper bound use log(m) ± q s / m. So the interval lies within the range of the score, and is longer towards its
+    middle, as the distribution of the mean is.
 
-    Equal scores, or a single one, have no spread to go by. Then a share 1 - f of the clients may be at the other end of
-    the range, with f = 0.025^(1/n): the interval is m f to 1 - (1 - m) f. For n = 1 this is Markov's inequality, for
+    Equal scores, or a single score, have no spread. Then a share 1 - f of the clients may be at the other end of the
+    range, with f = 0.025^(1/n), and the interval is m f to 1 - (1 - m) f. For n = 1 this is Markov's inequality. For
     scores of 0 and 1 it is the interval of Clopper and Pearson.
 
     Args:
-        scores: (n,) of single clients, from 0 to `top`; at least one.
-        top: The largest score there can be: 1, as for accuracy, or infinity, as for an error.
+        scores: (n,) scores of single clients, from 0 to `top`; n at least 1.
+        top: Largest possible score: 1, as for accuracy, or infinity, as for an error.
 
     Reference: Oehlert (1992), A note on the delta method, The American Statistician 46, 27-29; Clopper and Pearson
     (1934), Biometrika 26, 404-413.
@@ -136,25 +137,25 @@ def mean_interval(scores: Floats, top: float = 1.0) -> tuple[float, float]:
     bounded, count = top < math.inf, len(scores)
     mean = min(max(float(scores.mean()), 0.0), top)
     if float(np.ptp(scores)) <= EQUAL:
-        seen = ((1 - LEVEL) / 2) ** (1 / count)
-        return round(mean * seen, 12), round(1 - (1 - mean) * seen, 12) if bounded else math.inf
+        share = ((1 - LEVEL) / 2) ** (1 / count)
+        return round(mean * share, 12), round(1 - (1 - mean) * share, 12) if bounded else math.inf
     error = float(scores.std(ddof=1)) / math.sqrt(count)
-    rest = 1 - mean if bounded else 1.0
-    factor = math.exp(t_quantile((1 + LEVEL) / 2, count - 1) * error / (mean * rest))
+    complement = 1 - mean if bounded else 1.0
+    factor = math.exp(t_quantile((1 + LEVEL) / 2, count - 1) * error / (mean * complement))
     if not bounded:
         return round(mean / factor, 12), round(mean * factor, 12)
-    return round(mean / (mean + rest * factor), 12), round(mean * factor / (mean * factor + rest), 12)
+    return round(mean / (mean + complement * factor), 12), round(mean * factor / (mean * factor + complement), 12)
 
 
 def difference_interval(first: Floats, second: Floats, top: float = 1.0) -> tuple[float, float]:
-    """Return the 95% confidence interval of mean(first) - mean(second), of clients drawn apart from each other.
+    """Return the 95% confidence interval of mean(first) - mean(second) for two independent samples of clients.
 
-    The limits are recovered from those of both means, which need not be symmetric (MOVER): with means m and m', and
-    intervals [l, h] and [l', h'], from m - m' - sqrt((m - l)² + (h' - m')²) to m - m' + sqrt((h - m)² + (m' - l')²).
+    The limits follow from those of both means, which need not be symmetric (MOVER). With means m and m', and intervals
+    [l, h] and [l', h'], it is m - m' - sqrt((m - l)² + (h' - m')²) to m - m' + sqrt((h - m)² + (m' - l')²).
 
     Args:
-        first: (n,) scores of single clients, see `mean_interval`.
-        second: (n',) scores of others.
+        first: (n,) scores of single clients (see `mean_interval`).
+        second: (n',) scores of the other clients.
         top: See `mean_interval`.
 
     Reference: Zou and Donner (2008), Statistics in Medicine 27, 1693-1702.
@@ -167,53 +168,52 @@ def difference_interval(first: Floats, second: Floats, top: float = 1.0) -> tupl
 
 
 def recovered(
-    mean: float, limits: tuple[float, float], other: float, other_limits: tuple[float, float]
+    mean: float, limits: tuple[float, float], other_mean: float, other_limits: tuple[float, float]
 ) -> tuple[float, float]:
-    """Return the interval of a difference of two means, from both and their intervals; see `difference_interval`."""
+    """Return the interval of a difference of two means from their intervals (see `difference_interval`)."""
     (low, high), (other_low, other_high) = limits, other_limits
-    below, above = math.hypot(mean - low, other_high - other), math.hypot(high - mean, other - other_low)
-    return round(mean - other - below, 12), round(mean - other + above, 12)
+    below, above = math.hypot(mean - low, other_high - other_mean), math.hypot(high - mean, other_mean - other_low)
+    return round(mean - other_mean - below, 12), round(mean - other_mean + above, 12)
 
 
-# --- Evaluate a global model: on participants (ID), on unseen clients and the test set (OOD), and the gaps between
+# --- Evaluate a global model on participants, unseen clients and the test set
 
 
 class Evaluator:
     """Computes the evaluation columns of a round.
 
-    Means are over clients, each client counting the same; `..._pooled` counts each sample the same. The columns:
+    Means weight all clients equally; `..._pooled` weights all samples equally. The columns:
 
     - ``id_...``: participants' held-out data; ``unseen_...``: all data of clients that never train;
       ``test_...``: the standard test set.
     - ``participation_gap`` = id_accuracy - unseen_accuracy.
-    - Where targets are numbers, ``mae``, the mean absolute error, stands in the place of ``accuracy``, in
-      their units. The loss is the mean squared error in training units: 1 is what the participants' mean gets on
-      their training rows. Gaps are turned round, ``participation_gap`` = unseen_mae - id_mae, so that they are
-      positive where the second is worse, as with accuracy; and the worst decile is the tenth with the largest errors.
-    - ``train_accuracy``: participants' training data with the labels they train on; every other column is free of
-      label noise. ``out_of_sample_gap`` = train_accuracy - id_accuracy. Both only with `training`, or where there is
-      nothing else to score: training data are most of a federation's examples.
+    - Where targets are numbers, ``mae``, the mean absolute error in their units, replaces ``accuracy``. The loss is the
+      mean squared error in training units: 1 is the loss of predicting the mean of the participants' training rows.
+      Gaps have the opposite sign, ``participation_gap`` = unseen_mae - id_mae, so that a positive gap again means that
+      unseen clients are worse. The worst decile is the 10% with the largest errors.
+    - ``train_accuracy``: participants' training data with the labels they train on. Every other column is free of
+      label noise. ``out_of_sample_gap`` = train_accuracy - id_accuracy. Both exist only with `training`, or where
+      nothing else can be scored, because training data are most of a federation's examples.
     - ``local_accuracy``: the models of this round's cohort after local training and before aggregation, each on
-      its own client's held-out data, where ``evaluation.local`` is set. It says how well clients do alone and is no
-      property of the global model.
-    - With one model a cluster, participants are scored by their own cluster's model. Nobody assigned the others to a
-      cluster, nor could a server: unseen clients and the test set get the mean over models of right answers and losses,
-      each model counting by its share of the participants, as if each drew a participant's model at random.
-    - ``..._low`` and ``..._high``: 95% confidence interval over clients, see `fedreach.evaluation.evaluator`; left
-      out where there is none, as of the error of a single client. ``_p10``, ``_p50``, ``_p90``: percentiles;
-      ``_worst_decile``: mean over the tenth of the clients that does worst (at least one client).
+      its own client's held-out data, where ``evaluation.local`` is set. It describes clients without the federation,
+      not the global model.
+    - With one model per cluster, participants are scored by their own cluster's model. Unseen clients and the test set
+      belong to no cluster. They get the mean over models of right answers and losses, weighted by each model's share of
+      the participants, as if each drew a participant's model at random.
+    - ``..._low`` and ``..._high``: 95% confidence interval over clients (see `mean_interval`). They are left out where
+      the interval is infinite, as for the error of a single client. ``_p10``, ``_p50``, ``_p90``: percentiles.
+      ``_worst_decile``: mean over the worst 10% of clients (at least one client).
 
-    Where labels stand at positions, a client's accuracy and loss are means over its labeled positions, and metrics are
-    handed these as if they were examples; ``..._pooled`` weighs clients by their examples.
+    Where each position has a label, a client's accuracy and loss are means over its labeled positions. Metrics see
+    these positions as examples, and ``..._pooled`` weights clients by their examples.
 
-    With `samples_per_client`, at most so many samples of each client are used, the same in all rounds and methods.
+    `samples_per_client` limits the samples of each client, the same ones in all rounds and methods.
 
-    Further `metrics` add ``id_NAME``, ``unseen_NAME`` and ``test_NAME``: means over the clients for which they are
-    defined; ``..._NAME_undefined`` counts the others, if there are any. Of participants and of unseen clients there are
-    also ``..._NAME_worst_decile``, over the same clients, those with most of it where lower is better, and
-    ``..._NAME_pooled``, of all samples of the population together, which may be defined where it is of no client. Where
-    the model's outputs are not finite, no metric is defined. Lines about single clients hold each metric under its
-    name, null where it is undefined.
+    Other `metrics` add ``id_NAME``, ``unseen_NAME`` and ``test_NAME``: means over the clients for which they are
+    defined. ``..._NAME_undefined`` counts the other clients, if any. Participants and unseen clients also have
+    ``..._NAME_worst_decile`` over the same clients, and ``..._NAME_pooled`` of all samples of the population together,
+    which may be defined even where it is undefined for every client. Where the model's outputs are not finite, no
+    metric is defined. Records of single clients hold each metric under its name, null where it is undefined.
     """
 
     def __init__(
@@ -236,19 +236,19 @@ class Evaluator:
         self.training = grouped(population.participants, data.train)
         self.unseen = grouped(population.unseen, data.train, data.held_out)
         self.test_index = np.arange(len(data.dataset.test_y))
-        others = len(self.participants.ids) + len(self.unseen.ids) + len(self.test_index)
-        if others and not training:
+        num_other = len(self.participants.ids) + len(self.unseen.ids) + len(self.test_index)
+        if num_other and not training:
             self.training = NOBODY
 
     def evaluate(
         self, models: Float32s, round_: int, clusters: Ints | None = None
     ) -> tuple[dict[str, float], list[dict[str, Any]]]:
-        """Return the columns after `round_` rounds, and the lines about single clients.
+        """Return the columns after `round_` rounds, and the records of single clients.
 
         Args:
-            models: (d,) the global model, or (m, d) one a cluster.
-            round_: The round.
-            clusters: (n,) which of the models each participant has; needed where there are several.
+            models: (d,) global model, or (m, d) models, one per cluster.
+            round_: Number of rounds so far.
+            clusters: (n,) model of each participant; required with several models.
         """
         served = Served.of(models, clusters, self.participant_ids)
         engine, test = self.engine, None
@@ -260,13 +260,15 @@ class Evaluator:
             counts = position_counts(self.data.dataset.test_y) if self.data.dataset.positions else None
             test = mean_of(right, counts), mean_of(loss, counts)
         columns, records = summarized(round_, participants, unseen, training, test)
-        further, single = self._further(served)
-        return columns | further, [record | in_a_line(single.get(record["population"], {})) for record in records]
+        metric_columns, single = self._further(served)
+        return columns | metric_columns, [
+            record | in_a_line(single.get(record["population"], {})) for record in records
+        ]
 
     def evaluate_local(
         self, models: Float32s, cohort: Ints, round_: int
     ) -> tuple[dict[str, float], list[dict[str, Any]]]:
-        """Return `local_accuracy` and the line about single clients, for the (r, d) local models of the cohort."""
+        """Return `local_accuracy` and the record of single clients, for the (r, d) local models of the cohort."""
         group = Group.of(cohort, self.data.held_out, max_samples=self.max_samples, counts=self.counts)
         if not len(group.ids):
             return {}, []
@@ -278,9 +280,9 @@ class Evaluator:
         return {f"local_{self.by.name}": round(float(joined.score.mean()), 9)}, [joined.record(round_, "local")]
 
     def _further(self, served: Served) -> tuple[dict[str, float], dict[str, Values]]:
-        """Return the columns of metrics beside accuracy and loss, and by population those of its single clients.
+        """Return the columns of the other metrics, and for each population the values of its clients.
 
-        These need all that the model says.
+        These metrics need the model's outputs.
         """
         columns: dict[str, float] = {}
         single: dict[str, Values] = {}
@@ -295,8 +297,8 @@ class Evaluator:
             if not self.metrics or not len(group.index):
                 continue
             owner = None if name == "test" else np.repeat(group.ids, group.sizes)
-            said = served.logits(self.engine, split, group.index, owner)
-            answers = SaidOfClients.of(labels[group.index], said, group.sizes)
+            model_outputs = served.logits(self.engine, split, group.index, owner)
+            answers = SaidOfClients.of(labels[group.index], model_outputs, group.sizes)
             single[population] = {metric.name: answers.of_clients(metric) for metric in self.metrics}
             for metric in self.metrics:
                 pooled = None if name == "test" else answers.pooled(metric)
@@ -304,14 +306,14 @@ class Evaluator:
         return columns, single
 
     def _scores(self, served: Served, split: Split, group: Group) -> Scores:
-        own = np.repeat(group.ids, group.sizes)
-        if not len(own):
+        owner = np.repeat(group.ids, group.sizes)
+        if not len(owner):
             return Scores(group.ids, group.sizes, np.empty(0), np.empty(0), self.by)
-        return group.scores(*served.predict(self.engine, split, group.index, own), self.by)
+        return group.scores(*served.predict(self.engine, split, group.index, owner), self.by)
 
 
 def mean_of(values: Bools | Float32s | Floats, counts: Ints | None) -> float:
-    """Return the mean of (m,) values, which count by `counts`, labeled positions; None: all alike."""
+    """Return the mean of (m,) values, weighted by `counts` (labeled positions); None weights all equally."""
     if counts is None:
         return float(values.mean(dtype=np.float64))
     return float(values @ counts / counts.sum())
@@ -322,7 +324,7 @@ NOBODY = Group(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int6
 
 @dataclass(frozen=True, eq=False)
 class Served:
-    """The models that clients are served, and who has which."""
+    """The models that clients use, and the model of each participant."""
 
     models: Float32s  # (m, d)
     clusters: Ints  # (n,)
@@ -335,27 +337,34 @@ class Served:
         )
 
     def logits(self, engine: Predictor, split: Split, index: Ints, owner: Ints | None) -> list[tuple[float, Float32s]]:
-        """Return what the models say by which these samples are served, each with its share; see `predict`."""
+        """Return (share, logits) of each model that predicts these samples (see `predict`)."""
         if len(self.models) == 1:
             return [(1.0, engine.logits(self.models[0], split, index))]
-        said = [engine.logits(model, split, index) for model in self.models]
+        model_logits = [engine.logits(model, split, index) for model in self.models]
         if owner is not None and np.isin(owner, self.participants).all():
-            own = self.clusters[np.searchsorted(self.participants, owner)]
-            return [(1.0, np.stack(said)[own, np.arange(len(index))])]
-        return list(zip((np.bincount(self.clusters) / len(self.clusters)).tolist(), said, strict=True))
+            model_of = self.clusters[np.searchsorted(self.participants, owner)]
+            return [(1.0, np.stack(model_logits)[model_of, np.arange(len(index))])]
+        return list(zip((np.bincount(self.clusters) / len(self.clusters)).tolist(), model_logits, strict=True))
 
     def predict(
         self, engine: Predictor, split: Split, index: Ints, owner: Ints | None
     ) -> tuple[Bools | Float32s | Floats, Float32s | Floats]:
-        """Return how right each sample is and its loss; `owner` says whose it is, None stands for nobody's."""
+        """Return whether each sample is right (or its error), and its loss.
+
+        Args:
+            engine: Engine that runs the models.
+            split: Data that `index` refers to.
+            index: (m,) samples.
+            owner: (m,) client of each sample. None for samples of no client.
+        """
         if len(self.models) == 1:
             return engine.predict(self.models[0], split, index)
         if owner is not None and np.isin(owner, self.participants).all():
             model_of = self.clusters[np.searchsorted(self.participants, owner)]
             right, loss = np.empty(len(index)), np.empty(len(index))
             for model in np.unique(model_of):
-                mine = model_of == model
-                right[mine], loss[mine] = engine.predict(self.models[model], split, index[mine])
+                rows = model_of == model
+                right[rows], loss[rows] = engine.predict(self.models[model], split, index[rows])
             return right, loss
         mean_right, mean_loss = np.zeros(len(index)), np.zeros(len(index))
         for model, share in zip(self.models, np.bincount(self.clusters) / len(self.clusters), strict=True):
@@ -372,27 +381,29 @@ def summarized(
     training: Scores,
     test: tuple[float, float] | None = None,
 ) -> tuple[dict[str, float], list[dict[str, Any]]]:
-    """Return the columns of a round, see `Evaluator`, and the lines about single clients, from the clients' scores.
+    """Return the columns of a round (see `Evaluator`) and the records of single clients from clients' scores.
 
     Args:
-        round_: The round.
-        participants: On their held-out data.
-        unseen: Clients that never train, on all their data.
-        training: Participants on the data they train on.
+        round_: Number of rounds so far.
+        participants: Scores of participants on their held-out data.
+        unseen: Scores of clients that never train, on all their data.
+        training: Scores of participants on their training data.
         test: Main score and mean loss on the standard test set.
     """
     columns: dict[str, float] = {}
     records: list[dict[str, Any]] = []
     by = participants.by
-    there: dict[str, tuple[float, tuple[float, float]]] = {}
+    summaries: dict[str, tuple[float, tuple[float, float]]] = {}
     for name, population, scores in (("id", "participants", participants), ("unseen", "unseen", unseen)):
         if len(scores.ids):
-            there[name] = float(scores.score.mean()), mean_interval(scores.score, by.top)
-            columns |= _columns(name, scores, *there[name])
+            summaries[name] = float(scores.score.mean()), mean_interval(scores.score, by.top)
+            columns |= _columns(name, scores, *summaries[name])
             records.append(scores.record(round_, population))
-    if {"id", "unseen"} <= there.keys():
+    if {"id", "unseen"} <= summaries.keys():
         columns["participation_gap"] = by.gap(columns[f"id_{by.name}"], columns[f"unseen_{by.name}"])
-        better, worse = (there["unseen"], there["id"]) if by.lower_is_better else (there["id"], there["unseen"])
+        better, worse = (
+            (summaries["unseen"], summaries["id"]) if by.lower_is_better else (summaries["id"], summaries["unseen"])
+        )
         columns |= _limits("participation_gap", recovered(*better, *worse))
     if len(training.ids):
         columns[f"train_{by.name}"] = float(training.score.mean())
@@ -419,5 +430,5 @@ def _columns(population: str, scores: Scores, mean: float, limits: tuple[float, 
 
 
 def _limits(name: str, limits: tuple[float, float]) -> dict[str, float]:
-    """Return the columns of an interval; none where a limit is infinite, which would read as a model that diverged."""
+    """Return the columns of an interval, or none if a limit is infinite: readers would take it for divergence."""
     return {} if np.isinf(limits).any() else {f"{name}_low": limits[0], f"{name}_high": limits[1]}

@@ -18,14 +18,14 @@ from fedreach.federation.convergence import LOSSES, distances, total_disagreemen
 from fedreach.federation.federation import HasTargets, refuse_targets
 from fedreach.federation.traits import Traits
 
-# -------------------- The share that is right
+# -------------------- Accuracy
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """The share of examples whose class has the largest output, ties going to the lower class.
+    """The share of examples whose class has the largest output; ties go to the lower class.
 
-    When: classes are about as frequent as they matter; always there.
+    When: classes are about as frequent as they matter. It is always reported.
 
     Example:
         >>> import numpy as np
@@ -43,18 +43,18 @@ class Accuracy:
         return float((scores.argmax(axis=1) == labels).mean())
 
 
-# -------------------- The share that is right of each class, each class counting the same
+# -------------------- Balanced accuracy
 
 
 @dataclass(frozen=True)
 class BalancedAccuracy:
-    """The mean over classes of the share of their examples that is right, ties going to the lower class.
+    """The mean over classes of the share of their examples that is right; ties go to the lower class.
 
     (1 / |C|) sum over k in C of right_k / m_k, where C are the classes among the labels, m_k the examples of class k
-    and right_k those of them that are predicted as k. As scikit-learn's `balanced_accuracy_score`, it leaves out
-    classes that are only predicted: it is always defined, and with one class among the labels the accuracy.
+    and right_k those of them that are predicted as k. Like scikit-learn's `balanced_accuracy_score`, it leaves out
+    classes that are only predicted. It is always defined, and with one class among the labels it is the accuracy.
 
-    When: every class matters alike, however rare.
+    When: every class matters equally, however rare.
 
     Reference: Brodersen et al., "The Balanced Accuracy and Its Posterior Distribution", ICPR 2010.
 
@@ -73,23 +73,23 @@ class BalancedAccuracy:
     def of(self, labels: Ints, scores: Floats) -> float:
         right = scores.argmax(axis=1) == labels
         examples = np.bincount(labels)
-        there = examples > 0
-        return float((np.bincount(labels, right)[there] / examples[there]).mean())
+        present = examples > 0
+        return float((np.bincount(labels, right)[present] / examples[present]).mean())
 
 
-# -------------------- Precision and recall of each class in one, each class counting the same
+# -------------------- Macro F1
 
 
 @dataclass(frozen=True)
 class MacroF1:
-    """The mean F1 over classes, F1 being the harmonic mean of precision and recall; ties go to the lower class.
+    """The mean over classes of F1, the harmonic mean of precision and recall; ties go to the lower class.
 
     (1 / |C|) sum over k in C of 2 right_k / (m_k + said_k), where m_k examples are of class k, said_k are predicted as
-    k, and right_k are both; C are the classes among labels or predictions. As scikit-learn's
-    ``f1_score(average="macro")``: a class that is only predicted, or never, counts with 0, and one in neither does not
-    count. It is always defined.
+    k, and right_k are both; C are the classes among labels or predictions. As in scikit-learn's
+    ``f1_score(average="macro")``, a class that is only predicted, or never predicted, counts as 0. A class that is
+    neither among labels nor predictions does not count. The metric is always defined.
 
-    When: as `balanced_accuracy`, where false alarms matter, too.
+    When: as `balanced_accuracy`, where false alarms matter as well.
 
     Reference: Opitz and Burst, "Macro F1 and Macro F1", arXiv 1911.03347, the mean of F1 scores.
 
@@ -106,14 +106,14 @@ class MacroF1:
         return "macro_f1"
 
     def of(self, labels: Ints, scores: Floats) -> float:
-        said, classes = scores.argmax(axis=1), scores.shape[1]
-        right = np.bincount(labels[said == labels], minlength=classes)
-        either = np.bincount(labels, minlength=classes) + np.bincount(said, minlength=classes)
-        there = either > 0
-        return float((2 * right[there] / either[there]).mean())
+        predicted, classes = scores.argmax(axis=1), scores.shape[1]
+        right = np.bincount(labels[predicted == labels], minlength=classes)
+        either = np.bincount(labels, minlength=classes) + np.bincount(predicted, minlength=classes)
+        present = either > 0
+        return float((2 * right[present] / either[present]).mean())
 
 
-# -------------------- How well a class is told from the others, whatever the threshold
+# -------------------- Area under the ROC curve
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,8 @@ class AUROC:
 
     P(p > p') + P(p = p') / 2 for the probability p of the class on one of its examples and p' on another's. With two
     classes it is scikit-learn's ``roc_auc_score(y, p[:, 1])``. With more it is the mean, over the classes among the
-    labels, of ``roc_auc_score(y == k, p[:, k])``: ``roc_auc_score(y, p, multi_class="ovr")`` where all are there, which
-    refuses labels that lack a class. With one class among the labels it is not defined.
+    labels, of ``roc_auc_score(y == k, p[:, k])``. Where all classes are among the labels, this equals
+    ``roc_auc_score(y, p, multi_class="ovr")``. With one class among the labels it is not defined.
 
     When: examples are ranked and the threshold is chosen later.
 
@@ -142,35 +142,35 @@ class AUROC:
         return "auroc"
 
     def of(self, labels: Ints, scores: Floats) -> float:
-        there = np.unique(labels)
-        if len(there) < 2:
+        present = np.unique(labels)
+        if len(present) < 2:
             return float("nan")
         p = np.exp(log_softmax(scores))
-        classes = [1] if p.shape[1] == 2 else there.tolist()
+        classes = [1] if p.shape[1] == 2 else present.tolist()
         return float(np.mean([pairs_in_order(labels == k, p[:, k]) for k in classes]))
 
 
 def pairs_in_order(positive: Bools, p: Floats) -> float:
-    """Return the share of pairs, a positive and a negative, that `p` has in this order; half of those that tie."""
-    others, own = np.sort(p[~positive]), p[positive]
-    below, not_above = (np.searchsorted(others, own, side) for side in ("left", "right"))
-    return float((below + not_above).sum() / (2 * len(own) * len(others)))
+    """Return the share of (positive, negative) pairs that `p` ranks correctly; ties count half."""
+    p_negative, p_positive = np.sort(p[~positive]), p[positive]
+    below, not_above = (np.searchsorted(p_negative, p_positive, side) for side in ("left", "right"))
+    return float((below + not_above).sum() / (2 * len(p_positive) * len(p_negative)))
 
 
-# -------------------- How far confidence is from accuracy
+# -------------------- Calibration error
 
 BINS = 15
-"""Of confidence."""
+"""Number of confidence bins."""
 
 
 @dataclass(frozen=True)
 class Miscalibration:
     """The expected calibration error: sum_b m_b / m |accuracy_b - mean confidence_b| over 15 bins of confidence.
 
-    The m_b examples of bin b have their largest probability, the confidence, between (b - 1) / 15 and b / 15. It does
-    not reach 0 for a client with few examples. The same as that of the report about serving.
+    The m_b examples of bin b have their largest probability, the confidence, between (b - 1) / 15 and b / 15. The error
+    does not reach 0 for a client with few examples. The report on adaptation uses the same error.
 
-    When: somebody relies on the stated probability.
+    When: users rely on the predicted probability.
 
     Reference: Guo et al., "On Calibration of Modern Neural Networks", ICML 2017, eq. 3.
 
@@ -191,29 +191,29 @@ class Miscalibration:
 
 
 def expected_calibration_error(log_p: Floats, labels: Ints) -> float:
-    """Return the error of (m, c) log-probabilities, see `Miscalibration`."""
+    """Return the expected calibration error of (m, c) log-probabilities (see `Miscalibration`)."""
     right = log_p.argmax(axis=1) == labels
     confidence = np.exp(log_p.max(axis=1))
     bins = np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
     return float(np.abs(np.bincount(bins, right - confidence, minlength=BINS)).sum() / len(labels))
 
 
-# -------------------- How far the bounds on a model's squared loss disagree, on examples that it was not trained on
+# -------------------- Disagreement of the bounds on the squared loss
 
 
 @dataclass(frozen=True)
 class BoundDisagreement:
-    """The total disagreement sum_i (u(d_i) - l(d_i)) of the bounds on the mean squared loss, of the answers.
+    """The total disagreement sum_i (u(d_i) - l(d_i)) of the bounds on the mean squared loss of the predictions.
 
-    What `fedreach.federation.measurements.Disagreement` measures on a client's training data, here on what a model is
-    evaluated on. Less is better. Its columns end in ``bound_disagreement_jsd`` or ``bound_disagreement_zero_one``.
+    `fedreach.federation.measurements.Disagreement` measures it on a client's training data; this metric uses evaluation
+    data. Lower is better. Its columns end in ``bound_disagreement_jsd`` or ``bound_disagreement_zero_one``.
 
-    When: models are compared by how much a shift of the data could do to them; and to draw that paper's figure 3.
+    When: models are compared by how much a data shift could harm them, and to draw figure 3 of that paper.
 
     Args:
-        loss: ``"jsd"``, the Jensen-Shannon divergence to base 2, or ``"zero_one"``.
+        loss: ``"jsd"`` (Jensen-Shannon divergence to base 2) or ``"zero_one"``.
         radius: Largest Hellinger distance, above 0 and at most 1.
-        step: Between distances d_i = step, 2 step, ..., above 0 and at most the radius.
+        step: Step between the distances d_i = step, 2 step, ..., above 0 and at most the radius.
 
     Raises:
         ConfigError: If an option is outside its range.
@@ -246,16 +246,16 @@ class BoundDisagreement:
         return total_disagreement(LOSSES[self.loss](scores, labels), distances(self.radius, self.step))
 
 
-# -------------------- How surprising the truth is
+# -------------------- Mean loss
 
 
 @dataclass(frozen=True)
 class MeanLoss:
-    """The mean cross-entropy, log sum_c exp(z_c) - z_y, in nats: always there as `loss`, which `log_loss` is, too.
+    """The mean cross-entropy, log sum_c exp(z_c) - z_y, in nats; `log_loss` is another name of `loss`.
 
-    scikit-learn's `log_loss` is the same number, but for probabilities below 2e-16, which it raises to that.
+    scikit-learn's `log_loss` is the same number, except that it raises probabilities below 2e-16 to that value.
 
-    When: probabilities are used, and not decisions alone; always there.
+    When: probabilities are used, not only decisions. It is always reported.
 
     Example:
         >>> MeanLoss().of(np.array([1]), np.array([[0.0, 0.0]])).__round__(4)
@@ -273,18 +273,18 @@ class MeanLoss:
         return float(-log_softmax(scores)[np.arange(len(labels)), labels].mean())
 
 
-# -------------------- How many classes a model is as unsure between
+# -------------------- Perplexity
 
 
 @dataclass(frozen=True)
 class Perplexity:
-    """The exponential of the mean cross-entropy: 1 is certainty, c is no better than all c classes alike.
+    """The exponential of the mean cross-entropy: 1 is certainty, c equals a uniform guess among c classes.
 
-    Of each client it is the exponential of its own mean loss, and of a population the mean of these.
+    A client's perplexity is the exponential of its own mean loss; a population's is the mean over clients.
 
-    When: the next token of a text is predicted, as language models are reported.
+    When: the next token of a text is predicted, as is usual for language models.
 
-    Reference: Jelinek et al. (1977), Perplexity, a measure of the difficulty of speech recognition tasks, The Journal
+    Reference: Jelinek et al. (1977), "Perplexity, a measure of the difficulty of speech recognition tasks", The Journal
     of the Acoustical Society of America 62, S63.
 
     Example:
@@ -298,20 +298,20 @@ class Perplexity:
 
     def of(self, labels: Ints, scores: Floats) -> float:
         mean = MeanLoss().of(labels, scores)
-        return float(np.exp(mean)) if mean < 700 else float("nan")  # beyond which float64 has no such number
+        return float(np.exp(mean)) if mean < 700 else float("nan")  # beyond 700, float64 overflows
 
 
-# -------------------- How far off predicted numbers are
+# -------------------- Mean absolute error
 
 
 @dataclass(frozen=True)
 class MeanAbsoluteError:
     """The mean absolute error, (1 / (m t)) sum_ij |y_ij - z_ij|, in the target's unit.
 
-    What models are judged by where targets are numbers: always there as ``mae``, as accuracy is of classes. Less is
-    better, so that the worst clients are those with most. scikit-learn's ``mean_absolute_error`` is the same number.
+    It is the main score (``mae``) where targets are numbers, as accuracy is for classes. Lower is better, so the worst
+    clients are those with the largest values. scikit-learn's ``mean_absolute_error`` is the same number.
 
-    When: numbers are predicted; always there then.
+    When: numbers are predicted. It is then always reported.
 
     Example:
         >>> MeanAbsoluteError().of(np.array([[1.0], [2.0]]), np.array([[1.5], [4.0]]))
@@ -329,48 +329,50 @@ class MeanAbsoluteError:
         return float(np.abs(labels - scores).mean())
 
 
-# -------------------- What a metric must have, what it may be called, and a plain function as one
+# -------------------- The interface of metrics, and functions as metrics
 
 ENDINGS = ("worst_decile", "pooled", "undefined")
-"""Of further columns of a metric: after its name and ``_``."""
+"""Endings of a metric's other columns, after its name and ``_``."""
 TAKEN = ("round", "population", "ids", "names", "examples", "loss", "mae")
-"""What a metric may not be called: the keys that a line about single clients has without it. Nor ``accuracy...``."""
+"""Names that a metric must not have, as records of single clients have these keys; nor ``accuracy...``."""
 LOWER_IS_BETTER = re.compile(r"(.*_)?(loss|error|deviance)")
-"""Names of functions of which less is better, as scikit-learn names its own."""
+"""Names of functions whose lower values are better, as in scikit-learn."""
 
 
 @runtime_checkable
 class Metric(Protocol):
-    """One number for the answers of a model to some examples: of one client, of a population or of the test set.
+    """One number for a model's predictions on examples of one client, of a population or of the test set.
 
-    A class of which less is better says ``lower_is_better = True``: the worst clients are then those with most. One
-    that takes only classes, or only numbers, says ``needs_classes = True`` or ``needs_numbers = True``.
+    Set ``lower_is_better = True`` if lower values are better; the worst clients are then those with the largest values.
+    Set ``needs_classes = True`` or ``needs_numbers = True`` if the metric takes only classes or only numbers.
     """
 
     @property
     def name(self) -> str:
-        """End of its columns: letters, digits and ``_``."""
+        """End of its columns: lowercase letters, digits and ``_``."""
 
     def of(self, labels: AnyArray, scores: Floats) -> float:
-        """Return the number; nan where it is not defined, as for a client with one class. Such clients are left out.
+        """Return the number, or nan where it is not defined, as for a client with one class.
+
+        Clients with nan are left out of means.
 
         Args:
-            labels: (m,) true classes, m at least 1, or (m, t) numbers; not written to.
-            scores: (m, c) the model's outputs, the largest for the class that it predicts, finite; not written to.
-                Their `log_softmax` are log-probabilities. Where labels are numbers, (m, t) predicted ones.
+            labels: (m,) true classes, m at least 1, or (m, t) numbers. Read-only.
+            scores: (m, c) finite outputs of the model, the largest for the predicted class. Read-only. Their
+                `log_softmax` are log-probabilities. Where labels are numbers, (m, t) predicted numbers.
         """
 
 
 @dataclass(frozen=True)
 class FunctionMetric:
-    """Use ``function(y_true, scores) -> number``, of (m,) true classes and (m, c) **probabilities**.
+    """A metric from ``function(y_true, scores) -> number``, of (m,) true classes and (m, c) **probabilities**.
 
-    Probabilities are float64 and each row sums to 1, as functions of scikit-learn want them; a class with `of` is
-    handed the model's outputs. Where targets are numbers, both are (m, t), as they are. Columns end in the function's
+    Probabilities are float64 and each row sums to 1, as functions of scikit-learn expect. A class with `of` receives
+    the model's outputs instead. Where targets are numbers, both arguments are (m, t). Columns end in the function's
     name, or in its attribute ``name``.
 
-    Less is better where the function says ``lower_is_better = True`` or, if it says nothing, where its name is or ends
-    in ``loss``, ``error`` or ``deviance``, as scikit-learn names its own.
+    Lower is better where the function sets ``lower_is_better = True``. Without this attribute, lower is better where
+    the name is or ends in ``loss``, ``error`` or ``deviance``, as in scikit-learn.
 
     Example:
         >>> def brier_loss(y_true, scores):
@@ -390,20 +392,20 @@ class FunctionMetric:
     @property
     def lower_is_better(self) -> bool:
         by_name = LOWER_IS_BETTER.fullmatch(self.name) is not None
-        said: bool = getattr(self.function, "lower_is_better", by_name)
-        return said
+        is_lower_better: bool = getattr(self.function, "lower_is_better", by_name)
+        return is_lower_better
 
     def of(self, labels: AnyArray, scores: Floats) -> float:
         return self.function(labels, scores if labels.dtype.kind == "f" else np.exp(log_softmax(scores)))
 
 
 def refuse_metrics(metrics: Sequence[Metric], data: HasTargets) -> None:
-    """Refuse metrics that do not take what data have as targets.
+    """Reject metrics that do not take the targets of the data.
 
-    Accuracy and loss pass: they are what is asked for by default, and stand for the main score and the loss.
+    Accuracy and loss always pass: they are the defaults, and mean the main score and the loss.
 
     Raises:
-        ConfigError: If one needs classes and targets are numbers, or the other way round.
+        ConfigError: If a metric needs classes and targets are numbers, or vice versa.
     """
     for metric in metrics:
         if type(metric) not in (Accuracy, MeanLoss):
@@ -411,57 +413,57 @@ def refuse_metrics(metrics: Sequence[Metric], data: HasTargets) -> None:
 
 
 def further_metrics(metrics: Sequence[Metric]) -> list[Metric]:
-    """Return those beside accuracy or the mean absolute error, and loss, which are there anyway.
+    """Return the metrics other than accuracy, mean absolute error and loss, which are always reported.
 
     Raises:
-        PartError: If a name cannot end a column, or ends another's; or a trait is misspelt.
+        PartError: If a name cannot end a column, is used twice, or a trait is misspelled.
     """
-    further = [metric for metric in metrics if type(metric) not in (Accuracy, MeanAbsoluteError, MeanLoss)]
-    seen: set[str] = set()
-    for metric in further:
+    extra_metrics = [metric for metric in metrics if type(metric) not in (Accuracy, MeanAbsoluteError, MeanLoss)]
+    used_names: set[str] = set()
+    for metric in extra_metrics:
         name = metric.name
         if not (isinstance(name, str) and re.fullmatch(r"[a-z][a-z0-9_]*", name)):
             nameless = isinstance(metric, FunctionMetric) and name in ("<lambda>", "")
             how = "Give the function a name, by `def`" if nameless else "Rename it"
             raise PartError(f"The name of a metric must be small letters, digits and _; got {name!r}. {how}.")
-        if name in seen or name in TAKEN or name.split("_")[0] == "accuracy":
+        if name in used_names or name in TAKEN or name.split("_")[0] == "accuracy":
             raise PartError(f"The name of a metric must be its own; there are columns of {name!r} already. Rename it.")
         if name.endswith(tuple(f"_{ending}" for ending in ENDINGS)):
             raise PartError(
                 f"The name of a metric must not end as columns of others do, in {' or '.join(ENDINGS)}; got {name!r}. "
                 "Rename it."
             )
-        seen.add(name)
+        used_names.add(name)
         Traits.of(metric)
-    return further
+    return extra_metrics
 
 
 def value_of(metric: Metric, labels: AnyArray, scores: Floats) -> float:
-    """Return what a metric says, or refuse what is no number.
+    """Return the value of a metric.
 
     Raises:
-        PartError: If it is no number, or infinite.
+        PartError: If the value is not a number, or is infinite.
     """
     value: object = metric.of(labels, scores)
     if not isinstance(value, int | float | np.number) or np.isinf(float(value)):
-        said = metric.name if isinstance(metric, FunctionMetric) else f"{type(metric).__name__}.of"
-        raise PartError(f"{said} must return a number that is not infinite, or nan; got {value!r}.")
+        source = metric.name if isinstance(metric, FunctionMetric) else f"{type(metric).__name__}.of"
+        raise PartError(f"{source} must return a number that is not infinite, or nan; got {value!r}.")
     return float(value)
 
 
-# -------------------- How much better predicted numbers are than their mean
+# -------------------- Coefficient of determination
 
 
 @dataclass(frozen=True)
 class R2:
     """The coefficient of determination, 1 - sum_i (y_i - z_i)^2 / sum_i (y_i - mean y)^2, a mean over t targets.
 
-    1 is perfect; the mean of the very targets gets 0, and a model that is worse than it less than 0, without bound. It
-    is nan where all targets are the same, as of a client with one example: such clients are left out. As it compares
-    with the client's own mean, a model that is right about differences between clients gains nothing by that here:
-    look at ``unseen_r2_pooled`` for it. Otherwise as scikit-learn's ``r2_score``, which has 0 or 1 for nan.
+    1 is perfect. Predicting the mean of the targets gets 0, and a worse model gets a negative value, without bound. It
+    is nan where all targets are equal, as for a client with one example; such clients are left out. It compares with
+    the client's own mean, so it does not reward predicting differences between clients. ``unseen_r2_pooled`` does.
+    Otherwise it equals scikit-learn's ``r2_score``, which returns 0 or 1 for nan.
 
-    When: numbers are predicted, and errors shall be told beside how much targets vary. Of few examples it says little.
+    When: numbers are predicted, and errors matter relative to the variance of targets. It is noisy for few examples.
 
     Reference: Wright, "Correlation and causation", Journal of Agricultural Research 20, 1921.
 
@@ -483,7 +485,7 @@ class R2:
         return float((1 - np.square(labels - scores).sum(axis=0) / spread).mean())
 
 
-# -------------------- What a model's answers are scored by
+# -------------------- Metrics by name
 # ``[evaluation] metrics = ["accuracy", "loss", "auroc", "my.py:recall"]``. Columns end in the metric's name, see
 # `fedreach.evaluation.evaluator.Evaluator`.
 
@@ -502,36 +504,35 @@ METRICS: Mapping[str, Any] = {
 }
 
 
-# --- Metrics beside accuracy and loss: of single clients, of a population's clients, and of all of its samples
+# --- Metrics of single clients, of populations and of pooled samples
 
 Values = Mapping[str, Floats]
-"""Name of a metric -> (n,) what it is of each client, nan where it is undefined."""
+"""Name of a metric -> (n,) value of each client, nan where it is undefined."""
 
 
 @dataclass(frozen=True, eq=False)
 class SaidOfClients:
-    """The samples of n clients, one client's after the other, and what models say of them."""
+    """The samples of n clients, client by client, and the outputs of models on them."""
 
     truth: AnyArray  # (samples,) classes, or (samples, t) numbers
-    said: Sequence[
-        tuple[float, Float32s]
-    ]  # (samples, c) or (samples, t) outputs of each model, which counts by its share
+    # (share, outputs) of each model; outputs are (samples, c) or (samples, t), and models count by their share.
+    said: Sequence[tuple[float, Float32s]]
     sizes: Ints  # (n,) samples of each client
 
     @classmethod
-    def of(cls, truth: AnyArray, said: Sequence[tuple[float, Float32s]], sizes: Ints) -> SaidOfClients:
-        """Return samples as metrics see them: where labels stand at positions, labeled positions in place of samples.
+    def of(cls, truth: AnyArray, model_outputs: Sequence[tuple[float, Float32s]], sizes: Ints) -> SaidOfClients:
+        """Return samples as metrics see them. Labels at positions become one sample per labeled position.
 
         Args:
             truth: (samples,) classes, (samples, t) numbers, or (samples, positions...) classes.
-            said: Outputs of each model, with an axis more for classes at positions.
+            model_outputs: (share, outputs) of each model. With labels at positions, outputs end in a class axis.
             sizes: (n,) samples of each client.
         """
         if truth.ndim == 1 or truth.dtype.kind == "f":
-            return cls(truth, said, sizes)
+            return cls(truth, model_outputs, sizes)
         labeled, starts = is_labeled(truth), np.cumsum(sizes) - sizes
         counts = np.add.reduceat(position_counts(truth), starts)
-        return cls(truth[labeled], [(share, outputs[labeled]) for share, outputs in said], counts)
+        return cls(truth[labeled], [(share, outputs[labeled]) for share, outputs in model_outputs], counts)
 
     def of_clients(self, metric: Metric) -> Floats:
         """Return the metric of each client."""
@@ -552,13 +553,13 @@ class SaidOfClients:
 
 
 def further_columns(name: str, metric: Metric, values: Floats, pooled: float | None) -> dict[str, float]:
-    """Return the columns of a metric, see `fedreach.evaluation.evaluator.Evaluator`.
+    """Return the columns of a metric (see `fedreach.evaluation.evaluator.Evaluator`).
 
     Args:
-        name: Of the population and the metric.
+        name: Name of the population and the metric.
         metric: The metric.
-        values: (n,) of each client, nan where it is undefined.
-        pooled: Of all samples together; None: the population is one client, and has no worst decile either.
+        values: (n,) value of each client, nan where it is undefined.
+        pooled: Value of all samples together. None for a population of one client, which has no worst decile either.
     """
     defined, columns = values[~np.isnan(values)], dict[str, float]()
     if len(defined):
@@ -573,7 +574,7 @@ def further_columns(name: str, metric: Metric, values: Floats, pooled: float | N
 
 
 def in_a_line(values: Values) -> dict[str, Any]:
-    """Return what a line of ``clients.jsonl`` says of metrics, null where one is undefined; nothing without metrics.
+    """Return the metrics of a record of ``clients.jsonl``, null where undefined; nothing without metrics.
 
     Example:
         >>> in_a_line({"auroc": np.array([0.75, np.nan])})
@@ -581,8 +582,8 @@ def in_a_line(values: Values) -> dict[str, Any]:
         >>> in_a_line({})
         {}
     """
-    found = {
+    rounded = {
         name: [None if np.isnan(value) else round(value, 6) for value in of_clients.tolist()]
         for name, of_clients in values.items()
     }
-    return {"metrics": found} if found else {}
+    return {"metrics": rounded} if rounded else {}

@@ -20,37 +20,31 @@ from fedreach.federation.costs import FittingCost
 from fedreach.federation.traits import Traits
 from fedreach.federation.types import Outputs, State
 
-# -------------------- How well unseen clients are served: plain -> calibrated -> served -> true prior, client by client
-# - **plain**: the model as it is, argmax z.
-# - **calibrated**: the rule before a client has seen any input; what participants' held-out data say of the model
-# alone.
-# - **served**: the rule after the client's own inputs, which have no labels: all of them, and predictions for these
-# very
-#   inputs, as a deployed batch is (*transductive*). Beside it **served_N**: N inputs, and predictions for the client's
-#   other ones (*inductive*), with **plain_N** on the same; and **online**: each input predicted before it is learnt
-# from.
-# - **true_prior**: the rule, handed the client's class shares. A reference that needs labels: nobody could deploy it.
+# -------------------- Scores of one client in each prediction mode
+# - **plain**: the unadapted model, argmax z.
+# - **calibrated**: the rule before the client has seen any input. It knows only participants' held-out data.
+# - **served**: the rule after all of the client's unlabeled inputs, scored on these inputs (*transductive*).
+# - **served_N**: the rule after N inputs, scored on the client's other inputs (*inductive*). **plain_N** is the
+#   unadapted model on the same inputs.
+# - **online**: each input is predicted before the rule learns from it.
+# - **true_prior**: the rule with the client's label distribution, an oracle. It needs labels, so it cannot be deployed.
 #
-# A rule that learns from a client's labels (`LearnsLabels`) has those of its first examples. They are known, and so
-# never
-# scored: all rungs are of the others, as many as `scored_of` says. **served_N** knows at most N labels, and is scored
-# on
-# the same examples as every other rule's.
-#
-# Who is served by which fit says `fedreach.evaluation.modes`.
+# A rule that learns from labels (`LearnsLabels`) is given those of the client's first examples. All modes are scored on
+# the remaining `scored_of` examples. **served_N** is given at most N labels and is scored on the same examples as for
+# other rules.
 
 SMOOTHING = 0.1
-"""Added to each count of a client's true labels, for its class shares."""
+"""Added to each label count for the oracle label distribution."""
 TOGETHER = 64
-"""Clients that are served at a time, at most."""
+"""Largest number of clients that are adapted together."""
 HELD_BYTES = 2**26
-"""Of what the model says of them, after which no further client is waited for; a repair holds a few times as much."""
+"""Size of model outputs at which a group is complete. Intensity correction needs a few times as much memory."""
 NOTED = ("adapted", "repaired")
-"""What a client's state may say of what was decided for it, as 0 or 1."""
+"""Decisions of 0 or 1 that a client's state may hold."""
 
 
 class Score(NamedTuple):
-    """How well one client is served."""
+    """Scores of one client in one prediction mode."""
 
     accuracy: float
     loss: float  # mean of -log p_y, in nats
@@ -71,23 +65,23 @@ def score(log_p: Floats, labels: Ints) -> Score:
 
 
 class Client(NamedTuple):
-    """One client that is served; only who scores it looks at its labels."""
+    """One client that a rule adapts to. Only the scoring reads its labels."""
 
     id: int
     outputs: Outputs
     labels: Ints
 
-    def without(self, known: int) -> Client:
-        """Return the client without its first examples, so many."""
-        return Client(self.id, self.outputs.rows(slice(known, None)), self.labels[known:]) if known else self
+    def without(self, count: int) -> Client:
+        """Return the client without its first `count` examples."""
+        return Client(self.id, self.outputs.rows(slice(count, None)), self.labels[count:]) if count else self
 
 
 Rungs = dict[str, dict[int, Score]]
-"""Rung -> client -> score; a rung that a client has too few inputs for does without it."""
+"""Mode -> client -> score. A mode leaves out clients that have too few inputs for it."""
 
 
 def rung_names(rule: Serving, inputs: Sequence[int] = (), *, online: bool = False) -> tuple[list[str], list[list[str]]]:
-    """Return the rungs that every client has, and those that go together of a client with more than so many inputs.
+    """Return the modes that every client has, and for each N of `inputs` the modes of clients with more than N inputs.
 
     Example:
         >>> from fedreach.federation.adaptation.label_shift import LabelShift
@@ -101,12 +95,12 @@ def rung_names(rule: Serving, inputs: Sequence[int] = (), *, online: bool = Fals
 
 
 def known_of(rule: Serving, count: int) -> int:
-    """Return of how many of its examples, the first ones, a client has labels: all but one at most."""
+    """Return the number of first examples whose labels the rule is given: at most all but one of `count`."""
     return min(rule.labels, count - 1) if isinstance(rule, LearnsLabels) else 0
 
 
 def scored_of(rule: Serving, count: int) -> int:
-    """Return on how many of its examples a client is scored.
+    """Return the number of examples on which a client is scored.
 
     Example:
         >>> from fedreach.federation.adaptation.few_labels import FewLabels
@@ -118,44 +112,44 @@ def scored_of(rule: Serving, count: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class ServedScores:
-    """How well clients of a population are served, rung by rung, and what was decided for them."""
+    """Scores of a population's clients in each prediction mode, and the decisions made for them."""
 
     rungs: Rungs
-    noted: Mapping[str, int]  # what of `NOTED` -> how many clients
-    inputs: Mapping[int, int]  # client -> its number of inputs, without the examples whose labels the rule is given
+    noted: Mapping[str, int]  # decision of `NOTED` -> number of clients
+    inputs: Mapping[int, int]  # client -> number of inputs, without examples whose labels the rule is given
 
     def columns(self, name: str) -> dict[str, float]:
-        """Return the columns of a population: means over clients, the worst tenth of them, and who loses.
+        """Return the columns of a population: means over clients, the worst decile, and the clients that lose.
 
-        ``NAME_harmed`` is the share of clients that lose more than `HARM_POINTS`, plain to served, and ``NAME_worse``
-        of those that lose anything. ``NAME_worst_change`` is the change of the client that loses most, as a fraction,
-        and ``NAME_worst_inputs`` its number of inputs; of several that lose the same, the one with the most inputs.
+        ``NAME_harmed`` is the share of clients that lose more than `HARM_POINTS` from plain to served. ``NAME_worse``
+        is the share of clients that lose anything. ``NAME_worst_change`` is the change of the client that loses most,
+        as a fraction, and ``NAME_worst_inputs`` its number of inputs. Ties go to the client with the most inputs.
         """
-        found: dict[str, float] = {}
+        columns: dict[str, float] = {}
         for rung, scores in self.rungs.items():
             accuracy, loss, error = (np.array(column) for column in zip(*scores.values(), strict=True))
             column = f"{name}_{rung}"
-            found |= {f"{column}_accuracy": accuracy.mean(), f"{column}_loss": loss.mean()}
-            found |= {f"{column}_calibration_error": error.mean()}
+            columns |= {f"{column}_accuracy": accuracy.mean(), f"{column}_loss": loss.mean()}
+            columns |= {f"{column}_calibration_error": error.mean()}
             if len(scores) > 1:
                 low, high = mean_interval(accuracy)
-                found |= {f"{column}_accuracy_low": low, f"{column}_accuracy_high": high}
-                found |= {f"{column}_accuracy_worst_decile": worst_decile(accuracy)}
+                columns |= {f"{column}_accuracy_low": low, f"{column}_accuracy_high": high}
+                columns |= {f"{column}_accuracy_worst_decile": worst_decile(accuracy)}
             missing = len(self.rungs["plain"]) - len(scores)
             if missing:
-                found[f"{column}_too_few"] = missing
-        found |= {f"{name}_{what}": count for what, count in self.noted.items()}
+                columns[f"{column}_too_few"] = missing
+        columns |= {f"{name}_{what}": count for what, count in self.noted.items()}
         plain, served = self.rungs["plain"], self.rungs["served"]
-        # Rounded, so that a loss of exactly 5 points is not more than 5, and equal losses are equal.
+        # Rounding keeps a loss of exactly 5 points from counting as more than 5, and equal losses equal.
         change = {client: round(served[client].accuracy - plain[client].accuracy, 9) for client in plain}
         worst = min(change, key=lambda client: (change[client], -self.inputs[client]))
         changes = np.array([*change.values()])
-        found |= {f"{name}_worse": (changes < 0).mean(), f"{name}_harmed": (changes < -HARM_POINTS / 100).mean()}
-        found |= {f"{name}_worst_change": change[worst], f"{name}_worst_inputs": self.inputs[worst]}
-        return {key: round(float(value), 9) for key, value in found.items()}
+        columns |= {f"{name}_worse": (changes < 0).mean(), f"{name}_harmed": (changes < -HARM_POINTS / 100).mean()}
+        columns |= {f"{name}_worst_change": change[worst], f"{name}_worst_inputs": self.inputs[worst]}
+        return {key: round(float(value), 9) for key, value in columns.items()}
 
     def lines(self, population: str) -> Iterator[dict[str, Any]]:
-        """Yield a line about the single clients for each rung, as in ``served.jsonl``."""
+        """Yield one record of single clients for each mode, as in ``served.jsonl``."""
         for rung, scores in self.rungs.items():
             columns = dict(zip(Score._fields, map(list, zip(*scores.values(), strict=True)), strict=True))
             inputs = [self.inputs[client] for client in scores]
@@ -165,14 +159,14 @@ class ServedScores:
 def serve(
     rule: Serving, state: State, clients: Iterable[Client], inputs: Sequence[int] = (), *, online: bool = False
 ) -> ServedScores:
-    """Serve clients by a fitted rule, and say how well.
+    """Adapt to clients by a fitted rule, and return their scores.
 
     Args:
-        rule: The rule.
-        state: As it was fitted.
-        clients: Whoever is served; at least one. They are held and served in the groups of `in_groups`.
-        inputs: With how many inputs, too, beside all that a client has.
-        online: Whether also online, where the rule can.
+        rule: Adaptation rule.
+        state: Fitted state of the rule.
+        clients: Clients to adapt to, at least one. They are processed in the groups of `in_groups`.
+        inputs: Numbers of inputs for the additional modes ``served_N``.
+        online: Also score online, where the rule can.
     """
     rungs: Rungs = {}
     noted: dict[str, int] = {}
@@ -183,84 +177,100 @@ def serve(
         rungs.setdefault(rung, {})[client.id] = score(log_p, client.labels[begin:])
 
     for group in in_groups(clients):
-        shown = [_unlabeled(rule, client.outputs, known_of(rule, len(client.labels))) for client in group]
-        kept = _updated(rule, state, [start] * len(group), shown)
-        for whole, own in zip(group, kept, strict=True):
-            known = known_of(rule, len(whole.labels))
-            client, own = whole.without(known), _learnt(rule, state, own, whole, known)
+        unlabeled = [_unlabeled_outputs(rule, client.outputs, known_of(rule, len(client.labels))) for client in group]
+        client_states = _update_clients(rule, state, [start] * len(group), unlabeled)
+        for full_client, client_state in zip(group, client_states, strict=True):
+            label_count = known_of(rule, len(full_client.labels))
+            client, client_state = (
+                full_client.without(label_count),
+                _learn_from_labels(rule, state, client_state, full_client, label_count),
+            )
             counts[client.id] = len(client.labels)
             take("plain", client, log_softmax(client.outputs.logits))
             take("calibrated", client, rule.predict(state, start, client.outputs))
-            told = own
+            state_with_prior = client_state
             if isinstance(rule, KnowsPrior):
                 shares = np.bincount(client.labels, minlength=client.outputs.logits.shape[1]) + SMOOTHING
-                told = rule.with_prior(state, shares / shares.sum())
-            own = told if traits.reads_true_prior else own
-            take("served", client, rule.predict(state, own, client.outputs))
+                state_with_prior = rule.with_prior(state, shares / shares.sum())
+            client_state = state_with_prior if traits.reads_true_prior else client_state
+            take("served", client, rule.predict(state, client_state, client.outputs))
             for what in NOTED:
-                if what in own:
-                    noted[what] = noted.get(what, 0) + int(np.asarray(own[what]).item())
+                if what in client_state:
+                    noted[what] = noted.get(what, 0) + int(np.asarray(client_state[what]).item())
             if online and traits.serves_online and isinstance(rule, ServesOnline):
                 take("online", client, rule.predict_online(state, start, client.outputs)[0])
             if traits.knows_prior:
-                take("true_prior", client, rule.predict(state, told, client.outputs))
+                take("true_prior", client, rule.predict(state, state_with_prior, client.outputs))
         for n in inputs:
             enough = [client for client in group if len(client.labels) > n]
             first = [client.outputs.rows(slice(n)) for client in enough]
-            shown = [_unlabeled(rule, one, known_of(rule, len(c.labels))) for one, c in zip(first, enough, strict=True)]
-            kept = _updated(rule, state, [start] * len(enough), shown)
-            for client, own in zip(enough, kept, strict=True):
-                others = client.outputs.rows(slice(n, None))
-                take(f"plain_{n}", client, log_softmax(others.logits), n)
-                if not traits.reads_true_prior:  # which does not go by inputs
-                    own = _learnt(rule, state, own, client, min(n, known_of(rule, len(client.labels))))
-                    take(f"served_{n}", client, rule.predict(state, own, others), n)
+            unlabeled = [
+                _unlabeled_outputs(rule, outputs, known_of(rule, len(c.labels)))
+                for outputs, c in zip(first, enough, strict=True)
+            ]
+            client_states = _update_clients(rule, state, [start] * len(enough), unlabeled)
+            for client, client_state in zip(enough, client_states, strict=True):
+                remaining = client.outputs.rows(slice(n, None))
+                take(f"plain_{n}", client, log_softmax(remaining.logits), n)
+                if not traits.reads_true_prior:  # such a rule does not use inputs
+                    client_state = _learn_from_labels(
+                        rule, state, client_state, client, min(n, known_of(rule, len(client.labels)))
+                    )
+                    take(f"served_{n}", client, rule.predict(state, client_state, remaining), n)
     return ServedScores(rungs, noted, counts)
 
 
 def in_groups(clients: Iterable[Client]) -> Iterator[list[Client]]:
-    """Yield clients in groups of `TOGETHER`, or fewer where their inputs are large: see `HELD_BYTES`."""
+    """Yield clients in groups of `TOGETHER`, or of fewer where their outputs are large (see `HELD_BYTES`)."""
     group: list[Client] = []
-    held = 0
+    num_bytes = 0
     for client in clients:
         group.append(client)
         outputs = client.outputs
         arrays = (outputs.logits, outputs.features, outputs.inputs)
-        held += sum(array.nbytes for array in arrays if array is not None)
-        if len(group) == TOGETHER or held >= HELD_BYTES:
+        num_bytes += sum(array.nbytes for array in arrays if array is not None)
+        if len(group) == TOGETHER or num_bytes >= HELD_BYTES:
             yield group
-            group, held = [], 0
+            group, num_bytes = [], 0
     if group:
         yield group
 
 
-def _unlabeled(rule: Serving, outputs: Outputs, known: int) -> Outputs:
-    """Return what a client sees without labels: of a rule that learns from both, not its first examples, so many."""
-    return outputs.rows(slice(known, None)) if isinstance(rule, LearnsMoreLabels) else outputs
+def _unlabeled_outputs(rule: Serving, outputs: Outputs, label_count: int) -> Outputs:
+    """Return the outputs that the rule sees without labels.
+
+    A rule that learns from labeled and unlabeled examples does not see the first `label_count` examples again.
+    """
+    return outputs.rows(slice(label_count, None)) if isinstance(rule, LearnsMoreLabels) else outputs
 
 
-def _learnt(rule: Serving, state: State, own: State, client: Client, known: int) -> State:
-    """Return what a client keeps that has the labels of its first examples, so many; of another rule, what it kept."""
+def _learn_from_labels(rule: Serving, state: State, client_state: State, client: Client, label_count: int) -> State:
+    """Return the client's state after the labels of its first `label_count` examples.
+
+    A rule that does not learn from labels keeps the state unchanged.
+    """
     if isinstance(rule, LearnsMoreLabels):
-        return rule.learn_labels(state, own, client.outputs.rows(slice(known)), client.labels[:known])
+        return rule.learn_labels(
+            state, client_state, client.outputs.rows(slice(label_count)), client.labels[:label_count]
+        )
     if not isinstance(rule, LearnsLabels):
-        return own
-    return rule.with_labels(state, client.outputs.rows(slice(known)), client.labels[:known])
+        return client_state
+    return rule.with_labels(state, client.outputs.rows(slice(label_count)), client.labels[:label_count])
 
 
-def _updated(rule: Serving, state: State, clients: Sequence[State], outputs: Sequence[Outputs]) -> list[State]:
+def _update_clients(rule: Serving, state: State, clients: Sequence[State], outputs: Sequence[Outputs]) -> list[State]:
     if isinstance(rule, ServesMany):
         return rule.update_many(state, clients, outputs)
-    return [rule.update(state, client, each) for client, each in zip(clients, outputs, strict=True)]
+    return [rule.update(state, client, client_outputs) for client, client_outputs in zip(clients, outputs, strict=True)]
 
 
 def tabulated(
     joined: Mapping[str, Sequence[tuple[float, ServedScores]]],
 ) -> tuple[dict[str, float], list[dict[str, Any]]]:
-    """Return columns, and lines about single clients.
+    """Return columns, and records of single clients.
 
     Args:
-        joined: "id" (participants), "unseen" and "test" -> scores, each with its share, see `mixed`.
+        joined: "id" (participants), "unseen" and "test" -> (share, scores) of each part (see `mixed`).
     """
     columns: dict[str, float] = {}
     lines: list[dict[str, Any]] = []
@@ -274,35 +284,35 @@ def tabulated(
 
 
 def mixed(scored: Sequence[tuple[float, ServedScores]]) -> ServedScores:
-    """Return scores of different clients as one, and of the same clients by several models as their weighted mean."""
+    """Merge scores of different clients. A client that several models scored gets the weighted mean."""
     rungs: Rungs = {}
     noted: dict[str, int] = {}
     inputs: dict[int, int] = {}
     total: dict[tuple[str, int], float] = {}
     for share, scores in scored:
         inputs |= scores.inputs
-        for rung, own in scores.rungs.items():
-            for client, one in own.items():
+        for rung, client_scores in scores.rungs.items():
+            for client, client_score in client_scores.items():
                 before = rungs.setdefault(rung, {}).get(client, Score(0.0, 0.0, 0.0))
-                rungs[rung][client] = Score(*(a + share * b for a, b in zip(before, one, strict=True)))
+                rungs[rung][client] = Score(*(a + share * b for a, b in zip(before, client_score, strict=True)))
                 total[rung, client] = total.get((rung, client), 0.0) + share
         for what, count in scores.noted.items():
             noted[what] = noted.get(what, 0) + count
-    for rung, own in rungs.items():
-        for client in sorted(own):
-            own[client] = Score(*(value / total[rung, client] for value in own.pop(client)))
+    for rung, client_scores in rungs.items():
+        for client in sorted(client_scores):
+            client_scores[client] = Score(*(value / total[rung, client] for value in client_scores.pop(client)))
     return ServedScores(rungs, noted, inputs)
 
 
-# --- Who is served by which fit of a rule: participants, unseen clients and the test set, by one model or several
-# Participants are served by what others contributed: they are divided into `FOLDS` parts, and the rule is fitted anew
-# without each of them. The test set is one client.
+# --- Fit a rule and score participants, unseen clients and the test set
+# Participants are scored by cross-fitting: they are divided into `FOLDS` folds, and the rule is fitted without the fold
+# that it is scored on. The test set counts as one client.
 
 FOLDS = 5
 
 
 class ServesModels(Protocol):
-    """Fits a rule on participants and serves everybody by it: in this process, or by messages."""
+    """Fits a rule on participants and scores all clients: in this process, or by messages."""
 
     @property
     def rule(self) -> Serving: ...
@@ -310,29 +320,29 @@ class ServesModels(Protocol):
     def evaluate(
         self, models: Float32s, clusters: Ints, round_: int, *, whole: bool = True
     ) -> tuple[dict[str, float], list[dict[str, Any]], list[Fitted]]:
-        """Return columns, lines about single clients, and the fitted rule of each model.
+        """Return columns, records of single clients, and the fitted rule of each model.
 
         Args:
-            models: (m, d) one a cluster.
-            clusters: (n,) which of them each participant has.
-            round_: After which these are the models.
-            whole: Whether clients are also served online and with fewer inputs.
+            models: (m, d) models, one per cluster.
+            clusters: (n,) cluster of each participant.
+            round_: Number of rounds after which these are the models.
+            whole: Also score online and with fewer inputs.
         """
 
 
 @dataclass(frozen=True, eq=False)
 class ServingEvaluator:
-    """Fits a rule on the participants and serves everybody by it; see `ServesModels`.
+    """Fits a rule on the participants and scores all clients (see `ServesModels`).
 
     Args:
-        engine: Runs the model.
-        data: Who holds what.
-        rule: The rule.
-        max_samples: Of each client at most so many examples are used, the first ones; None: all.
+        engine: Engine that runs the model.
+        data: Federation whose clients are scored.
+        rule: Adaptation rule.
+        max_samples: Largest number of examples of a client, the first ones. None uses all.
         inputs: See `serve`.
         summed: See `fedreach.federation.adaptation.base.fit`.
-        cost: Simulated, given who fits by how many examples, the bytes that one sends in each exchange, and the round
-            of the model; None: nothing is simulated.
+        cost: Function that returns the simulated cost of fitting. Its arguments are the examples of each fitting
+            client, the bytes per client in each exchange, and the round of the model. None simulates nothing.
     """
 
     engine: Predictor
@@ -349,23 +359,23 @@ class ServingEvaluator:
         population = self.data.population
         held_out = Group.of(population.participants, self.data.held_out, max_samples=self.max_samples)
         unseen = Group.of(population.unseen, self.data.train, self.data.held_out, max_samples=self.max_samples)
-        own = clusters[np.searchsorted(population.participants, held_out.ids)]
+        client_clusters = clusters[np.searchsorted(population.participants, held_out.ids)]
         parts = np.split(held_out.index, np.cumsum(held_out.sizes)[:-1]) if len(held_out.ids) else []
         places = {int(client): part for client, part in zip(held_out.ids, parts, strict=True)}
         fitted: list[Fitted] = []
         joined: dict[str, list[tuple[float, ServedScores]]] = {"id": [], "unseen": [], "test": []}
         shares = np.bincount(clusters, minlength=len(models)) / len(clusters)
         for number, model in enumerate(models):
-            mine = held_out.ids[own == number] if (own == number).any() else held_out.ids
-            asked = {int(c): self._client(model, "true", int(c), places[int(c)]) for c in mine}
-            fitted.append(self._billed(self._fitted(asked), asked, round_))
-            if (own == number).any():
-                for scores in self._cross_fitted(asked, whole=whole):
+            member_ids = held_out.ids[client_clusters == number] if (client_clusters == number).any() else held_out.ids
+            fitting_clients = {int(c): self._client(model, "true", int(c), places[int(c)]) for c in member_ids}
+            fitted.append(self._add_cost(self._fit(fitting_clients), fitting_clients, round_))
+            if (client_clusters == number).any():
+                for scores in self._cross_fit(fitting_clients, all_modes=whole):
                     joined["id"].append((1.0, scores))
             state = fitted[-1].state
             if len(unseen.ids):
-                each = zip(unseen.ids, np.split(unseen.index, np.cumsum(unseen.sizes)[:-1]), strict=True)
-                clients = (self._client(model, "true", int(client), part) for client, part in each)
+                unseen_parts = zip(unseen.ids, np.split(unseen.index, np.cumsum(unseen.sizes)[:-1]), strict=True)
+                clients = (self._client(model, "true", int(client), part) for client, part in unseen_parts)
                 scores = serve(self.rule, state, clients, self.inputs if whole else (), online=whole)
                 joined["unseen"].append((float(shares[number]), scores))
             if len(self.data.dataset.test_y):
@@ -379,26 +389,28 @@ class ServingEvaluator:
         d = self.data.dataset
         return Client(client, outputs, (d.test_y if split == "test" else d.train_y)[index])
 
-    def _fitted(self, asked: Mapping[int, Client]) -> Fitted:
+    def _fit(self, fitting_clients: Mapping[int, Client]) -> Fitted:
         counts = self.data.label_counts()
-        participants = [HeldOut(c.outputs, c.labels, counts[c.id].astype(np.float64)) for c in asked.values()]
+        participants = [HeldOut(c.outputs, c.labels, counts[c.id].astype(np.float64)) for c in fitting_clients.values()]
         return fit(self.rule, participants) if self.summed is None else fit(self.rule, participants, self.summed)
 
-    def _billed(self, fitted: Fitted, asked: Mapping[int, Client], round_: int) -> Fitted:
-        examples = {client: len(one.labels) for client, one in asked.items()}
+    def _add_cost(self, fitted: Fitted, fitting_clients: Mapping[int, Client], round_: int) -> Fitted:
+        examples = {client: len(fitting_client.labels) for client, fitting_client in fitting_clients.items()}
         spent = None if self.cost is None else self.cost(examples, fitted.sent, round_)
         return fitted if spent is None else fitted._replace(seconds=spent.seconds, joules=spent.joules)
 
-    def _cross_fitted(self, asked: Mapping[int, Client], *, whole: bool) -> Iterator[ServedScores]:
-        """Serve each participant by the rule as the others fit it."""
-        for mine in folds(list(asked)):
-            state = self._fitted({client: asked[client] for client in asked if client not in mine}).state
-            inputs = self.inputs if whole else ()
-            yield serve(self.rule, state, [asked[client] for client in mine], inputs, online=whole)
+    def _cross_fit(self, fitting_clients: Mapping[int, Client], *, all_modes: bool) -> Iterator[ServedScores]:
+        """Yield the scores of each fold by the rule that the other participants fit."""
+        for fold_ids in folds(list(fitting_clients)):
+            state = self._fit(
+                {client: fitting_clients[client] for client in fitting_clients if client not in fold_ids}
+            ).state
+            inputs = self.inputs if all_modes else ()
+            yield serve(self.rule, state, [fitting_clients[client] for client in fold_ids], inputs, online=all_modes)
 
 
 def folds(ids: Sequence[int]) -> list[Sequence[int]]:
-    """Return the parts of participants, each of which is served by what the others contributed; none of a single one.
+    """Divide participants into folds for cross-fitting. A single participant has none.
 
     Example:
         >>> folds([0, 1, 2, 3, 4, 5, 6])

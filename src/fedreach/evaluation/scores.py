@@ -18,29 +18,29 @@ HARM_POINTS = 5
 
 @dataclass(frozen=True)
 class MainScore:
-    """What is always told of a model: accuracy where targets are classes, the mean absolute error of numbers."""
+    """The score that every evaluation reports: accuracy for classes, mean absolute error for numbers."""
 
-    name: str  # ends its columns, such as ``id_accuracy``
+    name: str  # end of its columns, such as ``id_accuracy``
     words: str
     lower_is_better: bool
-    percent: bool  # shown as such; else in the unit of the targets
-    top: float  # the largest value there can be; the smallest is 0
+    percent: bool  # shown in percent, else in the unit of the targets
+    top: float  # largest possible value; the smallest is 0
 
     def rank(self, value: float) -> float:
-        """Return a number that is the higher the better the value."""
+        """Return a number that is higher for better values."""
         return -value if self.lower_is_better else value
 
-    def gap(self, seen: Value, unseen: Value) -> Value:
-        """Return by how much it is worse on the second, in either direction: positive where it is worse.
+    def gap(self, first: Value, second: Value) -> Value:
+        """Return by how much the second value is worse than the first: positive where it is worse.
 
         Example:
             >>> ACCURACY.gap(0.75, 0.5), MAE.gap(0.5, 0.75)
             (0.25, 0.25)
         """
-        return unseen - seen if self.lower_is_better else seen - unseen
+        return second - first if self.lower_is_better else first - second
 
     def worst_decile(self, values: Floats) -> float:
-        """Return the mean over the tenth of the values that is worst, rounded up to at least one value.
+        """Return the mean over the worst 10% of the values, rounded up to at least one value.
 
         Example:
             >>> ACCURACY.worst_decile(np.arange(20.0)), MAE.worst_decile(np.arange(20.0))
@@ -49,17 +49,17 @@ class MainScore:
         return worst_decile(values, lower_is_better=self.lower_is_better)
 
     def reached(self, values: Floats, target: float) -> Bools:
-        """Return where values are as good as a target, or better."""
+        """Return which values are at least as good as a target."""
         return np.asarray(values <= target if self.lower_is_better else values >= target)
 
     @property
     def unit(self) -> str:
-        """What follows a value: ``" %"``, or nothing where it is in the unit of the targets."""
+        """Suffix of a value: a percent sign, or nothing where it is in the unit of the targets."""
         return " %" if self.percent else ""
 
     @property
     def points(self) -> str:
-        """What follows a difference."""
+        """Suffix of a difference."""
         return " points" if self.percent else ""
 
     def number(self, value: float, *, sign: bool = False) -> str:
@@ -74,7 +74,7 @@ class MainScore:
         return ("0.0" if self.percent else "0") if float(text) == 0 else text.replace("-", "−")
 
     def spread(self, mean: float, sd: float | None) -> str:
-        """Return a mean and what it is likely off by.
+        """Return a mean and its standard deviation as text.
 
         Example:
             >>> ACCURACY.spread(0.7134, 0.0081), MAE.spread(41.3125, 0.75)
@@ -97,7 +97,7 @@ MAE = MainScore("mae", "mean absolute error", lower_is_better=True, percent=Fals
 
 
 def main_score_of(columns: Iterable[str]) -> MainScore:
-    """Return what stands in rows with these columns.
+    """Return the main score of rows with these columns.
 
     Example:
         >>> main_score_of(["round", "id_mae", "id_loss"]).words, main_score_of([]).words
@@ -108,7 +108,7 @@ def main_score_of(columns: Iterable[str]) -> MainScore:
 
 
 def is_evaluated(columns: Iterable[str]) -> bool:
-    """Say whether a row with these columns tells of an evaluation.
+    """Return whether a row with these columns holds an evaluation.
 
     Example:
         >>> is_evaluated(["round", "train_loss"]), is_evaluated(["round", "unseen_accuracy"])
@@ -119,7 +119,7 @@ def is_evaluated(columns: Iterable[str]) -> bool:
 
 
 def worst_decile(values: Floats, *, lower_is_better: bool = False) -> float:
-    """Return the mean over the tenth of the values that is lowest, or highest, rounded up to at least one value.
+    """Return the mean over the lowest (or highest) 10% of the values, rounded up to at least one value.
 
     Example:
         >>> worst_decile(np.arange(20.0))

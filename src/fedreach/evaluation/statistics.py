@@ -22,12 +22,12 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and spread of one number over seeds. What cannot be said is None, with the reason in `note`."""
+    """Mean and spread of one number over seeds. Undefined values are None, with the reason in `note`."""
 
     count: int  # seeds with a number
     mean: float | None
-    sd: float | None  # with n - 1 below the sum
-    low: float | None  # 95 % t interval of the mean
+    sd: float | None  # with denominator n - 1
+    low: float | None  # 95% t interval of the mean
     high: float | None
     note: str = ""
 
@@ -35,8 +35,8 @@ class Spread:
 def spread(values: ArrayLike) -> Spread:
     """Return mean, standard deviation and t interval of one value per seed.
 
-    mean +- q sd / sqrt(s), with q the 0.975 quantile of Student's t with s - 1 degrees of freedom. With a nan among
-    them there is no mean: leaving that seed out would flatter the method.
+    The interval is mean +- q sd / sqrt(s), with q the 0.975 quantile of Student's t with s - 1 degrees of freedom. If a
+    value is nan, the mean is None: leaving that seed out would flatter the method.
 
     Example:
         >>> spread([0.5, 1.0, 1.5])
@@ -61,7 +61,7 @@ def spread(values: ArrayLike) -> Spread:
 def t_quantile(probability: float, freedom: int) -> float:
     """Return t with P(T <= t) = `probability` for Student's t.
 
-    By `scipy.special`, as all distributions here: the same numbers as `scipy.stats`, in a hundredth of the time.
+    All distributions here use `scipy.special`: the same numbers as `scipy.stats`, in 1% of the time.
 
     Example:
         >>> round(t_quantile(0.975, 4), 6)
@@ -73,7 +73,7 @@ def t_quantile(probability: float, freedom: int) -> float:
 
 
 def t_tail(t: float, freedom: int) -> float:
-    """Return P(T > t), small ones as well.
+    """Return P(T > t), accurate for small probabilities as well.
 
     Example:
         >>> round(t_tail(2.776445, 4), 6)
@@ -84,7 +84,7 @@ def t_tail(t: float, freedom: int) -> float:
     return float(special.stdtr(freedom, -t))
 
 
-# -------------------- What a comparison is asked, said before it runs and kept with it
+# -------------------- Analysis plan, fixed before a comparison runs
 
 Correction = Literal["holm", "max_t"]
 LEAST_PILOT = 10  # seeds; with fewer the quantiles of t ask for many times the seeds that the spread would
@@ -92,15 +92,15 @@ LEAST_PILOT = 10  # seeds; with fewer the quantiles of t ask for many times the 
 
 @dataclass(frozen=True)
 class AnalysisPlan:
-    """Which differences are judged, and how; a field each of the section `[statistics]`.
+    """Planned comparisons and how they are tested; the fields are the keys of `[statistics]`.
 
     Args:
-        contrasts: ``"baseline"``: each method minus the baseline; ``"all"`` pairs; or pairs (first, second).
-        correction: For their number, see `fedreach.evaluation.statistics`.
-        margin_points: Percentage points within which two methods are as good as equal.
-        last_rounds: What is compared is the mean over so many last evaluated rounds.
-        detect_points: Difference that is to be found, by Stein's number of seeds; None: the number is declared.
-        most_seeds: At most so many, where Stein's rule asks for more.
+        contrasts: ``"baseline"`` (each method minus the baseline), ``"all"`` (all pairs), or pairs (first, second).
+        correction: Correction for the number of comparisons, ``"holm"`` or ``"max_t"``.
+        margin_points: Equivalence margin in percentage points.
+        last_rounds: Number of last evaluated rounds whose mean is compared.
+        detect_points: Difference to detect, by Stein's number of seeds. None if the number of seeds is given.
+        most_seeds: Largest number of seeds, where Stein's rule asks for more.
     """
 
     contrasts: str | Sequence[Sequence[str]] = "baseline"
@@ -116,16 +116,16 @@ class AnalysisPlan:
 
     @classmethod
     def of_json(cls, stored: Mapping[str, Any]) -> AnalysisPlan:
-        """Return the plan that `vars` of one was written of."""
+        """Return the plan whose `vars` were stored."""
         return cls(**stored)
 
     @property
     def margin(self) -> float:
-        """The margin as a fraction."""
+        """Equivalence margin as a fraction."""
         return self.margin_points / 100
 
     def pairs(self, methods: Sequence[str], baseline: str) -> list[tuple[str, str]]:
-        """Return the contrasts, first minus second.
+        """Return the planned comparisons, first minus second.
 
         Example:
             >>> AnalysisPlan(contrasts="all").pairs(["a", "b", "c"], "a")
@@ -138,10 +138,10 @@ class AnalysisPlan:
         return [(str(first), str(second)) for first, second in self.contrasts]
 
 
-# -------------------- What a number of seeds can see, and how many would see a difference: power of paired t tests
+# -------------------- Power of paired t-tests and sample size
 
-POWER = 0.8  # chance with which a difference that is there is to be found
-MOST = 1_000_000  # seeds; beyond it no number is told
+POWER = 0.8  # probability of detecting a true difference
+MOST = 1_000_000  # seeds; a larger number is not reported
 NODES = 1000
 
 
@@ -149,8 +149,9 @@ NODES = 1000
 def shift_found(critical: float, freedom: int) -> float:
     """Return the noncentrality at which |t| exceeds `critical` with probability `POWER`.
 
-    With a true difference delta and s seeds, t = (Z + sqrt(s) delta / sd) / U, U the root of a chi-square number over
-    its v degrees of freedom: given U the chance is the normal one, and its mean over `NODES` equally likely U is taken.
+    With a true difference delta and s seeds, t = (Z + sqrt(s) delta / sd) / U. U is the square root of a chi-square
+    variable divided by its v degrees of freedom. Given U, the probability is normal; the result is its mean over
+    `NODES` equally likely values of U.
 
     Example:
         >>> round(shift_found(2.0, 1000), 2)  # for many degrees of freedom, critical + 0.84
@@ -164,17 +165,17 @@ def shift_found(critical: float, freedom: int) -> float:
         return float((special.ndtr(shift - critical * u) + special.ndtr(-shift - critical * u)).mean())
 
     low, high = 0.0, 10 * critical + 10
-    for _ in range(60):  # halved, as scipy.optimize takes longer to load than a report's numbers to compute
+    for _ in range(60):  # bisection, as scipy.optimize takes longer to load than a report's numbers to compute
         middle = (low + high) / 2
         low, high = (middle, high) if chance(middle) < POWER else (low, middle)
     return high
 
 
 def seeds_to_find(difference: float, sd: float, level: float, pilot_freedom: int | None = None) -> int | None:
-    """Return about how many seeds find a true difference with probability `POWER`; None where none below `MOST` do.
+    """Return about how many seeds detect a true difference with probability `POWER`, or None if more than `MOST`.
 
-    The smallest s with sqrt(s) |difference| / sd >= t_(1 - level / 2) + t_POWER, with s - 1 degrees of freedom or those
-    of a pilot, see `fedreach.evaluation.statistics`.
+    It is the smallest s with sqrt(s) |difference| / sd >= t_(1 - level / 2) + t_POWER. The degrees of freedom are s - 1
+    or those of a pilot (see `seeds_by_stein`).
 
     Example:
         >>> seeds_to_find(0.02, 0.04, 0.05)
@@ -188,8 +189,8 @@ def seeds_to_equate(
 ) -> int | None:
     """Return about how many seeds show, with probability `POWER`, that a true difference lies within the margin.
 
-    Of the two one-sided tests the nearer limit decides: sqrt(s) (margin - |difference|) / sd at or above
-    t_(1 - level) + t_POWER. Where the difference is near 0, either limit may fail, and each has half the loss.
+    Of the two one-sided tests, the one at the nearer limit decides: sqrt(s) (margin - |difference|) / sd must be at
+    least t_(1 - level) + t_POWER. Near a difference of 0 either test may fail, and each gets half of 1 - POWER.
     """
     loss = (1 - POWER) / (2 if abs(difference) < 0.1 * margin else 1)
     return _seeds(margin - abs(difference), sd, level, loss, pilot_freedom)
@@ -198,31 +199,31 @@ def seeds_to_equate(
 def _seeds(room: float, sd: float, tail: float, loss: float, freedom: int | None) -> int | None:
     """Return the smallest s with sqrt(s) room / sd >= t_(1 - tail) + t_(1 - loss)."""
 
-    def needed(freedom: int) -> float:
+    def seeds_at(freedom: int) -> float:
         return (sd / room * (t_quantile(1 - tail, freedom) + t_quantile(1 - loss, freedom))) ** 2
 
-    if room <= 0 or needed(MOST) > MOST:
+    if room <= 0 or seeds_at(MOST) > MOST:
         return None
     if freedom is not None:
-        return max(freedom + 1, math.ceil(needed(freedom)))
-    seeds = max(2, math.floor(needed(MOST)))  # too few, as t has the widest tails for few
-    while seeds < needed(seeds - 1):
+        return max(freedom + 1, math.ceil(seeds_at(freedom)))
+    seeds = max(2, math.floor(seeds_at(MOST)))  # too few, as t has the widest tails for few
+    while seeds < seeds_at(seeds - 1):
         seeds += max(1, seeds // 500)
     return seeds
 
 
-# --- Corrections for many comparisons: Holm's steps, and the largest of several correlated t values (max-t)
+# --- Corrections for multiple comparisons: Holm's method and max-t
 
-LEVEL = 0.05  # of all comparisons together: the chance of even one false finding
+LEVEL = 0.05  # family-wise error rate
 DRAWS = 9_999  # of max-t: LEVEL * (DRAWS + 1) is a whole number
 CHUNK = 4_000_000  # normal numbers drawn at a time
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values corrected for their number by Holm's step-down method.
+    """Return p-values adjusted by Holm's step-down method.
 
-    With the m p-values in increasing order, p'_(i) = min(1, max over j <= i of (m - j + 1) p_(j)): with any dependence
-    between them, the chance of even one false finding stays below the level.
+    With the m p-values in increasing order, p'_(i) = min(1, max over j <= i of (m - j + 1) p_(j)). The family-wise
+    error rate stays below the level under any dependence.
 
     References:
         Holm (1979), A simple sequentially rejective multiple test procedure, Scand. J. Statist. 6, 65-70.
@@ -239,11 +240,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def holm_levels(p_values: Sequence[float]) -> list[float]:
-    """Return the level at which Holm's method tested each: an interval at it excludes 0 exactly where p' < `LEVEL`.
+    """Return the level at which Holm's method tests each p-value.
 
-    The i-th smallest p-value is tested at LEVEL / (m - i + 1) while all before it are below theirs; from the first that
-    is not, all are at its level; equal ones are at the level of the first. No level is above `LEVEL`, so each interval
-    covers its difference in 95 % of studies at least, whatever the order turned out to be.
+    A confidence interval at this level excludes 0 exactly where the adjusted p' < `LEVEL`. The i-th smallest p-value is
+    tested at LEVEL / (m - i + 1) while all smaller ones are below their levels. All p-values from the first failure on
+    have its level, and equal p-values have the level of the first. No level is above `LEVEL`, so each interval covers
+    its difference in at least 95% of comparisons, whatever the order of p-values.
 
     Example:
         >>> [round(level, 4) for level in holm_levels([0.01, 0.04, 0.03])]
@@ -261,7 +263,7 @@ def holm_levels(p_values: Sequence[float]) -> list[float]:
 
 
 class MaxT(NamedTuple):
-    """The distribution of the largest of m correlated |t| where no difference is there."""
+    """The null distribution of the largest of m correlated |t|."""
 
     largest: Floats  # (DRAWS,), increasing
     comparisons: int
@@ -269,28 +271,29 @@ class MaxT(NamedTuple):
 
     @property
     def critical(self) -> float:
-        """The |t| above which a difference is significant at `LEVEL`; Bonferroni's where that is smaller."""
+        """Critical |t| at `LEVEL`: the smaller of max-t's and Bonferroni's."""
         drawn = float(self.largest[-(round(LEVEL * (len(self.largest) + 1)) - 1)])
         return min(drawn, t_quantile(1 - LEVEL / 2 / self.comparisons, self.freedom))
 
-    def corrected(self, t: float, p: float) -> float:
-        """Return the corrected p-value of a t value, whose own is p: the chance that the largest |t| reaches it."""
+    def corrected_p(self, t: float, p: float) -> float:
+        """Return the adjusted p-value of a t value with p-value p: the probability that the largest |t| reaches it."""
         reached = len(self.largest) - int(np.searchsorted(self.largest, abs(t), side="left"))
-        # Draws cannot tell small chances; Bonferroni's bound holds in any case.
+        # Draws cannot resolve small probabilities; Bonferroni's bound always holds.
         return min((1 + reached) / (1 + len(self.largest)), self.comparisons * p)
 
 
 def max_t(differences: Floats, freedom: int) -> MaxT:
     """Return the distribution of max |t| for comparisons that are correlated as these differences are.
 
-    Comparisons with one baseline, or of all pairs, share runs. With R the correlation of the m differences over seeds,
-    T_j = Z_j / sqrt(W_jj / v), Z ~ N(0, R) and W ~ Wishart(v, R) independent: each t value has its own standard
-    deviation below it, as in paired tests, so this is not the multivariate t distribution, whose common one would be
-    too narrow. R is the correlation over s seeds, drawn towards 0 by 1/s: as estimated from five seeds it promises 95 %
-    and keeps 93.5 (`benchmarks/coverage.py`). `DRAWS` draws from a fixed stream stand for the distribution.
+    Comparisons with one baseline, or of all pairs, share runs. Let R be the correlation of the m differences over
+    seeds. Then T_j = Z_j / sqrt(W_jj / v), with Z ~ N(0, R) and W ~ Wishart(v, R) independent. As in paired tests, each
+    t value has its own standard deviation. The multivariate t distribution has a common one and would be too narrow.
+
+    R is the correlation over s seeds, shrunk towards 0 by 1/s: the plain estimate from five seeds has 93.5% coverage
+    instead of 95% (`benchmarks/coverage.py`). `DRAWS` draws from a fixed random stream approximate the distribution.
 
     Args:
-        differences: (s, m), a comparison a column, one row a seed.
+        differences: (s, m) differences: one row per seed, one column per comparison.
         freedom: v, degrees of freedom of the standard deviations.
 
     References:
@@ -300,7 +303,7 @@ def max_t(differences: Floats, freedom: int) -> MaxT:
     centred = differences - differences.mean(axis=0)
     norms = np.sqrt((centred**2).sum(axis=0))
     directions, little = centred / np.where(norms > 0, norms, 1.0), 1 / len(differences)
-    # R = factor' factor of these rows; in its own coordinates, so that few numbers are drawn.
+    # R = factor' factor of these rows, reduced to its rank, so that few numbers are drawn.
     rows = np.vstack([math.sqrt(1 - little) * directions, math.sqrt(little) * np.eye(differences.shape[1])])
     _, sizes, axes = np.linalg.svd(rows, full_matrices=False)
     factor = (sizes[:, None] * axes)[sizes > 1e-9 * sizes.max(initial=1.0)]
@@ -322,15 +325,15 @@ def _largest(factor: bytes, shape: tuple[int, int], freedom: int) -> Floats:
     return np.sort(np.concatenate(parts))
 
 
-# -------------------- Stein's two stages: how many seeds find a given difference, from the spread of a pilot
+# -------------------- Stein's two-stage procedure: the number of seeds from a pilot
 
 
 def seeds_by_stein(sd: float, freedom: int, difference: float, critical: float) -> int:
-    """Return the number of seeds s that finds a true difference with probability `POWER`, whatever the true spread.
+    """Return the number of seeds s that detects a true difference with probability `POWER`, whatever the true spread.
 
-    The smallest s with sqrt(s) difference / sd >= critical + t_POWER, sd of a pilot of v + 1 seeds, v = `freedom`.
-    Given sd, the mean of all s seeds is independent of it, so that T = sqrt(s) (mean - delta) / sd has Student's t
-    distribution with v degrees of freedom exactly; the interval mean +- critical sd / sqrt(s) covers delta with its
+    It is the smallest s with sqrt(s) difference / sd >= critical + t_POWER, where sd is that of a pilot of v + 1 seeds,
+    v = `freedom`. The mean of all s seeds is independent of sd, so T = sqrt(s) (mean - delta) / sd has exactly
+    Student's t distribution with v degrees of freedom. The interval mean +- critical sd / sqrt(s) covers delta with its
     level, and is at most 2 difference critical / (critical + t_POWER) wide.
 
     References:
@@ -347,24 +350,24 @@ def seeds_by_stein(sd: float, freedom: int, difference: float, critical: float) 
 def plan_seeds(
     pilot: Sequence[Mapping[int, float]], difference: float, *, correction: Correction = "holm"
 ) -> list[int | None]:
-    """Return for each comparison how many seeds find `difference`, at the level corrected for their number.
+    """Return for each comparison the number of seeds that detects `difference` at the corrected level.
 
     Args:
-        pilot: Each comparison's differences by seed, of the seeds of the pilot.
-        difference: In the units of these.
-        correction: ``"holm"`` plans with Bonferroni's level, as Holm's first step does.
+        pilot: Differences by seed of each comparison, for the seeds of the pilot.
+        difference: Difference to detect, in the same units.
+        correction: ``"holm"`` plans with Bonferroni's level, the level of Holm's first step.
 
     Returns:
-        Seeds of each, pilot included; None for one whose differences are all equal, or that is not on all seeds.
+        Seeds of each comparison, including the pilot. None where all differences are equal, or a seed has no number.
 
     Example:
         >>> plan_seeds([{0: 0.00, 1: 0.04, 2: 0.02, 3: 0.06, 4: 0.03}], 0.02)
         [18]
     """
-    seeds = sorted(set.intersection(*(set(each) for each in pilot))) if pilot else []
+    seeds = sorted(set.intersection(*(set(by_seed) for by_seed in pilot))) if pilot else []
     if len(seeds) < 2:
         return [None] * len(pilot)
-    table = np.array([[each[seed] for each in pilot] for seed in seeds])
+    table = np.array([[by_seed[seed] for by_seed in pilot] for seed in seeds])
     finite = np.isfinite(table).all(axis=0)
     sds = np.where(finite, table.std(axis=0, ddof=1), 0.0)
     tested = finite & (sds > 1e-12)
@@ -381,38 +384,38 @@ def plan_seeds(
     ]
 
 
-# -------------------- Paired differences over seeds, judged together: interval, p-value and verdict by one correction
-# All comparisons of a table are one family. For each the paired t test over seeds asks whether there is a difference,
-# two one-sided tests whether it is within a margin, and power says what these seeds could have seen.
+# -------------------- Paired tests of several comparisons with one correction
+# All comparisons of a table are one family. The paired t-test over seeds decides whether a difference exists. Two
+# one-sided tests decide whether it is within the margin. The power gives the minimum detectable effect.
 
 Verdict = Literal["better", "worse", "equivalent", "not decided", ""]
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """A mean difference over seeds, and what can be said of it. What cannot be said is None, the reason in `note`."""
+    """A mean difference over seeds and its tests. Undefined values are None, with the reason in `note`."""
 
     count: int  # pairs of runs with the same seed and clients
     mean: float | None
     low: float | None = None  # interval at the level at which the correction tests this difference
     high: float | None = None
-    p: float | None = None  # two-sided, of the paired t test, not corrected
+    p: float | None = None  # two-sided, of the paired t-test, not adjusted
     p_corrected: float | None = None  # below 0.05 exactly where the interval excludes 0
-    p_equivalent: float | None = None  # of the two one-sided tests that it is within the margin, corrected by Holm
-    detectable: float | None = None  # the least true difference that is found with power 0.8
-    seeds_needed: int | None = None  # about, where not decided: to find this difference, or to show the equivalence
-    verdict: Verdict = ""  # empty where nothing could be tested
+    p_equivalent: float | None = None  # of the two one-sided tests for equivalence, Holm-adjusted
+    detectable: float | None = None  # smallest true difference detected with 80% power
+    seeds_needed: int | None = None  # if not decided: about how many seeds would detect this or show equivalence
+    verdict: Verdict = ""  # empty if not tested
     note: str = ""
 
     @property
     def significant(self) -> bool:
-        """Whether the difference is none by chance alone, after the correction."""
+        """Whether the difference is significant after the correction."""
         return self.p_corrected is not None and self.p_corrected < LEVEL
 
 
 @dataclass(frozen=True)
 class _Test:
-    """A paired t test: t = sqrt(s) mean / sd with `freedom` degrees of freedom."""
+    """A paired t-test: t = sqrt(s) mean / sd with `freedom` degrees of freedom."""
 
     count: int
     mean: float
@@ -439,22 +442,22 @@ def judge(
     pilot: Collection[int] | None = None,
     lower_is_better: bool = False,
 ) -> tuple[Judgement, ...]:
-    """Return what the seeds say of each of several differences.
+    """Test several paired differences over seeds, with one correction for all.
 
-    - Interval and corrected p-value are two sides of one test: with Holm at the level of its step, with max-t by the
-      largest |t| of all.
-    - *better* and *worse*: p' < 0.05. Else *equivalent*: both one-sided tests at the margin, corrected, have p < 0.05.
-      Else *not decided*, with the number of seeds that would decide if the true difference were the one seen.
-    - A difference of `detectable` or more is found in four of five studies, at the level corrected for all comparisons.
-    - Where the number of seeds followed from a pilot's spread (Stein), the standard deviation is the pilot's: then t
-      has Student's distribution exactly, as the number depends on nothing else.
+    - The interval excludes 0 exactly where the adjusted p-value is significant: Holm uses the level of its step, max-t
+      the largest |t| of all comparisons.
+    - The verdict is *better* or *worse* if p' < 0.05. Else it is *equivalent* if both adjusted one-sided tests at the
+      margin have p < 0.05. Else it is *not decided*, with the seeds needed if the observed difference is the true one.
+    - A true difference of at least `detectable` is detected with 80% power, at the level corrected for all comparisons.
+    - If the number of seeds followed from a pilot's spread (Stein), the standard deviation is the pilot's. Then t has
+      exactly Student's distribution, as the number depends on nothing else.
 
     Args:
-        differences: Each by seed: one method's number minus another's of the same seed and clients.
+        differences: Differences by seed: one method's number minus another's for the same seed and clients.
         correction: ``"holm"`` or ``"max_t"``.
-        margin: In the units of the differences; None: equivalence is not asked.
-        pilot: Seeds of the pilot, where there was one.
-        lower_is_better: As with a loss.
+        margin: Equivalence margin, in the units of the differences. None skips the equivalence tests.
+        pilot: Seeds of the pilot, if any.
+        lower_is_better: Read a negative difference as better, as for a loss.
 
     References:
         Holm (1979); Schuirmann (1987), two one-sided tests, J. Pharmacokinet. Biopharm. 15, 657-680; Stein (1945).
@@ -464,22 +467,26 @@ def judge(
         >>> found.verdict, round(found.p_corrected, 3), unsure.verdict, unsure.seeds_needed
         ('better', 0.018, 'not decided', 13)
     """
-    tests = [_test(each, pilot) for each in differences]
-    held = [j for j, test in enumerate(tests) if isinstance(test, _Test)]
-    some = [test for test in tests if isinstance(test, _Test)]
-    p_values = [test.p for test in some]
-    together = _together([differences[j] for j in held], some, pilot) if correction == "max_t" and some else None
+    tests = [_test(by_seed, pilot) for by_seed in differences]
+    tested_indices = [j for j, test in enumerate(tests) if isinstance(test, _Test)]
+    valid_tests = [test for test in tests if isinstance(test, _Test)]
+    p_values = [test.p for test in valid_tests]
+    together = (
+        _together([differences[j] for j in tested_indices], valid_tests, pilot)
+        if correction == "max_t" and valid_tests
+        else None
+    )
     if together is None:
         corrected, levels = holm(p_values), holm_levels(p_values)
-        criticals = [t_quantile(1 - level / 2, test.freedom) for level, test in zip(levels, some, strict=True)]
-        planned = [t_quantile(1 - LEVEL / 2 / len(some), test.freedom) for test in some]
+        criticals = [t_quantile(1 - level / 2, test.freedom) for level, test in zip(levels, valid_tests, strict=True)]
+        planned = [t_quantile(1 - LEVEL / 2 / len(valid_tests), test.freedom) for test in valid_tests]
     else:
-        corrected = [together.corrected(test.mean / test.error, test.p) for test in some]
-        criticals = planned = [together.critical] * len(some)
-    equal = None if margin is None else holm([test.p_equivalent(margin) for test in some])
+        corrected = [together.corrected_p(test.mean / test.error, test.p) for test in valid_tests]
+        criticals = planned = [together.critical] * len(valid_tests)
+    equal = None if margin is None else holm([test.p_equivalent(margin) for test in valid_tests])
     judged: dict[int, Judgement] = {}
-    for i, (j, test) in enumerate(zip(held, some, strict=True)):
-        found = Judgement(
+    for i, (j, test) in enumerate(zip(tested_indices, valid_tests, strict=True)):
+        judgement = Judgement(
             test.count,
             test.mean,
             test.mean - criticals[i] * test.error,
@@ -489,12 +496,12 @@ def judge(
             None if equal is None else equal[i],
             test.error * _shift(planned[i], test.freedom, by_stein=pilot is not None),
         )
-        judged[j] = _decided(found, test, margin, LEVEL / len(some), pilot, lower_is_better)
+        judged[j] = _with_verdict(judgement, test, margin, LEVEL / len(valid_tests), pilot, lower_is_better)
     return tuple(judged[j] if isinstance(test, _Test) else test for j, test in enumerate(tests))
 
 
 def paired(differences: ArrayLike) -> Judgement:
-    """Judge one difference, its values in the order of seeds, beside no other.
+    """Test one difference alone. Its values are in the order of seeds.
 
     Example:
         >>> found = paired([0.01, 0.02, 0.03])
@@ -505,29 +512,29 @@ def paired(differences: ArrayLike) -> Judgement:
 
 
 def _test(differences: Mapping[int, float], pilot: Collection[int] | None) -> _Test | Judgement:
-    """Return the paired t test, or why there is none."""
+    """Return the paired t-test, or a result with the reason why it cannot be computed."""
     values = np.array(list(differences.values()), np.float64)
     over = spread(values)
-    known = over if pilot is None else spread([differences[seed] for seed in pilot if seed in differences])
-    if over.mean is None or known.sd is None:
+    sd_spread = over if pilot is None else spread([differences[seed] for seed in pilot if seed in differences])
+    if over.mean is None or sd_spread.sd is None:
         note = "one seed: no interval, no test" if over.count == 1 else over.note or "no pilot"
         return Judgement(over.count, over.mean, note=note)
-    # Equal differences leave a sd of rounding errors only, and t would be their reciprocal.
-    if known.sd <= 1e-12 * max(1.0, float(np.abs(values).max())):
+    # The sd of equal differences is a rounding error, and t would be its reciprocal.
+    if sd_spread.sd <= 1e-12 * max(1.0, float(np.abs(values).max())):
         return Judgement(over.count, over.mean, note="all differences are equal: no t test")
-    return _Test(over.count, over.mean, known.sd, known.count - 1)
+    return _Test(over.count, over.mean, sd_spread.sd, sd_spread.count - 1)
 
 
 def _together(
     differences: Sequence[Mapping[int, float]], tests: Sequence[_Test], pilot: Collection[int] | None
 ) -> MaxT | None:
-    """Return the distribution of max |t|, from the seeds that all have; None where there are too few of them."""
-    shared = set.intersection(*(set(each) for each in differences)) & (
+    """Return the distribution of max |t| from the seeds that all comparisons share, or None if there are too few."""
+    shared = set.intersection(*(set(by_seed) for by_seed in differences)) & (
         set(pilot) if pilot is not None else {*differences[0]}
     )
     if len(shared) < 2:
         return None
-    table: Floats = np.array([[each[seed] for each in differences] for seed in sorted(shared)])
+    table: Floats = np.array([[by_seed[seed] for by_seed in differences] for seed in sorted(shared)])
     return max_t(table, min(test.freedom for test in tests))
 
 
@@ -535,21 +542,23 @@ def _shift(critical: float, freedom: int, *, by_stein: bool) -> float:
     return critical + t_quantile(POWER, freedom) if by_stein else shift_found(critical, freedom)
 
 
-def _decided(
-    found: Judgement,
+def _with_verdict(
+    judgement: Judgement,
     test: _Test,
     margin: float | None,
     level: float,
     pilot: Collection[int] | None,
     lower_is_better: bool,
 ) -> Judgement:
-    if found.significant:
-        return replace(found, verdict="better" if (test.mean > 0) is not lower_is_better else "worse")
-    if found.p_equivalent is not None and found.p_equivalent < LEVEL:
-        return replace(found, verdict="equivalent")
+    if judgement.significant:
+        return replace(judgement, verdict="better" if (test.mean > 0) is not lower_is_better else "worse")
+    if judgement.p_equivalent is not None and judgement.p_equivalent < LEVEL:
+        return replace(judgement, verdict="equivalent")
     freedom = None if pilot is None else test.freedom
     found_by = seeds_to_find(test.mean, test.sd, level, freedom)
     equated_by = None if margin is None else seeds_to_equate(test.mean, margin, test.sd, level, freedom)
-    known = [number for number in (found_by, equated_by) if number is not None]
-    # Fewer than there are would be said where a p-value lies just above the level: one more is the least to ask for.
-    return replace(found, verdict="not decided", seeds_needed=max(min(known), test.count + 1) if known else None)
+    seed_counts = [number for number in (found_by, equated_by) if number is not None]
+    # A p-value just above the level would give fewer seeds than there are; at least one more is needed.
+    return replace(
+        judgement, verdict="not decided", seeds_needed=max(min(seed_counts), test.count + 1) if seed_counts else None
+    )

@@ -402,7 +402,7 @@ def _note(builder: Builder, seed: int) -> str:
     """Return the file in which the engine is noted: methods with parts that some cannot train by have one apart."""
     federation = builder.federation(seed)
     parts = federation.solver, federation.loss, federation.local
-    without = [name for name, kind in ENGINES.items() if kind.refused(*parts) is not None]
+    without = [name for name, kind in ENGINES.items() if kind.refusal(*parts) is not None]
     return f"{Path(ENGINE).stem}-without-{'-'.join(without)}.json" if without else ENGINE
 
 

@@ -1,4 +1,4 @@
-"""Random numbers that a model or a loss draws: from torch, from numpy and from Python's `random`, all by seed."""
+"""Seeds for the random numbers that a model or a loss draws from torch, numpy and Python's `random`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# ruff: noqa: NPY002 (models of users draw from numpy's global generator)
+# ruff: noqa: NPY002 (users' models draw from numpy's global generator)
 
 
 CPU = torch.device("cpu")
@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 @contextmanager
 def generators_kept(device: torch.device = CPU) -> Iterator[None]:
-    """Put the generators of torch, numpy and `random` back afterwards, as they were.
+    """Restore the generators of torch, numpy and `random` after the block.
 
     Example:
         >>> before = states()
@@ -41,11 +41,11 @@ def generators_kept(device: torch.device = CPU) -> Iterator[None]:
 
 @contextmanager
 def seeded(seed: int, device: torch.device = CPU) -> Iterator[None]:
-    """Seed the generators of torch, numpy and `random` for a while, and put them back as they were.
+    """Seed the generators of torch, numpy and `random` inside the block, and restore them afterwards.
 
     Args:
-        seed: A whole number, not negative.
-        device: Whose generator of torch is seeded, in addition to that of the CPU.
+        seed: Seed, an integer of at least 0.
+        device: Device whose torch generator is seeded, in addition to that of the CPU.
 
     Example:
         >>> def draw():
@@ -65,20 +65,20 @@ def seeded(seed: int, device: torch.device = CPU) -> Iterator[None]:
 
 
 def states(device: torch.device = CPU) -> dict[str, Any]:
-    """Return the states of the generators by who draws from them: ``"torch"``, ``"numpy"`` and ``"random"``."""
+    """Return the states of the generators by library: ``"torch"``, ``"numpy"`` and ``"random"``."""
     of_torch = [torch.get_rng_state()]
     if device.type == "cuda":
         of_torch.append(torch.cuda.get_rng_state(device))
-    name, words, *rest = np.random.get_state(legacy=True)
+    name, words, *remainder = np.random.get_state(legacy=True)
     return {
         "torch": [state.numpy().tobytes() for state in of_torch],
-        "numpy": [name, np.asarray(words).tobytes(), *rest],
+        "numpy": [name, np.asarray(words).tobytes(), *remainder],
         "random": random.getstate(),
     }
 
 
 def drawn_from(before: dict[str, Any], device: torch.device = CPU) -> list[str]:
-    """Return the generators that were drawn from since their states were these, see `states`.
+    """Return the libraries whose generators changed since `before` (see `states`).
 
     Example:
         >>> before = states()
@@ -92,18 +92,18 @@ def drawn_from(before: dict[str, Any], device: torch.device = CPU) -> list[str]:
 
 
 def seed_of(x: Tensor) -> int:
-    """Return a seed by these numbers alone, the same on every machine and whatever else is evaluated."""
+    """Return a seed that depends on these numbers only, the same on every machine."""
     return zlib.crc32(x.detach().cpu().contiguous().numpy().tobytes())
 
 
 def evaluated(call: Callable[[Tensor], Result], x: Tensor) -> list[Result]:
-    """Return what a model says of (m, ...) inputs: one result for all, or where it draws random numbers, one for each.
+    """Evaluate a model on (m, ...) inputs: one result for all, or one per example if it draws random numbers.
 
-    A model that draws is given one example at a time, by a seed of that example's own numbers (`seed_of`). So its
-    outputs are the same at each call, on each machine, and whichever other examples are evaluated with it.
+    A model that draws gets one example at a time, with a seed from that example's numbers (`seed_of`). So its outputs
+    are the same in each call, on each machine, and with any other examples.
 
     Args:
-        call: The model in evaluation mode.
+        call: Model in evaluation mode.
         x: (m, ...) inputs.
 
     Example:
@@ -115,9 +115,9 @@ def evaluated(call: Callable[[Tensor], Result], x: Tensor) -> list[Result]:
     """
     before = states(x.device)
     with generators_kept(x.device):
-        found = call(x)
+        result = call(x)
         if not drawn_from(before, x.device):
-            return [found]
+            return [result]
     results = []
     for example in torch.split(x, 1):
         with seeded(seed_of(example), x.device):

@@ -1,14 +1,14 @@
-"""A model and one flat vector: the same numbers, seen two ways.
+"""A model as one flat vector.
 
-The vector is float32. It holds the p trainable parameters first and then the persistent float32 buffers, such as the
-running mean and variance of BatchNorm. The policy for these buffers:
-they travel and are averaged like parameters, with the same weights, but no gradient, solver correction, weight decay,
-clipping, server rate or server momentum touches them. All else that a module holds is constant, see
-`fedreach.engines.models.state`. Numbers lie as in torch, so that a module sees tensors with torch's default strides.
+The vector is float32. It holds the p trainable parameters first, and then the persistent float32 buffers, such as the
+running mean and variance of BatchNorm. These buffers are sent and averaged like parameters, with the same weights. No
+gradient, solver correction, weight decay, clipping, server learning rate or server momentum changes them. All other
+state of a module is constant (see `fedreach.engines.models.state`). Numbers are in torch's order, so that a module sees
+tensors with torch's default strides.
 
 Trained parameters of bfloat16 or float16 are *narrow*, as are buffers of these types in a module that trains such
-parameters. They are numbers of the vector as well, which is averaged and sent as float32. The module holds them
-rounded once to their own type; see `fedreach.engines.models.state`.
+parameters. The vector holds them as well, and is averaged and sent as float32. The module holds them rounded once to
+their own type (see `fedreach.engines.models.state`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NARROW = (torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each tensor of a model stands in its flat vector."""
+    """Position of each tensor of a model in its flat vector."""
 
     parameters: tuple[str, ...]  # that are trained
     buffers: tuple[str, ...]  # that are averaged
@@ -49,7 +49,7 @@ class Layout:
             8
         """
         parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        buffers = _averaged(module, {torch.float32, *(p.dtype for p in parameters.values())})
+        buffers = _averaged_buffers(module, {torch.float32, *(p.dtype for p in parameters.values())})
         if not parameters:
             raise ConfigError(f"The model {type(module).__name__} has no parameters to train.")
         for name, tensor in module_tensors(module).items():
@@ -85,7 +85,7 @@ class Layout:
 
     @cached_property
     def output_bias(self) -> int | None:
-        """How many numbers, the last of the p, are the bias of a linear layer; None where the model ends otherwise.
+        """Size of the last linear layer's bias, at the end of the p numbers. None if the model ends otherwise.
 
         Example:
             >>> Layout.of(nn.Linear(3, 2)).output_bias, Layout.of(nn.Linear(3, 2, bias=False)).output_bias
@@ -109,11 +109,11 @@ class Layout:
         return {**self.parameter_views(vector[..., :p]), **self.buffer_views(vector[..., p:])}
 
     def parameter_views(self, vector: Tensor) -> dict[str, Tensor]:
-        """Return the named parameters that the first p numbers hold."""
+        """Return the named parameters in the first p numbers."""
         return _named_views(vector, self.parameters, self.shapes[: len(self.parameters)])
 
     def buffer_views(self, vector: Tensor) -> dict[str, Tensor]:
-        """Return the named buffers that the last d - p numbers hold."""
+        """Return the named buffers in the last d - p numbers."""
         return _named_views(vector, self.buffers, self.shapes[len(self.parameters) :])
 
 
@@ -124,14 +124,14 @@ def _named_views(vector: Tensor, names: tuple[str, ...], shapes: tuple[torch.Siz
 
 
 def narrow_types(module: nn.Module) -> str:
-    """Return the types of a module's trained parameters that are bfloat16 or float16, in words; empty: none is.
+    """Return the narrow types among a module's trained parameters, bfloat16 or float16, in words; else "".
 
     Example:
         >>> narrow_types(nn.Linear(3, 2)), narrow_types(nn.Linear(3, 2).bfloat16())
         ('', 'bfloat16')
     """
-    found = {p.dtype for p in module.parameters() if p.requires_grad} & set(NARROW)
-    return " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in found))
+    dtypes = {p.dtype for p in module.parameters() if p.requires_grad} & set(NARROW)
+    return " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
 
 
 def flatten(module: nn.Module) -> Tensor:
@@ -149,11 +149,15 @@ def flatten(module: nn.Module) -> Tensor:
 
 
 def bind(module: nn.Module, vector: Tensor, gradient: Tensor | None = None, *, layout: Layout | None = None) -> None:
-    """Let a module live in a (d,) vector: what is written to one is seen in the other.
+    """Make a module's tensors views of a (d,) vector, so that both share their numbers.
 
-    With `gradient`, a (p,) vector, backward() adds each parameter's gradient into its part. Handing over the
-    module's layout saves finding it out. Narrow tensors are rounded copies, and keep their gradients to themselves; see
-    `fedreach.engines.models.state`.
+    Narrow tensors are rounded copies with their own gradients (see `fedreach.engines.models.state`).
+
+    Args:
+        module: The module.
+        vector: (d,) numbers of the module.
+        gradient: (p,) vector into which backward() adds gradients. None leaves gradients unchanged.
+        layout: Layout of the module. None computes it.
     """
     layout, tensors = layout or Layout.of(module), module_tensors(module)
     for name, view in layout.views(vector).items():
@@ -164,7 +168,7 @@ def bind(module: nn.Module, vector: Tensor, gradient: Tensor | None = None, *, l
 
 
 def keep_buffers(module: nn.Module, vector: Tensor, layout: Layout) -> None:
-    """Copy the averaged buffers of a module that was bound to a vector into it, where its code made new tensors."""
+    """Copy averaged buffers into the vector that a module is bound to, where its code has created new tensors."""
     if layout.buffers:
         tensors = dict(module.named_buffers())
         for name, view in layout.buffer_views(vector[layout.num_trainable :]).items():
@@ -185,8 +189,8 @@ def module_tensors(module: nn.Module) -> dict[str, Tensor]:
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
-def _averaged(module: nn.Module, dtypes: set[torch.dtype]) -> dict[str, Tensor]:
-    """Return the buffers that are averaged: of these types, and in the module's `state_dict`."""
+def _averaged_buffers(module: nn.Module, dtypes: set[torch.dtype]) -> dict[str, Tensor]:
+    """Return the averaged buffers: those of these types in the module's `state_dict`."""
     hidden = {
         f"{place}.{key}" if place else key
         for place, part in module.named_modules()

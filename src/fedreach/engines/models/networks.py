@@ -23,7 +23,7 @@ from fedreach.engines.models.outputs import TakeOutput
 def linear(sample_shape: Sequence[int], num_classes: int) -> nn.Module:
     """Multinomial logistic regression: one linear layer on the flattened example.
 
-    When: tables, and as the convex case in which theory holds.
+    When: tables, and for the convex case in which theory holds.
 
     Example:
         >>> linear((1, 8, 8), 10)[1]
@@ -35,7 +35,7 @@ def linear(sample_shape: Sequence[int], num_classes: int) -> nn.Module:
 def mlp(sample_shape: Sequence[int], num_classes: int, hidden: Sequence[int] = (200, 100)) -> nn.Module:
     """Fully connected layers with ReLU between them.
 
-    When: small images and tables; the default, as it trains in moments.
+    When: small images and tables. It is the default, as it trains within seconds.
 
     Args:
         sample_shape: Shape of one example; it is flattened.
@@ -77,7 +77,7 @@ def lenet(sample_shape: Sequence[int], num_classes: int) -> nn.Module:
 def cnn(sample_shape: Sequence[int], num_classes: int) -> nn.Module:
     """The CNN of FedDyn for CIFAR: 64 and 64 filters of 5 x 5, max pooling, layers of 384 and 192.
 
-    When: 32 x 32 colour images, and to compare with FedDyn's line of papers.
+    When: 32 x 32 color images, and to compare with FedDyn and related papers.
 
     Reference: Acar et al., "Federated Learning Based on Dynamic Regularization", ICLR 2021, appendix.
 
@@ -97,7 +97,7 @@ def _two_convolutions(
             f"got {tuple(sample_shape)}. Use 'linear' or 'mlp'."
         )
     channels, height, width = sample_shape
-    # Each 5 x 5 convolution takes 4 off a side, each pooling halves it.
+    # Each 5 x 5 convolution shortens a side by 4, and each pooling halves it.
     side = [((size - 4) // 2 - 4) // 2 for size in (height, width)]
     first, second = filters
     return nn.Sequential(
@@ -164,13 +164,13 @@ Norm = Literal["group", "batch"]
 def resnet20(sample_shape: Sequence[int], num_classes: int, width: int = 16, norm: Norm = "group") -> nn.Module:
     """ResNet-20: three stages of three residual blocks with `width`, 2 `width` and 4 `width` filters.
 
-    When: 32 x 32 colour images where accuracy matters more than time.
+    When: 32 x 32 color images where accuracy matters more than time.
 
     Args:
         sample_shape: (channels, height, width) of an image.
         width: Filters of the first stage.
-        norm: ``"group"`` normalises each example by itself (two groups a layer), which suits small and skewed
-            clients; ``"batch"`` is the BatchNorm of the original, whose running statistics are averaged like
+        norm: ``"group"`` normalizes each example by itself (two groups per layer), which suits small and skewed
+            clients. ``"batch"`` is the BatchNorm of the original, whose running statistics are averaged like
             parameters (see `fedreach.engines.models.flat`).
 
     Reference: He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, section 4.2; shortcuts of
@@ -226,7 +226,7 @@ class _Block(nn.Module):
         return F.relu(y + shortcut)
 
 
-# --- Models by name, or any `torch.nn.Module` of the user. Their numbers are seen as one flat vector, see `flat`
+# --- Models by name, or custom `torch.nn.Module` classes
 
 MODELS: Mapping[str, Any] = {
     "linear": linear,
@@ -246,17 +246,17 @@ def build(
     seed: int,
     options: Mapping[str, Any] | None = None,
 ) -> nn.Module:
-    """Return a freshly initialised model.
+    """Return a newly initialized model.
 
     Args:
-        model: A name of `MODELS`, or a callable that returns a module; it is handed `sample_shape` and
-            `num_classes` where it has arguments of these names.
-        sample_shape: Shape of one example, such as (1, 28, 28), (64,) or (80,) tokens; of several inputs that of each,
-            by name or in order.
+        model: Name in `MODELS`, or a callable that returns a module. The callable gets `sample_shape` and
+            `num_classes` if it has arguments of these names.
+        sample_shape: Shape of one example, such as (1, 28, 28), (64,) or (80,) tokens. With several inputs, the shape
+            of each, by name or in order.
         num_classes: Number of outputs.
-        seed: Of the generators of torch, numpy and `random` during the initialisation; they are put back afterwards.
-        options: Further arguments of the model; ``output`` is none of them: it says which part of what the module
-            returns is its output, see `fedreach.engines.models.outputs.TakeOutput`.
+        seed: Seed of the generators of torch, numpy and `random` during initialization. They are restored afterwards.
+        options: Other arguments of the model. ``output`` is not passed to the model: it selects the module's output
+            (see `fedreach.engines.models.outputs.TakeOutput`).
 
     Raises:
         ConfigError: If the name or an option is unknown, or the model does not fit the data.
@@ -284,14 +284,14 @@ def build(
     if is_several and isinstance(model, str):
         raise ConfigError(f"The model {model!r} takes one input; got several. Give a module or function of your own.")
     shape = dict(sample_shape) if isinstance(sample_shape, Mapping) else tuple(sample_shape)
-    given = {"sample_shape": shape, "num_classes": num_classes}
-    arguments = {key: value for key, value in given.items() if key in accepted}
+    data_arguments = {"sample_shape": shape, "num_classes": num_classes}
+    arguments = {key: value for key, value in data_arguments.items() if key in accepted}
     if not any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
         for key in options:
-            if key not in accepted or key in given:
+            if key not in accepted or key in data_arguments:
                 raise ConfigError(
                     f"The model {name!r} has no option {key!r}."
-                    + nearest(key, [key for key in accepted if key not in given])
+                    + nearest(key, [key for key in accepted if key not in data_arguments])
                 )
     try:
         inspect.signature(factory).bind(**arguments, **options)
@@ -300,7 +300,7 @@ def build(
     if isinstance(model, str):
         _check_fits(name, factory, {**arguments, **options})
     with seeded(seed):
-        torch.manual_seed(seed)  # of a GPU, too, where the model is made there
+        torch.manual_seed(seed)  # also of a GPU, where the model may be created
         module = factory(**arguments, **options)
         if not isinstance(module, nn.Module):
             raise ConfigError(f"The model {name!r} must return a torch.nn.Module; got {type(module).__name__}.")
@@ -311,10 +311,10 @@ def build(
 
 
 def _give_sizes(module: nn.Module, sample_shape: Any) -> None:
-    """Let lazy layers find their sizes and draw their weights, by two examples of zeros.
+    """Initialize lazy layers by a forward pass of two examples of zeros.
 
     Raises:
-        ConfigError: If the module does not take them.
+        ConfigError: If the module does not accept such examples.
     """
     if not any(is_lazy(tensor) for tensor in (*module.parameters(), *module.buffers())):
         return
@@ -329,7 +329,7 @@ def _give_sizes(module: nn.Module, sample_shape: Any) -> None:
             with torch.no_grad():
                 module.eval()(torch.zeros(2, *sample_shape, dtype=dtype))
             break
-        except Exception as error:  # whatever the module of a user does
+        except Exception as error:  # a user's module may raise anything
             failed = error
     else:
         raise ConfigError(
@@ -340,18 +340,20 @@ def _give_sizes(module: nn.Module, sample_shape: Any) -> None:
 
 
 def _check_fits(name: str, factory: Callable[..., nn.Module], arguments: Mapping[str, Any]) -> None:
-    """Refuse a model that memory does not hold; it is made first without its numbers, which take 4 bytes each.
+    """Reject a built-in model that does not fit into memory, by creating it without numbers first.
 
-    A model of one's own is not made twice.
+    Custom models are not checked, so that they are created only once.
 
     Raises:
-        ConfigError: With its size and the limit, or if torch cannot make layers of these sizes.
+        ConfigError: If the model is larger than the memory limit, or torch cannot create layers of these sizes.
     """
     try:
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
-            made = factory(**arguments)
+            module = factory(**arguments)
     except (RuntimeError, OverflowError, TypeError) as error:  # sizes below 0, or beyond 64 bits
-        said = str(error).splitlines()[0]
-        raise ConfigError(f"The model {name!r} cannot be built: {said}. Check the sizes among its options.") from error
-    size = sum(numbers.numel() for numbers in (*made.parameters(), *made.buffers()))
+        message = str(error).splitlines()[0]
+        raise ConfigError(
+            f"The model {name!r} cannot be built: {message}. Check the sizes among its options."
+        ) from error
+    size = sum(numbers.numel() for numbers in (*module.parameters(), *module.buffers()))
     check_memory(f"The model {name!r} of {size} numbers", 4 * size, "Make its layers smaller.")

@@ -1,6 +1,6 @@
-"""Models that return a dictionary, a tuple or an object: which part of it is the output.
+"""Output of models that return a dictionary, a tuple or an object.
 
-A forward hook takes that part, so that whatever calls the module sees a tensor, and its weights keep their names.
+A forward hook selects the output, so that callers of the module see a tensor, and its weights keep their names.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from fedreach._util import registry
 from fedreach._util.errors import ConfigError, nearest
 
 Output = str | int | Callable[[Any], Tensor]
-"""A key or an attribute, a position, or a function of what the module returns."""
+"""Key, attribute or position of the output, or a function of the module's return value."""
 
 
 @dataclass(frozen=True)
 class TakeOutput:
-    """Takes one part of what a module returns, as a forward hook of it.
+    """Forward hook that selects one part of a module's return value.
 
     Args:
-        output: Key or attribute, position, or function of what the module returns.
+        output: Key, attribute or position of the part, or a function of the return value.
 
     Raises:
-        ConfigError: If what is returned has no such part.
+        ConfigError: If the return value has no such part.
 
     Example:
         >>> class Net(nn.Linear):
@@ -59,16 +59,16 @@ class TakeOutput:
 
 
 def is_code(output: Any) -> bool:
-    """Return whether an output is a function that is named, ``FILE.py:NAME``."""
+    """Return whether an output names a function, ``FILE.py:NAME``."""
     return isinstance(output, str) and ":" in output
 
 
 def with_functions(options: Mapping[str, Any], *folders: Path) -> dict[str, Any]:
-    """Return the options of a model, with the function itself where ``output`` names one.
+    """Return the options of a model; if ``output`` names a function, replace the name by the function.
 
     Args:
-        options: Of the model.
-        folders: That names are relative to; of several, the first one that holds the file.
+        options: Options of the model.
+        folders: Folders that file names are relative to. The first one that holds the file is used.
     """
     output = options.get("output")
     if output is None or not is_code(output):
@@ -80,7 +80,7 @@ def with_functions(options: Mapping[str, Any], *folders: Path) -> dict[str, Any]
 
 
 def _parts(returned: Any) -> dict[Any, Any]:
-    """Return what may be taken from a returned object, by its key, attribute or position."""
+    """Return the parts of a returned object by key, attribute or position."""
     if isinstance(returned, Mapping):
         return dict(returned)
     if hasattr(returned, "_fields"):
@@ -91,7 +91,7 @@ def _parts(returned: Any) -> dict[Any, Any]:
 
 
 def described(returned: Any) -> str:
-    """Say what a module returned, and what it holds.
+    """Describe the type and parts of a module's return value.
 
     Example:
         >>> described({"loss": 0.1, "logits": 2})
@@ -99,17 +99,17 @@ def described(returned: Any) -> str:
     """
     if isinstance(returned, Tensor):
         return f"a tensor of shape {tuple(returned.shape)}"
-    held = ", ".join(map(repr, _parts(returned)))
-    return f"{type(returned).__name__} with {held}" if held else type(returned).__name__
+    part_names = ", ".join(map(repr, _parts(returned)))
+    return f"{type(returned).__name__} with {part_names}" if part_names else type(returned).__name__
 
 
 def not_a_tensor(name: str, returned: Any, shape: tuple[int, ...]) -> ConfigError:
-    """Return what to say of a model that returned another thing than a tensor.
+    """Return the error for a model that does not return a tensor.
 
     Args:
-        name: Of the model.
-        returned: By a call.
-        shape: That the output should have.
+        name: Name of the model.
+        returned: Its return value.
+        shape: Expected shape of the output.
     """
     parts = _parts(returned)
     fitting = [key for key, value in parts.items() if isinstance(value, Tensor) and tuple(value.shape) == shape]

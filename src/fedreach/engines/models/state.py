@@ -15,13 +15,13 @@ from fedreach._util.arrays import AnyArray
 from fedreach._util.errors import ConfigError
 from fedreach.engines.models.flat import Layout, module_tensors
 
-# -------------------- Copies of a model that keep the hooks on its tensors, which `copy.deepcopy` leaves behind
-# `torch.nn.utils.weight_norm` and `torch.nn.utils.spectral_norm` keep the weight that they compute as a plain attribute
-# of the layer, and a hook computes it again before each pass. `copy.deepcopy` refuses such a tensor, as it has a
-# gradient; a copy starts without that gradient, as nothing reads the tensor before it is computed again.
+# -------------------- Copies of a model that keep the hooks on its tensors
+# `torch.nn.utils.weight_norm` and `torch.nn.utils.spectral_norm` store the weight that they compute as a plain
+# attribute of the layer, and a hook recomputes it before each pass. `copy.deepcopy` rejects such a tensor, as it has a
+# gradient. A copy starts without that gradient, as nothing reads the tensor before it is recomputed.
 
 COMPUTES_WEIGHTS = {("torch.nn.utils.weight_norm", "WeightNorm"), ("torch.nn.utils.spectral_norm", "SpectralNorm")}
-"""Modules and names of the hooks that compute a layer's weight; looked up by name, as both are deprecated."""
+"""Modules and names of the hooks that compute a layer's weight. Both are deprecated, so names avoid importing them."""
 TensorHook = tuple[str, Callable[..., Any]]
 """A hook on the gradient of a tensor, and the method that registers it."""
 
@@ -29,11 +29,11 @@ TensorHook = tuple[str, Callable[..., Any]]
 def copied(module: nn.Module) -> nn.Module:
     """Return a deep copy of a module whose parameters have the same hooks.
 
-    `copy.deepcopy` copies hooks of modules, and drops those of tensors, such as a mask of gradients that is
-    registered by ``weight.register_hook``.
+    `copy.deepcopy` copies hooks of modules, but drops those of tensors, such as a gradient mask registered by
+    ``weight.register_hook``.
 
     Raises:
-        ConfigError: If it cannot be copied, as with tensors that were computed from its parameters.
+        ConfigError: If the module cannot be copied, as with tensors that were computed from its parameters.
 
     Example:
         >>> import torch
@@ -46,19 +46,19 @@ def copied(module: nn.Module) -> nn.Module:
     """
     computed = [vars(layer)[name] for layer in module.modules() for name in computed_weights(layer)]
     try:
-        other = copy.deepcopy(module, {id(weight): weight.detach().clone() for weight in computed})
+        clone = copy.deepcopy(module, {id(weight): weight.detach().clone() for weight in computed})
     except Exception as error:
         raise ConfigError(
             f"A model must be a module that can be copied; copy.deepcopy({type(module).__name__}) fails: "
             f"{str(error).partition('.')[0] or type(error).__name__}. Compute such tensors in forward()."
         ) from error
-    for ours, theirs in zip(other.parameters(), module.parameters(), strict=True):
+    for ours, theirs in zip(clone.parameters(), module.parameters(), strict=True):
         register_hooks(ours, tensor_hooks(theirs))
-    return other
+    return clone
 
 
 def computed_weights(layer: nn.Module) -> list[str]:
-    """Return the attributes of a layer that a hook of `torch.nn.utils` computes again before each pass.
+    """Return the attributes of a layer that a hook of `torch.nn.utils` recomputes before each pass.
 
     Example:
         >>> import warnings
@@ -86,20 +86,19 @@ def tensor_hooks(tensor: Tensor) -> list[TensorHook]:
     return [(register, hook) for register, key in kinds.items() for hook in (getattr(tensor, key, None) or {}).values()]
 
 
-# -------------------- Training of parameters that are bfloat16 or float16
-# A client computes with the module's rounded numbers, as torch does. Gradients come in the parameters' own type;
-# solvers,
-# clipping, momentum and the step work on them in float32, and after each step the parameters are rounded once. Plain
-# steps are those of `torch.optim.SGD`, which on a CPU also rounds the learning rate to the parameters' type.
+# -------------------- Training of bfloat16 and float16 parameters
+# A client computes with the module's rounded numbers, as torch does. Gradients have the parameters' type. Solvers,
+# clipping, momentum and the step work in float32, and each step rounds the parameters once. Plain steps are those of
+# `torch.optim.SGD`, which on a CPU also rounds the learning rate to the parameters' type.
 
 
 class NarrowParameters:
-    """The narrow trained parameters of a module that is bound to a vector, see `fedreach.engines.models.flat.bind`.
+    """The narrow trained parameters of a module that is bound to a vector (see `fedreach.engines.models.flat.bind`).
 
     Args:
         module: The module.
-        layout: The module's.
-        vector: (d,) float32 numbers that the module is bound to; it takes their rounded values.
+        layout: Layout of the module.
+        vector: (d,) float32 numbers that the module is bound to. They take the rounded values.
         gradient: (p,) gradient of all trained parameters.
 
     Example:
@@ -125,45 +124,42 @@ class NarrowParameters:
         self.take_weights()
 
     def take_gradients(self) -> None:
-        """Move the gradients that backward() made into the (p,) vector."""
+        """Move the gradients of backward() into the (p,) vector."""
         for parameter, _, gradient in self._parameters:
             if parameter.grad is not None:
                 gradient.copy_(parameter.grad)
                 parameter.grad = None
 
     def give_gradients(self) -> None:
-        """Give the parameters their gradients, rounded, for an optimizer of torch."""
+        """Set the parameters' rounded gradients for an optimizer of torch."""
         for parameter, _, gradient in self._parameters:
             parameter.grad = gradient.to(parameter.dtype)
 
     def take_weights(self) -> None:
-        """Let the vector hold what the parameters hold, and forget their gradients."""
+        """Copy the parameters into the vector, and clear their gradients."""
         for parameter, weights, _ in self._parameters:
             weights.copy_(parameter.data)
             parameter.grad = None
 
     def round_weights(self) -> None:
-        """Let the parameters hold the numbers of the vector, rounded to their type, and the vector the same."""
+        """Copy the vector into the parameters, rounded to their type, and the rounded numbers back."""
         for parameter, weights, _ in self._parameters:
             parameter.data.copy_(weights)
             weights.copy_(parameter.data)
 
 
-# -------------------- What a module holds beside its flat vector: constants, which stay as they are when a run starts
-# The flat vector (see `fedreach.engines.models.flat`) holds what training moves: trained parameters, and persistent
-# float32
-# buffers such as the statistics of BatchNorm. Everything else is *constant state*: frozen parameters, integer and
-# boolean
-# buffers, buffers of other types, and buffers that are not persistent. It is neither averaged nor sent with a model.
-# Each
-# client starts from the constants of the module that the run starts with.
+# -------------------- Constant state of a module
+# The flat vector (see `fedreach.engines.models.flat`) holds what training changes: trained parameters, and persistent
+# float32 buffers such as the statistics of BatchNorm. Everything else is *constant state*: frozen parameters, integer
+# and boolean buffers, buffers of other types, and buffers that are not persistent. It is neither averaged nor sent with
+# a model. Each client starts from the constants that the module has when the run starts.
 
-COUNTER = "num_batches_tracked"  # of BatchNorm: it changes no output, as `momentum=None` is refused
+COUNTER = "num_batches_tracked"  # of BatchNorm: it changes no output, as `momentum=None` is rejected
 PLAIN = (bool, int, float, complex, str, type(None), Tensor)
 
 
 def constants_of(module: nn.Module) -> dict[str, Tensor]:
-    """Return the constant state of a module by name; these very tensors, not copies.
+    """Return the constant state of a module by name: its own tensors, not copies.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
@@ -179,18 +175,18 @@ def constants_of(module: nn.Module) -> dict[str, Tensor]:
 def constant_arrays(module: nn.Module) -> dict[str, AnyArray]:
     """Return copies of a module's constants as arrays, without counters of BatchNorm that are still 0.
 
-    Types that numpy does not know, such as bfloat16, are handed over as whole numbers of the same bits.
+    Types unknown to numpy, such as bfloat16, become integers of the same bits.
 
     Example:
         >>> constant_arrays(nn.BatchNorm1d(2))
         {}
     """
-    found = {name: array_of(tensor) for name, tensor in constants_of(module).items()}
-    return {name: value for name, value in found.items() if not (counts_batches(name) and not value.any())}
+    arrays = {name: array_of(tensor) for name, tensor in constants_of(module).items()}
+    return {name: value for name, value in arrays.items() if not (counts_batches(name) and not value.any())}
 
 
 def constant_bytes(arrays: Mapping[str, AnyArray]) -> int:
-    """Return how many bytes constants take.
+    """Return the size of constants in bytes.
 
     Example:
         >>> constant_bytes({"mask": np.ones(3, bool), "frozen": np.ones((2, 2), np.float32)})
@@ -200,58 +196,58 @@ def constant_bytes(arrays: Mapping[str, AnyArray]) -> int:
 
 
 def set_constants(module: nn.Module, arrays: Mapping[str, AnyArray]) -> None:
-    """Give a module the constants of another one of the same kind.
+    """Set the constants of a module.
 
     Raises:
-        ConfigError: If the module has other constants than these.
+        ConfigError: If the module's constants have other names or shapes.
     """
-    own = constants_of(module)
-    for name in sorted(arrays.keys() | {name for name in own if not counts_batches(name)}):
-        wanted = tuple(own[name].shape) if name in own else "absent"
-        given = arrays[name].shape if name in arrays else "absent"
-        if wanted != given:
+    constants = constants_of(module)
+    for name in sorted(arrays.keys() | {name for name in constants if not counts_batches(name)}):
+        expected = tuple(constants[name].shape) if name in constants else "absent"
+        stored = arrays[name].shape if name in arrays else "absent"
+        if expected != stored:
             raise ConfigError(
-                f"The constants of a run must fit its model; {name!r} is {given} in the run and {wanted} in "
+                f"The constants of a run must fit its model; {name!r} is {stored} in the run and {expected} in "
                 f"{type(module).__name__}. Give the model that was trained."
             )
-        own[name].data.copy_(tensor_of(arrays[name], own[name].dtype))
+        constants[name].data.copy_(tensor_of(arrays[name], constants[name].dtype))
 
 
 def array_of(tensor: Tensor) -> AnyArray:
-    """Return a copy of a tensor as an array; of a type that numpy does not know, its bits as whole numbers."""
+    """Return a copy of a tensor as an array. A type unknown to numpy becomes integers of the same bits."""
     plain = tensor.detach().cpu()
     try:
-        found: AnyArray = np.array(plain.numpy())
+        array: AnyArray = np.array(plain.numpy())
     except TypeError:
-        found = np.array(plain.view({1: torch.uint8, 2: torch.int16}[plain.element_size()]).numpy())
-    return found
+        array = np.array(plain.view({1: torch.uint8, 2: torch.int16}[plain.element_size()]).numpy())
+    return array
 
 
 def tensor_of(array: AnyArray, dtype: torch.dtype) -> Tensor:
-    """Return the tensor that `array_of` made an array of.
+    """Return the tensor whose array `array_of` returned.
 
     Example:
         >>> half = torch.tensor([0.5], dtype=torch.bfloat16)
         >>> tensor_of(array_of(half), torch.bfloat16)
         tensor([0.5000], dtype=torch.bfloat16)
     """
-    found = torch.from_numpy(np.array(array))
-    known = {torch.from_numpy(np.empty(0, array.dtype)).dtype}
-    return found if dtype in known else found.view(dtype)
+    tensor = torch.from_numpy(np.array(array))
+    dtypes = {torch.from_numpy(np.empty(0, array.dtype)).dtype}
+    return tensor if dtype in dtypes else tensor.view(dtype)
 
 
 class Snapshot:
-    """The constants of a module and its plain attributes, as they are now.
+    """A copy of a module's constants and plain attributes.
 
-    Plain attributes are numbers, texts and tensors that a module stores outside of its parameters and buffers, such as
-    a counter of its own.
+    Plain attributes are numbers, strings and tensors that a module stores outside of its parameters and buffers, such
+    as a counter.
 
     Example:
         >>> net = nn.Linear(2, 1)
         >>> net.register_buffer("count", torch.zeros((), dtype=torch.long))
         >>> before = Snapshot(net)
         >>> _ = net.count.add_(1)
-        >>> before.changed()
+        >>> before.changed_names()
         ['count']
         >>> before.restore()
         >>> net.count
@@ -268,7 +264,7 @@ class Snapshot:
         self.attributes = [(name, part, _plain(part)) for name, part in parts.items()]
 
     def restore(self) -> None:
-        """Let the module be as it was."""
+        """Restore the module's constants and plain attributes."""
         with torch.no_grad():
             for _, part, key, value in self.tensors:
                 _put(part, key, value)
@@ -279,18 +275,18 @@ class Snapshot:
                 {key: value.clone() if isinstance(value, Tensor) else value for key, value in values.items()}
             )
 
-    def changed(self) -> list[str]:
-        """Return the names of what is not as it was, without the counters of BatchNorm."""
-        found = []
+    def changed_names(self) -> list[str]:
+        """Return the names of changed constants and attributes, without the counters of BatchNorm."""
+        changed_names = []
         for name, part, key, value in self.tensors:
             now = part._parameters.get(key) if key in part._parameters else part._buffers.get(key)
             if not counts_batches(name) and not (isinstance(now, Tensor) and _same(now, value)):
-                found.append(name)
+                changed_names.append(name)
         for place, part, values in self.attributes:
             now_plain = _plain(part)
             names = [key for key in now_plain if key not in values or not _same(now_plain[key], values[key])]
-            found += [f"{place}.{key}".lstrip(".") for key in names]
-        return found
+            changed_names += [f"{place}.{key}".lstrip(".") for key in names]
+        return changed_names
 
 
 def counts_batches(name: str) -> bool:
@@ -304,7 +300,7 @@ def counts_batches(name: str) -> bool:
 
 
 def _plain(part: nn.Module) -> dict[str, Any]:
-    """Return copies of a module's public attributes that hold a plain value; neither its mode nor computed weights."""
+    """Return copies of a module's public plain attributes, without its mode and computed weights."""
     left_out = {"training", *computed_weights(part)}
     return {
         key: value.detach().clone() if isinstance(value, Tensor) else value
@@ -313,15 +309,17 @@ def _plain(part: nn.Module) -> dict[str, Any]:
     }
 
 
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        alike = one.dtype == other.dtype and one.shape == other.shape
-        return alike and (torch.equal(one, other) or bool(((one == other) | ((one != one) & (other != other))).all()))
-    return type(one) is type(other) and (one == other or (one != one and other != other))
+def _same(first: Any, second: Any) -> bool:
+    if isinstance(first, Tensor) and isinstance(second, Tensor):
+        alike = first.dtype == second.dtype and first.shape == second.shape
+        return alike and (
+            torch.equal(first, second) or bool(((first == second) | ((first != first) & (second != second))).all())
+        )
+    return type(first) is type(second) and (first == second or (first != first and second != second))
 
 
 def _put(part: nn.Module, key: str, value: Tensor) -> None:
-    """Write a value into a parameter or buffer, or in its place where code has put another one there."""
+    """Write a value into a parameter or buffer, or replace the one that the module's code has put there."""
     now = part._parameters.get(key) if key in part._parameters else part._buffers.get(key)
     if isinstance(now, Tensor) and now.shape == value.shape and now.dtype == value.dtype:
         now.data.copy_(value)
@@ -331,14 +329,14 @@ def _put(part: nn.Module, key: str, value: Tensor) -> None:
         part._buffers[key] = value.clone()
 
 
-# --- A model that was made before it is known for which seed: it is copied, and what it trains is drawn anew
+# --- Copies of a module instance, initialized for each seed
 
-DRAWN = "_drawn_anew"  # attribute of a module whose trained numbers were drawn anew
+DRAWN = "_drawn_anew"  # attribute of a module whose trained numbers were redrawn
 
 
 @dataclass(frozen=True, eq=False)
 class ModuleInstance:
-    """Makes copies of a module, for `fedreach.engines.models.networks.build`.
+    """Factory of copies of a module, for `fedreach.engines.models.networks.build`.
 
     Example:
         >>> import torch
@@ -351,7 +349,7 @@ class ModuleInstance:
     module: nn.Module
 
     def __call__(self, keep_weights: bool = False) -> nn.Module:
-        """Return a copy; what it trains is drawn from torch's generator, unless its weights are to be kept."""
+        """Return a copy whose trained numbers are redrawn from torch's generator, unless `keep_weights`."""
         module = copied(self.module)
         if not keep_weights:
             redraw(module)
@@ -359,18 +357,18 @@ class ModuleInstance:
         return module
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ModuleInstance:
-        """Return a copy that keeps the hooks on tensors, see `copied`."""
+        """Return a copy that keeps the hooks on tensors (see `copied`)."""
         return ModuleInstance(copied(self.module))
 
 
 def redraw(module: nn.Module) -> None:
-    """Draw what a module trains anew, layer by layer, as each layer does when it is made.
+    """Redraw the trained parameters of a module, layer by layer, as each layer does when it is created.
 
-    Frozen parameters stay, and so do the buffers of layers that train nothing: they are no initial weights. In a module
-    without frozen parameters, all layers start as new ones.
+    Frozen parameters stay, and so do the buffers of layers without trained parameters. In a module without frozen
+    parameters, all layers start as new layers.
 
     Raises:
-        ConfigError: If a layer has parameters that are trained, and no `reset_parameters` that would draw them.
+        ConfigError: If a layer has trained parameters and no `reset_parameters` to draw them.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
@@ -382,16 +380,16 @@ def redraw(module: nn.Module) -> None:
     stays = {name: tensor.detach().clone() for name, tensor in _staying(module).items()}
     for name, layer in module.named_modules():
         reset = getattr(layer, "reset_parameters", None) or getattr(layer, "_reset_parameters", None)
-        own = [key for key, p in layer.named_parameters(recurse=False) if p.requires_grad]
-        if not own and stays:
+        trainable = [key for key, p in layer.named_parameters(recurse=False) if p.requires_grad]
+        if not trainable and stays:
             continue
-        if reset is not None and not computed_weights(layer):  # else it would draw what is computed again
+        if reset is not None and not computed_weights(layer):  # else it would draw a weight that a hook recomputes
             reset()
-        elif own:
+        elif trainable:
             where = f"{type(layer).__name__} {name!r}" if name else type(layer).__name__
             raise ConfigError(
                 f"A module that was made before is drawn anew for each seed, layer by layer; {where} has parameters "
-                f"({', '.join(own)}) and no reset_parameters() for them. Hand over its class or a function that "
+                f"({', '.join(trainable)}) and no reset_parameters() for them. Hand over its class or a function that "
                 'makes it, or keep its weights for all seeds: model={"name": module, "keep_weights": True}.'
             )
     tensors = module_tensors(module)
@@ -400,18 +398,18 @@ def redraw(module: nn.Module) -> None:
 
 
 def _staying(module: nn.Module) -> dict[str, Tensor]:
-    """Return what stays when a module is drawn anew: nothing where all of its parameters are trained."""
-    found: dict[str, Tensor] = {name: p for name, p in module.named_parameters() if not p.requires_grad}
-    if not found:
+    """Return the tensors that `redraw` keeps: none if all parameters of the module are trained."""
+    staying: dict[str, Tensor] = {name: p for name, p in module.named_parameters() if not p.requires_grad}
+    if not staying:
         return {}
     for place, layer in module.named_modules():
         if not any(p.requires_grad for p in layer.parameters(recurse=False)):
-            found |= {f"{place}.{key}".lstrip("."): b for key, b in layer.named_buffers(recurse=False)}
-    return found
+            staying |= {f"{place}.{key}".lstrip("."): b for key, b in layer.named_buffers(recurse=False)}
+    return staying
 
 
 def numbers_note(module: nn.Module) -> str:
-    """Return a line about a model with frozen numbers, or whose numbers were drawn in place of its own; else nothing.
+    """Return a note on a model with frozen or redrawn numbers; else "".
 
     Example:
         >>> net = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 2))

@@ -1,3 +1,3 @@
-"""An engine in C: `training.c` trains, `batches.c` says on what, `sums.c` adds up, `trainer.py` calls them."""
+"""The engine in C: `training.c` trains, `batches.c` draws batches, `sums.c` computes sums, `trainer.py` calls them."""
 
 from fedreach.engines.native.trainer import Native as Native

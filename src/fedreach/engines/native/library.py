@@ -29,11 +29,11 @@ from fedreach.data.splits import Ranges
 from fedreach.engines.batches import Samples, batch_plans
 from fedreach.federation.local_sgd import LocalSGD
 
-# -------------------- What C is handed beside numbers: the structures of `training.c` and `samples.h`, field by field
+# -------------------- The structures of `training.c` and `samples.h`, field by field
 
 
 class GivenSamples(ctypes.Structure):
-    """Examples as C is told of them."""
+    """Examples for C."""
 
     _fields_ = (
         ("x", ctypes.c_void_p),
@@ -46,19 +46,19 @@ class GivenSamples(ctypes.Structure):
 
     @classmethod
     def of(cls, samples: Samples) -> GivenSamples:
-        """Return these; tensors that it points to are kept."""
+        """Return the structure of these samples; it keeps the tensors that it points to."""
         factor, offset = (
             None if numbers is None else numbers.expand(1, *samples.x.shape[1:]).contiguous()
             for numbers in (samples.factor, samples.offset)
         )
         places = (None if tensor is None else tensor.data_ptr() for tensor in (factor, offset))
-        made = cls(samples.x.data_ptr(), samples.x.dtype != torch.uint8, *places, samples.y.data_ptr())
-        made.kept = [tensor for tensor in (samples.x, factor, offset, samples.y) if tensor is not None]
-        return made
+        structure = cls(samples.x.data_ptr(), samples.x.dtype != torch.uint8, *places, samples.y.data_ptr())
+        structure.kept = [tensor for tensor in (samples.x, factor, offset, samples.y) if tensor is not None]
+        return structure
 
 
 class Batches(ctypes.Structure):
-    """How batches are drawn."""
+    """Parameters by which C draws batches."""
 
     _fields_ = (
         ("batch", ctypes.c_int64),
@@ -74,7 +74,7 @@ class Batches(ctypes.Structure):
 
 
 class Progress(ctypes.Structure):
-    """Where training stands between two calls."""
+    """Progress of training between two calls."""
 
     _fields_ = (
         ("client", ctypes.c_int64),
@@ -86,7 +86,7 @@ class Progress(ctypes.Structure):
 
 
 class UpdateRule(ctypes.Structure):
-    """How a gradient is followed."""
+    """Parameters of a gradient step."""
 
     _fields_ = (
         ("rate", ctypes.c_double),
@@ -103,48 +103,47 @@ def place_of(array: NDArray[Any] | None) -> int | None:
     return None if array is None else array.ctypes.data
 
 
-# -------------------- The C of this folder as a library, compiled for this very processor when it is first needed
-# A library that fits all processors could not use the vectors of the better ones. Compiling takes a second or two,
-# once;
-# the result stands in the cache folder of the user, under a name that changes with the code, the compiler and the
-# processor. Where there is no compiler, or what it makes cannot be loaded, everything else of FedReach works as ever.
+# -------------------- The library, compiled for this processor at first use
+# A library for all processors could not use the vector instructions of newer ones. Compiling takes one or two seconds,
+# once. The library is stored in the user's cache folder, under a name that depends on the code, the compiler and the
+# processor. Without a compiler, or if the library cannot be loaded, all other engines work.
 
 FOLDER = Path(__file__).parent
 SOURCES = sorted(FOLDER.glob("*.c"))
 COMPILERS = ("cc", "gcc", "clang")
-ROUNDING = ("-fno-fast-math", "-ffp-contract=off")  # what is rounded once is said in the code: see `products.h`
+ROUNDING = ("-fno-fast-math", "-ffp-contract=off")  # the code fixes the rounding (see `products.h`)
 OPTIONS = ("-O3", "-std=gnu11", *ROUNDING, "-fno-trapping-math", "-fno-math-errno", "-shared", "-fPIC")
 FOR_THIS_PROCESSOR = (("-march=native",), ("-mcpu=native",), ())
-"""Options to try, one after the other: compilers call it differently."""
+"""Options to try in this order: their names differ between compilers."""
 SECONDS = 120
 
 
 class NoLibraryError(Exception):
-    """Says why there is no library."""
+    """The library cannot be built or loaded; the message gives the reason."""
 
 
 def library() -> ctypes.CDLL:
     """Return the compiled library.
 
     Raises:
-        NoLibraryError: If there is no compiler, or it does not do its work.
+        NoLibraryError: If no compiler is available, or the library cannot be built or loaded.
     """
-    found = _found()
-    if isinstance(found, NoLibraryError):
-        raise found
-    return found
+    loaded = _load_once()
+    if isinstance(loaded, NoLibraryError):
+        raise loaded
+    return loaded
 
 
 @cache
-def _found() -> ctypes.CDLL | NoLibraryError:
-    """Return the library, or why there is none: a compiler that takes too long is not asked again."""
+def _load_once() -> ctypes.CDLL | NoLibraryError:
+    """Return the library, or the error, so that a compiler that takes too long runs only once."""
     try:
-        return _made()
+        return _build_or_load()
     except NoLibraryError as error:
         return error
 
 
-def _made() -> ctypes.CDLL:
+def _build_or_load() -> ctypes.CDLL:
     if os.name != "posix":
         raise NoLibraryError(f"it is for Linux and macOS, and this is {platform.system()}")
     compiler = _compiler()
@@ -157,9 +156,11 @@ def _made() -> ctypes.CDLL:
         for folder in _folders():
             try:
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-                if _ours(folder):
-                    return _declared(ctypes.CDLL(str(_kept(folder, name) or _compiled(compiler, folder, name))))
-            except OSError as error:  # a folder that may not be written to, or from which nothing may be loaded
+                if _is_private(folder):
+                    return _declare_types(
+                        ctypes.CDLL(str(_find_built(folder, name) or _compile(compiler, folder, name)))
+                    )
+            except OSError as error:  # the folder may be read-only, or forbid loading libraries
                 cause = error
     except OSError as error:
         cause = error
@@ -167,60 +168,60 @@ def _made() -> ctypes.CDLL:
 
 
 def _folders() -> Iterator[Path]:
-    """Yield where the library may stand: in the user's cache, else among temporary files."""
-    with contextlib.suppress(RuntimeError):  # some users have no home, as in containers
+    """Yield the folders for the library: the user's cache, then temporary files."""
+    with contextlib.suppress(RuntimeError):  # some users have no home folder, as in containers
         yield cache_folder() / "native"
     yield Path(tempfile.gettempdir()) / f"fedreach-{os.getuid()}"
 
 
-def _ours(folder: Path) -> bool:
-    """Return whether nobody else may put a library there."""
-    found = folder.lstat()
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
+def _is_private(folder: Path) -> bool:
+    """Return whether only this user may write to a folder."""
+    status = folder.lstat()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
 
 
-def _kept(folder: Path, name: str) -> Path | None:
-    """Return the library that was compiled before, if it is whole: loading a part of one would end the process."""
+def _find_built(folder: Path, name: str) -> Path | None:
+    """Return the path of the library if it is complete: loading a truncated one would end the process."""
     for path in folder.glob(f"{name}-*.so"):
         if path.stem == f"{name}-{_short_hash(path.read_bytes())}":
             return path
     return None
 
 
-def _compiled(compiler: tuple[str, ...], folder: Path, name: str) -> Path:
-    """Compile into a file of another name, and only then give it its own: others may be doing the same."""
-    with tempfile.TemporaryDirectory(dir=folder) as own:
-        made = Path(own) / "made.so"
+def _compile(compiler: tuple[str, ...], folder: Path, name: str) -> Path:
+    """Compile into a temporary file, then rename it: other processes may compile at the same time."""
+    with tempfile.TemporaryDirectory(dir=folder) as build_folder:
+        built = Path(build_folder) / "made.so"
         for options in FOR_THIS_PROCESSOR:
-            command = [*compiler, *OPTIONS, *options, "-o", str(made), *map(str, SOURCES), "-lm"]
+            command = [*compiler, *OPTIONS, *options, "-o", str(built), *map(str, SOURCES), "-lm"]
             try:
                 done = subprocess.run(
                     command, capture_output=True, encoding="utf-8", errors="replace", timeout=SECONDS, check=False
                 )
             except subprocess.TimeoutExpired:
                 raise NoLibraryError(f"{compiler[0]} took more than {SECONDS} s") from None
-            if done.returncode == 0 and made.exists():
-                return made.replace(folder / f"{name}-{_short_hash(made.read_bytes())}.so")
+            if done.returncode == 0 and built.exists():
+                return built.replace(folder / f"{name}-{_short_hash(built.read_bytes())}.so")
     first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:200])
     raise NoLibraryError(f"{compiler[0]} failed: {first}")
 
 
 def _compiler() -> tuple[str, ...]:
-    """Return the command of a C compiler: what CC says, or one of the usual names."""
+    """Return the command of a C compiler: the value of CC, or one of the usual names."""
     try:
         named = shlex.split(os.environ.get("CC", ""))
     except ValueError as error:
         raise NoLibraryError(f"CC is no command ({error})") from error
     for command in [named] if named else [[name] for name in COMPILERS]:
-        found = shutil.which(command[0])
-        if found:
-            return (found, *command[1:])
+        path = shutil.which(command[0])
+        if path:
+            return (path, *command[1:])
     what = f"CC names {named[0]!r}, which is not there" if named else "there is no C compiler (cc, gcc or clang)"
     raise NoLibraryError(what)
 
 
 def _processor() -> str:
-    """Return what tells processors apart that do not run the same instructions."""
+    """Return a text that differs between processors with different instructions."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -233,50 +234,50 @@ def _short_hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def _declared(made: ctypes.CDLL) -> ctypes.CDLL:
-    """Say what the functions take: places in memory and whole numbers."""
+def _declare_types(loaded: ctypes.CDLL) -> ctypes.CDLL:
+    """Declare the argument types of the functions: addresses and integers."""
     place, number = ctypes.c_void_p, ctypes.c_int64
-    made.memory_numbers.argtypes, made.memory_numbers.restype = (number, place, place, number, number), number
+    loaded.memory_numbers.argtypes, loaded.memory_numbers.restype = (number, place, place, number, number), number
     seconds = ctypes.c_double
-    made.train.argtypes = [number, *[place] * 4, number, number, *[place] * 4, number, *[place] * 6, number, seconds]
-    made.memory_for_predicting.argtypes, made.memory_for_predicting.restype = (number, place), number
-    made.predict.argtypes = [number, place, place, number, *[place] * 6, seconds]
-    made.draw_plan.argtypes = (number, place, number, place, number, number, number, place, place)
-    made.add_up.argtypes = (number, number, place, place, number, place)
-    for function in (made.train, made.predict):
+    loaded.train.argtypes = [number, *[place] * 4, number, number, *[place] * 4, number, *[place] * 6, number, seconds]
+    loaded.memory_for_predicting.argtypes, loaded.memory_for_predicting.restype = (number, place), number
+    loaded.predict.argtypes = [number, place, place, number, *[place] * 6, seconds]
+    loaded.draw_plan.argtypes = (number, place, number, place, number, number, number, place, place)
+    loaded.add_up.argtypes = (number, number, place, place, number, place)
+    for function in (loaded.train, loaded.predict):
         function.restype = number
-    for function in (made.draw_plan, made.add_up):
+    for function in (loaded.draw_plan, loaded.add_up):
         function.restype = None
-    return made
+    return loaded
 
 
-# -------------------- Batches drawn in C (`batches.c`), and whether they are what NumPy draws
+# -------------------- Batches drawn in C (`batches.c`), compared with NumPy
 
 
 def batch_plan_in_c(seed: int, round_: int, client: int, train: Ranges, local: LocalSGD) -> Ints:
-    """Return the (steps, batch) table of a client's samples, as `batch_plans` does, drawn in C."""
-    own = np.ascontiguousarray(train[client], np.int64)
-    size, words = len(own), words_of(seed, round_)
+    """Return the (steps, batch) table of a client's samples, drawn in C; it equals that of `batch_plans`."""
+    examples = np.ascontiguousarray(train[client], np.int64)
+    size, words = len(examples), words_of(seed, round_)
     words[-1] = client
     batch = min(local.batch_size, size)
     (steps,) = local.steps_of(np.array([size]), np.array([client]), seed, round_).tolist()
     per_epoch = int(local.steps_per_epoch(np.array(size)))
     spare, plan = np.empty(size, np.int64), np.empty((steps, batch), np.int64)
-    places = own.ctypes.data, batch, per_epoch, steps, spare.ctypes.data, plan.ctypes.data
+    places = examples.ctypes.data, batch, per_epoch, steps, spare.ctypes.data, plan.ctypes.data
     library().draw_plan(len(words), words.ctypes.data, size, *places)
     return plan
 
 
 def words_of(seed: int, round_: int) -> NDArray[np.uint32]:
-    """Return the words that a generator of batches is made of, see `streams`; the client is still to come."""
+    """Return the seed words of a batch generator (see `fedreach._util.streams`); the last is for the client's id."""
     seed = int(seed)
-    own = [seed >> place & 0xFFFFFFFF for place in range(0, max(1, seed.bit_length()), 32)]
-    return np.array([*own, *[0] * (4 - len(own)), zlib.crc32(b"batches"), round_, 0], np.uint32)
+    seed_words = [seed >> place & 0xFFFFFFFF for place in range(0, max(1, seed.bit_length()), 32)]
+    return np.array([*seed_words, *[0] * (4 - len(seed_words)), zlib.crc32(b"batches"), round_, 0], np.uint32)
 
 
 @cache
 def draws_as_numpy_does() -> bool:
-    """Return whether C draws the numbers that this release of NumPy draws: releases may change them."""
+    """Return whether C draws the same numbers as this release of NumPy; releases may change them."""
     sizes = np.array([1, 2, 5, 64, 300, 1000])
     train = Ranges(np.arange(sizes.sum()), np.concatenate([[0], np.cumsum(sizes)]))
     local = LocalSGD(batch_size=7, epochs=2)

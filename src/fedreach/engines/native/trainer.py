@@ -45,16 +45,16 @@ from fedreach.federation.base import LocalSolver, Loss
 from fedreach.federation.local_sgd import LocalSGD, UnevenSteps
 from fedreach.federation.traits import Traits
 
-# --- The layers of a model as C is told of them: a row of whole numbers each, the fields of `Layer` in `layers.h`
+# --- The layers of a model for C: one row of integers each, the fields of `Layer` in `layers.h`
 
-MAX_LAYERS = 64  # as `layers.h` says
-LARGEST_WINDOW = 256  # as `pooling.h` says
+MAX_LAYERS = 64  # as in `layers.h`
+LARGEST_WINDOW = 256  # as in `pooling.h`
 DENSE, CONVOLUTION, MAXIMUM, MEAN, NORM, DROPOUT, ADDITION, EMBEDDING, RECURRENT = range(9)
 
 
 @dataclass
 class _Row:
-    """A row, in the order of `layers.h`."""
+    """A row of the table, with the fields in the order of `layers.h`."""
 
     kind: int
     inputs: int
@@ -81,21 +81,21 @@ class _Row:
     amount: float = 0.0
 
     def numbers(self) -> list[int]:
-        """Return it as whole numbers; the last holds the bits of what is none."""
-        *whole, amount = astuple(self)
-        return [*map(int, whole), int(np.float64(amount).view(np.int64))]
+        """Return the row as integers; the last holds the bits of the float `amount`."""
+        *integers, amount = astuple(self)
+        return [*map(int, integers), int(np.float64(amount).view(np.int64))]
 
 
 def layer_table(layers: Sequence[Layer]) -> Ints:
-    """Return a row for each layer; maxima of 2 x 2 are in that of the convolution before them.
+    """Return one row per layer; 2 x 2 maximum pooling is part of the row of the convolution before it.
 
     Raises:
-        NotAChainError: If C does not know a layer, or their order.
+        NotAChainError: If C does not support a layer, or the order of layers.
     """
     rows: list[_Row] = []
-    channels = 1  # that the next linear layer finds side by side
+    channels = 1  # interleaved in the inputs of the next linear layer
     sources = {layer.source for layer in layers if isinstance(layer, Addition)}
-    stand = [0]  # after how many rows the outputs of so many layers stand, dropout not counted
+    stand = [0]  # stand[n]: number of rows after the first n layers, without dropout
     for number, layer in enumerate(layers):
         if isinstance(layer, Dense):
             rows.append(_dense(layer, channels))
@@ -120,9 +120,9 @@ def layer_table(layers: Sequence[Layer]) -> Ints:
             layer.of_pairs
             and number
             and isinstance(layers[number - 1], Convolution)
-            and len(stand) - 1 not in sources  # or what the convolution makes is needed once more
+            and len(stand) - 1 not in sources  # else a shortcut also needs the convolution's outputs
         ):
-            rows[-1].outputs, rows[-1].pooled = int(np.prod(layer.made)), True
+            rows[-1].outputs, rows[-1].pooled = int(np.prod(layer.output_shape)), True
             rows[-1].relu |= layer.relu
         else:
             rows.append(_pooling(layer))
@@ -136,27 +136,27 @@ def layer_table(layers: Sequence[Layer]) -> Ints:
 
 
 def vocabulary_of(table: Ints) -> int | None:
-    """Return how many tokens the first layer knows; None if it does not see tokens."""
+    """Return the vocabulary size of the first layer, or None if it is not an embedding."""
     first = _Row(*table[0].tolist())
     return first.channels if first.kind == EMBEDDING else None
 
 
 def first_outputs_of(table: Ints) -> int:
-    """Return how many numbers the first layer makes of an example: where it is not formed, no client sees as many."""
+    """Return the number of outputs of the first layer per example. An implicit layer needs fewer examples than that."""
     return _Row(*table[0].tolist()).outputs
 
 
 def products_of(table: Ints) -> int:
-    """Return how many products an example costs on its way forward."""
-    found = 0
+    """Return the number of multiplications of one example in a forward pass."""
+    products = 0
     for row in (_Row(*numbers) for numbers in table.tolist()):
         if row.kind == DENSE:
-            found += row.inputs * row.outputs
+            products += row.inputs * row.outputs
         elif row.kind == CONVOLUTION:
-            found += row.outputs * (4 if row.pooled else 1) * row.rows * row.columns * row.channels
+            products += row.outputs * (4 if row.pooled else 1) * row.rows * row.columns * row.channels
         elif row.kind == RECURRENT:
-            found += row.width * 4 * row.outputs * (row.inputs + row.outputs)
-    return found
+            products += row.width * 4 * row.outputs * (row.inputs + row.outputs)
+    return products
 
 
 def _dense(layer: Dense, channels: int) -> _Row:
@@ -168,7 +168,7 @@ def _convolution(layer: Convolution) -> _Row:
     return _Row(
         CONVOLUTION,
         int(np.prod(size)),
-        int(np.prod(layer.made)),
+        int(np.prod(layer.output_shape)),
         *_places(layer),
         layer.relu,
         False,
@@ -187,7 +187,7 @@ def _pooling(layer: Pooling) -> _Row:
     return _Row(
         MAXIMUM if layer.kind == "maximum" else MEAN,
         int(np.prod(size)),
-        int(np.prod(layer.made)),
+        int(np.prod(layer.output_shape)),
         relu=layer.relu,
         channels=layer.channels,
         height=layer.height,
@@ -217,7 +217,7 @@ def _addition(layer: Addition, source: int) -> _Row:
 
 
 def _drop(layer: Dropout, rows: list[_Row]) -> None:
-    """Add a dropout: to the linear layer before it, or after one of images."""
+    """Add dropout to the row of the linear or recurrent layer before it, or as a row after a layer of images."""
     if not rows or rows[-1].kind == EMBEDDING or (rows[-1].kind in (DENSE, DROPOUT, RECURRENT) and rows[-1].amount):
         raise NotAChainError("a dropout does not follow a layer with weights")
     if layer.probability >= 1:
@@ -226,21 +226,21 @@ def _drop(layer: Dropout, rows: list[_Row]) -> None:
         rows[-1].amount = layer.probability
         return
     last = rows[-1]
-    high, wide = _made(last)
+    high, wide = _output_size(last)
     rows.append(_image(DROPOUT, last.filters, high, wide))
     rows[-1].amount = layer.probability
 
 
 def _image(kind: int, channels: int, height: int, width: int) -> _Row:
-    """Return a layer that leaves the shape of images as it is."""
+    """Return the row of a layer that keeps the shape of images."""
     size = channels * height * width
     row = _Row(kind, size, size, channels=channels, height=height, width=width, filters=channels)
     row.rows = row.columns = 1
     return row
 
 
-def _made(row: _Row) -> tuple[int, int]:
-    """Return height and width of a layer's outputs."""
+def _output_size(row: _Row) -> tuple[int, int]:
+    """Return height and width of the outputs of a row."""
     places = row.outputs // row.filters
     high = (row.height + 2 * row.above - row.rows) // row.down + 1
     high //= 2 if row.pooled else 1
@@ -248,30 +248,29 @@ def _made(row: _Row) -> tuple[int, int]:
 
 
 def _places(layer: Dense | Convolution | GroupNormalisation | Recurrent) -> tuple[int, int]:
-    """Return where weights and biases stand in the flat vector."""
+    """Return the positions of weights and biases in the flat vector, -1 for none."""
     weight, bias = (-1 if part is None else part.start for part in (layer.weight, layer.bias))
     return weight, bias
 
 
-# -------------------- The engine for models whose layers C knows: a client's whole training is one call of C
-# The smaller a step, the more of its time goes into calling the dozen kernels that it consists of. Here nothing is
-# called: products, losses and moves of one client follow each other in the processor's cache, where its weights stay
-# from
-# its first step to its last. `sequential` is the plain twin, and tests hold the two equal.
+# -------------------- The engine `native`: a client's whole training is one call of C
+# In a small step, much of the time is the overhead of calling a dozen kernels. C computes products, losses and updates
+# of one client without such calls, and the client's weights stay in the processor's cache from its first step to its
+# last. `sequential` is the readable twin, and tests compare the two.
 
-PRODUCTS = 40_000_000  # multiplications that are worth handing to another process, and
-PRODUCTS_OF_A_CLIENT = 1_000_000  # how many more a client costs, however little it trains
-SECONDS = 0.25  # C works for so long at a time: Ctrl-C is heard between two calls
-LOOK = 1_000_000  # products between two looks at the clock, which takes as long as some hundred
+PRODUCTS = 40_000_000  # multiplications that are worth sending to another process
+PRODUCTS_OF_A_CLIENT = 1_000_000  # fixed cost of a client, in multiplications
+SECONDS = 0.25  # longest call of C: Ctrl-C takes effect between two calls
+LOOK = 1_000_000  # multiplications between two readings of the clock, each as slow as some hundred multiplications
 SHARES = 2
-"""A process takes its part of what is left to do in so many pieces: large ones first, small ones to end together."""
-NUMBERS = 4_000_000  # corrections of gradients that are handed to C at a time
+"""Pieces into which a process divides its share of the remaining work: large ones first, small ones at the end."""
+NUMBERS = 4_000_000  # gradient corrections passed to C at a time
 
 
 class Native(GroupTrainer):
-    """Trains one client after the other, without torch.
+    """Trains one client after the other in C, without torch.
 
-    When: a model of dense, convolution, LSTM, GroupNorm and dropout layers trains on CPUs; `auto` mostly takes it.
+    When: a model of dense, convolution, LSTM, GroupNorm and dropout layers trains on CPUs; `auto` mostly selects it.
     """
 
     name = "native"
@@ -279,10 +278,10 @@ class Native(GroupTrainer):
     any_optimizer = False
 
     @classmethod
-    def refused(cls, solver: LocalSolver, loss: Loss, local: LocalSGD) -> str | None:
+    def refusal(cls, solver: LocalSolver, loss: Loss, local: LocalSGD) -> str | None:
         if not Traits.of(solver).affine:
             return f"needs a solver that says `affine = True`, see `LocalSolver`; {type(solver).__name__} does not"
-        return super().refused(solver, loss, local)
+        return super().refusal(solver, loss, local)
 
     def __init__(self, task: Task, device: torch.device) -> None:
         d = task.data.dataset
@@ -297,8 +296,8 @@ class Native(GroupTrainer):
         super().__init__(task, device)
         vocabulary = vocabulary_of(self.table)
         for samples in self.samples.values():
-            known = (torch.uint8, torch.int64 if samples.kind == "tokens" else torch.float32)
-            if device.type != "cpu" or samples.x.dtype not in known:
+            supported_types = (torch.uint8, torch.int64 if samples.kind == "tokens" else torch.float32)
+            if device.type != "cpu" or samples.x.dtype not in supported_types:
                 raise ConfigError(
                     "engine.name = 'native' needs examples of bytes or float32 in main memory; got "
                     f"{samples.x.dtype} on {device}. Use 'auto'."
@@ -323,7 +322,7 @@ class Native(GroupTrainer):
         self.work, self.steps = self._work(), self._steps()
 
     def _work(self) -> Ints:
-        """Return (n,) multiplications that each client is expected to take in a round."""
+        """Return the (n,) expected multiplications of each client in a round."""
         local, sizes = self.local, np.diff(self.ranges.offsets)
         if local.steps is None:
             examples = local.examples_per_epoch(sizes) * local.epochs
@@ -332,17 +331,16 @@ class Native(GroupTrainer):
         return examples * self.products + PRODUCTS_OF_A_CLIENT
 
     def _steps(self) -> Ints | None:
-        """Return (n,) steps of each client, where they are the same in every round."""
+        """Return the (n,) steps of each client, or None if they differ between rounds."""
         if isinstance(self.local.steps, UnevenSteps):
             return None
         sizes = np.diff(self.ranges.offsets)
         return self.local.steps_of(sizes, np.arange(len(sizes)), self.seed, 1).astype(np.int64, copy=False)
 
     def groups(self, ids: Ints, concurrency: int) -> list[Ints]:
-        """Return groups of clients that have enough to do, the largest clients first.
+        """Return groups of clients with enough work each, the largest clients first.
 
-        They depend on how many are trained at the same time, unlike those of others: what a client's training gives
-        does not depend on its group.
+        Unlike in other engines, groups depend on `concurrency`, because a client's result does not depend on its group.
         """
         order = np.argsort(-self.ranges.sizes_of(ids), kind="stable")
         done = np.cumsum(self.work[ids[order]])
@@ -364,12 +362,12 @@ class Native(GroupTrainer):
             raise TrainingError(f"Client {clients[sizes == 0][0]} has no examples to train on.")
         if draws_as_numpy_does():
             return self._train(start, clients, round_, rate, update, group, terms, None)
-        found: list[Group] = []
+        results: list[Group] = []
         for number, client in enumerate(clients):
             plan = batch_plans(self.seed, round_, clients[number : number + 1], [self.ranges[int(client)]], self.local)
-            one = slice(number, number + 1)
-            found.append(self._train(start, clients[one], round_, rate, update, group[one], terms, plan))
-        losses, steps, finite = (np.concatenate(column) for column in zip(*found, strict=True))
+            row = slice(number, number + 1)
+            results.append(self._train(start, clients[row], round_, rate, update, group[row], terms, plan))
+        losses, steps, finite = (np.concatenate(column) for column in zip(*results, strict=True))
         return losses, steps, finite
 
     def _train(
@@ -383,7 +381,7 @@ class Native(GroupTrainer):
         terms: Terms,
         plan: Ints | None,
     ) -> tuple[Floats, Ints, Bools]:
-        """Train clients, in batches that C draws or one client by this plan."""
+        """Train clients in batches that C draws, or one client by this plan."""
         k, local = len(clients), self.local
         pull, shift = (None, None) if self.uncorrected else self._correction(k, start, terms, group)
         shifts = self.shifts_of(clients)
@@ -396,11 +394,11 @@ class Native(GroupTrainer):
         sizes = self.ranges.sizes_of(clients)
         largest = int(sizes.max())
         batch = min(local.batch_size, largest)
-        each = local.steps_of(sizes, clients, self.seed, round_) if self.steps is None else self.steps[clients]
-        each = np.ascontiguousarray(each, np.int64)
+        client_steps = local.steps_of(sizes, clients, self.seed, round_) if self.steps is None else self.steps[clients]
+        client_steps = np.ascontiguousarray(client_steps, np.int64)
         batches = Batches(
             batch,
-            place_of(each),
+            place_of(client_steps),
             local.drop_last,
             place_of(order),
             place_of(offsets),
@@ -409,11 +407,11 @@ class Native(GroupTrainer):
             zlib.crc32(b"dropout") if self.draws else -1,
             place_of(plan),
         )
-        planned, an_epoch = batch * int(each.max()), batch * -(-largest // batch)
+        planned, an_epoch = batch * int(client_steps.max()), batch * -(-largest // batch)
         room = largest + min(planned, max(an_epoch, self.first_outputs))
         if len(self.room) < room:
             self.room = np.empty(room, np.int64)
-        loss, taken, finite = np.empty(k), np.empty(k, np.int64), np.empty(k, np.bool_)
+        loss, steps_taken, finite = np.empty(k), np.empty(k, np.int64), np.empty(k, np.bool_)
         memory = self._memory_at(self.library.memory_numbers(*self._layers(), ctypes.addressof(rule), batch, planned))
         progress, done = Progress(), 0
         while not done:
@@ -433,12 +431,12 @@ class Native(GroupTrainer):
                 update.data_ptr(),
                 finite.ctypes.data,
                 loss.ctypes.data,
-                taken.ctypes.data,
+                steps_taken.ctypes.data,
                 ctypes.addressof(progress),
                 max(1, LOOK // (batch * self.products)),
                 SECONDS,
             )
-        return loss, taken, finite
+        return loss, steps_taken, finite
 
     def add_up(self, weights: Floats, update: Float32s) -> Floats:
         k, d = update.shape
@@ -489,11 +487,11 @@ class Native(GroupTrainer):
             )
 
     def _layers(self) -> tuple[int, int]:
-        """Return how many layers there are, and where they are described."""
+        """Return the number of layers and the address of their table."""
         return len(self.table), self.table.ctypes.data
 
     def _memory_at(self, size: int) -> int:
-        """Return where working memory for so many numbers begins: with a line of the cache."""
+        """Return the address of working memory for `size` numbers, aligned to a cache line."""
         if len(self.memory) < size + 16:
             self.memory = np.empty(size + 16, np.float32)
         at: int = self.memory.ctypes.data
@@ -502,12 +500,14 @@ class Native(GroupTrainer):
     def _correction(self, k: int, start: Tensor, terms: Terms, group: Ints) -> tuple[Float32s | None, Float32s | None]:
         """Return pull (k,) and shift (k, d) of a solver that adds pull (w - w0) + shift to a gradient g.
 
-        None stands for zeros. Only of a solver that treats all clients alike are they looked for: how a client trains
-        must not depend on who else is in its group.
+        None means zeros. Only the terms of a solver without memory are tested for zeros, because a client's training
+        must not depend on the other clients in its group.
         """
         correct, none, rows = self.solver.correct, torch.zeros(1, 1), torch.from_numpy(group)
         terms = {name: vectors[rows] for name, vectors in terms.items()}
-        first = {name: vectors[:, :1].double() for name, vectors in terms.items()}  # all numbers are pulled alike
+        first = {
+            name: vectors[:, :1].double() for name, vectors in terms.items()
+        }  # the pull is the same for all numbers
         pull = correct(none, none + 1, none, **first) - correct(none, none, none, **first)
         shift = correct(torch.zeros(1, len(start)), start, start, **terms)
 
