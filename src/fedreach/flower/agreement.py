@@ -60,9 +60,9 @@ class Facts:
         return {"train": train, "held_out": held_out, "both": train + held_out}
 
 
-def save_facts(folder: RunFolder, participants: Sequence[int], known: Mapping[int, Facts], run: str) -> None:
+def save_facts(folder: RunFolder, participants: Sequence[int], facts_by_client: Mapping[int, Facts], run: str) -> None:
     """Write who takes part and what they told, so that a server that is started again need not ask anew."""
-    clients = {str(client): asdict(facts) for client, facts in sorted(known.items())}
+    clients = {str(client): asdict(facts) for client, facts in sorted(facts_by_client.items())}
     folder.write_json(FACTS, {"run": run, "participants": list(participants), "clients": clients})
 
 
@@ -71,11 +71,11 @@ def load_facts(folder: RunFolder) -> tuple[list[int] | None, dict[int, Facts], s
     stored = folder.read_json(FACTS)
     if stored is None:
         return None, {}, None
-    known = {}
+    facts_by_client = {}
     for client, facts in stored["clients"].items():
         counts = facts.pop("label_counts")
-        known[int(client)] = Facts(**facts, label_counts=None if counts is None else tuple(counts))
-    return stored["participants"], known, stored["run"]
+        facts_by_client[int(client)] = Facts(**facts, label_counts=None if counts is None else tuple(counts))
+    return stored["participants"], facts_by_client, stored["run"]
 
 
 def who_holds_what(record: FederationRecord | None, engine: Engine | None) -> tuple[int | None, Ints | None]:
@@ -86,19 +86,26 @@ def who_holds_what(record: FederationRecord | None, engine: Engine | None) -> tu
 
 
 def record_of(
-    participants: Sequence[int], unseen: Sequence[int], known: Mapping[int, Facts], *, exact: bool
+    participants: Sequence[int], unseen: Sequence[int], facts_by_client: Mapping[int, Facts], *, exact: bool
 ) -> FederationRecord:
     """Return who holds what, as far as clients told it; see `fedreach.runs.describe.federation_record`.
 
     Label counts stand in it only if all clients told them exactly: what a report works out from a part of them, or from
     noise, would be wrong.
     """
-    count = max([*participants, *unseen, *known], default=-1) + 1
-    facts = [known.get(client) for client in range(count)]
-    looks = next((own.samples for own in facts if own is not None and own.samples is not None), None)
-    samples: dict[str, Any] = {} if looks is None else json.loads(looks)
-    shared = [None if own is None else own.label_counts for own in facts]
-    counts = [list(own or ()) if exact and None not in shared else [] for own in shared]
+    count = max([*participants, *unseen, *facts_by_client], default=-1) + 1
+    facts = [facts_by_client.get(client) for client in range(count)]
+    sample_form = next(
+        (
+            client_facts.samples
+            for client_facts in facts
+            if client_facts is not None and client_facts.samples is not None
+        ),
+        None,
+    )
+    samples: dict[str, Any] = {} if sample_form is None else json.loads(sample_form)
+    shared = [None if client_facts is None else client_facts.label_counts for client_facts in facts]
+    counts = [list(label_counts or ()) if exact and None not in shared else [] for label_counts in shared]
     classes = len(counts[0]) if counts else 0
     record = FederationRecord(
         hash="",
@@ -114,7 +121,9 @@ def record_of(
         num_clients=count,
         num_classes=classes,
         label_counts=np.array(counts, dtype=np.int64).reshape(count, classes),
-        sizes=np.array([0 if own is None else own.num_examples for own in facts], dtype=np.int64),
+        sizes=np.array(
+            [0 if client_facts is None else client_facts.num_examples for client_facts in facts], dtype=np.int64
+        ),
         participants=np.array(participants, dtype=np.int64),
         unseen=np.array(unseen, dtype=np.int64),
         participants_without_held_out_data=np.array([], dtype=np.int64),
@@ -253,34 +262,34 @@ class Checks:
         now = facts.num_examples, facts.num_held_out
         if before is not None and now != (before.num_examples, before.num_held_out):
             raise ReplyError(
-                f"client {client} holds {_holds(facts)}, and said {_holds(before)} when the run began; other data need "
-                "a run of their own"
+                f"client {client} holds {_describe(facts)}, and said {_describe(before)} when the run began; other "
+                "data need a run of their own"
             )
         if self.sizes is None:
             return
         if client >= len(self.sizes):
             raise ReplyError(f"there are clients 0 to {len(self.sizes) - 1}, and it says that it is client {client}")
         if facts.num_examples + (facts.num_held_out or 0) > self.sizes[client]:
-            raise ReplyError(f"client {client} has {self.sizes[client]} examples, and it says {_holds(facts)}")
+            raise ReplyError(f"client {client} has {self.sizes[client]} examples, and it says {_describe(facts)}")
 
     def label_counts(self, counts: Floats, facts: Facts) -> tuple[float, ...]:
         """Return (c,) counts of labels as they are told."""
-        wanted = "a list of numbers" if self.classes is None else f"{self.classes} numbers"
+        expected = "a list of numbers" if self.classes is None else f"{self.classes} numbers"
         if counts.ndim != 1 or not len(counts) or len(counts) != (self.classes or len(counts)):
-            raise ReplyError(f"its label_counts must be {wanted}; got {counts.shape}")
+            raise ReplyError(f"its label_counts must be {expected}; got {counts.shape}")
         if not np.isfinite(counts).all() or (counts < 0).any() or (counts > LARGEST).any():
-            raise ReplyError(f"its label_counts must be from 0 to {LARGEST}; got {_short(counts)}")
+            raise ReplyError(f"its label_counts must be from 0 to {LARGEST}; got {_shorten(counts)}")
         statistics = self.federation.label_statistics
         # An app that trains by itself may tell them in a way of its own.
         if isinstance(statistics, KnowsPossibleLabels) and facts.trains_as_asked:
-            self._possible(statistics, counts, facts)
+            self._check_possible(statistics, counts, facts)
         return tuple(map(float, counts))
 
-    def _possible(self, statistics: KnowsPossibleLabels, counts: Floats, facts: Facts) -> None:
+    def _check_possible(self, statistics: KnowsPossibleLabels, counts: Floats, facts: Facts) -> None:
         if not statistics.possible(counts[None], np.array([facts.num_examples]))[0]:
             raise ReplyError(
                 f"its label_counts cannot be those of {facts.num_examples} examples, as {name_of(statistics)} tells "
-                f"them: {_short(counts)}"
+                f"them: {_shorten(counts)}"
             )
 
     def label_entropy(self, entropy: Floats, facts: Facts) -> float:
@@ -288,9 +297,9 @@ class Checks:
         classes = self.classes or max((max(shape, default=1) for shape in self.layout.shapes), default=1)
         if facts.trains_as_asked and isinstance(self.federation.label_statistics, Exact) and facts.num_examples:
             classes = min(classes, facts.num_examples)
-        wanted = entropy_range(classes)
-        if entropy.shape != (1,) or not wanted.holds(entropy).all():
-            raise ReplyError(f"its label_entropy must be one number, in nats, {wanted}; got {_short(entropy)}")
+        valid_range = entropy_range(classes)
+        if entropy.shape != (1,) or not valid_range.holds(entropy).all():
+            raise ReplyError(f"its label_entropy must be one number, in nats, {valid_range}; got {_shorten(entropy)}")
         return float(entropy[0])
 
     # ------------------------------------------------------------------------------------------------ a round
@@ -301,18 +310,21 @@ class Checks:
 
     def measured(self, metrics: Mapping[str, Any]) -> dict[str, float]:
         """Return what the parts have clients measure, by name."""
-        wanted = self.federation.measurements()
-        return {one.name: float(number(metrics, one.name, Range.of(one))) for one in wanted}
+        measurements = self.federation.measurements()
+        return {
+            measurement.name: float(number(metrics, measurement.name, Range.of(measurement)))
+            for measurement in measurements
+        }
 
     def steps(self, metrics: Mapping[str, Any], facts: Facts, client: int, round_: int) -> int:
         """Return the local steps of a client, which are those that it was asked for."""
         federation, size = self.federation, np.array([facts.num_examples])
-        (asked,) = federation.local.steps_of(size, np.array([client]), federation.seed, round_).tolist()
+        (requested_steps,) = federation.local.steps_of(size, np.array([client]), federation.seed, round_).tolist()
         if not self.federation.has_memory and (STEPS not in metrics or not facts.trains_as_asked):
-            return int(asked)  # which nothing is worked out of
+            return int(requested_steps)  # which nothing is worked out of
         steps = whole(metrics, STEPS, 1)
-        if steps != asked:
-            raise ReplyError(f"its {STEPS!r} must be {asked}, as it was asked for; got {steps}")
+        if steps != requested_steps:
+            raise ReplyError(f"its {STEPS!r} must be {requested_steps}, as it was asked for; got {steps}")
         return steps
 
     def num_examples(self, metrics: Mapping[str, Any], facts: Facts) -> int:
@@ -353,7 +365,7 @@ class Checks:
     def contribution(self, query: State, sums: State, facts: Facts) -> None:
         """Refuse what no participant with these examples contributes to a serving rule."""
         if not self.are_contributions(query, sums, [facts]):
-            raise ReplyError(f"its sums for {name_of(self.federation.serving)} cannot be those of {_holds(facts)}")
+            raise ReplyError(f"its sums for {name_of(self.federation.serving)} cannot be those of {_describe(facts)}")
 
     def are_contributions(self, query: State, sums: State, facts: Sequence[Facts]) -> bool:
         """Return whether participants with these examples can contribute this in sum."""
@@ -361,16 +373,19 @@ class Checks:
         if not isinstance(rule, KnowsPossibleSums):
             return True
         try:
-            held_out, trained = sum(one.num_held_out or 0 for one in facts), sum(one.num_examples for one in facts)
+            held_out, trained = (
+                sum(client_facts.num_held_out or 0 for client_facts in facts),
+                sum(client_facts.num_examples for client_facts in facts),
+            )
             return rule.possible(query, sums, held_out, trained)
         except (ValueError, IndexError, KeyError):  # of shapes that nobody expects
             return False
 
 
-def _holds(facts: Facts) -> str:
+def _describe(facts: Facts) -> str:
     held_out = "" if facts.num_held_out is None else f" and {facts.num_held_out} held out"
     return f"{facts.num_examples} examples{held_out}"
 
 
-def _short(values: Floats) -> str:
+def _shorten(values: Floats) -> str:
     return str(values.tolist())[:100]

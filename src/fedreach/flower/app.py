@@ -106,12 +106,12 @@ def client_app(
     app = ClientApp(mods=[*mods])
 
     def load(context: Context) -> LocalClient:
-        client, given = client_of(context), data(context)
-        own = given.federated(client) if isinstance(given, ClientData) else given
-        d = own.dataset
+        client, client_data = client_of(context), data(context)
+        federated_data = client_data.federated(client) if isinstance(client_data, ClientData) else client_data
+        d = federated_data.dataset
         seed = torch_seed(federation.seed if model_seed is None else model_seed, "model")
         module = build_model(model, d.sample_shape, d.outputs, seed=seed, options=model_options)
-        return LocalClient(client, own, federation, module, engine, device, metrics)
+        return LocalClient(client, federated_data, federation, module, engine, device, metrics)
 
     loaded = _Loaded(load, kept_in_process)
 
@@ -130,7 +130,7 @@ def client_app(
         terms = ConfigRecord({**terms_of(federation, local.engine.layout), SAMPLES: samples_of(local.data.dataset)})
         if federation.label_statistics.only_sum:
             terms[KEY] = messages.public_key(private_key(context))
-        return _reply(message, metrics=numbers, others={OURS: terms})
+        return _reply(message, metrics=numbers, records={OURS: terms})
 
     @app.query("constants")
     def take_constants(message: Message, context: Context) -> Message:
@@ -151,35 +151,35 @@ def client_app(
 
     @app.query("loss")
     def loss(message: Message, context: Context) -> Message:
-        local, asked = worker(context), message.content.config_records[OURS]
+        local, request = worker(context), message.content.config_records[OURS]
         params = messages.params_of(message.content.array_records[MODEL], local.engine.layout)
-        value = local.loss(params, _whole(asked, ROUND), _whole(asked, "batch-size") or None)
+        value = local.loss(params, _whole(request, ROUND), _whole(request, "batch-size") or None)
         return _reply(message, metrics={LOSS: value})
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        local, asked = worker(context), message.content.config_records[OURS]
-        round_, version = _whole(asked, ROUND), _whole(asked, "memory-round")
-        rate, relative_size = messages.number(asked, "rate"), messages.number(asked, "share")
+        local, request = worker(context), message.content.config_records[OURS]
+        round_, version = _whole(request, ROUND), _whole(request, "memory-round")
+        rate, relative_size = messages.number(request, "rate"), messages.number(request, "share")
         params = messages.params_of(message.content.array_records[MODEL], local.engine.layout)
         sent = message.content.array_records
-        state = {name: kept.numpy() for name, kept in sent[SOLVER].items()} if SOLVER in sent else {}
+        state = {name: values.numpy() for name, values in sent[SOLVER].items()} if SOLVER in sent else {}
         memory = None
         if federation.has_memory:
-            memory = _remembered(context, str(asked[RUN]), version, sent, local.memory_width)
+            memory = _read_memory(context, str(request[RUN]), version, sent, local.memory_width)
             if memory is None:
                 return _reply(message, metrics={LACKS: version})
         work = local.train(params, round_, rate, relative_size, memory, state)
         if memory is not None and work.memory is not None:
-            _keep(context, str(asked[RUN]), version, memory, round_, work.memory)
+            _store_memory(context, str(request[RUN]), version, memory, round_, work.memory)
         metrics = {LOSS: work.metrics["loss"], EXAMPLES: local.num_examples, STEPS: work.steps}
         if federation.label_statistics.only_sum:
-            if DRAWS in asked:
-                work = work._replace(metrics={**work.metrics, DRAWS: float(_whole(asked, DRAWS))})
-            masked = _masked(context, local, work, message.content.config_records[KEYS], str(asked[RUN]), round_)
-            return _reply(message, metrics=metrics, others={MASKED: messages.array_record({MASKED: masked})})
+            if DRAWS in request:
+                work = work._replace(metrics={**work.metrics, DRAWS: float(_whole(request, DRAWS))})
+            masked = _mask_work(context, local, work, message.content.config_records[KEYS], str(request[RUN]), round_)
+            return _reply(message, metrics=metrics, records={MASKED: messages.array_record({MASKED: masked})})
         metrics |= {name: value for name, value in work.metrics.items() if name not in ("loss", "num_examples")}
-        return _reply(message, metrics=metrics, others={UPDATE: messages.array_record({UPDATE: work.update})})
+        return _reply(message, metrics=metrics, records={UPDATE: messages.array_record({UPDATE: work.update})})
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
@@ -211,7 +211,7 @@ def client_app(
             private = private_key(context)
             answers = adaptation.hidden(answers, sent, local.client, private, context.state.config_records[KEYS])
         records = {messages.sums_name(fit): messages.array_record(answer) for fit, answer in answers.items()}
-        return _reply(message, metrics={}, others=records)
+        return _reply(message, metrics={}, records=records)
 
     @app.evaluate("serving")
     def evaluate_served(message: Message, context: Context) -> Message:
@@ -225,19 +225,19 @@ class _Loaded:
 
     in_process: ClassVar[OrderedDict[tuple[str, str], LocalClient]] = OrderedDict()
 
-    def __init__(self, load: Callable[[Context], LocalClient], most: int) -> None:
-        self.load, self.most, self.app = load, most, uuid4().hex
+    def __init__(self, load: Callable[[Context], LocalClient], capacity: int) -> None:
+        self.load, self.capacity, self.app = load, capacity, uuid4().hex
 
     def __call__(self, context: Context) -> LocalClient:
         agreed = repr(context.state.config_records.get(TABLE))
-        kept, key = self.in_process, (self.app, repr(sorted(context.node_config.items())) + agreed)
-        if key not in kept:
-            kept[key] = self.load(context)
-        kept.move_to_end(key)
-        mine = [other for other in kept if other[0] == self.app]
-        if len(mine) > self.most:
-            del kept[mine[0]]
-        return kept[key]
+        cache, key = self.in_process, (self.app, repr(sorted(context.node_config.items())) + agreed)
+        if key not in cache:
+            cache[key] = self.load(context)
+        cache.move_to_end(key)
+        app_keys = [cached_key for cached_key in cache if cached_key[0] == self.app]
+        if len(app_keys) > self.capacity:
+            del cache[app_keys[0]]
+        return cache[key]
 
 
 def share_labels(
@@ -264,13 +264,13 @@ def share_labels(
     statistics = Exact() if statistics is None else statistics
 
     def counts(context: Context) -> Ints:
-        own = np.asarray(labels(context))
-        if own.ndim != 1 or not np.isin(own, np.arange(num_classes)).all():
+        y = np.asarray(labels(context))
+        if y.ndim != 1 or not np.isin(y, np.arange(num_classes)).all():
             raise DataError(
-                f"share_labels: labels must be a list of whole numbers from 0 to {num_classes - 1}; got {own.dtype} "
-                f"{own.shape}, {own.min(initial=0)} to {own.max(initial=0)}. Give num_classes of the whole federation."
+                f"share_labels: labels must be a list of whole numbers from 0 to {num_classes - 1}; got {y.dtype} "
+                f"{y.shape}, {y.min(initial=0)} to {y.max(initial=0)}. Give num_classes of the whole federation."
             )
-        return np.bincount(own.astype(np.int64), minlength=num_classes)
+        return np.bincount(y.astype(np.int64), minlength=num_classes)
 
     @app.query()
     def introduce(message: Message, context: Context) -> Message:
@@ -288,13 +288,13 @@ def share_labels(
 
 def client_of(context: Context) -> int:
     """Return the client's id, which the node must have."""
-    found = context.node_config.get("partition-id")
-    if not isinstance(found, int) or not 0 <= found < MOST_CLIENTS:
+    client = context.node_config.get("partition-id")
+    if not isinstance(client, int) or not 0 <= client < MOST_CLIENTS:
         raise ConfigError(
             f"A node's config must hold 'partition-id', its client's id, a whole number from 0 to {MOST_CLIENTS - 1}; "
-            f"got {found!r}. Start the SuperNode with --node-config 'partition-id=3'."
+            f"got {client!r}. Start the SuperNode with --node-config 'partition-id=3'."
         )
-    return found
+    return client
 
 
 def _constants(record: ArrayRecord) -> dict[str, AnyArray]:
@@ -303,34 +303,34 @@ def _constants(record: ArrayRecord) -> dict[str, AnyArray]:
 
 def _digest(records: RecordDict) -> str:
     """Return the digest of the constants that a message or a context holds."""
-    kept = records.config_records
-    return str(kept[DIGEST if DIGEST in kept else OURS][DIGEST])
+    configs = records.config_records
+    return str(configs[DIGEST if DIGEST in configs else OURS][DIGEST])
 
 
 def _label_reply(message: Message, context: Context, release: Callable[[], Floats]) -> Message:
     """Reply with label counts, or their entropy if that is all that is asked for; noise is drawn once a run."""
-    asked = message.content.config_records[OURS]
+    request = message.content.config_records[OURS]
     if LABELS not in context.state.array_records:
         context.state.array_records[LABELS] = messages.array_record({"label_counts": release()})
     counts = context.state.array_records[LABELS]["label_counts"].numpy()
-    values = counts if asked["fact"] == "label_counts" else released_entropy(counts[None])
-    return _reply(message, metrics={}, others={LABELS: messages.array_record({str(asked["fact"]): values})})
+    values = counts if request["fact"] == "label_counts" else released_entropy(counts[None])
+    return _reply(message, metrics={}, records={LABELS: messages.array_record({str(request["fact"]): values})})
 
 
-def _remembered(context: Context, run: str, version: int, sent: Mapping[str, Any], p: int) -> Float32s | None:
+def _read_memory(context: Context, run: str, version: int, sent: Mapping[str, Any], p: int) -> Float32s | None:
     """Return what the client kept after the round whose report counted last, 0 before any; None if it is lost."""
     if MEMORY in sent:
         return np.array(sent[MEMORY][MEMORY].numpy(), np.float32)
     if version == NOTHING:
         return np.zeros(p, np.float32)
-    kept = context.state.config_records.get(OURS, ConfigRecord())
+    stored = context.state.config_records.get(OURS, ConfigRecord())
     for which in (PENDING, KEPT):
-        if kept.get(RUN) == run and kept.get(which) == version:
+        if stored.get(RUN) == run and stored.get(which) == version:
             return np.array(context.state.array_records[MEMORY][which].numpy(), np.float32)
     return None
 
 
-def _keep(context: Context, run: str, version: int, memory: Float32s, round_: int, new: Float32s) -> None:
+def _store_memory(context: Context, run: str, version: int, memory: Float32s, round_: int, new: Float32s) -> None:
     """Keep what the client had, and what it has if the server says in a later message that its report counted."""
     context.state.config_records[OURS] = ConfigRecord({RUN: run, KEPT: version, PENDING: round_})
     context.state.array_records[MEMORY] = messages.array_record({KEPT: memory, PENDING: new})
@@ -340,12 +340,12 @@ def private_key(context: Context) -> bytes:
     """Return the client's own key of this run, made when it is first needed."""
     if KEYS not in context.state.config_records:
         context.state.config_records[KEYS] = ConfigRecord({"private": messages.new_private_key()})
-    kept: Mapping[str, Any] = context.state.config_records[KEYS]
-    found: bytes = kept["private"]
-    return found
+    stored_key: Mapping[str, Any] = context.state.config_records[KEYS]
+    private: bytes = stored_key["private"]
+    return private
 
 
-def _masked(context: Context, local: LocalClient, work: Work, keys: ConfigRecord, run: str, round_: int) -> Words:
+def _mask_work(context: Context, local: LocalClient, work: Work, keys: ConfigRecord, run: str, round_: int) -> Words:
     """Return the client's share of a secure sum under its masks with the others."""
     public, private = messages.keys_of(keys), private_key(context)
     words = share(local.raw_weight(work), work.update, FixedPoint(len(public)))
@@ -356,10 +356,10 @@ def _whole(record: ConfigRecord, name: str) -> int:
     return messages.whole(record, name)
 
 
-def _reply(message: Message, *, metrics: Mapping[str, float], others: Mapping[str, Any] | None = None) -> Message:
+def _reply(message: Message, *, metrics: Mapping[str, float], records: Mapping[str, Any] | None = None) -> Message:
     """Reply, and say which round of which run this answers if it was asked for one."""
-    content = RecordDict({METRICS: MetricRecord(dict(metrics)), **(others or {})})
-    asked: Mapping[str, Any] = message.content.config_records.get(OURS, {})
-    if ROUND in asked:
-        content[OURS] = ConfigRecord({RUN: asked[RUN], ROUND: asked[ROUND]})
+    content = RecordDict({METRICS: MetricRecord(dict(metrics)), **(records or {})})
+    request: Mapping[str, Any] = message.content.config_records.get(OURS, {})
+    if ROUND in request:
+        content[OURS] = ConfigRecord({RUN: request[RUN], ROUND: request[ROUND]})
     return Message(content, reply_to=message)

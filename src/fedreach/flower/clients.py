@@ -79,36 +79,49 @@ class ClientRegistry:
             TrainingError: If fewer than `min_clients` participants are there after `patience` seconds, or at once if as
                 many nodes are online as are waited for and all of them fail.
         """
-        until, given, came, changed = time.monotonic() + patience, self.population, time.monotonic(), time.monotonic()
-        wanted = None if given is None else {*given.participants.tolist(), *given.unseen.tolist()}
-        training = None if given is None else set(given.participants.tolist())
+        until, population, last_arrival, last_change = (
+            time.monotonic() + patience,
+            self.population,
+            time.monotonic(),
+            time.monotonic(),
+        )
+        expected_clients = (
+            None if population is None else {*population.participants.tolist(), *population.unseen.tolist()}
+        )
+        training = None if population is None else set(population.participants.tolist())
         while True:
             before, online = len(self.nodes), self.online
             self.meet(grid, min(MEETING_SECONDS, until - time.monotonic()))
-            there = [c for c in self.nodes if (training is None or c in training) and self._can_train(c)]
+            ready = [c for c in self.nodes if (training is None or c in training) and self._can_train(c)]
             now = time.monotonic()
-            came = now if len(self.nodes) > before else came
-            changed = now if self.online != online else changed
-            all_there = now > came + QUIET_SECONDS if wanted is None else wanted <= set(self.nodes)
-            if len(there) >= min_clients and (all_there or now > until):
+            last_arrival = now if len(self.nodes) > before else last_arrival
+            last_change = now if self.online != online else last_change
+            all_there = (
+                now > last_arrival + QUIET_SECONDS if expected_clients is None else expected_clients <= set(self.nodes)
+            )
+            if len(ready) >= min_clients and (all_there or now > until):
                 break
-            if now > changed + QUIET_SECONDS and self._all_fail(min_clients if wanted is None else len(wanted)):
+            if now > last_change + QUIET_SECONDS and self._all_fail(
+                min_clients if expected_clients is None else len(expected_clients)
+            ):
                 raise TrainingError(
                     f"All {len(self.online)} nodes fail.{self._why_refused()} Run again once they do not."
                 )
             if now > until:
                 raise TrainingError(
-                    f"{len(there)} clients that may train and have examples were there after {patience:.0f} seconds, "
+                    f"{len(ready)} clients that may train and have examples were there after {patience:.0f} seconds, "
                     f"and {min_clients} are needed.{self._why_refused()} Start more SuperNodes, or lower `min_clients`."
                 )
             time.sleep(POLL_SECONDS)
-        if given is None:
+        if population is None:
             self.population = Population(np.array(sorted(self.nodes), np.int64), np.empty(0, np.int64))
 
-    def _all_fail(self, wanted: int) -> bool:
+    def _all_fail(self, expected: int) -> bool:
         """Say whether as many nodes as are waited for are online, and none of them got as far as to answer."""
         return (
-            len(self.online) >= wanted and not self.asked and self.online <= self.ask_again.keys() & self.refused.keys()
+            len(self.online) >= expected
+            and not self.asked
+            and self.online <= self.ask_again.keys() & self.refused.keys()
         )
 
     def _why_refused(self) -> str:
@@ -129,8 +142,8 @@ class ClientRegistry:
             node: client for node, client in self.duplicates.items() if self.nodes[client] in self.online
         }
         self.asked = {name: sent for name, sent in self.asked.items() if now < sent.until and sent.node in self.online}
-        known = {*self.nodes.values(), *self.duplicates, *(sent.node for sent in self.asked.values())}
-        for node in sorted(self.online - known):
+        known_nodes = {*self.nodes.values(), *self.duplicates, *(sent.node for sent in self.asked.values())}
+        for node in sorted(self.online - known_nodes):
             if now >= self.ask_again.get(node, 0.0):
                 for name in grid.push_messages([self._message(node, MessageType.QUERY, RecordDict())]):
                     self.asked[name] = Handshake(node, now + self.timeout)
@@ -140,7 +153,7 @@ class ClientRegistry:
             for reply in sorted(replies, key=lambda reply: reply.metadata.src_node_id):
                 sent = self.asked.pop(reply.metadata.reply_to_message_id, None)
                 if sent is not None:
-                    self._on_message(reply, sent.node)
+                    self._take_handshake(reply, sent.node)
             self.asked = {name: sent for name, sent in self.asked.items() if time.monotonic() < sent.until}
             if not fresh & self.asked.keys() or time.monotonic() > now + patience:
                 break
@@ -172,10 +185,10 @@ class ClientRegistry:
                 self.refused[node], self.ask_again[node] = str(error), time.monotonic() + AGAIN_SECONDS
                 LOG.warning("Client %s does not take part: it did not take the model's constants: %s.", client, error)
 
-    def _on_message(self, reply: Message, node: int) -> None:
+    def _take_handshake(self, reply: Message, node: int) -> None:
         """Take who a node says it is, or note why not."""
         try:
-            client, facts = self._handshake(reply)
+            client, facts = self._read_handshake(reply)
         except ReplyError as error:
             disagrees = not reply.has_error()
             self.ask_again[node] = np.inf if disagrees else time.monotonic() + AGAIN_SECONDS
@@ -213,7 +226,7 @@ class ClientRegistry:
         blamed, self.blamed = self.blamed, {}
         return blamed
 
-    def _handshake(self, reply: Message) -> tuple[int, Facts]:
+    def _read_handshake(self, reply: Message) -> tuple[int, Facts]:
         content = messages.content_of(reply).content
         metrics = messages.metrics_of(reply)
         client = messages.whole(metrics, CLIENT)
@@ -234,28 +247,34 @@ class ClientRegistry:
                 "it trains by itself, and the federation's serving rule needs fedreach.flower.app.client_app"
             )
         held_out = None if agreed is None else messages.whole(metrics, HELD_OUT)
-        samples = None if agreed is None else self._samples(agreed)
-        facts = Facts(count, bits, agreed is not None, held_out, public_key=self._key(agreed, client), samples=samples)
+        samples = None if agreed is None else self._read_samples(agreed)
+        facts = Facts(
+            count, bits, agreed is not None, held_out, public_key=self._read_key(agreed, client), samples=samples
+        )
         self.checks.examples(client, facts, self.known.get(client))
         return client, facts
 
-    def _samples(self, agreed: ConfigRecord) -> str:
+    def _read_samples(self, agreed: ConfigRecord) -> str:
         """Return what a client's samples look like, in words that the run's other clients use, too."""
-        said = agreed.get(SAMPLES)
-        if not isinstance(said, str):
+        samples = agreed.get(SAMPLES)
+        if not isinstance(samples, str):
             raise ReplyError("it does not tell what its samples look like")
-        if self.samples is not None and said != self.samples:
-            raise ReplyError(difference(_looks(self.samples), _looks(said)) or "its samples are of another kind")
-        return said
+        if self.samples is not None and samples != self.samples:
+            raise ReplyError(
+                difference(_sample_terms(self.samples), _sample_terms(samples)) or "its samples are of another kind"
+            )
+        return samples
 
     def _agree_on_samples(self) -> set[int]:
         """Refuse clients whose samples do not look as those of most, such as images on another scale; return them."""
-        told = {client: facts.samples for client, facts in sorted(self.known.items()) if facts.samples is not None}
-        counts = Counter(told.values())  # as many of two kinds: that of the lowest id
+        samples_by_client = {
+            client: facts.samples for client, facts in sorted(self.known.items()) if facts.samples is not None
+        }
+        counts = Counter(samples_by_client.values())  # as many of two kinds: that of the lowest id
         self.samples = max(counts, key=lambda kind: counts[kind], default=None)
-        refused = {client for client, kind in told.items() if kind != self.samples}
+        refused = {client for client, kind in samples_by_client.items() if kind != self.samples}
         for client in sorted(refused):
-            error = ReplyError(difference(_looks(self.samples), _looks(told[client])) or "")
+            error = ReplyError(difference(_sample_terms(self.samples), _sample_terms(samples_by_client[client])) or "")
             self.blame(f"client {client}", error)
             LOG.warning("Client %s does not take part: %s.", client, error)
             del self.known[client]
@@ -263,14 +282,14 @@ class ClientRegistry:
                 self.refused[node], self.ask_again[node] = str(error), np.inf
         return refused
 
-    def _key(self, agreed: ConfigRecord | None, client: int) -> str | None:
+    def _read_key(self, agreed: ConfigRecord | None, client: int) -> str | None:
         """Return the public key of a client in hex, where there is a secure sum, if it can hide anything."""
         if not self.federation.label_statistics.only_sum:
             return None
         key = None if agreed is None else agreed.get(KEY)
         if not isinstance(key, bytes) or not is_public_key(key):
             raise ReplyError("it has no key for a secure sum, which needs fedreach.flower.app.client_app")
-        if any(facts.public_key == key.hex() for other, facts in self.known.items() if other != client):
+        if any(facts.public_key == key.hex() for other_client, facts in self.known.items() if other_client != client):
             raise ReplyError("its key for a secure sum is that of another client")
         return key.hex()
 
@@ -280,20 +299,20 @@ class ClientRegistry:
         """Ask clients for what the parts need to know of their labels; return why some did not tell."""
         lacking: dict[int, str] = {}
         for fact in sorted(self._needs()):  # entropies last: of counts, the server works them out itself
-            there = [client for client in clients if client in self.nodes and client not in lacking]
-            asked = [client for client in there if getattr(self.known[client], fact) is None]
+            available = [client for client in clients if client in self.nodes and client not in lacking]
+            asked_clients = [client for client in available if getattr(self.known[client], fact) is None]
             content = RecordDict({OURS: ConfigRecord({"fact": fact})})
-            sent = {c: self._message(self.nodes[c], "query.labels", content) for c in asked}
+            sent = {c: self._message(self.nodes[c], "query.labels", content) for c in asked_clients}
             replies = {reply.metadata.src_node_id: reply for reply in ask(grid, sent.values(), self.timeout)}
-            for client in asked:
+            for client in asked_clients:
                 try:
-                    self.known[client] = replace(self.known[client], **self._fact(fact, replies, client))
+                    self.known[client] = replace(self.known[client], **self._read_fact(fact, replies, client))
                 except ReplyError as error:
                     lacking[client] = str(error)
                     self.blame(f"client {client}", error)
-        return lacking | self._of_other_width()
+        return lacking | self._drop_odd_label_counts()
 
-    def _of_other_width(self) -> dict[int, str]:
+    def _drop_odd_label_counts(self) -> dict[int, str]:
         """Forget label counts that are for another number of classes than most clients', and say so."""
         widths = {c: len(facts.label_counts) for c, facts in self.known.items() if facts.label_counts is not None}
         usual = max(widths.values(), key=lambda width: (list(widths.values()).count(width), width), default=0)
@@ -334,11 +353,11 @@ class ClientRegistry:
         """Take the participants of an earlier process of the same run; all others that were named never train."""
         named = set() if self.population is None else {*self.population.participants.tolist()}
         unseen = set() if self.population is None else {*self.population.unseen.tolist()}
-        others = sorted((named | unseen) - set(participants))
-        self.population = Population(np.array(participants, np.int64), np.array(others, np.int64))
-        self.samples = next((each.samples for each in self.known.values() if each.samples is not None), None)
+        remaining = sorted((named | unseen) - set(participants))
+        self.population = Population(np.array(participants, np.int64), np.array(remaining, np.int64))
+        self.samples = next((facts.samples for facts in self.known.values() if facts.samples is not None), None)
 
-    def _fact(self, fact: str, replies: dict[int, Message], client: int) -> dict[str, Any]:
+    def _read_fact(self, fact: str, replies: dict[int, Message], client: int) -> dict[str, Any]:
         node, facts = self.nodes[client], self.known[client]
         if node not in replies:
             raise LostError(f"no answer within {self.timeout:g} s")
@@ -397,8 +416,8 @@ class ClientRegistry:
 
     def keys(self, clients: Iterable[int]) -> ConfigRecord:
         """Return the public keys of clients, as they are told to each other."""
-        known = {client: self.known[client].public_key or "" for client in clients}
-        return ConfigRecord({"ids": list(known), "keys": [bytes.fromhex(key) for key in known.values()]})
+        public_keys = {client: self.known[client].public_key or "" for client in clients}
+        return ConfigRecord({"ids": list(public_keys), "keys": [bytes.fromhex(key) for key in public_keys.values()]})
 
     def _can_train(self, client: int) -> bool:
         return self.known[client].num_examples > 0
@@ -418,13 +437,13 @@ class ClientRegistry:
         return Message(content, node, kind, ttl=self.timeout)
 
 
-def _looks(samples: str | None) -> dict[str, str]:
+def _sample_terms(samples: str | None) -> dict[str, str]:
     """Return what samples look like, term by term; a client may send anything."""
     try:
-        said = json.loads(samples or "{}")
+        terms = json.loads(samples or "{}")
     except ValueError:
-        said = None
-    return {key: repr(value) for key, value in said.items()} if isinstance(said, dict) else {"samples": str(samples)}
+        terms = None
+    return {key: repr(value) for key, value in terms.items()} if isinstance(terms, dict) else {"samples": str(samples)}
 
 
 def ask(grid: Grid, sent: Iterable[Message], timeout: float) -> list[Message]:
@@ -435,9 +454,9 @@ def ask(grid: Grid, sent: Iterable[Message], timeout: float) -> list[Message]:
     waiting = set(grid.push_messages(list(sent)))
     until, replies = time.monotonic() + timeout, []
     while waiting:
-        came = list(grid.pull_messages(waiting))
-        replies += came
-        waiting -= {reply.metadata.reply_to_message_id for reply in came}
+        arrived = list(grid.pull_messages(waiting))
+        replies += arrived
+        waiting -= {reply.metadata.reply_to_message_id for reply in arrived}
         if not waiting or time.monotonic() > until:
             break
         time.sleep(POLL_SECONDS)

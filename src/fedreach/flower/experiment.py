@@ -158,7 +158,7 @@ class _ExperimentApp(ClientApp):
 def strategy_options(builder: Builder, seed: int, method: str | None, folder: Path) -> dict[str, Any]:
     """Return the arguments of `FedReachStrategy` that follow from an experiment, wherever its data are."""
     e, base = builder.experiment, builder.base
-    trackers = [Named(*each) for each in trackers_of(e, base)]
+    trackers = [Named(*tracker) for tracker in trackers_of(e, base)]
     return {
         "rounds": e.rounds,
         "folder": folder,

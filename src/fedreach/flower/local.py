@@ -208,8 +208,8 @@ class LocalClient:
         return int(self.data.held_out.sizes[self.client])
 
     def _label_counts(self) -> Ints:
-        own = self.data.labels[self.data.train[self.client]]
-        return np.bincount(own, minlength=self.data.dataset.num_classes)
+        labels = self.data.labels[self.data.train[self.client]]
+        return np.bincount(labels, minlength=self.data.dataset.num_classes)
 
     def released_counts(self) -> Floats:
         """Return the (c,) label counts that the client tells; noise comes from the machine's own randomness."""
@@ -240,26 +240,26 @@ class LocalClient:
         elif memory is not None:  # which is the loss's
             terms = {LOSS_MEMORY: memory[None]}
         trained = self.engine.train(params, self.ids, round_, rate, terms)
-        kept = None
+        kept_memory = None
         if solver is not None and memory is not None:
             p, steps = self.engine.num_trainable, federation.local.moved_steps(trained.steps)
             new = solver.remember(memory[None], state, trained.update[:, :p], steps, rate)
             table = new_memory(federation, 1, p)
             assert table is not None  # as the solver has one
-            kept = table.kept(new)[0]
+            kept_memory = table.kept(new)[0]
         elif memory is not None:
-            kept = kept_for(federation, memory[None], params + trained.update)[0]
+            kept_memory = kept_for(federation, memory[None], params + trained.update)[0]
         metrics = {"num_examples": float(self.num_examples), "loss": float(trained.loss[0])}
-        metrics |= self._measured(params, trained.update, round_)
-        return Work(np.array(trained.update[0]), metrics, int(trained.steps[0]), kept)
+        metrics |= self._measure(params, trained.update, round_)
+        return Work(np.array(trained.update[0]), metrics, int(trained.steps[0]), kept_memory)
 
-    def _measured(self, params: Float32s, update: Float32s, round_: int) -> dict[str, float]:
-        wanted = self.federation.measurements()
-        if not wanted:
+    def _measure(self, params: Float32s, update: Float32s, round_: int) -> dict[str, float]:
+        measurements = self.federation.measurements()
+        if not measurements:
             return {}
-        before = any(measurement.wants_before for measurement in wanted)
+        before = any(measurement.wants_before for measurement in measurements)
         (outputs,) = self.engine.outputs(params, update, self.ids, before=before)
-        return measured(wanted, outputs, self.federation.seed, round_, self.client)
+        return measured(measurements, outputs, self.federation.seed, round_, self.client)
 
     def raw_weight(self, work: Work) -> float:
         """Return the client's own weight, up to a factor that all share, of a weighting with a method `raw`."""
@@ -282,18 +282,18 @@ class LocalClient:
         if not len(index):
             return PartScore(0, by=by)
         right, loss = self.engine.predict(params, split, index)
-        further = {} if split == "train" else self._further(params, index)
+        metric_values = {} if split == "train" else self._metric_values(params, index)
         counts = position_counts(self.data.labels[index]) if self.data.dataset.positions else None
-        return PartScore(len(index), mean_of(right, counts), mean_of(loss, counts), by, further)
+        return PartScore(len(index), mean_of(right, counts), mean_of(loss, counts), by, metric_values)
 
-    def _further(self, params: Float32s, index: Ints) -> dict[str, float]:
+    def _metric_values(self, params: Float32s, index: Ints) -> dict[str, float]:
         """Return what metrics say of some examples, those that are defined."""
         if not self.metrics:
             return {}
-        truth, said = self.data.dataset.train_y[index], self.engine.logits(params, "true", index)
-        answers = SaidOfClients.of(truth, [(1.0, said)], np.array([len(index)]))
-        found = {metric.name: answers.pooled(metric) for metric in self.metrics}
-        return {name: value for name, value in found.items() if not np.isnan(value)}
+        truth, logits = self.data.dataset.train_y[index], self.engine.logits(params, "true", index)
+        answers = SaidOfClients.of(truth, [(1.0, logits)], np.array([len(index)]))
+        metric_values = {metric.name: answers.pooled(metric) for metric in self.metrics}
+        return {name: value for name, value in metric_values.items() if not np.isnan(value)}
 
     @one_thread()  # as the simulator serves
     def contributions(self, params: Float32s, queries: Sequence[State]) -> list[State]:
@@ -304,7 +304,7 @@ class LocalClient:
             queries: Of each fit, what the rule asks.
         """
         rule, index = self.federation.serving, self.data.held_out[self.client]
-        outputs, labels = self._answers(params, index), self.data.dataset.train_y[index]
+        outputs, labels = self._outputs(params, index), self.data.dataset.train_y[index]
         counts = self._label_counts().astype(np.float64)
         return [checked(rule, rule.contribute(query, outputs, labels, counts)) for query in queries]
 
@@ -324,10 +324,10 @@ class LocalClient:
         index = self.data.held_out[self.client]
         if part == "both":
             index = np.concatenate([self.data.train[self.client], index])
-        own = Client(self.client, self._answers(params, index), self.data.dataset.train_y[index])
-        return serve(self.federation.serving, state, [own], inputs, online=online)
+        client = Client(self.client, self._outputs(params, index), self.data.dataset.train_y[index])
+        return serve(self.federation.serving, state, [client], inputs, online=online)
 
-    def _answers(self, params: Float32s, index: Ints) -> Outputs:
+    def _outputs(self, params: Float32s, index: Ints) -> Outputs:
         return self.engine.answers(params, "true", index, inputs=Traits.of(self.federation.serving).reads_inputs)
 
 
@@ -354,10 +354,10 @@ def server_engine(
     Raises:
         DataError: If neither is given.
     """
-    given = own or test
-    if given is None:
+    examples = own or test
+    if examples is None:
         raise DataError("server_engine needs a test set, data of the server's own, or both; got neither.")
-    client = ClientData(given, num_classes=num_classes, kind=kind, mean=mean, std=std).federated(0)
+    client = ClientData(examples, num_classes=num_classes, kind=kind, mean=mean, std=std).federated(0)
     d = client.dataset
     if test is not None:
         d = from_arrays(

@@ -122,10 +122,10 @@ def constants_digest(constants: Mapping[str, AnyArray]) -> str:
         >>> constants_digest({"mask": np.ones(3, bool)})[:8]
         'aa58294a'
     """
-    known = sha256()
+    digest = sha256()
     for name, values in sorted(constants.items()):
-        known.update(f"{name} {values.dtype} {values.shape}".encode() + np.ascontiguousarray(values).tobytes())
-    return known.hexdigest()
+        digest.update(f"{name} {values.dtype} {values.shape}".encode() + np.ascontiguousarray(values).tobytes())
+    return digest.hexdigest()
 
 
 def params_of(record: ArrayRecord, layout: Layout) -> Float32s:
@@ -154,9 +154,9 @@ def array(record: ArrayRecord, name: str, shape: tuple[int, ...] | None, kind: t
     """Return a finite array of this shape (None: any) and kind, and refuse anything else."""
     if name not in record:
         raise ReplyError(f"it sent no {name!r}")
-    given = record[name]
+    encoded = record[name]
     try:
-        values = given.numpy()
+        values = encoded.numpy()
     except Exception as error:
         raise ReplyError(f"its {name!r} cannot be read: {error}") from error
     if values.dtype != kind or shape not in (None, values.shape):
@@ -200,11 +200,11 @@ def whole(metrics: Mapping[str, Any], name: str, minimum: int = 0) -> int:
 
 def check_question(message: Message, run: str, round_: int) -> None:
     """Refuse what does not say that it answers this round of this run."""
-    said: Mapping[str, Any] = message.content.config_records.get(OURS, {})
-    if said.get(RUN) != run:
+    question: Mapping[str, Any] = message.content.config_records.get(OURS, {})
+    if question.get(RUN) != run:
         raise ReplyError("it answers no question of this run")
-    if said.get(ROUND) != round_:
-        raise ReplyError(f"it answers round {said.get(ROUND)!r}, and was asked for round {round_}")
+    if question.get(ROUND) != round_:
+        raise ReplyError(f"it answers round {question.get(ROUND)!r}, and was asked for round {round_}")
 
 
 def content_of(message: Message) -> Message:
@@ -275,7 +275,7 @@ def is_public_key(key: bytes) -> bool:
     return True
 
 
-def pad(private: bytes, other: bytes, run: str, round_: int, count: int) -> Words:
+def pad(private: bytes, other_key: bytes, run: str, round_: int, count: int) -> Words:
     """Return what two clients share in a round, from the private key of one and the public key of the other.
 
     Example:
@@ -285,7 +285,7 @@ def pad(private: bytes, other: bytes, run: str, round_: int, count: int) -> Word
         >>> bool((pad(ann, public_key(bob), "run", 3, 5) == pad(ann, public_key(bob), "run", 4, 5)).any())
         False
     """
-    secret = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(other))
+    secret = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(other_key))
     key = HKDF(SHA256(), 32, salt=None, info=f"fedreach mask {run} {round_}".encode()).derive(secret)
     stream = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(8 * count))
     return np.frombuffer(stream, "<u8").astype(np.uint64)

@@ -100,9 +100,9 @@ class Outgoing:
             row = int(view.rows(np.array([client]))[0])
             model = int(state.clusters[row])
             content = models.content(model, config, view.round, client)
-            kept = 0 if state.memory is None or state.memory.blocks[row] is None else counted[client]
+            memory_round = 0 if state.memory is None or state.memory.blocks[row] is None else counted[client]
             share = float(view.num_examples[row] / mean)
-            numbers = {ROUND: view.round, "rate": rate, "memory-round": kept, "share": share}
+            numbers = {ROUND: view.round, "rate": rate, "memory-round": memory_round, "share": share}
             if draws is not None:
                 numbers[DRAWS] = draws[client]
             content[OURS] = ConfigRecord({RUN: self.run, **numbers})
@@ -193,9 +193,9 @@ class Collected:
     lost_memory: list[int] = field(default_factory=list)  # those that lost what they kept between rounds
 
     @classmethod
-    def nothing(cls, asked: Iterable[int], timeout: float) -> Collected:
+    def nothing(cls, clients: Iterable[int], timeout: float) -> Collected:
         """Return what there is before any reply."""
-        return cls({}, dict.fromkeys(asked, f"no reply within {timeout:g} s"))
+        return cls({}, dict.fromkeys(clients, f"no reply within {timeout:g} s"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,13 +236,13 @@ class Incoming:
                     continue
                 if self.registry.known[client].trains_as_asked:
                     messages.check_question(reply, run, view.round)
-                collected.answers[client] = self._answer(client, reply, metrics, state, view)
+                collected.answers[client] = self._read_answer(client, reply, metrics, state, view)
                 collected.lost.pop(client)
             except ReplyError as error:
                 collected.lost[client] = str(error)
                 self.registry.blame(f"client {client}", error)
 
-    def _answer(
+    def _read_answer(
         self, client: int, reply: Message, metrics: Mapping[str, Any], state: FederationState, view: ClientView
     ) -> Answer:
         """Return a report, or say by a ReplyError why it cannot be believed."""
@@ -335,15 +335,17 @@ class OpenRound:
         chosen = self.request.selection.ids.tolist()
         LOG.info("FedReach chose clients %s.", chosen)
         keys = self.federation.label_statistics.only_sum
-        return self._sent(self.request, [client for client in chosen if client not in self.probed], keys=keys)
+        return self._train_messages(self.request, [client for client in chosen if client not in self.probed], keys=keys)
 
     def end(self, replies: Iterable[Message]) -> Done:
         """Conclude the round with the replies to what `begin` returned."""
         request = self.request
         if not isinstance(request, AskServer):
             chosen = request.selection.ids.tolist()
-            kept = {client: self.probed[client] for client in chosen if client in self.probed}
-            collected = self._collected(request, [client for client in chosen if client not in kept], replies, kept)
+            probe_answers = {client: self.probed[client] for client in chosen if client in self.probed}
+            collected = self._collect(
+                request, [client for client in chosen if client not in probe_answers], replies, probe_answers
+            )
             done = advance(self.steps, self.incoming.reports(collected, request.view))
             if isinstance(done, Done):
                 return done
@@ -357,7 +359,7 @@ class OpenRound:
 
     def losses(self, request: AskLosses) -> Mapping[int, float]:
         """Ask the clients of a probe for their losses; return those that came in time."""
-        probe, found = request.probe, dict[int, float]()
+        probe, losses = request.probe, dict[int, float]()
         ids = probe.ids.tolist()
         silent = [client for client in ids if not self.registry.known[client].trains_as_asked]
         if silent:
@@ -375,16 +377,18 @@ class OpenRound:
                 if client is not None:
                     metrics = messages.metrics_of(messages.content_of(reply))
                     messages.check_question(reply, self.outgoing.run, request.view.round)
-                    found[client] = self.incoming.checks.loss(metrics)
+                    losses[client] = self.incoming.checks.loss(metrics)
             except ReplyError as error:
                 LOG.warning("Client %s did not tell its loss: %s.", client, error)
                 self.registry.blame(f"client {client}", error)
-        return found
+        return losses
 
     def updates(self, request: AskUpdates) -> Reports:
         """Ask the clients of a probe for their updates; those of the cohort come in by `end`."""
         ids = request.selection.ids.tolist()
-        collected = self._collected(request, ids, ask(self.grid, self._sent(request, ids), self.registry.timeout))
+        collected = self._collect(
+            request, ids, ask(self.grid, self._train_messages(request, ids), self.registry.timeout)
+        )
         for client, reason in collected.lost.items():
             LOG.warning("Client %s did not answer the probe of round %s: %s.", client, request.view.round, reason)
         self.probed = collected.answers
@@ -396,7 +400,7 @@ class OpenRound:
 
     # --------------------------------------------------------------------------------------------------- messages
 
-    def _sent(
+    def _train_messages(
         self, request: AskUpdates, clients: Iterable[int], *, keys: bool = False, restore: bool = False
     ) -> list[Message]:
         nodes, selection = self.registry.nodes_of(clients), request.selection
@@ -408,27 +412,31 @@ class OpenRound:
             nodes, request.state, request.view, self.counted, self.config, draws=draws, keys=public, restore=restore
         )
 
-    def _collected(
+    def _collect(
         self,
         request: AskUpdates,
-        asked: list[int],
+        asked_clients: list[int],
         replies: Iterable[Message],
-        kept: Mapping[int, Answer] | None = None,
+        probe_answers: Mapping[int, Answer] | None = None,
     ) -> Collected:
-        """Return what came, and what is `kept` from a probe; who lost its memory is sent it and asked again."""
-        collected = Collected.nothing(asked, self.registry.timeout)
-        collected.answers |= kept or {}
-        clients = {node: client for client, node in self.registry.nodes_of(asked).items()}
-        given = request.state, request.view, self.outgoing.run
-        self.incoming.read(replies, clients, collected, *given)
-        again = collected.lost_memory
-        if again:
-            LOG.info("Clients %s lost what they kept between rounds, and are sent it.", again)
-            clients = {node: client for client, node in self.registry.nodes_of(again).items()}
-            replies = ask(self.grid, self._sent(request, again, restore=True), self.registry.timeout)
-            self.incoming.read(replies, clients, collected, *given)
-        there = np.array(sorted(collected.answers), np.int64)
-        lost = lost_replies(self.participation, there, self.federation.seed, request.view.round, probe=request.probe)
+        """Return what came, and the `probe_answers`; who lost its memory is sent it and asked again."""
+        collected = Collected.nothing(asked_clients, self.registry.timeout)
+        collected.answers |= probe_answers or {}
+        clients = {node: client for client, node in self.registry.nodes_of(asked_clients).items()}
+        round_context = request.state, request.view, self.outgoing.run
+        self.incoming.read(replies, clients, collected, *round_context)
+        clients_without_memory = collected.lost_memory
+        if clients_without_memory:
+            LOG.info("Clients %s lost what they kept between rounds, and are sent it.", clients_without_memory)
+            clients = {node: client for client, node in self.registry.nodes_of(clients_without_memory).items()}
+            replies = ask(
+                self.grid, self._train_messages(request, clients_without_memory, restore=True), self.registry.timeout
+            )
+            self.incoming.read(replies, clients, collected, *round_context)
+        reply_ids = np.array(sorted(collected.answers), np.int64)
+        lost = lost_replies(
+            self.participation, reply_ids, self.federation.seed, request.view.round, probe=request.probe
+        )
         for client in lost.tolist():
             del collected.answers[client]
             collected.lost[client] = "its reply did not arrive"

@@ -169,7 +169,10 @@ class FedReachStrategy(Strategy):
         self.outgoing = Outgoing(federation, model, self.layout, rounds, timeout, self.registry.trains_as_asked)
         self.incoming = Incoming(federation, self.layout, checks, self.registry)
         # What changes during a run.
-        self._open, self._ours = ExitStack(), False  # the folder's lock; whether it is this run's, not finished yet
+        self._open, self._is_unfinished = (
+            ExitStack(),
+            False,
+        )  # the folder's lock; whether it is this run's, not finished yet
         self._snapshot: Snapshot | None = None
         self._counted: dict[int, int] = {}  # client -> last round in which its report counted
         self._round: OpenRound | None = None  # the one at work
@@ -177,19 +180,21 @@ class FedReachStrategy(Strategy):
         self._timing = Timing(round=0)
         self._lost: Mapping[int, str] = {}  # who does not count in it, and why
         self._tasks: dict[tuple[int, str], EvaluationTask] = {}  # by node and message group, of those who evaluate
-        self._handed: ArrayRecord | None = None  # the model as it was handed out last
+        self._last_arrays: ArrayRecord | None = None  # the model as it was handed out last
 
     def run(self, grid: Grid, train_config: ConfigRecord | None = None) -> Result:
         """Run all rounds that are left, with this strategy's timeout, and write down how the run ended."""
         with self._open:
             try:
                 self._begin(grid)
-                left, arrays = self.rounds - self._now.state.round, self._arrays()
-                result = self.start(grid, arrays, num_rounds=left, timeout=self.timeout, train_config=train_config)
+                rounds_left, arrays = self.rounds - self._now.state.round, self._arrays()
+                result = self.start(
+                    grid, arrays, num_rounds=rounds_left, timeout=self.timeout, train_config=train_config
+                )
                 result.arrays = self._arrays()  # also if nothing was left to do
                 return result
             except Exception as error:
-                if self._ours:
+                if self._is_unfinished:
                     note_failure(self.folder, error)
                 raise
 
@@ -215,7 +220,7 @@ class FedReachStrategy(Strategy):
         done = finished(self.folder, self.identity)
         if self.record is not None:
             check_federation(self.folder, self.record)
-        self._ours = done is None
+        self._is_unfinished = done is None
         participants, self.registry.known, run = load_facts(self.folder)
         self.outgoing.run = run or uuid4().hex
         self._start_from(self.recorder.constants(self._constants(arrays)))
@@ -226,7 +231,7 @@ class FedReachStrategy(Strategy):
                 self.registry.settle(grid, self.min_clients)
             finally:  # what was told, maybe under noise that must not be drawn twice
                 save_facts(self.folder, self._participants, self.registry.known, self.outgoing.run)
-            self._first(grid, self.initial if arrays is None else messages.first_model(arrays, self.layout))
+            self._begin_new(grid, self.initial if arrays is None else messages.first_model(arrays, self.layout))
             return
         if participants is None:
             raise RunFolderError(
@@ -235,8 +240,8 @@ class FedReachStrategy(Strategy):
             )
         self.registry.return_to(participants)
         self._snapshot = snapshot
-        if self._ours:
-            self._tell(self.folder.required(RunRecord))
+        if self._is_unfinished:
+            self._start_callbacks(self.folder.required(RunRecord))
         if snapshot.state.round < self.rounds or (done is None and self.serves):
             self.registry.gather(grid, self.min_clients, self.patience)
         if snapshot.state.round == self.rounds and done is None:
@@ -247,9 +252,11 @@ class FedReachStrategy(Strategy):
 
     def _constants(self, arrays: ArrayRecord | None) -> Mapping[str, AnyArray]:
         """Return what the model holds beside its vector: as it was made, or in the arrays that the user handed over."""
-        made = constant_arrays(self.outgoing.module)
-        given = {} if arrays is None else {name: arrays[name].numpy() for name in made if name in arrays}
-        return made | {name: value for name, value in given.items() if value.dtype == made[name].dtype}
+        constants = constant_arrays(self.outgoing.module)
+        user_constants = {} if arrays is None else {name: arrays[name].numpy() for name in constants if name in arrays}
+        return constants | {
+            name: value for name, value in user_constants.items() if value.dtype == constants[name].dtype
+        }
 
     def _start_from(self, constants: Mapping[str, AnyArray]) -> None:
         """Let the model, the server's engine and the clients have these constants."""
@@ -260,14 +267,14 @@ class FedReachStrategy(Strategy):
             self.engine.start_from(constants)
         self.registry.constants = constants
 
-    def _first(self, grid: Grid, params: Float32s) -> None:
+    def _begin_new(self, grid: Grid, params: Float32s) -> None:
         """Begin a run: its files, its state, and what the first model is worth."""
         self.shelf.write()
         run = RunRecord(**self.identity, environment=environment(), git=None)
         exact = isinstance(self.federation.label_statistics, Exact)
-        seen = record_of(self._participants, self.registry.unseen(), self.registry.known, exact=exact)
-        seen = replace(seen, **self.about)
-        self._tell(self.recorder.describe(run, self.record or seen))
+        client_record = record_of(self._participants, self.registry.unseen(), self.registry.known, exact=exact)
+        client_record = replace(client_record, **self.about)
+        self._start_callbacks(self.recorder.describe(run, self.record or client_record))
         width = memory_width(self.federation, self.layout.num_trainable, self.layout.size)
         memory = new_memory(self.federation, len(self._participants), width, self.folder.path / MEMORY_FILE)
         state = initial_state(self.federation, params, self.registry.view(self._participants), memory)
@@ -286,12 +293,12 @@ class FedReachStrategy(Strategy):
         if state.round >= self.rounds:
             return []
         self.registry.meet(grid)
-        ways = self.registry, self.outgoing, self.incoming, self.participation, self.engine
+        channels = self.registry, self.outgoing, self.incoming, self.participation, self.engine
         steps = play(self.federation, state, self._view(state), rounds=self.rounds)
-        self._round = OpenRound(self.federation, *ways, self._counted, grid, config)
+        self._round = OpenRound(self.federation, *channels, self._counted, grid, config)
         return self._round.begin(steps)
 
-    def _tell(self, run: RunRecord) -> None:
+    def _start_callbacks(self, run: RunRecord) -> None:
         """Tell that the run begins and, as the folder is let go of, that it is over."""
         self._open.enter_context(told(self.callbacks, run, None, "Flower's clients", self.folder.path))
 
@@ -331,7 +338,7 @@ class FedReachStrategy(Strategy):
 
     def _refuse_if_all_fail(self, number: int, cohort: Sequence[int], lost: Mapping[int, str]) -> None:
         """End a run at once whose clients all fail, before any of them ever counted: it is not one client's fault."""
-        if self._counted or cohort or not lost or not all(each.startswith(FAILED) for each in lost.values()):
+        if self._counted or cohort or not lost or not all(reason.startswith(FAILED) for reason in lost.values()):
             return
         first = min(lost)
         raise TrainingError(
@@ -343,11 +350,11 @@ class FedReachStrategy(Strategy):
         """Return the model that is handed out; of several, one a cluster, under ``0/...``, ``1/...``."""
         records = [self.outgoing.whole(model) for model in self._now.state.served(self.federation)]
         several = {f"{i}/{name}": array for i, record in enumerate(records) for name, array in record.items()}
-        self._handed = records[0] if len(records) == 1 else ArrayRecord(several)
-        return self._handed
+        self._last_arrays = records[0] if len(records) == 1 else ArrayRecord(several)
+        return self._last_arrays
 
     def _refuse_if_changed(self, arrays: ArrayRecord) -> None:
-        if self._handed is not None and dict(arrays) != dict(self._handed):
+        if self._last_arrays is not None and dict(arrays) != dict(self._last_arrays):
             raise ConfigError(
                 "The model was changed between rounds, as by a strategy of Flower's around FedReachStrategy, such as "
                 "one for differential privacy: its noise would be lost, and is too little where weights are not equal. "
@@ -391,17 +398,17 @@ class FedReachStrategy(Strategy):
         self._open.close()
 
     def _serve(self, grid: Grid) -> None:
-        ways = self.registry, self.outgoing, grid, self.engine, self.inputs
+        channels = self.registry, self.outgoing, grid, self.engine, self.inputs
         if self.serves:
-            serve_clients(RemoteServing(self.federation, *ways), self.folder)
+            serve_clients(RemoteServing(self.federation, *channels), self.folder)
 
     def _close(self, row: RoundRow, timing: Timing, replies: Iterable[Message]) -> Mapping[str, float]:
         """Write the row of a round, with what clients say of the model if they were asked, and a checkpoint."""
         evaluated = None
         if self._tasks:
             scores = answered(replies, self._tasks, self.registry, self.outgoing.run, row.round, self.metrics)
-            told = scores, self.engine, self.metrics, self.evaluate_training
-            evaluated = evaluation(self.federation, self._now.state, self._participants, *told)
+            evaluation_options = scores, self.engine, self.metrics, self.evaluate_training
+            evaluated = evaluation(self.federation, self._now.state, self._participants, *evaluation_options)
         row = replace(row, refused=self.registry.blamed_since() or None)
         self._snapshot, row = self.recorder.close(self._now, row, timing, evaluated)
         self._snapshot = self.recorder.save(self._now)

@@ -65,23 +65,23 @@ def serve_models(folder: RunFolder, layout: Layout, evaluator: ServesModels) -> 
     rounds: dict[str, int] = {}
     tensors: dict[str, AnyArray] = {}
     costs: dict[str, Any] = {}
-    left: dict[str, Mapping[str, int]] = {}
+    missed_exchanges: dict[str, Mapping[str, int]] = {}
     for name in MODELS:
-        found = _models(folder, name, layout)
-        if found is None:  # nobody holds data out, so no model is the best
+        stored = _models(folder, name, layout)
+        if stored is None:  # nobody holds data out, so no model is the best
             continue
-        rounds[name], vectors, clusters = found
+        rounds[name], vectors, clusters = stored
         # By the best model, clients are served with all their inputs only.
         scores, lines, fitted = evaluator.evaluate(vectors, clusters, rounds[name], whole=name == "last")
-        columns[name] = scores | _expected(fitted, clusters)
+        columns[name] = scores | _mean_expected_gain(fitted, clusters)
         for line in lines:
-            called = None if names is None else [names[client] for client in line["ids"]]
-            folder.append(ServedLine(model=name, round=rounds[name], **line, names=called))
-        for number, one in enumerate(fitted):
+            client_names = None if names is None else [names[client] for client in line["ids"]]
+            folder.append(ServedLine(model=name, round=rounds[name], **line, names=client_names))
+        for number, rule_fit in enumerate(fitted):
             head = f"{name}/{number}" if len(fitted) > 1 else name
-            tensors |= {f"{head}/{key}": np.asarray(value) for key, value in one.state.items()}
-        if gone := {str(client): number for one in fitted for client, number in one.left.items()}:
-            left[name] = gone
+            tensors |= {f"{head}/{key}": np.asarray(value) for key, value in rule_fit.state.items()}
+        if departed := {str(client): number for rule_fit in fitted for client, number in rule_fit.left.items()}:
+            missed_exchanges[name] = departed
         if name == "last":
             costs = _costs(fitted)
     rule, needs_labels = repr(evaluator.rule), Traits.of(evaluator.rule).needs_labels
@@ -92,7 +92,7 @@ def serve_models(folder: RunFolder, layout: Layout, evaluator: ServesModels) -> 
             needs_labels=needs_labels,
             rounds=rounds,
             columns=columns,
-            left=left or None,
+            left=missed_exchanges or None,
             **costs,
         )
     )
@@ -107,28 +107,28 @@ def served_table(folder: RunFolder) -> list[str]:
     if record is None:
         return []
     columns = record.columns["last"]
-    there = {name: title for name, title in POPULATIONS.items() if f"{name}_plain_accuracy" in columns}
+    populations = {name: title for name, title in POPULATIONS.items() if f"{name}_plain_accuracy" in columns}
 
     def line(title: str, values: Sequence[str]) -> str:
         return f"{title:<26}" + "".join(f"{value:>16}" for value in values)
 
     needs = ", a reference that needs labels" if record.needs_labels else ""
-    lines = [f"accuracy in %, served by {record.rule}{needs}", line("", [*there.values()])]
+    lines = [f"accuracy in %, served by {record.rule}{needs}", line("", [*populations.values()])]
     for rung, title in SHOWN.items():
-        found = [columns.get(f"{name}_{rung}_accuracy") for name in there]
-        if None not in found:
-            lines.append(line(title, [f"{100 * value:.1f}" for value in found if value is not None]))
+        accuracies = [columns.get(f"{name}_{rung}_accuracy") for name in populations]
+        if None not in accuracies:
+            lines.append(line(title, [f"{100 * value:.1f}" for value in accuracies if value is not None]))
     if "expected_gain" in columns:
         numbers = [100 * columns[name] for name in EXPECTED]
         support = "{:+.1f} points [{:+.1f}, {:+.1f}]".format(*numbers) if any(numbers) else "off, no class changes"
         lines.append(f"expected by participants: {support}")
-    gains = [columns[f"{name}_served_accuracy"] - columns[f"{name}_plain_accuracy"] for name in there]
+    gains = [columns[f"{name}_served_accuracy"] - columns[f"{name}_plain_accuracy"] for name in populations]
     return [*lines, line("served - plain", [f"{100 * gain:+.1f}" for gain in gains])]
 
 
-def _expected(fitted: Sequence[Fitted], clusters: Ints) -> dict[str, float]:
+def _mean_expected_gain(fitted: Sequence[Fitted], clusters: Ints) -> dict[str, float]:
     """Return what participants expect of the rule, as a fraction, where they were asked: a mean over clusters."""
-    gains = [trust.expected_gain(one.state) for one in fitted]
+    gains = [trust.expected_gain(rule_fit.state) for rule_fit in fitted]
     if any(gain is None for gain in gains):
         return {}
     shares = np.bincount(clusters, minlength=len(fitted)) / len(clusters)
@@ -139,11 +139,16 @@ def _expected(fitted: Sequence[Fitted], clusters: Ints) -> dict[str, float]:
 def _costs(fitted: Sequence[Fitted]) -> dict[str, Any]:
     """Return what fitting cost one participant: of several models the most bytes, and the time of all."""
     costs: dict[str, Any] = {
-        "bytes_state": max(sum(np.asarray(value).nbytes for value in one.state.values()) for one in fitted)
+        "bytes_state": max(sum(np.asarray(value).nbytes for value in rule_fit.state.values()) for rule_fit in fitted)
     }
-    costs |= {key: max(getattr(one, key) for one in fitted) for key in ("exchanges", "bytes_up", "bytes_down")}
+    costs |= {
+        key: max(getattr(rule_fit, key) for rule_fit in fitted) for key in ("exchanges", "bytes_up", "bytes_down")
+    }
     # Rules of several models are fitted one after the other.
-    for key, spent in (("seconds", [one.seconds for one in fitted]), ("joules", [one.joules for one in fitted])):
+    for key, spent in (
+        ("seconds", [rule_fit.seconds for rule_fit in fitted]),
+        ("joules", [rule_fit.joules for rule_fit in fitted]),
+    ):
         costs[key] = None if None in spent else sum(value for value in spent if value is not None)
     return costs
 
@@ -175,7 +180,7 @@ def take_training(recorder: Recorder, twin: RunFolder, run: RunRecord, identity:
     folder, stored = recorder.folder, twin.read(RunRecord)
     if stored is None or (folder.path / CHECKPOINT).exists():
         return None
-    alike = {**identity, "method": stored.method, "config": _served_as(identity["config"], stored.config)}
+    alike = {**identity, "method": stored.method, "config": _with_rule_of(identity["config"], stored.config)}
     try:
         result = finished(twin, alike)
     except OtherExperimentError:
@@ -228,9 +233,9 @@ def finish_served(
     return result
 
 
-def _served_as(config: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+def _with_rule_of(config: Mapping[str, Any], other_config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration with the serving rule of another one."""
-    return {**config, "method": {**config["method"], "serving": other["method"]["serving"]}}
+    return {**config, "method": {**config["method"], "serving": other_config["method"]["serving"]}}
 
 
 # --- Training once more, on all rows of the participants, once the model is scored on what they held out
@@ -271,68 +276,68 @@ class Refit:
         if stored is not None and (stored[1]["run"], stored[1]["round"]) == (folder.run, rounds):
             took: Mapping[str, Any] = stored[1]["took"]
         else:
-            own = Recorder(place, recorder.federation, recorder.layout)
+            refit_recorder = Recorder(place, recorder.federation, recorder.layout)
             constants = folder.read_tensors(CONSTANTS)
             start = {} if constants is None else constants[0]
-            last = self._trained(own, folder.required(RunRecord), rounds, start, callbacks)
-            took = _took(last, radio=recorder.federation.radio is not None)
+            last = self._train(refit_recorder, folder.required(RunRecord), rounds, start, callbacks)
+            took = _training_costs(last, radio=recorder.federation.radio is not None)
             record = {"round": rounds, "run": folder.run, "took": took}
-            folder.write_tensors(REFIT, own.models(last.state), record)
+            folder.write_tensors(REFIT, refit_recorder.models(last.state), record)
             folder.sync()
         _remove(place)
         return took
 
-    def _trained(
+    def _train(
         self,
-        own: Recorder,
+        recorder: Recorder,
         run: RunRecord,
         rounds: int,
         constants: Mapping[str, AnyArray],
         callbacks: Sequence[Callback],
     ) -> Snapshot:
         """Return the training after its last round; an interrupted one goes on."""
-        simulation = self.simulation(own.folder.path)
+        simulation = self.simulation(recorder.folder.path)
         if constants:
             simulation.engine.start_from(constants)
-        snapshot = kept = _checkpoint(own, run, rounds) or _begun(own, run, simulation)
+        snapshot = checkpoint = _checkpoint(recorder, run, rounds) or _begin(recorder, run, simulation)
         saved = time.monotonic()
         try:
             for callback in callbacks:
                 callback.refit_round(snapshot.state.round, rounds)
             while snapshot.state.round < rounds:
-                done = simulated_round(simulation, snapshot.state, own.folder)
-                snapshot, row = own.after(snapshot, done.state, done.result)
-                snapshot, _ = own.close(snapshot, row, Timing(round=row.round))
+                done = simulated_round(simulation, snapshot.state, recorder.folder)
+                snapshot, row = recorder.after(snapshot, done.state, done.result)
+                snapshot, _ = recorder.close(snapshot, row, Timing(round=row.round))
                 if time.monotonic() - saved >= self.checkpoint_seconds:
                     # What clients kept at the last checkpoint must not be written over before the next one.
-                    snapshot = kept = own.save(snapshot)
+                    snapshot = checkpoint = recorder.save(snapshot)
                     saved = time.monotonic()
                 for callback in callbacks:
                     callback.refit_round(row.round, rounds)
         finally:
-            snapshot = kept = own.save(snapshot)
-        if not np.isfinite(kept.state.models).all():
+            snapshot = checkpoint = recorder.save(snapshot)
+        if not np.isfinite(checkpoint.state.models).all():
             raise TrainingError(
                 f"The model diverged: trained again on all rows, it is not finite after round {rounds}. {STEADIER}, "
                 f"and choose {ANOTHER_FOLDER}; or leave out population.refit."
             )
-        return kept
+        return checkpoint
 
 
-def _checkpoint(own: Recorder, run: RunRecord, rounds: int) -> Snapshot | None:
+def _checkpoint(recorder: Recorder, run: RunRecord, rounds: int) -> Snapshot | None:
     """Return the training at its checkpoint; None where there is none of this run and of at most so many rounds."""
-    stored = own.folder.read(RunRecord)
-    snapshot = own.load() if stored is not None and stored.id == run.id else None
+    stored = recorder.folder.read(RunRecord)
+    snapshot = recorder.load() if stored is not None and stored.id == run.id else None
     return None if snapshot is None or snapshot.state.round > rounds else snapshot
 
 
-def _begun(own: Recorder, run: RunRecord, simulation: Simulation) -> Snapshot:
+def _begin(recorder: Recorder, run: RunRecord, simulation: Simulation) -> Snapshot:
     """Return the training before its first round, in an empty folder."""
-    _remove(own.folder)
-    own.folder.write(run)
-    snapshot, row = own.begin(simulation.start())
-    snapshot, _ = own.close(snapshot, row, Timing(round=0))
-    return own.save(snapshot)
+    _remove(recorder.folder)
+    recorder.folder.write(run)
+    snapshot, row = recorder.begin(simulation.start())
+    snapshot, _ = recorder.close(snapshot, row, Timing(round=0))
+    return recorder.save(snapshot)
 
 
 def _remove(place: RunFolder) -> None:
@@ -342,7 +347,7 @@ def _remove(place: RunFolder) -> None:
         files.remove_folder(place.path)
 
 
-def _took(last: Snapshot, *, radio: bool) -> dict[str, Any]:
+def _training_costs(last: Snapshot, *, radio: bool) -> dict[str, Any]:
     """Return rounds and costs of a training, and which model each participant has, where there are several."""
     took: dict[str, Any] = {"rounds": last.state.round, "bytes_total": last.bytes_total}
     if radio:

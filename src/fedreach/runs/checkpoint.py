@@ -47,7 +47,7 @@ class Snapshot:
 
 
 ROWS: Mapping[str, type[RoundRow] | type[Timing]] = {shape.__name__: shape for shape in (RoundRow, Timing)}
-NUMBERS = [each.name for each in fields(Snapshot) if each.name not in ("state", "rows", "best")]
+NUMBERS = [column.name for column in fields(Snapshot) if column.name not in ("state", "rows", "best")]
 
 
 def save(folder: RunFolder, snapshot: Snapshot) -> None:
@@ -62,9 +62,9 @@ def save(folder: RunFolder, snapshot: Snapshot) -> None:
         tensors["holds"] = state.holds
     parts = {"selection": state.selection, "weighting": state.weighting}
     for name in PER_MODEL:
-        parts |= {f"{name}.{model}": kept for model, kept in enumerate(getattr(state, name))}
-    for name, kept in parts.items():
-        tensors |= {f"{name}.{key}": value for key, value in kept.items()}
+        parts |= {f"{name}.{model}": part_state for model, part_state in enumerate(getattr(state, name))}
+    for name, part_state in parts.items():
+        tensors |= {f"{name}.{key}": value for key, value in part_state.items()}
     layouts: dict[str, Any] = {}
     for name, rows in _in_files(state).items():
         with folder.disk(name):
@@ -91,8 +91,8 @@ def finish(folder: RunFolder, snapshot: Snapshot) -> None:
     state = snapshot.state
     gone = _in_files(state)
     if gone:
-        left = {key: value for key, value in state.selection.items() if f"selection.{key}" not in gone}
-        state = replace(state, memory=None, sent=None, selection=left)
+        selection = {key: value for key, value in state.selection.items() if f"selection.{key}" not in gone}
+        state = replace(state, memory=None, sent=None, selection=selection)
         save(folder, replace(snapshot, state=state, gone=sorted(gone)))
         folder.remove(*gone)
 
@@ -109,10 +109,10 @@ def load(folder: RunFolder, width: int) -> Snapshot | None:
 
     `width` says how many numbers a client keeps between rounds.
     """
-    found = folder.read_tensors(CHECKPOINT)
-    if found is None:
+    stored = folder.read_tensors(CHECKPOINT)
+    if stored is None:
         return None
-    tensors, record = found
+    tensors, record = stored
     models, layouts = tensors["models"], {MEMORY_FILE: {"width": width}, **record.get("layouts", {})}
     rows = {
         name: RowTable.stored(
@@ -128,7 +128,7 @@ def load(folder: RunFolder, width: int) -> Snapshot | None:
     memory, sent = rows.pop(MEMORY_FILE, None), rows.pop(SENT, None)
     tensors |= rows
 
-    def kept(name: str) -> State:
+    def state_of(name: str) -> State:
         return {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
 
     state = FederationState(
@@ -136,12 +136,12 @@ def load(folder: RunFolder, width: int) -> Snapshot | None:
         models=models,
         clusters=tensors["clusters"],
         loss=tensors["loss"],
-        selection=kept("selection"),
-        weighting=kept("weighting"),
+        selection=state_of("selection"),
+        weighting=state_of("weighting"),
         memory=memory,
         holds=tensors.get("holds"),
         sent=sent,
-        **{name: tuple(kept(f"{name}.{model}") for model in range(len(models))) for name in PER_MODEL},
+        **{name: tuple(state_of(f"{name}.{model}") for model in range(len(models))) for name in PER_MODEL},
     )
     record["seals"] = seals_of(record["seals"])
     waiting = tuple(ROWS[kind].of_json(row, CHECKPOINT) for kind, row in record.get("waiting", ()))
@@ -178,15 +178,15 @@ def read_models(folder: RunFolder, name: str, layout: Layout) -> StoredModels | 
     tensors, record = stored
     count = max(1, len(tensors) // len(layout.names))
     heads = [""] if count == 1 else [f"{model}/" for model in range(count)]
-    own = dict(zip(layout.names, map(tuple, layout.shapes), strict=True))
-    shapes = {head + key: shape for head in heads for key, shape in own.items()}
-    found = {key: value.shape for key, value in tensors.items()}
-    if found != shapes:
-        key = min(key for key in found.keys() | shapes if found.get(key) != shapes.get(key))
+    named_shapes = dict(zip(layout.names, map(tuple, layout.shapes), strict=True))
+    shapes = {head + key: shape for head in heads for key, shape in named_shapes.items()}
+    stored_shapes = {key: value.shape for key, value in tensors.items()}
+    if stored_shapes != shapes:
+        key = min(key for key in stored_shapes.keys() | shapes if stored_shapes.get(key) != shapes.get(key))
         raise RunFolderError(
             f"{folder.path / name}.safetensors holds the weights of another model: {key!r} is "
-            f"{found.get(key, 'not there')}, and {shapes.get(key, 'not there')} in the model. Give the one that was "
-            "trained, or run again."
+            f"{stored_shapes.get(key, 'not there')}, and {shapes.get(key, 'not there')} in the model. Give the one "
+            "that was trained, or run again."
         )
     vectors = np.empty((count, layout.size), np.float32)
     for vector, head in zip(vectors, heads, strict=True):

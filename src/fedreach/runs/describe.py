@@ -164,24 +164,24 @@ class Baselines:
 
     def write(self, folder: RunFolder) -> None:
         """Write them into the folder of a run."""
-        folder.write(BaselinesRecord(**self._found()))
+        folder.write(BaselinesRecord(**self._load_or_score()))
 
-    def _found(self) -> Mapping[str, Any]:
+    def _load_or_score(self) -> Mapping[str, Any]:
         if self.shared is None:
-            return self._made()
-        kept, name = RunFolder(self.shared), f"{self.data.digest()[:16]}.json"
-        with kept.locked(WAIT_SECONDS):
-            stored = kept.read_json(name)
+            return self._score()
+        shared_folder, name = RunFolder(self.shared), f"{self.data.digest()[:16]}.json"
+        with shared_folder.locked(WAIT_SECONDS):
+            stored = shared_folder.read_json(name)
             if stored is None:
-                kept.write_json(name, self._made())
-                stored = kept.read_json(name) or {}
+                shared_folder.write_json(name, self._score())
+                stored = shared_folder.read_json(name) or {}
         return {key: stored[key] for key in BaselinesRecord.known_keys() if key in stored}
 
-    def _made(self) -> Mapping[str, Any]:
+    def _score(self) -> Mapping[str, Any]:
         scored, left_out = score_baselines(self.data, self.samples_per_client, self.metrics)
         return {
-            "columns": {name: dict(one.columns) for name, one in scored.items()},
-            "clients": {name: dict(one.clients) for name, one in scored.items()},
+            "columns": {name: dict(baseline.columns) for name, baseline in scored.items()},
+            "clients": {name: dict(baseline.clients) for name, baseline in scored.items()},
             "left_out": left_out or None,
             "leaks": [leak._asdict() for leak in leaks(self.data)],
         }

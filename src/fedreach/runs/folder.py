@@ -83,7 +83,7 @@ class RunFolder(Folder):
             check_same_run(path, content["seal"], str(self._run.get("federation")))
         elif whose := content.get("run"):  # a run that failed before it was written has none
             check_same_run(path, whose, self.run)
-        self._check_vouched(shape.FILE, content["seal"])
+        self._check_matches_run(shape.FILE, content["seal"])
         return record
 
     def required(self, shape: type[R]) -> R:
@@ -124,14 +124,14 @@ class RunFolder(Folder):
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> str:
         """Write a JSON file, whole or not at all, and return its digest."""
-        full = _full(name, content)
+        full = _with_format(name, content)
         with self.whole(name, waits=name in WAITING) as temporary:
             files.put(temporary, _text(full).encode())
         return str(full["seal"])
 
     def agree_on(self, name: str, content: Mapping[str, Any]) -> dict[str, Any]:
         """Write a JSON file unless there is one; return what stands there, the same for all who ask."""
-        self.write_once(name, _text(_full(name, content)))
+        self.write_once(name, _text(_with_format(name, content)))
         return self.read_json(name) or dict(content)
 
     def append_json(self, name: str, *rows: Mapping[str, Any]) -> None:
@@ -159,9 +159,9 @@ class RunFolder(Folder):
 
     def vouched(self) -> Mapping[str, Seal]:
         """Return how far each file of rows is vouched for: by the result of a finished run, else by its checkpoint."""
-        return seals_of(self._last_word().get("seals") or {})
+        return seals_of(self._end_record().get("seals") or {})
 
-    def _last_word(self) -> Mapping[str, Any]:
+    def _end_record(self) -> Mapping[str, Any]:
         """Return what says of the other files what they hold: the result of a finished run, else its checkpoint."""
         result = self.read(Result)
         if result is not None and result.seals is not None:
@@ -174,12 +174,12 @@ class RunFolder(Folder):
         check_same_run(path, record.get("run"), self.run)
         return record
 
-    def _check_vouched(self, name: str, digest: str) -> None:
+    def _check_matches_run(self, name: str, digest: str) -> None:
         """Refuse a model or what serves it if it is not the one of this run and round, by a RunFolderError."""
         if name not in VOUCHED:
             return
-        wanted = (self._last_word().get("digests") or {}).get(name, digest)
-        if digest != wanted:
+        expected = (self._end_record().get("digests") or {}).get(name, digest)
+        if digest != expected:
             raise RunFolderError(
                 f"{self.path / name} is of another round or run than the {CHECKPOINT} or {Result.FILE} beside it. Put "
                 "it back, or run the same command again."
@@ -187,16 +187,16 @@ class RunFolder(Folder):
 
     def digests(self) -> dict[str, str]:
         """Return the digests of the models and of what serves them."""
-        found = {}
+        digests = {}
         for name in VOUCHED:
             if (path := self.plain(name)).exists():
                 record = self.read_json(name) if name.endswith(".json") else record_of_tensors(path)
-                found[name] = str((record or {})["seal"])
-        return found
+                digests[name] = str((record or {})["seal"])
+        return digests
 
-    def seals(self, *further: type[Record]) -> dict[str, Seal]:
-        """Return what each file of rows holds that a checkpoint is to match, and `further` ones."""
-        shapes: tuple[type[Record], ...] = (RoundRow, ClientLine, *further)
+    def seals(self, *more_shapes: type[Record]) -> dict[str, Seal]:
+        """Return what each file of rows holds that a checkpoint is to match, and of `more_shapes`."""
+        shapes: tuple[type[Record], ...] = (RoundRow, ClientLine, *more_shapes)
         return {shape.FILE: self.seal(shape.FILE) for shape in shapes}
 
     def check(self, seals: Mapping[str, Seal]) -> None:
@@ -237,8 +237,8 @@ class RunFolder(Folder):
         from safetensors.numpy import save
 
         plain = {key: np.asarray(value, order="C") for key, value in tensors.items()}
-        said = {key: value for key, value in record.items() if key not in OF_EACH_FILE}
-        full = _full(name, {**said, "arrays": digest_of(plain, {})})
+        payload = {key: value for key, value in record.items() if key not in OF_EACH_FILE}
+        full = _with_format(name, {**payload, "arrays": digest_of(plain, {})})
         content = save(plain, {KEY: json.dumps(full, sort_keys=True)})
         with self.whole(name, waits=name in WAITING) as temporary:
             files.put(temporary, content)
@@ -246,12 +246,12 @@ class RunFolder(Folder):
 
     def read_tensors(self, name: str) -> tuple[dict[str, AnyArray], dict[str, Any]] | None:
         """Return the arrays and the record of a safetensors file of this run, or None where there is none."""
-        found = self.stored_tensors(name)
-        if found is not None:
+        stored = self.stored_tensors(name)
+        if stored is not None:
             if name == CHECKPOINT:
-                check_same_run(self.path / name, found[1]["run"], self.run)
-            self._check_vouched(name, found[1]["seal"])
-        return found
+                check_same_run(self.path / name, stored[1]["run"], self.run)
+            self._check_matches_run(name, stored[1]["seal"])
+        return stored
 
     def stored_tensors(self, name: str) -> tuple[dict[str, AnyArray], dict[str, Any]] | None:
         """Return them whichever run they are of, see `read_tensors`."""
@@ -281,7 +281,7 @@ def seals_of(stored: Mapping[str, Any]) -> dict[str, Seal]:
     return {name: Seal(*seal) for name, seal in stored.items()}
 
 
-def _full(name: str, content: Mapping[str, Any]) -> dict[str, Any]:
+def _with_format(name: str, content: Mapping[str, Any]) -> dict[str, Any]:
     return with_digest(name, {"format": FORMAT, **content})
 
 

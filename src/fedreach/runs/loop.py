@@ -135,7 +135,7 @@ def each_round(
     start_from_stored(recorder, simulation)
     loop = _Loop(simulation, evaluator, recorder, rounds, every, patience, budget, local, checkpoint_seconds, callbacks)
 
-    def then(last: Snapshot) -> Mapping[str, Any] | None:
+    def finish_run(last: Snapshot) -> Mapping[str, Any] | None:
         if serving is not None:
             serve_models(recorder.folder, recorder.layout, serving)
         if baselines is not None:
@@ -148,7 +148,7 @@ def each_round(
     engine = "\n".join(filter(None, [engine, simulation.engine.note]))
     with told(callbacks, run, simulation.data, engine, recorder.folder.path):
         last = yield from loop.run()
-        result = recorder.finish(last, lambda: then(last))
+        result = recorder.finish(last, lambda: finish_run(last))
         for callback in callbacks:
             callback.end(result)
     return result
@@ -188,7 +188,7 @@ class _Loop:
         snapshot = self.saved = self._load() or self._begin()
         try:
             while not self._is_last(snapshot):
-                snapshot, row, timing, lost = self._round(snapshot)
+                snapshot, row, timing, lost = self._run_round(snapshot)
                 now = time.monotonic()
                 if now - saved >= self.checkpoint_seconds:
                     snapshot = self._save(snapshot)
@@ -224,23 +224,23 @@ class _Loop:
 
     def _begin(self) -> Snapshot:
         snapshot, row = self.recorder.begin(self.simulation.start())
-        evaluated, seconds = self._evaluated(snapshot, None)
+        evaluated, seconds = self._evaluate(snapshot, None)
         snapshot, _ = self.recorder.close(snapshot, row, Timing(round=0, evaluate_seconds=seconds), evaluated)
         return self.recorder.save(snapshot)
 
-    def _round(self, snapshot: Snapshot) -> tuple[Snapshot, RoundRow, Timing, Mapping[int, str]]:
+    def _run_round(self, snapshot: Snapshot) -> tuple[Snapshot, RoundRow, Timing, Mapping[int, str]]:
         began = time.perf_counter()
         done = simulated_round(self.simulation, snapshot.state, self.recorder.folder)
         cohort = done.result.cohort
         local = LocalModels(cohort, self._broadcast(snapshot.state, cohort), done.update)
         snapshot, row = self.recorder.after(snapshot, done.state, done.result)
         trained = round(time.perf_counter() - began, 6)
-        evaluated, seconds = self._evaluated(snapshot, local)
+        evaluated, seconds = self._evaluate(snapshot, local)
         timing = Timing(round=row.round, train_seconds=trained, evaluate_seconds=seconds)
         snapshot, row = self.recorder.close(snapshot, row, timing, evaluated)
         return snapshot, row, timing, done.result.lost
 
-    def _evaluated(self, snapshot: Snapshot, local: LocalModels | None) -> tuple[Evaluated | None, float | None]:
+    def _evaluate(self, snapshot: Snapshot, local: LocalModels | None) -> tuple[Evaluated | None, float | None]:
         """Return the evaluation after a round and the seconds that it took, where one is due."""
         state = snapshot.state
         if state.round % self.every != 0 and not self._is_last(snapshot):

@@ -70,30 +70,30 @@ class Recorder:
         self.folder.write(written)
         return written
 
-    def constants(self, made: Mapping[str, AnyArray]) -> Mapping[str, AnyArray]:
-        """Return the constants of the run, see `state`: those stored, of a new run those `made` now.
+    def constants(self, new_constants: Mapping[str, AnyArray]) -> Mapping[str, AnyArray]:
+        """Return the constants of the run, see `state`: those stored, of a new run the `new_constants`.
 
         They are written once, as a module's constructor may draw others when it is called again.
         """
         if (self.folder.path / CHECKPOINT).exists():
             stored = self.folder.read_tensors(CONSTANTS)
-            return made if stored is None else stored[0]
+            return new_constants if stored is None else stored[0]
         self.folder.remove(CONSTANTS)
-        if made:
-            self.folder.write_tensors(CONSTANTS, made, {})
-        return made
+        if new_constants:
+            self.folder.write_tensors(CONSTANTS, new_constants, {})
+        return new_constants
 
     def _id(self, run: RunRecord, federation: FederationRecord) -> str:
         """Return a digest of what makes a run this run: all but what changes no number of it, as its name.
 
         How many rounds it has is no part of it where none depends on that: such a run can be extended.
         """
-        others = ("method", "environment", "git", "id", "federation")
-        known = essence({key: value for key, value in vars(run).items() if key not in others})
+        excluded = ("method", "environment", "git", "id", "federation")
+        essentials = essence({key: value for key, value in vars(run).items() if key not in excluded})
         rounds = run.config.get("rounds")
         if isinstance(rounds, int) and not refers_to_length(self.federation, rounds):
-            known.pop(ROUNDS)
-        return digest_of({}, {"run": known, "federation": federation.hash})[:32]
+            essentials.pop(ROUNDS)
+        return digest_of({}, {"run": essentials, "federation": federation.hash})[:32]
 
     def load(self) -> Snapshot | None:
         """Return the run at its checkpoint, its rows cut back to it; None where there is no checkpoint."""
@@ -121,9 +121,9 @@ class Recorder:
         timing = replace(self.folder.timing(last.round)[-1], evaluate_seconds=None)
         since = snapshot.evaluations_since_best - 1
         rows = replace(last, evaluated={}), timing.checked(self.folder.run)
-        taken = replace(snapshot, seals=seals, evaluations_since_best=since, rows=rows)
-        save(self.folder, taken)
-        return taken
+        extended = replace(snapshot, seals=seals, evaluations_since_best=since, rows=rows)
+        save(self.folder, extended)
+        return extended
 
     def begin(self, state: FederationState) -> tuple[Snapshot, RoundRow]:
         """Return a run before round 1 and its row of round 0, on empty files of rows.
@@ -145,7 +145,7 @@ class Recorder:
             bytes_total=0,
             probe_bytes=0,
             evaluated={},
-            **_spent(nothing, snapshot),
+            **_cost_columns(nothing, snapshot),
         )
         return snapshot, row
 
@@ -171,7 +171,7 @@ class Recorder:
             by_server=result.by_server,
             clusters=state.clusters.tolist() if len(state.models) > 1 else None,
             evaluated={},
-            **_spent(cost, snapshot),
+            **_cost_columns(cost, snapshot),
         )
         return snapshot, row
 
@@ -187,10 +187,10 @@ class Recorder:
         if evaluated is not None:
             columns, lines = evaluated
             self._refuse_if_diverged(snapshot.state, columns)
-            snapshot = self._judge(snapshot, columns.get("id_loss", np.inf), _losses(lines))
+            snapshot = self._update_best(snapshot, columns.get("id_loss", np.inf), _losses(lines))
             row = replace(row, evaluated=columns)
-        said = (ClientLine(**line, names=self.names_of(line["ids"])) for line in lines)
-        rows = *snapshot.rows, row, *said, timing.checked(self.folder.run)
+        client_lines = (ClientLine(**line, names=self.names_of(line["ids"])) for line in lines)
+        rows = *snapshot.rows, row, *client_lines, timing.checked(self.folder.run)
         return replaced(snapshot, rows=rows), row
 
     @cached_property
@@ -214,7 +214,7 @@ class Recorder:
         self.folder.append(*snapshot.rows)
         return replace(snapshot, rows=(), seals=self.folder.seals())
 
-    def _all_written(self, snapshot: Snapshot) -> Snapshot:
+    def _write_all(self, snapshot: Snapshot) -> Snapshot:
         """Write the rows and the best model that wait; return the run in which none do."""
         snapshot = self.written(snapshot)
         if snapshot.best is None:
@@ -224,7 +224,7 @@ class Recorder:
 
     def save(self, snapshot: Snapshot) -> Snapshot:
         """Write a checkpoint, and before it all that waits; return the run in which nothing does."""
-        snapshot = self._all_written(snapshot)
+        snapshot = self._write_all(snapshot)
         save(self.folder, snapshot)
         return snapshot
 
@@ -240,7 +240,7 @@ class Recorder:
                 though some were asked; or predicted numbers are further off than before, and than `FAR_OFF` times the
                 participants' mean.
         """
-        snapshot = self._all_written(snapshot)
+        snapshot = self._write_all(snapshot)
         self._refuse_if_nobody_counted()
         self._refuse_if_far_off()
         self._check_best(snapshot)
@@ -304,7 +304,7 @@ class Recorder:
                 f"The model diverged: {diverged[0]} is not finite after round {state.round}. {STEADIER}{else_}"
             )
 
-    def _judge(self, snapshot: Snapshot, loss: float, losses: Losses) -> Snapshot:
+    def _update_best(self, snapshot: Snapshot, loss: float, losses: Losses) -> Snapshot:
         if self._is_better(snapshot, loss, losses):
             self._heard.clear()
             self._heard[snapshot.state.round] = losses
@@ -332,10 +332,10 @@ class Recorder:
         """Refuse another best model than that of a run; one of a `later` round will be written again."""
         if BEST not in snapshot.digests:
             return
-        path, found = self.folder.path / BEST, self.folder.stored_tensors(BEST)
-        if found is None:
+        path, stored = self.folder.path / BEST, self.folder.stored_tensors(BEST)
+        if stored is None:
             raise RunFolderError(f"{path} is missing. {ANEW}")
-        record = found[1]
+        record = stored[1]
         if record["seal"] != snapshot.digests[BEST] and not (later and record["round"] > snapshot.state.round):
             raise RunFolderError(
                 f"{path} must hold the model after round {snapshot.best_round} of this run; it holds another one. "
@@ -354,24 +354,27 @@ class Recorder:
 
 def _losses(lines: Sequence[Mapping[str, Any]]) -> Losses:
     """Return the loss of each participant, of an evaluation's lines about single clients."""
-    own = [line for line in lines if line["population"] == "participants"]
-    pairs = [pair for line in own for pair in zip(line["ids"], line["loss"], strict=True)]
+    participant_lines = [line for line in lines if line["population"] == "participants"]
+    pairs = [pair for line in participant_lines for pair in zip(line["ids"], line["loss"], strict=True)]
     return {client: np.inf if loss is None else loss for client, loss in pairs}
 
 
-def _spent(cost: RoundCost | None, after: Snapshot) -> dict[str, Any]:
+def _cost_columns(cost: RoundCost | None, after: Snapshot) -> dict[str, Any]:
     """Return the columns of a round's seconds and joules, and who got which share and frequency; none without radio."""
     if cost is None:
         return {}
     of_round = ("seconds", "joules", "probe_seconds", "probe_joules")
     row: dict[str, Any] = {key: float(f"{getattr(cost, key):.9g}") for key in of_round}
     row |= {key: float(f"{getattr(after, key):.12g}") for key in ("seconds_total", "joules_total")}
-    given = cost.allocation
-    if given is not None:
-        columns = {"share": given.share, "hertz": given.hertz, "upload_seconds": given.upload_seconds}
-        columns |= {"compute_seconds": given.compute_seconds, "joules": given.upload_joules + given.compute_joules}
+    allocation = cost.allocation
+    if allocation is not None:
+        columns = {"share": allocation.share, "hertz": allocation.hertz, "upload_seconds": allocation.upload_seconds}
+        columns |= {
+            "compute_seconds": allocation.compute_seconds,
+            "joules": allocation.upload_joules + allocation.compute_joules,
+        }
         rounded = {name: [float(f"{value:.6g}") for value in values] for name, values in columns.items()}
-        row["allocation"] = {"ids": given.ids.tolist(), **rounded}
+        row["allocation"] = {"ids": allocation.ids.tolist(), **rounded}
     return row
 
 

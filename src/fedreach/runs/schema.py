@@ -91,30 +91,30 @@ class Record:
     @cache
     def known_keys(cls) -> Mapping[str, Key]:
         """Return the keys of the object, without those of `REST`."""
-        hints, found = get_type_hints(cls), {}
-        for each in fields(cls):  # type: ignore[arg-type]  # every record is a dataclass
-            hint = hints[each.name]
+        hints, keys = get_type_hints(cls), {}
+        for record_field in fields(cls):  # type: ignore[arg-type]  # every record is a dataclass
+            hint = hints[record_field.name]
             kinds = [get_origin(kind) or kind for kind in (get_args(hint) if isinstance(hint, UnionType) else [hint])]
             types = {IN_JSON.get(kind, kind) for kind in kinds} | ({int} if float in kinds else set())
-            found[each.name] = Key(frozenset(types), each.default is MISSING, np.ndarray in kinds)
-        found.pop(cls.REST, None)
-        return found
+            keys[record_field.name] = Key(frozenset(types), record_field.default is MISSING, np.ndarray in kinds)
+        keys.pop(cls.REST, None)
+        return keys
 
     @classmethod
     @cache
     def _defaults_and_arrays(cls) -> tuple[Mapping[str, Any], list[str]]:
-        defaults = {each.name: each.default for each in fields(cls)}  # type: ignore[arg-type]  # as above
+        defaults = {record_field.name: record_field.default for record_field in fields(cls)}  # type: ignore[arg-type]  # as above
         return defaults, [name for name, key in cls.known_keys().items() if key.array]
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that is written."""
         defaults, arrays = self._defaults_and_arrays()
-        found = {key: value for key, value in vars(self).items() if value is not defaults[key]}
+        content = {key: value for key, value in vars(self).items() if value is not defaults[key]}
         for name in arrays:
-            found[name] = found[name].tolist()
+            content[name] = content[name].tolist()
         if self.REST:
-            found.update(found.pop(self.REST))
-        return found
+            content.update(content.pop(self.REST))
+        return content
 
     @classmethod
     def of_json(cls, row: Mapping[str, Any], where: str) -> Self:
@@ -143,15 +143,19 @@ class Record:
     @classmethod
     def check_keys(cls, names: Collection[str], where: str) -> None:
         """Refuse an object with these keys if one is unknown or one is missing; both errors are RunFolderError."""
-        known = cls.known_keys()
+        known_keys = cls.known_keys()
         for name in names:
-            if name not in known and name not in OF_EACH_FILE and not (cls.REST and cls.REST_NAMES.fullmatch(name)):
+            if (
+                name not in known_keys
+                and name not in OF_EACH_FILE
+                and not (cls.REST and cls.REST_NAMES.fullmatch(name))
+            ):
                 raise RunFolderError(
                     f"{where} has a key {name!r} that no version of this format writes."
-                    f"{nearest(name, [key for key in known if key not in names])} "
+                    f"{nearest(name, [key for key in known_keys if key not in names])} "
                     "It was edited: run the same command again."
                 )
-        for name, key in known.items():
+        for name, key in known_keys.items():
             if key.required and name not in names:
                 raise RunFolderError(f"{where} has no key {name!r}. It was edited or cut: run the same command again.")
 
@@ -161,13 +165,13 @@ class Record:
         return cls.known_keys().get(name, cls.REST_KEY).types
 
     @classmethod
-    def check_type(cls, name: str, found: type, where: str) -> None:
+    def check_type(cls, name: str, actual: type, where: str) -> None:
         """Refuse a value of a type that its key does not have, by a RunFolderError."""
         types = cls.types_of(name)
-        if found not in types:
-            wanted = " or ".join(sorted(_word(kind) for kind in types))
+        if actual not in types:
+            expected = " or ".join(sorted(_word(kind) for kind in types))
             raise RunFolderError(
-                f"{where}: {name!r} must be {wanted}; got {_word(found)}. Restore the file as it was written."
+                f"{where}: {name!r} must be {expected}; got {_word(actual)}. Restore the file as it was written."
             )
 
 
@@ -244,8 +248,8 @@ class ClientLine(Record):
     def check_keys(cls, names: Collection[str], where: str) -> None:
         super().check_keys(names, where)
         if ("accuracy" in names) is ("mae" in names):
-            said = "both 'accuracy' and 'mae'" if "mae" in names else "no key 'accuracy'"
-            raise RunFolderError(f"{where} has {said}. It was edited or cut: run the same command again.")
+            problem = "both 'accuracy' and 'mae'" if "mae" in names else "no key 'accuracy'"
+            raise RunFolderError(f"{where} has {problem}. It was edited or cut: run the same command again.")
 
 
 @dataclass(frozen=True, kw_only=True)

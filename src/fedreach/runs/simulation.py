@@ -57,16 +57,22 @@ from fedreach.wireless.radio import Devices
 # -------------------- The server at work on its own data, by an engine; the simulator and Flower ask it alike
 
 
-def learnt(federation: Federation, engine: Engine, own: ServerData | None, request: AskServer) -> FederationState:
+def learnt(
+    federation: Federation, engine: Engine, server_data: ServerData | None, request: AskServer
+) -> FederationState:
     """Return the state of the request after the server step has learnt from the server's own data."""
     server, state = federation.learning_server, request.state
     assert server is not None  # or it were not asked,
-    assert own is not None  # and whoever asks saw to it
+    assert server_data is not None  # and whoever asks saw to it
     answers = [
-        server.learn(params, kept, EngineData(federation, engine, own, request, model))
-        for model, (params, kept) in enumerate(zip(state.models, state.server, strict=True))
+        server.learn(params, server_state, EngineData(federation, engine, server_data, request, model))
+        for model, (params, server_state) in enumerate(zip(state.models, state.server, strict=True))
     ]
-    return replace(state, models=np.stack([params for params, _ in answers]), server=tuple(kept for _, kept in answers))
+    return replace(
+        state,
+        models=np.stack([params for params, _ in answers]),
+        server=tuple(server_state for _, server_state in answers),
+    )
 
 
 @dataclass(eq=False)
@@ -143,22 +149,22 @@ class Clients:
             size = probe.batch_size
             parts = [probe_batch(self.data.train[client], size, seed, view.round, client) for client in clients]
         loss = np.empty(len(clients))
-        for model, mine in state.by_model(view.rows(probe.ids)):
-            own = None if parts is None else [parts[i] for i in mine]
-            loss[mine] = self.engine.training_loss(state.models[model], probe.ids[mine], own)
+        for model, members in state.by_model(view.rows(probe.ids)):
+            batches = None if parts is None else [parts[i] for i in members]
+            loss[members] = self.engine.training_loss(state.models[model], probe.ids[members], batches)
         return dict(zip(clients, loss.tolist(), strict=True))
 
     def updates(self, request: AskUpdates) -> Reports:
         """Let clients train, each from its model and with its memory, and return the reports that count."""
         state, view, seed = request.state, request.view, self.federation.seed
-        reports = self._trained(state, view, request.selection.ids, probe=request.probe)
-        values = self._measured(state, view, reports)
+        reports = self._train_and_report(state, view, request.selection.ids, probe=request.probe)
+        values = self._measure(state, view, reports)
         ids = lost_replies(self.participation, reports.ids, seed, view.round, probe=request.probe)
         if not values and not len(ids):
             return reports
         lost = dict(reports.lost)
-        for name, found in values.items():
-            failing = dict.fromkeys(reports.ids[~np.isfinite(found)].tolist(), f"its {name!r} is not finite")
+        for name, column in values.items():
+            failing = dict.fromkeys(reports.ids[~np.isfinite(column)].tolist(), f"its {name!r} is not finite")
             self._refuse_failing(failing, view.round)
             lost = failing | lost
         lost = dict.fromkeys(ids.tolist(), "its reply did not arrive") | lost
@@ -168,13 +174,13 @@ class Clients:
     def learnt(self, request: AskServer) -> FederationState:
         return learnt(self.federation, self.engine, self.data.server, request)
 
-    def _trained(self, state: FederationState, view: ClientView, ids: Ints, *, probe: bool) -> Reports:
+    def _train_and_report(self, state: FederationState, view: ClientView, ids: Ints, *, probe: bool) -> Reports:
         """Return the reports of clients whose updates are finite, before anything is measured."""
         rows = view.rows(ids)
         trained = self._train(state, view, ids, rows)
         finite = finite_rows(trained.update) if trained.finite is None else trained.finite
         finite = finite & np.isfinite(trained.loss)
-        lost = {} if finite.all() else self._failing(ids[~finite], trained.loss[~finite], view.round)
+        lost = {} if finite.all() else self._describe_failures(ids[~finite], trained.loss[~finite], view.round)
         metrics = {"num_examples": view.num_examples[rows].astype(np.float64), "loss": trained.loss}
         if view.label_entropy is not None:
             metrics["label_entropy"] = view.label_entropy[rows]
@@ -198,38 +204,41 @@ class Clients:
             return LocalUpdates(np.empty((0, state.models.shape[1]), np.float32), np.empty(0), np.empty(0, np.int64))
         rate = self.federation.local.rate_at(view.round, self.rounds)
         done, order = [], []
-        for model, mine in state.by_model(rows):
+        for model, members in state.by_model(rows):
             terms: Mapping[str, Float32s] = {}
             if solver is not None:
                 assert state.memory is not None  # see `Simulation.start`
-                share = view.num_examples[rows[mine]] / view.num_examples.mean()
-                terms = solver.prepare(state.memory.read(rows[mine]), state.solver[model], share)
+                share = view.num_examples[rows[members]] / view.num_examples.mean()
+                terms = solver.prepare(state.memory.read(rows[members]), state.solver[model], share)
             elif state.memory is not None:  # which is the loss's
-                terms = {LOSS_MEMORY: state.memory.read(rows[mine])}
-            done.append(self.engine.train(state.models[model], ids[mine], view.round, rate, terms))
-            order.append(mine)
+                terms = {LOSS_MEMORY: state.memory.read(rows[members])}
+            done.append(self.engine.train(state.models[model], ids[members], view.round, rate, terms))
+            order.append(members)
         if len(done) == 1:
             return done[0]
         back = np.argsort(np.concatenate(order))
         update, loss, steps = (np.concatenate(column)[back] for column in zip(*(t[:3] for t in done), strict=True))
         return LocalUpdates(update, loss, steps, done[0].trainable)
 
-    def _measured(self, state: FederationState, view: ClientView, reports: Reports) -> dict[str, Floats]:
+    def _measure(self, state: FederationState, view: ClientView, reports: Reports) -> dict[str, Floats]:
         """Return what the parts have the clients measure with their local models."""
-        wanted, ids = self.federation.measurements(), reports.ids
-        if not wanted:
+        measurements, ids = self.federation.measurements(), reports.ids
+        if not measurements:
             return {}
-        values = {measurement.name: np.empty(len(ids)) for measurement in wanted}
-        before = any(measurement.wants_before for measurement in wanted)
-        for model, mine in state.by_model(view.rows(ids)):
-            outputs = self.engine.outputs(state.models[model], reports.update[mine], ids[mine], before=before)
-            for row, output in zip(mine, outputs, strict=True):
-                own = measured(wanted, output, self.federation.seed, view.round, int(ids[row]))
-                for name, value in own.items():
+        values = {measurement.name: np.empty(len(ids)) for measurement in measurements}
+        before = any(measurement.wants_before for measurement in measurements)
+        for model, members in state.by_model(view.rows(ids)):
+            outputs = self.engine.outputs(state.models[model], reports.update[members], ids[members], before=before)
+            for row, output in zip(members, outputs, strict=True):
+                client_values = measured(measurements, output, self.federation.seed, view.round, int(ids[row]))
+                for name, value in client_values.items():
                     values[name][row] = value
-        return {one.name: checked_measured(one, values[one.name], ids) for one in wanted}
+        return {
+            measurement.name: checked_measured(measurement, values[measurement.name], ids)
+            for measurement in measurements
+        }
 
-    def _failing(self, ids: Ints, loss: Floats, number: int) -> dict[int, str]:
+    def _describe_failures(self, ids: Ints, loss: Floats, number: int) -> dict[int, str]:
         why = {
             client: f"its update is not finite (mean training loss {value:.4g})"
             for client, value in zip(ids.tolist(), loss.tolist(), strict=True)
@@ -420,8 +429,8 @@ def simulate(
         options=model_options,
     )
     task = Task.of(module, data, federation)
-    made = build_engine(engine, task, device, threads, precision, cohort=federation.cohort, examined=examined)
-    return Simulation(federation, task.data, made, rounds, participation or Always(), drop_failing)
+    built_engine = build_engine(engine, task, device, threads, precision, cohort=federation.cohort, examined=examined)
+    return Simulation(federation, task.data, built_engine, rounds, participation or Always(), drop_failing)
 
 
 # -------------------- One simulated round of a run whose large tables lie in its folder

@@ -80,10 +80,10 @@ def numbers(row: RoundRow, timing: Timing) -> dict[str, float]:
         >>> numbers(row, Timing(round=3, train_seconds=0.25))
         {'bytes_down': 8, 'bytes_up': 4, 'bytes_total': 36, 'probe_bytes': 0, 'id_accuracy': 0.5, 'clients': 2, 'lost': 1, 'train_seconds': 0.25}
     """  # noqa: E501
-    found = {key: value for key, value in row.to_json().items() if type(value) in (int, float) and key != "round"}
-    found |= {"clients": len(row.cohort), "lost": len(row.lost)}
+    columns = {key: value for key, value in row.to_json().items() if type(value) in (int, float) and key != "round"}
+    columns |= {"clients": len(row.cohort), "lost": len(row.lost)}
     spent = {"train_seconds": timing.train_seconds, "evaluate_seconds": timing.evaluate_seconds}
-    return found | {key: value for key, value in spent.items() if value is not None}
+    return columns | {key: value for key, value in spent.items() if value is not None}
 
 
 def seconds(timing: Timing) -> float:
@@ -134,22 +134,22 @@ class Tracked(Callback):
         self.caught_up = False
 
     def begin(self, run: RunRecord, data: FederatedData | None, engine: str, folder: Path) -> None:
-        for each in self.trackers:
-            self._tell(each, "begin", copy.deepcopy(run), data, engine, folder)
+        for named in self.trackers:
+            self._call(named, "begin", copy.deepcopy(run), data, engine, folder)
 
     def round(self, row: RoundRow, timing: Timing, lost: Mapping[int, str]) -> None:
         self._catch_up(row.round)
-        self._round(json_line(row.to_json()) if self.trackers else "", timing, lost)
+        self._pass_round(json_line(row.to_json()) if self.trackers else "", timing, lost)
 
     def end(self, result: Result) -> None:
         self._catch_up()
-        for each in self.trackers:
-            self._tell(each, "end", result)
+        for named in self.trackers:
+            self._call(named, "end", result)
 
     def close(self, error: BaseException | None) -> None:
         self._catch_up()
-        for each in self.trackers:
-            self._tell(each, "close", error)
+        for named in self.trackers:
+            self._call(named, "close", error)
         self.trackers = []
 
     def _catch_up(self, before: float = math.inf) -> None:
@@ -161,44 +161,45 @@ class Tracked(Callback):
             lines = self.folder.kept_text(RoundRow.FILE).splitlines() if self.trackers else []
             timings = {timing.round: timing for timing in self.folder.timing(len(lines) - 1)} if lines else {}
         except FedReachError as error:
-            for each in self.trackers:
-                self._leave_out(each, "what was told of earlier rounds", error)
+            for named in self.trackers:
+                self._leave_out(named, "what was told of earlier rounds", error)
             return
         for number, line in enumerate(lines):
             if number < before:
                 lost = dict.fromkeys(json.loads(line)["lost"], "")
-                self._round(line, timings.get(number, Timing(round=number)), lost)
+                self._pass_round(line, timings.get(number, Timing(round=number)), lost)
 
-    def _round(self, line: str, timing: Timing, lost: Mapping[int, str]) -> None:
-        for each in self.trackers:
+    def _pass_round(self, line: str, timing: Timing, lost: Mapping[int, str]) -> None:
+        for named in self.trackers:
             row = RoundRow.of_json(json.loads(line), RoundRow.FILE)  # for each its own, which it may change
-            self._tell(each, "round", row, timing, dict(lost))
+            self._call(named, "round", row, timing, dict(lost))
 
-    def _tell(self, each: Named, method: str, *arguments: Any) -> None:
+    def _call(self, named: Named, method: str, *arguments: Any) -> None:
         try:
-            getattr(each.tracker, method)(*arguments)
+            getattr(named.tracker, method)(*arguments)
         except (Exception, SystemExit) as error:
-            self._leave_out(each, f"`{method}`", error)
+            self._leave_out(named, f"`{method}`", error)
             if method != "close":
                 with suppress(Exception, SystemExit):
-                    each.tracker.close(error)
+                    named.tracker.close(error)
 
-    def _leave_out(self, each: Named, where: str, error: BaseException) -> None:
-        self.trackers = [other for other in self.trackers if other is not each]
+    def _leave_out(self, named: Named, where: str, error: BaseException) -> None:
+        self.trackers = [tracker for tracker in self.trackers if tracker is not named]
         self.warn(
-            each.name,
-            f"tracker {each.name!r} failed in {where}: {_in_words(error)}. It is left out, and no number changes. Once "
-            f"that is mended, `fedreach report {self.folder.path} --track {each.name}` tells it of the whole run.",
+            named.name,
+            f"tracker {named.name!r} failed in {where}: {_describe_error(error)}. It is left out, and no number "
+            f"changes. Once that is mended, `fedreach report {self.folder.path} --track {named.name}` tells it of the "
+            "whole run.",
         )
 
 
-def _in_words(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     """Return what was raised, and where in nobody's library that was."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if not (is_installed(f.filename) or Path(f.filename).is_relative_to(OURS))]
-    said = f"{error}".partition("\n")[0].rstrip(".")
-    place = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
-    return type(error).__name__ + (f": {said}" if said else "") + place
+    user_frames = [f for f in frames if not (is_installed(f.filename) or Path(f.filename).is_relative_to(OURS))]
+    message = f"{error}".partition("\n")[0].rstrip(".")
+    place = f" ({Path(user_frames[-1].filename).name}, line {user_frames[-1].lineno})" if user_frames else ""
+    return type(error).__name__ + (f": {message}" if message else "") + place
 
 
 def tell_again(folder: RunFolder, trackers: Sequence[Named], warn: Warn = warn) -> None:
@@ -302,8 +303,8 @@ class TensorBoard(Callback):
 
     def round(self, row: RoundRow, timing: Timing, lost: Mapping[int, str]) -> None:
         self.seconds += seconds(timing)
-        found = numbers(row, timing).items()
-        scalars = [self.summary.Value(tag=tag_of(key), simple_value=float(value)) for key, value in found]
+        columns = numbers(row, timing).items()
+        scalars = [self.summary.Value(tag=tag_of(key), simple_value=float(value)) for key, value in columns]
         self._write(step=row.round, summary=self.summary(value=scalars))
         if self.clock.is_due():
             self.file.flush()
@@ -380,12 +381,12 @@ class MLflow(Callback):
         self.left_out = None
         self.thinned = Thinned(self.every or max(1, int(run.config.get("rounds", 0)) // MOST))
         self.seconds = (folder / RunRecord.FILE).stat().st_mtime
-        with _quiet():
+        with _quiet_mlflow():
             from mlflow import MlflowClient, get_tracking_uri
             from mlflow.entities import Metric
 
             uri = self.uri or get_tracking_uri()
-            with _one_by_one(uri):
+            with _store_lock(uri):
                 self.client, self.metric = MlflowClient(tracking_uri=uri), Metric
             self._open(run, uri)
 
@@ -426,8 +427,8 @@ class MLflow(Callback):
         self.client.set_terminated(self.run, status)
 
     def _write(self) -> None:
-        while some := self.waiting[:AT_ONCE]:
-            self.client.log_batch(self.run, metrics=some)
+        while batch := self.waiting[:AT_ONCE]:
+            self.client.log_batch(self.run, metrics=batch)
             self.waiting = self.waiting[AT_ONCE:]
 
     def _open(self, run: RunRecord, uri: str) -> None:
@@ -437,13 +438,13 @@ class MLflow(Callback):
         note, params = self.folder / NOTE, _params(run)
         same = {"of": run.id, "uri": uri}
         noted = json.loads(note.read_text("utf-8")) if note.exists() else {}
-        there = self._there(noted["run"]) if same.items() <= noted.items() else None
-        if there is not None:
+        mlflow_run = self._find_run(noted["run"]) if same.items() <= noted.items() else None
+        if mlflow_run is not None:
             self.run = noted["run"]
             self.client.update_run(self.run, status="RUNNING")
-            params = {key: value for key, value in params.items() if key not in there.data.params}
-            for key in there.data.metrics:
-                self.known[key] = max(each.step for each in self.client.get_metric_history(self.run, key))
+            params = {key: value for key, value in params.items() if key not in mlflow_run.data.params}
+            for key in mlflow_run.data.metrics:
+                self.known[key] = max(point.step for point in self.client.get_metric_history(self.run, key))
         else:
             name = f"{run.method} seed {run.seed}"
             self.run = self.client.create_run(self._experiment(run), run_name=name, tags=_tags(run)).info.run_id
@@ -452,17 +453,17 @@ class MLflow(Callback):
         for i in range(0, len(pairs), PARAMS_AT_ONCE):
             self.client.log_batch(self.run, params=pairs[i : i + PARAMS_AT_ONCE])
 
-    def _there(self, number: str) -> Any:
+    def _find_run(self, number: str) -> Any:
         """Return a run of MLflow; None where somebody deleted it."""
         from mlflow.exceptions import MlflowException
 
         try:
-            found = self.client.get_run(number)
+            mlflow_run = self.client.get_run(number)
         except MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
             return None
-        return None if found.info.lifecycle_stage == "deleted" else found
+        return None if mlflow_run.info.lifecycle_stage == "deleted" else mlflow_run
 
     def _experiment(self, run: RunRecord) -> str:
         from mlflow.exceptions import MlflowException
@@ -471,14 +472,16 @@ class MLflow(Callback):
         try:
             return str(self.client.create_experiment(name))
         except MlflowException as error:
-            found = self.client.get_experiment_by_name(name) if error.error_code == "RESOURCE_ALREADY_EXISTS" else None
-            if found is None:
+            experiment = (
+                self.client.get_experiment_by_name(name) if error.error_code == "RESOURCE_ALREADY_EXISTS" else None
+            )
+            if experiment is None:
                 raise
-            return str(found.experiment_id)
+            return str(experiment.experiment_id)
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _quiet_mlflow() -> Iterator[None]:
     """Keep to oneself what MLflow and its packages say as they are loaded and make a store."""
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
@@ -490,7 +493,7 @@ def _quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _one_by_one(uri: str) -> Iterator[None]:
+def _store_lock(uri: str) -> Iterator[None]:
     """Let one process after the other open a store: of several that make its tables at once all but one fail."""
     store = sha256(f"{getpass.getuser()} {uri}".encode()).hexdigest()[:12]
     with Folder(Path(tempfile.gettempdir()) / f"fedreach-mlflow-{store}").locked(STORE_SECONDS):
