@@ -44,15 +44,15 @@ from fedreach.flower.rounds import Outgoing
 from fedreach.runs.adaptation import serve_models, served_table
 from fedreach.runs.folder import RunFolder
 
-# --- The server's side of serving: a rule is fitted, handed out beside the model, and scored by what clients say
-# Every client adapts on its own side and sends metrics; of one that never takes part, nothing else is ever asked.
+# ---- The server's side of adaptation
+# Every client adapts by itself and sends metrics. An unseen client sends nothing else.
 
 LOG = getLogger("flwr")
 Joined = dict[str, list[tuple[float, ServedScores]]]
 
 
 class ServingTask(NamedTuple):
-    """A client that is to be served by a model."""
+    """A client that adapts a model."""
 
     client: int
     model: int
@@ -62,15 +62,15 @@ class ServingTask(NamedTuple):
 
 @dataclass(eq=False)
 class RemoteServing:
-    """Fits the federation's rule on participants and serves everybody by it; see `fedreach.evaluation.modes`.
+    """Fits the adaptation rule on participants and adapts models to all clients; see `fedreach.evaluation.modes`.
 
     Args:
-        federation: Whose rule it is.
-        registry: Knows the nodes.
-        outgoing: Writes models.
-        grid: Carries messages.
-        engine: The server's own, for a test set; None: it has none.
-        inputs: With how many inputs clients are served, too.
+        federation: Federation with the adaptation rule.
+        registry: Clients and their nodes.
+        outgoing: Writer of messages with models.
+        grid: Flower's grid, which carries the messages.
+        engine: Engine of the server for its test set; None without a test set.
+        inputs: Numbers of inputs that clients also adapt with.
     """
 
     federation: Federation
@@ -89,7 +89,7 @@ class RemoteServing:
         self, models: Float32s, clusters: Ints, round_: int, *, whole: bool = True
     ) -> tuple[dict[str, float], list[dict[str, Any]], list[Fitted]]:
         if not whole and self.served is not None and np.array_equal(models, self.served[0]):
-            base, _ = rung_names(self.rule)  # nobody is asked again
+            base, _ = rung_names(self.rule)  # the scores of these modes are known
             _, fitted, joined = self.served
             base_scores = {
                 name: [(share, _select_modes(mode_scores, base)) for share, mode_scores in scored]
@@ -125,7 +125,7 @@ class RemoteServing:
         return *tabulated(joined), fitted
 
     def _add_cost(self, fitted: Fitted, members: Sequence[int], held_out: Mapping[int, int], round_: int) -> Fitted:
-        """Return the fit with what it costs by the radio, if there is one: of those that stayed to its end."""
+        """Return the fit with its radio cost, if the federation has a radio; counts clients that stayed to the end."""
         radio, population = self.federation.radio, self.registry.population
         if radio is None:
             return fitted
@@ -145,7 +145,7 @@ class RemoteServing:
     def _scores(
         self, records: Sequence[ArrayRecord], shared: Sequence[Shared], *, all_modes: bool
     ) -> dict[tuple[int, int], ServedScores]:
-        """Have clients adapt; return (client, model) -> how well it is served, of those that say so."""
+        """Ask clients to adapt; return (client, model) -> the scores that the client reports."""
         tasks = [
             ServingTask(client, number, "held_out", state)
             for number, rule_fit in enumerate(shared)
@@ -172,7 +172,7 @@ class RemoteServing:
             client, model = answered[:2]
             try:
                 metrics = messages.metrics_of(messages.content_of(reply))
-                if metrics or self._num_examples(client, answered.part):  # one that never trains may hold nothing
+                if metrics or self._num_examples(client, answered.part):  # an unseen client may have no examples
                     client_scores[client, model] = self._scores_of(client, answered.part, metrics, all_modes=all_modes)
             except ReplyError as error:
                 self.registry.blame(f"client {client}", error)
@@ -182,15 +182,15 @@ class RemoteServing:
         return client_scores
 
     def _num_examples(self, client: int, part: str) -> int:
-        """Return how many examples a client is served on."""
+        """Return the number of examples that a client adapts on."""
         parts = self.registry.known[client].parts
         return 0 if parts is None else parts[part]
 
     def _scores_of(self, client: int, part: str, metrics: Mapping[str, Any], *, all_modes: bool) -> ServedScores:
-        """Return how well a client says that it is served."""
+        """Return the scores that a client reports."""
         count, inputs = self._num_examples(client, part), self.inputs if all_modes else ()
         base, more = rung_names(self.rule, inputs, online=all_modes)
-        scored = dict.fromkeys(base, scored_of(self.rule, count))  # rung -> on how many examples
+        scored = dict.fromkeys(base, scored_of(self.rule, count))  # prediction mode -> number of examples
         scored |= {rung: count - n for n, pair in zip(inputs, more, strict=True) if n < count for rung in pair}
         rungs = {rung: {client: self._score(client, metrics, rung, of)} for rung, of in scored.items()}
         noted = {what: messages.whole(metrics, what) for what in NOTED if what in metrics}
@@ -212,7 +212,7 @@ class RemoteServing:
         *,
         all_modes: bool,
     ) -> Joined:
-        """Return scores as `tabulated` takes them; one that never trains counts if it was served by every model."""
+        """Return the argument of `tabulated`; an unseen client counts if it reported scores for every model."""
         joined: Joined = {"id": [], "unseen": [], "test": []}
         names, more = rung_names(self.rule, self.inputs if all_modes else (), online=all_modes)
         rungs = [*names, *chain(*more)]
@@ -241,7 +241,7 @@ class RemoteServing:
 
 
 def _merge_scores(scored: Sequence[ServedScores], rungs: Sequence[str]) -> ServedScores:
-    """Return the scores of different clients as one, rungs in this order."""
+    """Merge the scores of several clients, prediction modes in this order."""
     noted = {what: sum(scores.noted[what] for scores in scored if what in scores.noted) for what in NOTED}
     scores_by_mode = {
         rung: {c: score for scores in scored for c, score in scores.rungs.get(rung, {}).items()} for rung in rungs
@@ -259,21 +259,21 @@ def _select_modes(scores: ServedScores, rungs: Sequence[str]) -> ServedScores:
 
 
 def serve_clients(serving: RemoteServing, folder: RunFolder) -> None:
-    """Fit the rule for the last and the best model of a folder, and write and say how clients are served by it."""
+    """Fit the rule for the last and the best model of a folder; write and log the scores of adapted clients."""
     serving.registry.meet(serving.grid)
     serve_models(folder, serving.outgoing.layout, serving)
     for line in served_table(folder):
         LOG.info(line)
 
 
-# --- The client's side of serving: sums over its examples while a rule is fitted, scores once it is served by it
-# Labels stay here. Of what a client holds out, sums leave it; of a client that never takes part, metrics only.
+# ---- The client's side of adaptation
+# Labels never leave the client. A participant sends sums over its held-out examples; an unseen client only metrics.
 
 PARTS = ("held_out", "both")
 
 
 def contributions(sent: RecordDict, local: LocalClient) -> dict[int, State]:
-    """Return what the client contributes to each fit that it is asked for."""
+    """Return the contribution of the client to each requested fit."""
     if not local.num_held_out:
         raise TrainingError("it holds no examples out, by which a serving rule is fitted")
     request: Mapping[str, Any] = sent.config_records[OURS]
@@ -286,13 +286,13 @@ def contributions(sent: RecordDict, local: LocalClient) -> dict[int, State]:
 def hidden(
     answers: Mapping[int, State], sent: RecordDict, client: int, private: bytes, used: MutableMapping[str, Any]
 ) -> dict[int, Mapping[str, Words]]:
-    """Return the (4, ...) words of each array under the client's masks with the others of its fit.
+    """Return the (4, ...) words of each array under the masks that the client shares with the others of its fit.
 
     Args:
-        answers: Fit -> what the client contributes.
-        sent: The message, with the others' public keys and who is in which fit.
-        client: Its id.
-        private: Its key.
+        answers: Contribution of the client to each fit.
+        sent: Message with the public keys of the others and the members of each fit.
+        client: Id of the client.
+        private: Private key of the client.
         used: See `fedreach.flower.messages.masked`.
     """
     request: Mapping[str, Any] = sent.config_records[OURS]
@@ -314,7 +314,7 @@ def hidden(
 
 
 def scores(sent: RecordDict, local: LocalClient) -> dict[str, float]:
-    """Return how well the client is served, rung by rung, and what was decided for it."""
+    """Return the scores of the client for each prediction mode, and the decisions of the rule."""
     request: Mapping[str, Any] = sent.config_records[OURS]
     part, inputs = str(request[PART]), [int(n) for n in request[INPUTS]]
     if part not in PARTS:

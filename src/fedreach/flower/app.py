@@ -1,6 +1,6 @@
-"""The client side: a `ClientApp` that trains a torch model as FedReach's simulator does, and what other apps must tell.
+"""The client side: a `ClientApp` that trains as FedReach's simulator does, and helpers for custom apps.
 
-Every message may find a new process, so that all a client keeps between rounds stands in its context.
+A new process may handle every message, so a client stores everything that it keeps between rounds in its context.
 """
 
 from collections import OrderedDict
@@ -75,25 +75,25 @@ def client_app(
 ) -> ClientApp:
     """Return the app of a client of this federation.
 
-    It trains as `federation.solver` and `federation.local` say, with the batches that the simulator would use, measures
-    what the federation's parts ask for, keeps what its solver keeps in the node's context, and evaluates. The node's
-    ``partition-id`` in its node config is the client's id.
+    It trains with `federation.solver` and `federation.local` on the batches of the simulator, takes the measurements
+    that components need, stores the solver's state in the node's context, and evaluates. The ``partition-id`` in the
+    node config is the client's id.
 
     Args:
-        federation: Must be the server's: a client whose solver, local SGD, measurements or seed differ is refused.
-        model: A name of `MODELS`, or a function that returns a module, see `build`.
-        data: Given the context, returns the client's own examples, or a whole federation of which it then sees only
-            the part of its id.
-        model_options: Further arguments of the model.
-        model_seed: Of what it draws as it is made; None: that of the federation. Weights come from the server.
-        share_label_statistics: Whether the server is told of labels where a part asks for them, in the form that
-            `federation.label_statistics` gives them. A client that does not is left out of such a federation.
+        federation: The server's federation; a client with another solver, local SGD, measurements or seed is rejected.
+        model: Name in `MODELS`, or function that returns a module, see `build`.
+        data: Function of the context that returns the client's examples, or a whole federation of which the client
+            uses only its own part.
+        model_options: Additional arguments of the model.
+        model_seed: Seed of the model's constructor; None: that of the federation. Weights come from the server.
+        share_label_statistics: Send label statistics that components need, in the form that
+            `federation.label_statistics` defines. Otherwise such a federation excludes the client.
         engine: See `fedreach.engines.choice.ENGINES`; ``"sequential"`` gives the bits of the simulator's.
-        device: Where tensors live.
-        kept_in_process: For how many clients data and model stay loaded, where one process serves many.
-        metrics: Beside accuracy, or mean absolute error, and loss, those of the strategy; see
-            `fedreach.evaluation.metrics`.
-        mods: Of Flower, around every message.
+        device: Torch device of the tensors.
+        kept_in_process: Number of clients whose data and model stay loaded if one process runs many clients.
+        metrics: Metrics in addition to loss and accuracy or mean absolute error, the same as those of the strategy;
+            see `fedreach.evaluation.metrics`.
+        mods: Flower mods around every message.
 
     Example:
         >>> from fedreach.flower.app import client_app
@@ -116,7 +116,7 @@ def client_app(
     loaded = _Loaded(load, kept_in_process)
 
     def worker(context: Context) -> LocalClient:
-        """Return the client with the constants of the run's model, of which its constructor may have drawn others."""
+        """Return the client with the constants of the run's model; its own constructor may have drawn others."""
         local = loaded(context)
         if CONSTANTS in context.state.array_records:
             local.take(_constants(context.state.array_records[CONSTANTS]), _digest(context.state))
@@ -221,7 +221,7 @@ def client_app(
 
 
 class _Loaded:
-    """Keeps the clients that were used last loaded in a process, where Flower's simulation copies apps all the time."""
+    """Cache of the clients used last in this process, because Flower's simulation copies apps for every message."""
 
     in_process: ClassVar[OrderedDict[tuple[str, str], LocalClient]] = OrderedDict()
 
@@ -248,18 +248,18 @@ def share_labels(
     statistics: LabelStatistics | None = None,
     bits_per_example: int = 0,
 ) -> None:
-    """Let an app that trains by itself tell what FedReach's selection and weighting ask for.
+    """Add the label statistics that FedReach's selection and weighting need to a custom app.
 
-    Its own ``@app.train()`` goes on as before: it gets ``arrays`` and ``config`` and replies with ``arrays``, its local
-    model, and ``metrics`` with ``num-examples`` and ``train_loss``. Solvers with a memory, measurements and probes
-    for losses need `client_app`.
+    Its own ``@app.train()`` stays the same: it gets ``arrays`` and ``config`` and replies with ``arrays``, its local
+    model, and ``metrics`` with ``num-examples`` and ``train_loss``. Solvers with a memory, measurements and loss
+    probes need `client_app`.
 
     Args:
         app: The app, which must not answer queries yet.
-        labels: Given the context, returns the (m,) labels that the client trains on.
-        num_classes: Of the whole federation.
-        statistics: How labels are told, such as `DiscreteLaplace(epsilon=1)`; None: exactly, where a part asks.
-        bits_per_example: As it is stored, of which a federation with a radio works out how long clients compute.
+        labels: Function of the context that returns the (m,) labels of the client's training examples.
+        num_classes: Number of classes of the whole federation.
+        statistics: Release of the labels, such as `DiscreteLaplace(epsilon=1)`; None: exact counts.
+        bits_per_example: Size of a stored example in bits; a radio derives computing times from it.
     """
     statistics = Exact() if statistics is None else statistics
 
@@ -287,7 +287,7 @@ def share_labels(
 
 
 def client_of(context: Context) -> int:
-    """Return the client's id, which the node must have."""
+    """Return the client's id from the node config."""
     client = context.node_config.get("partition-id")
     if not isinstance(client, int) or not 0 <= client < MOST_CLIENTS:
         raise ConfigError(
@@ -302,13 +302,13 @@ def _constants(record: ArrayRecord) -> dict[str, AnyArray]:
 
 
 def _digest(records: RecordDict) -> str:
-    """Return the digest of the constants that a message or a context holds."""
+    """Return the digest of the constants in a message or a context."""
     configs = records.config_records
     return str(configs[DIGEST if DIGEST in configs else OURS][DIGEST])
 
 
 def _label_reply(message: Message, context: Context, release: Callable[[], Floats]) -> Message:
-    """Reply with label counts, or their entropy if that is all that is asked for; noise is drawn once a run."""
+    """Reply with label counts, or with their entropy if only that is requested; noise is drawn once per run."""
     request = message.content.config_records[OURS]
     if LABELS not in context.state.array_records:
         context.state.array_records[LABELS] = messages.array_record({"label_counts": release()})
@@ -318,7 +318,7 @@ def _label_reply(message: Message, context: Context, release: Callable[[], Float
 
 
 def _read_memory(context: Context, run: str, version: int, sent: Mapping[str, Any], p: int) -> Float32s | None:
-    """Return what the client kept after the round whose report counted last, 0 before any; None if it is lost."""
+    """Return the client's memory after its last counted round, zeros before the first; None if it is lost."""
     if MEMORY in sent:
         return np.array(sent[MEMORY][MEMORY].numpy(), np.float32)
     if version == NOTHING:
@@ -331,13 +331,13 @@ def _read_memory(context: Context, run: str, version: int, sent: Mapping[str, An
 
 
 def _store_memory(context: Context, run: str, version: int, memory: Float32s, round_: int, new: Float32s) -> None:
-    """Keep what the client had, and what it has if the server says in a later message that its report counted."""
+    """Store the old memory, and the new one that holds if a later message confirms that the reply counted."""
     context.state.config_records[OURS] = ConfigRecord({RUN: run, KEPT: version, PENDING: round_})
     context.state.array_records[MEMORY] = messages.array_record({KEPT: memory, PENDING: new})
 
 
 def private_key(context: Context) -> bytes:
-    """Return the client's own key of this run, made when it is first needed."""
+    """Return the client's private key of this run, generated at first use."""
     if KEYS not in context.state.config_records:
         context.state.config_records[KEYS] = ConfigRecord({"private": messages.new_private_key()})
     stored_key: Mapping[str, Any] = context.state.config_records[KEYS]
@@ -346,7 +346,7 @@ def private_key(context: Context) -> bytes:
 
 
 def _mask_work(context: Context, local: LocalClient, work: Work, keys: ConfigRecord, run: str, round_: int) -> Words:
-    """Return the client's share of a secure sum under its masks with the others."""
+    """Return the client's update under the masks that it shares with the others, for secure aggregation."""
     public, private = messages.keys_of(keys), private_key(context)
     words = share(local.raw_weight(work), work.update, FixedPoint(len(public)))
     return messages.masked(words, local.client, public, private, run, round_, context.state.config_records[KEYS])
@@ -357,7 +357,7 @@ def _whole(record: ConfigRecord, name: str) -> int:
 
 
 def _reply(message: Message, *, metrics: Mapping[str, float], records: Mapping[str, Any] | None = None) -> Message:
-    """Reply, and say which round of which run this answers if it was asked for one."""
+    """Reply; name the run and the round if the request did."""
     content = RecordDict({METRICS: MetricRecord(dict(metrics)), **(records or {})})
     request: Mapping[str, Any] = message.content.config_records.get(OURS, {})
     if ROUND in request:

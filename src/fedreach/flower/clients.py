@@ -1,4 +1,4 @@
-"""Which node is which client, and what the server was told of each."""
+"""The nodes of clients and the statistics that each client reported."""
 
 import json
 import time
@@ -40,44 +40,44 @@ from fedreach.flower.messages import (
 LOG = getLogger("flwr")
 POLL_SECONDS = 0.2
 QUIET_SECONDS = 2.0  # without a new node: then all are taken to be there
-MEETING_SECONDS = 5.0  # that a round waits for new nodes to say who they are
+MEETING_SECONDS = 5.0  # that a round waits for the handshakes of new nodes
 AGAIN_SECONDS = 10.0  # until a node that failed is asked again
 
 
 class Handshake(NamedTuple):
-    """A node that was asked who it is."""
+    """A node that was asked for its client's id."""
 
     node: int
-    until: float  # when it is given up
+    until: float  # when the server stops waiting
 
 
 @dataclass
 class ClientRegistry:
-    """Clients by id, and the nodes that stand for them in this run of the app."""
+    """Clients by id, and their nodes in this run of the app."""
 
     federation: Federation
     terms: dict[str, str]  # what clients must agree to, see `terms_of`
     checks: Checks
-    timeout: float  # seconds that a client has for an answer
-    population: Population | None = None  # who takes part, who never does; None: whoever is there at first takes part
-    known: dict[int, Facts] = field(default_factory=dict)  # told to an earlier process of the run: not asked for again
+    timeout: float  # seconds that a client has for a reply
+    population: Population | None = None  # None: all clients that are online at first participate
+    known: dict[int, Facts] = field(default_factory=dict)  # an earlier process of the run may have asked
     nodes: dict[int, int] = field(default_factory=dict)  # client -> node
     online: frozenset[int] = frozenset()  # nodes
-    refused: dict[int, str] = field(default_factory=dict)  # node -> why it is not taken
-    blamed: dict[str, str] = field(default_factory=dict)  # "client 3" or "node 7" -> what it said wrong
-    duplicates: dict[int, int] = field(default_factory=dict)  # node -> client, for which another node stands
-    samples: str | None = None  # what they look like at every client, see `samples_of`; None: not known yet
-    asked: dict[str, Handshake] = field(default_factory=dict)  # by message, of those who have not answered yet
-    ask_again: dict[int, float] = field(default_factory=dict)  # node -> when, of those that failed
-    constants: Mapping[str, AnyArray] = field(default_factory=dict)  # of the model, that nodes are sent once
-    lacking: set[int] = field(default_factory=set)  # nodes that have not got them yet
+    refused: dict[int, str] = field(default_factory=dict)  # node -> why it is rejected
+    blamed: dict[str, str] = field(default_factory=dict)  # "client 3" or "node 7" -> its wrong reply
+    duplicates: dict[int, int] = field(default_factory=dict)  # node -> client that another node already has
+    samples: str | None = None  # form of all clients' examples, see `samples_of`; None: unknown
+    asked: dict[str, Handshake] = field(default_factory=dict)  # by message, of nodes that have not replied
+    ask_again: dict[int, float] = field(default_factory=dict)  # failed node -> time of the next attempt
+    constants: Mapping[str, AnyArray] = field(default_factory=dict)  # of the model; nodes get them once
+    lacking: set[int] = field(default_factory=set)  # nodes that do not have them yet
 
     def gather(self, grid: Grid, min_clients: int, patience: float) -> None:
-        """Wait for the population, or for `min_clients` and those that come right after them where none is given.
+        """Wait for the population; without one, wait for `min_clients` and the clients that come right after them.
 
         Raises:
-            TrainingError: If fewer than `min_clients` participants are there after `patience` seconds, or at once if as
-                many nodes are online as are waited for and all of them fail.
+            TrainingError: If fewer than `min_clients` participants are online after `patience` seconds, or if all
+                expected nodes are online and all of them fail.
         """
         until, population, last_arrival, last_change = (
             time.monotonic() + patience,
@@ -117,7 +117,7 @@ class ClientRegistry:
             self.population = Population(np.array(sorted(self.nodes), np.int64), np.empty(0, np.int64))
 
     def _all_fail(self, expected: int) -> bool:
-        """Say whether as many nodes as are waited for are online, and none of them got as far as to answer."""
+        """Return whether all expected nodes are online and every one of them failed."""
         return (
             len(self.online) >= expected
             and not self.asked
@@ -125,7 +125,7 @@ class ClientRegistry:
         )
 
     def _why_refused(self) -> str:
-        """Return why nodes are not taken, each reason once."""
+        """Return why nodes were rejected, each reason once."""
         nodes: dict[str, list[int]] = {}
         for node, text in self.refused.items():
             nodes.setdefault(text.rstrip("."), []).append(node)
@@ -135,7 +135,7 @@ class ClientRegistry:
         )
 
     def meet(self, grid: Grid, patience: float = MEETING_SECONDS) -> None:
-        """Look who is online, and ask those that are new who they are; an answer that takes longer is heard later."""
+        """Update the online nodes and ask new ones for their client; a later call reads replies that take longer."""
         now, fresh = time.monotonic(), set[str]()
         self.online = frozenset(grid.get_node_ids())
         self.duplicates = {
@@ -166,7 +166,7 @@ class ClientRegistry:
         return facts is not None and facts.trains_as_asked
 
     def _send_constants(self, grid: Grid) -> None:
-        """Send new nodes what the model holds beside its vector; one that does not take it is asked again later."""
+        """Send the model's constants to new nodes; a node that does not accept them is asked again later."""
         nodes = {node: client for client, node in self.nodes.items() if node in self.lacking & self.online}
         self.lacking.clear()
         if not nodes:
@@ -186,7 +186,7 @@ class ClientRegistry:
                 LOG.warning("Client %s does not take part: it did not take the model's constants: %s.", client, error)
 
     def _take_handshake(self, reply: Message, node: int) -> None:
-        """Take who a node says it is, or note why not."""
+        """Register the client of a node, or note why the node is rejected."""
         try:
             client, facts = self._read_handshake(reply)
         except ReplyError as error:
@@ -199,7 +199,7 @@ class ClientRegistry:
             return
         self.refused.pop(node, None)
         holder = self.nodes.get(client)
-        if holder in self.online:  # a node that died may count as online for a minute
+        if holder in self.online:  # a dead node may count as online for a minute
             self._refuse_duplicate(node, client)
             return
         before = self.known.get(client)
@@ -210,19 +210,19 @@ class ClientRegistry:
             self.lacking.add(node)
 
     def _refuse_duplicate(self, node: int, client: int) -> None:
-        """Note that a node says it is a client whose node is online; it is asked again once that one is gone."""
+        """Reject a node that claims the client of another online node; it is asked again once that one is gone."""
         why = f"says it is client {client}, and so does node {self.nodes[client]}, which is online"
         self.duplicates[node] = client
         self.blame(f"node {node}", ReplyError(f"it {why}"))
         LOG.warning("Node %s %s: it is refused until that one is gone.", node, why)
 
     def blame(self, who: str, error: ReplyError) -> None:
-        """Note for the next row of the run what somebody said that cannot be believed; a lost reply is none."""
+        """Note an impossible reply for the next row of the run; a lost reply is not one."""
         if not isinstance(error, LostError):
             self.blamed.setdefault(who, str(error))
 
     def blamed_since(self) -> dict[str, str]:
-        """Return who was blamed since this was asked last, and for what."""
+        """Return the impossible replies since the last call, and forget them."""
         blamed, self.blamed = self.blamed, {}
         return blamed
 
@@ -255,7 +255,7 @@ class ClientRegistry:
         return client, facts
 
     def _read_samples(self, agreed: ConfigRecord) -> str:
-        """Return what a client's samples look like, in words that the run's other clients use, too."""
+        """Return the form of a client's examples, which must be that of the run's other clients."""
         samples = agreed.get(SAMPLES)
         if not isinstance(samples, str):
             raise ReplyError("it does not tell what its samples look like")
@@ -266,11 +266,11 @@ class ClientRegistry:
         return samples
 
     def _agree_on_samples(self) -> set[int]:
-        """Refuse clients whose samples do not look as those of most, such as images on another scale; return them."""
+        """Reject and return clients whose examples differ in form from most, such as images on another scale."""
         samples_by_client = {
             client: facts.samples for client, facts in sorted(self.known.items()) if facts.samples is not None
         }
-        counts = Counter(samples_by_client.values())  # as many of two kinds: that of the lowest id
+        counts = Counter(samples_by_client.values())  # a tie goes to the form of the lowest id
         self.samples = max(counts, key=lambda kind: counts[kind], default=None)
         refused = {client for client, kind in samples_by_client.items() if kind != self.samples}
         for client in sorted(refused):
@@ -283,7 +283,7 @@ class ClientRegistry:
         return refused
 
     def _read_key(self, agreed: ConfigRecord | None, client: int) -> str | None:
-        """Return the public key of a client in hex, where there is a secure sum, if it can hide anything."""
+        """Return the public key of a client in hex if secure aggregation needs it; reject a weak key."""
         if not self.federation.label_statistics.only_sum:
             return None
         key = None if agreed is None else agreed.get(KEY)
@@ -296,9 +296,9 @@ class ClientRegistry:
     # ------------------------------------------------------------------------------------------------ facts and view
 
     def learn_labels(self, grid: Grid, clients: Iterable[int]) -> dict[int, str]:
-        """Ask clients for what the parts need to know of their labels; return why some did not tell."""
+        """Ask clients for the label statistics that components need; return why some did not send them."""
         lacking: dict[int, str] = {}
-        for fact in sorted(self._needs()):  # entropies last: of counts, the server works them out itself
+        for fact in sorted(self._needs()):  # entropies last: the server computes them from counts
             available = [client for client in clients if client in self.nodes and client not in lacking]
             asked_clients = [client for client in available if getattr(self.known[client], fact) is None]
             content = RecordDict({OURS: ConfigRecord({"fact": fact})})
@@ -313,7 +313,7 @@ class ClientRegistry:
         return lacking | self._drop_odd_label_counts()
 
     def _drop_odd_label_counts(self) -> dict[int, str]:
-        """Forget label counts that are for another number of classes than most clients', and say so."""
+        """Drop label counts that have another number of classes than most clients'; return the reasons."""
         widths = {c: len(facts.label_counts) for c, facts in self.known.items() if facts.label_counts is not None}
         usual = max(widths.values(), key=lambda width: (list(widths.values()).count(width), width), default=0)
         odd = {
@@ -324,10 +324,10 @@ class ClientRegistry:
         return odd
 
     def settle(self, grid: Grid, min_clients: int) -> None:
-        """Decide who takes part: of those named, or there, the ones that tell what the parts need to know.
+        """Choose the participants: named or online clients that send the label statistics that components need.
 
         Raises:
-            ConfigError: If these are fewer than `min_clients`.
+            ConfigError: If there are fewer than `min_clients` of them.
         """
         assert self.population is not None  # `gather` comes first
         refused = self._agree_on_samples()
@@ -350,7 +350,7 @@ class ClientRegistry:
         self.population = Population(np.array(participants, np.int64), np.array(sorted({*unseen, *lacking}), np.int64))
 
     def return_to(self, participants: Sequence[int]) -> None:
-        """Take the participants of an earlier process of the same run; all others that were named never train."""
+        """Restore the participants of an earlier process of the same run; all other named clients are unseen."""
         named = set() if self.population is None else {*self.population.participants.tolist()}
         unseen = set() if self.population is None else {*self.population.unseen.tolist()}
         remaining = sorted((named | unseen) - set(participants))
@@ -365,7 +365,7 @@ class ClientRegistry:
         if fact not in record:
             raise ReplyError(f"it sent no {fact!r}")
         try:
-            values = record[fact].numpy().astype(np.float64, casting="same_kind")  # of a complex number, no half
+            values = record[fact].numpy().astype(np.float64, casting="same_kind")  # rejects complex numbers
         except Exception as error:
             raise ReplyError(f"its {fact!r} cannot be read: {error}") from error
         if fact == "label_entropy":
@@ -375,7 +375,7 @@ class ClientRegistry:
         return {fact: counts, "label_entropy": entropy}
 
     def view(self, participants: Sequence[int]) -> ClientView:
-        """Return what the server knows of the participants as a round begins; of those not heard of, no examples."""
+        """Return the server's view of the participants at the start of a round; unknown ones have no examples."""
         ids = np.array(participants, np.int64)
         facts = [self.known.get(client) for client in participants]
         present = [c in self.nodes and self.nodes[c] in self.online and self._can_train(c) for c in participants]
@@ -395,10 +395,10 @@ class ClientRegistry:
         return replace(view, label_counts=counts, label_entropy=entropy, constant_bytes=size)
 
     def bits_per_example(self) -> float:
-        """Return the median over participants of how large an example is: of it, one client cannot make much.
+        """Return the median size of an example over participants; a single client can hardly change it.
 
         Raises:
-            ConfigError: If most say nothing.
+            ConfigError: If most participants do not report it.
         """
         assert self.population is not None
         participants = self.population.participants.tolist()
@@ -411,11 +411,11 @@ class ClientRegistry:
         return bits
 
     def _needs(self) -> frozenset[str]:
-        """Return the facts that the server is told; under a secure sum clients keep them to themselves."""
+        """Return the label statistics that the server needs; secure aggregation needs none."""
         return frozenset() if self.federation.label_statistics.only_sum else self.federation.needs()
 
     def keys(self, clients: Iterable[int]) -> ConfigRecord:
-        """Return the public keys of clients, as they are told to each other."""
+        """Return the public keys of clients, in the form that the server distributes."""
         public_keys = {client: self.known[client].public_key or "" for client in clients}
         return ConfigRecord({"ids": list(public_keys), "keys": [bytes.fromhex(key) for key in public_keys.values()]})
 
@@ -423,12 +423,12 @@ class ClientRegistry:
         return self.known[client].num_examples > 0
 
     def nodes_of(self, clients: Iterable[int]) -> dict[int, int]:
-        """Return the nodes of those of these clients that are online."""
+        """Return the nodes of these clients that are online."""
         nodes = self.nodes
         return {client: nodes[client] for client in clients if client in nodes and nodes[client] in self.online}
 
     def unseen(self) -> list[int]:
-        """Return the clients that never train: those that were named, and those that came too late to."""
+        """Return the clients that never train: named ones and those that came too late."""
         assert self.population is not None
         participants = set(self.population.participants.tolist())
         return sorted({*self.population.unseen.tolist(), *(set(self.nodes) - participants)})
@@ -438,7 +438,7 @@ class ClientRegistry:
 
 
 def _sample_terms(samples: str | None) -> dict[str, str]:
-    """Return what samples look like, term by term; a client may send anything."""
+    """Return the form of examples, term by term; a client may send anything."""
     try:
         terms = json.loads(samples or "{}")
     except ValueError:
@@ -447,7 +447,7 @@ def _sample_terms(samples: str | None) -> dict[str, str]:
 
 
 def ask(grid: Grid, sent: Iterable[Message], timeout: float) -> list[Message]:
-    """Send messages and return the replies that come in time, in any order.
+    """Send messages and return the replies that arrive in time, in any order.
 
     `Grid.send_and_receive` does the same, but looks for replies only every three seconds in a deployment.
     """

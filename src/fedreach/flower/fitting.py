@@ -42,52 +42,52 @@ from fedreach.flower.messages import (
     ReplyError,
 )
 
-# -------------------- A serving rule is fitted by messages: queries down, sums up, until it has all that it needs
-# The participants that can be reached as it begins and hold examples out are the set, once and for all exchanges. The
-# fits without a part of them, which their own scores go by, go on in the same messages. One that does not answer, or
-# wrongly, is out of all sums: the fits begin anew without it, so that each is bit for bit the fit of those that stayed.
+# ---- Fitting an adaptation rule by messages
+# Queries go to clients and sums come back until the rule is fitted. The participants are fixed at the start: those
+# that are available and have held-out examples. The same messages carry cross-fits, which score participants. If a
+# participant fails to reply, all fits restart without it, so each is bit for bit the fit of those that stayed.
 
 LOG = getLogger("flwr")
 Answers = dict[int, dict[str, AnyArray]]
-"""Fit -> what a participant contributes to it."""
+"""Fit -> contribution of a participant."""
 
 
 class Shared(NamedTuple):
-    """A model's rule, and those by which the participants' own scores are found."""
+    """The fitted rule of a model, and the cross-fitted rules that score participants."""
 
     fitted: Fitted
-    without: Mapping[int, State]  # participant -> the rule's state as others fitted it
+    without: Mapping[int, State]  # participant -> state of the rule that others fitted
 
 
 class Exchange(NamedTuple):
-    """One exchange of fits that go on together."""
+    """One exchange of several fits."""
 
     session: str
     number: int
-    sets: Sequence[Sequence[int]]  # of each fit, who contributes
-    queries: Mapping[int, State]  # fit -> what its rule asks; a fit that has ended has none
+    sets: Sequence[Sequence[int]]  # participants of each fit
+    queries: Mapping[int, State]  # fit -> query of its rule; a finished fit has none
 
 
 @dataclass(eq=False)
 class RemoteFit:
-    """Fits the federation's rule.
+    """Fits the adaptation rule of the federation.
 
     Args:
-        federation: Whose rule it is.
-        registry: Knows the nodes.
+        federation: Federation with the rule.
+        registry: Clients and their nodes.
         run: Name of the run, for masks.
-        grid: Carries messages.
+        grid: Flower's grid, which carries the messages.
     """
 
     federation: Federation
     registry: ClientRegistry
     run: str
     grid: Grid
-    nodes: Mapping[int, int] = field(default_factory=dict, init=False)  # participant -> node, as the fits began
-    held_out: dict[int, int] = field(default_factory=dict, init=False)  # participant -> examples, as it says
+    nodes: Mapping[int, int] = field(default_factory=dict, init=False)  # participant -> node at the start
+    held_out: dict[int, int] = field(default_factory=dict, init=False)  # participant -> its number of held-out examples
 
     def holding_out(self, participants: Sequence[int]) -> list[int]:
-        """Return which of the participants that can be reached hold examples out, and tell sums over them."""
+        """Return the available participants that have held-out examples and send sums over them."""
         nodes, contributors = self.registry.nodes_of(participants), []
         self.nodes = nodes
         sent = [Message(RecordDict(), node, "query.serving", ttl=self.registry.timeout) for node in nodes.values()]
@@ -107,15 +107,15 @@ class RemoteFit:
         return contributors
 
     def fitted(self, record: ArrayRecord, members: Sequence[int], *, cross: bool) -> Shared:
-        """Fit the rule on these participants; one that leaves is taken out of all sums.
+        """Fit the rule on these participants; all sums exclude one that leaves.
 
         Args:
             record: The model.
-            members: Who contributes, ids increasing.
-            cross: Whether the rule is fitted anew without each part of the participants, for their own scores.
+            members: Participants that contribute, ids increasing.
+            cross: Also fit the rule without each fold of the participants, to score them.
 
         Raises:
-            TrainingError: If nobody is left; under a secure sum, if one is left.
+            TrainingError: If no participant is left; with secure aggregation, if only one is left.
         """
         contributors, departed = list(members), dict[int, int]()
         hidden = self._hides
@@ -149,7 +149,7 @@ class RemoteFit:
     def _attempt(
         self, record: ArrayRecord, sets: Sequence[Sequence[int]]
     ) -> tuple[list[Fitted], Mapping[int, str], int]:
-        """Return a fit by each of these sets; or who did not answer, why, and in which exchange."""
+        """Return the fit of each set; or the participants that did not reply, the reasons, and the exchange."""
         fits, session, number = [UNFITTED] * len(sets), uuid4().hex, 0
         while True:
             next_queries = {fit: next_query(self.federation.serving, fitted) for fit, fitted in enumerate(fits)}
@@ -170,10 +170,10 @@ class RemoteFit:
                 fits[fit] = after_exchange(self.federation.serving, fits[fit], query, sums)
 
     def _exchange(self, record: ArrayRecord, exchange: Exchange) -> tuple[dict[int, Answers], dict[int, str]]:
-        """Return what participants answer, client -> fit -> arrays, and why some do not."""
+        """Return the answers, client -> fit -> arrays, and the reasons of missing ones."""
         fits_by_client = {c: [fit for fit in exchange.queries if c in exchange.sets[fit]] for c in exchange.sets[0]}
         fits_by_client = {client: fits for client, fits in fits_by_client.items() if fits}
-        online = set(self.grid.get_node_ids())  # of those who were there as the fits began
+        online = set(self.grid.get_node_ids())  # of the participants at the start
         nodes = {client: self.nodes[client] for client in fits_by_client if self.nodes[client] in online}
         sent = [self._question(record, exchange, fits_by_client[client], node) for client, node in nodes.items()]
         replies = _first_reply_by_node(ask(self.grid, sent, self.registry.timeout))
@@ -199,7 +199,7 @@ class RemoteFit:
         return answers, lost
 
     def _find_impossible(self, query: State, answers: Mapping[int, Mapping[str, AnyArray]]) -> dict[int, str]:
-        """Return whose contributions to a fit no client with their examples makes, and that it is so."""
+        """Return the clients whose contributions are impossible for their examples, and the reasons."""
         reasons = {}
         for client, answer in answers.items():
             try:
@@ -239,7 +239,7 @@ class RemoteFit:
         return np.uint64 if self._hides else np.float64
 
     def _sum_answers(self, answers: Sequence[Mapping[str, AnyArray]]) -> dict[str, Floats]:
-        """Return sums by name, of what each participant answers, in the order of their ids."""
+        """Return the sums of the participants' answers by name, in the order of their ids."""
         columns = {name: [answer[name] for answer in answers] for name in answers[0]}
         if self._hides:  # words wrap around
             return {name: sum_of_limbs(np.sum(words, axis=0), len(words)) for name, words in columns.items()}
@@ -260,30 +260,30 @@ def _first_reply_by_node(replies: Iterable[Message]) -> dict[int, Message]:
 
 
 def _find_odd_shapes(answers: Mapping[int, Mapping[str, AnyArray]]) -> dict[int, str]:
-    """Return whose arrays have other names or shapes than most clients' have, and that they do."""
+    """Return the clients whose arrays differ from most in names or shapes, and the reasons."""
     shapes = {c: {name: values.shape for name, values in sorted(answer.items())} for c, answer in answers.items()}
     usual = max(shapes.values(), key=[*shapes.values()].count, default={})
     return {c: f"it sent {shape}, and most clients {usual}" for c, shape in shapes.items() if shape != usual}
 
 
-# -------------------- Who is asked to evaluate which model, and what the answers say
+# ---- Evaluation by clients
 
 PARTS = {"held_out": ("num-examples", "eval"), "train": ("train-examples", "train"), "both": ("both-examples", "both")}
 
 PartScores = Mapping[str, PartScore]
-"""What a client says of a model: on its ``train`` and ``held_out`` part, and on ``both``."""
+"""Scores of a model on the ``train`` and ``held_out`` part of a client's data, and on ``both``."""
 
 
 @dataclass(frozen=True)
 class EvaluationTask:
-    """A model that a client is to evaluate."""
+    """A model for a client to evaluate."""
 
     client: int
     model: int
 
 
 def evaluation_tasks(clients: Iterable[int], clusters: Mapping[int, int], models: int) -> list[EvaluationTask]:
-    """Return who evaluates what: participants the model of their cluster, those that never train all models.
+    """Return the evaluations: participants evaluate the model of their cluster, unseen clients all models.
 
     Example:
         >>> evaluation_tasks([0, 5], {0: 1}, models=2)
@@ -301,9 +301,9 @@ def answered(
     round_: int,
     metrics: Sequence[Metric] = (),
 ) -> dict[EvaluationTask, PartScores]:
-    """Return the scores that came; who sent nothing, or what cannot be, is logged and left out.
+    """Return the scores of clients; log and leave out clients that sent none or impossible ones.
 
-    `tasks` maps a node and the group of its message to the task; each counts once.
+    `tasks` maps a node and the group of its message to the task; each task counts once.
     """
     scores, waiting = dict[EvaluationTask, PartScores](), dict(tasks)
     for reply in replies:
@@ -325,7 +325,7 @@ def answered(
 def _read_part_scores(
     metrics: Mapping[str, object], facts: Facts, checks: Checks, metric_names: Sequence[str]
 ) -> PartScores:
-    """Return a client's scores; an app of its own tells of what it tests on only, and of both parts that."""
+    """Return the scores of a client; those of a custom app on held-out data count for both parts."""
     scores = {}
     for part, (examples, name) in PARTS.items():
         if part != "held_out" and facts.parts is None and examples not in metrics:
@@ -334,7 +334,7 @@ def _read_part_scores(
         if facts.parts is not None and count != facts.parts[part]:
             raise ReplyError(f"its {examples!r} must be {facts.parts[part]}, as it said before; got {count}")
         loss = checks.score(metrics, f"{name}_loss")
-        names = [metric for metric in metric_names if f"{name}_{metric}" in metrics]  # of the others it is not defined
+        names = [metric for metric in metric_names if f"{name}_{metric}" in metrics]  # the others are undefined
         metric_values = {metric: messages.number(metrics, f"{name}_{metric}") for metric in names}
         if Traits.of(checks.federation.loss).needs_numbers:
             scores[part] = PartScore(
@@ -349,12 +349,12 @@ def _read_part_scores(
 def by_population(
     scores: Mapping[EvaluationTask, PartScores], participants: Iterable[int], shares: Floats
 ) -> tuple[dict[int, PartScores], dict[int, PartScores]]:
-    """Return what is said of participants, and of those that never train.
+    """Return the scores of participants and of unseen clients.
 
     Args:
-        scores: What each client says of the model, or of each model, that it was sent.
-        shares: (m,) of the participants that each model serves. One that never trains is scored as if it drew a
-            participant's model at random, and not at all if an answer is missing.
+        scores: Scores of each client for each model that it evaluated.
+        shares: (m,) share of the participants that use each model. An unseen client is scored as if it drew the model
+            of a random participant, and left out if a reply is missing.
     """
     taking_part, participant_scores, unseen_scores = (
         set(participants),
@@ -385,7 +385,7 @@ def _mix_scores(scores: Sequence[PartScores], shares: Floats) -> PartScores:
 
 
 def _select_part(scores: Mapping[int, PartScores], part: str) -> dict[int, PartScore]:
-    """Return the scores of all clients that have examples in a part of their data, ids increasing."""
+    """Return the scores of clients that have examples in a part of their data, ids increasing."""
     return {
         client: part_scores[part]
         for client, part_scores in scores.items()
@@ -394,7 +394,7 @@ def _select_part(scores: Mapping[int, PartScores], part: str) -> dict[int, PartS
 
 
 def _metric_values(scores: Mapping[int, PartScore], metrics: Sequence[Metric]) -> Values:
-    """Return each metric of clients, nan where it is not defined or was not told."""
+    """Return each metric of clients, nan if it is undefined or was not reported."""
     return {
         metric.name: np.array([score.further.get(metric.name, np.nan) for score in scores.values()])
         for metric in metrics
@@ -420,9 +420,9 @@ def evaluation(
     metrics: Sequence[Metric] = (),
     training: bool = True,
 ) -> tuple[dict[str, float], list[dict[str, Any]]] | None:
-    """Return the columns of a round and the lines about single clients; None where nobody evaluated.
+    """Return the columns of a round and the lines about single clients; None if no client evaluated.
 
-    The state is that after the round; the server's own engine predicts the test set where it has one.
+    `state` is the state after the round. The engine predicts the server's test set, if there is one.
     """
     models, test = state.served(federation), None
     metric_columns: dict[str, float] = {}

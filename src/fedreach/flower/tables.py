@@ -56,36 +56,37 @@ from fedreach.flower.strategy import LOG, FedReachStrategy
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.recorder import note_failure
 
-# --- The server's side of an agreement on tables: questions down, names and sums up, before the model is made
-# What clients agreed on then travels in every message, as a message may find a new process and a node may begin anew.
+# ---- The server's side of the agreement on tables
+# Before the model exists, the server sends questions and clients reply with names and sums. Every later message carries
+# the agreement, because a new process may handle it and a node may restart.
 
 FLOWER_LOG = getLogger("flwr")
 KIND = "query.table"
-LARGEST_TARGET_SUM = 1e100  # of squares of float32 numbers, which are below 1e39
+LARGEST_TARGET_SUM = 1e100  # sum of squares of float32 numbers, each below 1e39
 
 
 class Agreement(NamedTuple):
-    """What clients with a table each agreed on, and who they are."""
+    """The preparation that clients agreed on, and the clients."""
 
     agreed: Agreed
     population: Population
-    names: Mapping[int, str]  # of the clients that were there
+    names: Mapping[int, str]  # of clients that were online
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain JSON values."""
+        """Return the agreement as plain JSON values."""
         who = {"participants": self.population.participants.tolist(), "unseen": self.population.unseen.tolist()}
         return {"table": self.agreed.to_json(), **who, "names": {str(c): name for c, name in self.names.items()}}
 
     @classmethod
     def of_json(cls, stored: Mapping[str, Any]) -> "Agreement":
-        """Return what `to_json` returned."""
+        """Return the agreement from the value of `to_json`."""
         who = [np.array(stored[key], np.int64) for key in ("participants", "unseen")]
         names = {int(client): name for client, name in stored["names"].items()}
         return cls(Agreed.of_json(stored["table"]), Population(*who), names)
 
 
 class TableGrid(Grid):
-    """A grid whose messages carry what clients agreed on."""
+    """A grid whose messages carry the agreement of the clients."""
 
     def __init__(self, grid: Grid, agreed: Agreed) -> None:
         self.grid, self.record = grid, ConfigRecord({"agreed": json.dumps(agreed.to_json())})
@@ -121,13 +122,13 @@ class TableGrid(Grid):
 
 @dataclass(eq=False)
 class RemoteTables:
-    """Has clients agree on what their tables become.
+    """Lets clients agree on the preparation of their tables.
 
     Args:
-        grid: Carries messages.
-        options: Of the experiment.
-        hides: Whether the server sees sums over clients only.
-        timeout: Seconds that a client has for an answer.
+        grid: Flower's grid, which carries the messages.
+        options: Table options of the experiment.
+        hides: Use secure aggregation, so that the server sees only sums over clients.
+        timeout: Seconds that a client has for a reply.
     """
 
     grid: Grid
@@ -136,22 +137,24 @@ class RemoteTables:
     timeout: float = 600.0
     nodes: dict[int, int] = field(default_factory=dict, init=False)  # client -> node
     names: dict[int, str] = field(default_factory=dict, init=False)
-    told: dict[int, Mapping[str, Any]] = field(default_factory=dict, init=False)  # names of columns and classes
+    told: dict[int, Mapping[str, Any]] = field(
+        default_factory=dict, init=False
+    )  # names of columns and classes by client
     keys: dict[int, bytes] = field(default_factory=dict, init=False)
     refused: dict[int, str] = field(default_factory=dict, init=False)  # node -> why
     number: int = field(default=0, init=False)  # of exchanges
 
     def agree(self, participants: Any, seed: int, min_clients: int, patience: float) -> Agreement:
-        """Meet clients and return what those agree on that take part.
+        """Meet clients and return the agreement of the participants.
 
         Args:
-            participants: Names, or how many or which share of those that are there; None: all.
-            seed: Of who takes part, where that is drawn.
-            min_clients: That must take part.
+            participants: Names of participants, or their number or share of the online clients; None: all.
+            seed: Seed of the draw of participants.
+            min_clients: Smallest number of participants.
             patience: Seconds to wait for them.
 
         Raises:
-            TrainingError: If fewer are there, or are left after others answered wrongly or not at all.
+            TrainingError: If fewer participants are online, or remain after others failed to reply correctly.
         """
         self._meet(participants, min_clients, patience)
         population = self._population(participants, seed)
@@ -173,7 +176,7 @@ class RemoteTables:
             remaining = [client for client in remaining if client not in outcome]
 
     def _meet(self, participants: Any, min_clients: int, patience: float) -> None:
-        """Ask whoever is there, until all that are named are, or enough and nobody new comes."""
+        """Ask online clients until all named ones have replied, or enough have and no other comes."""
         until, came = time.monotonic() + patience, time.monotonic()
         named = [str(participant) for participant in participants] if isinstance(participants, list) else None
         while True:
@@ -196,7 +199,7 @@ class RemoteTables:
             time.sleep(POLL_SECONDS)
 
     def _introduce(self, nodes: Sequence[int]) -> None:
-        """Ask new nodes who they are and what their tables hold."""
+        """Ask new nodes for their client and for the columns and classes of their tables."""
         question = ConfigRecord({QUESTION: json.dumps(TableQuestion("columns")._asdict())})
         replies = self._exchange_messages({node: RecordDict({OURS: question}) for node in nodes})
         for node, reply in sorted(replies.items()):
@@ -218,7 +221,7 @@ class RemoteTables:
                 self.refused[node] = str(error)
 
     def _population(self, participants: Any, seed: int) -> Population:
-        """Return who takes part of those that are there, ids as they say."""
+        """Return the participants among the online clients, by the ids that they report."""
         ids = sorted(self.names)
         if participants is None:
             return Population(np.array(ids, np.int64), np.empty(0, np.int64))
@@ -240,9 +243,9 @@ class RemoteTables:
         return Population(np.array(ids, np.int64)[places], np.array(ids, np.int64)[unseen_places])
 
     def _attempt(self, participants: Sequence[int]) -> Agreed | dict[int, str]:
-        """Return what these agree on, or who of them left, and why."""
+        """Return the agreement of these clients; or the clients that left, and the reasons."""
         steps, session = agreement(self.options, participants), uuid4().hex
-        next(steps)  # names of columns and classes are told already
+        next(steps)  # names of columns and classes are known
         descriptions: Told = {client: self.told[client] for client in self.names}
         sums: Floats = np.zeros(0)
         while True:
@@ -263,7 +266,7 @@ class RemoteTables:
     def _exchange(
         self, question: TableQuestion, session: str, participants: Sequence[int]
     ) -> tuple[dict[int, tuple[Mapping[str, Any], AnyArray]], dict[int, str]]:
-        """Return what participants tell, in the order of their ids, and why some do not."""
+        """Return the answers of participants, in the order of their ids, and the reasons of missing ones."""
         request = ConfigRecord({QUESTION: json.dumps(question._asdict()), SESSION: session, EXCHANGE: self.number})
         content = {OURS: request}
         if self.hides:
@@ -293,13 +296,13 @@ class RemoteTables:
         return answers, lost
 
     def _exchange_messages(self, contents: Mapping[int, RecordDict]) -> dict[int, Message]:
-        """Return the replies by node."""
+        """Send messages and return the replies by node."""
         sent = [Message(content, node, KIND, ttl=self.timeout) for node, content in contents.items()]
         return {reply.metadata.src_node_id: reply for reply in ask(self.grid, sent, self.timeout)}
 
 
 def _read_description(content: RecordDict) -> Mapping[str, Any]:
-    """Return what a client tells in words."""
+    """Return the names and texts that a client reports."""
     try:
         description = json.loads(str(content.config_records[OURS][TOLD]))
     except (KeyError, ValueError) as error:
@@ -310,7 +313,7 @@ def _read_description(content: RecordDict) -> Mapping[str, Any]:
 
 
 def _check_sums(question: TableQuestion, sums: Floats) -> None:
-    """Refuse sums that no table has."""
+    """Reject sums that no table can have."""
     counts = {"counts": sums, "totals": sums[..., :1]}.get(question.step, np.zeros(0))
     if ((counts < 0) | (counts != np.floor(counts))).any():
         raise ReplyError("its counts are no counts")
@@ -330,37 +333,37 @@ def _are_lists_of_texts(value: object, count: int) -> bool:
     )
 
 
-# -------------------- A federation whose clients have a table each: both sides of a Flower app from one experiment file
-# Before the first round clients agree on what columns become, by sums over participants, see
-# `fedreach.data.table_agreement`; a table never leaves its client.
+# ---- Both sides of a Flower app for clients with a table each
+# Before the first round, clients agree on the preparation of columns by sums over participants, see
+# `fedreach.data.table_agreement`. A table never leaves its client.
 
 AGREEMENT = "agreement.json"
 KEPT_IN_PROCESS = 8  # tables, where one process serves many nodes
 
 
 class _Targets(NamedTuple):
-    """What is predicted, as far as it is known before clients tell their classes."""
+    """The targets, as far as the server knows them before clients report their classes."""
 
     name: str
-    num_classes: int  # 0: numbers are predicted; else 1
+    num_classes: int  # 0 for regression, else 1
     positions: tuple[int, ...] = ()  # a row has one label
 
 
 class FlowerTables:
-    """An experiment whose clients have a table each, which nobody else reads.
+    """An experiment whose clients have a private table each.
 
-    The file is the one that ``fedreach run`` takes, for the joined table; here each node's config names its own:
-    ``flower-supernode ... --node-config 'partition-id=0 data="/srv/alder.csv" name="alder"'``. Whoever is there takes
-    part, unless ``[population] participants`` names clients, or says how many.
+    ``fedreach run`` takes the same file for the joined table; here each node's config names the node's own table:
+    ``flower-supernode ... --node-config 'partition-id=0 data="/srv/alder.csv" name="alder"'``. All online clients
+    participate, unless ``[population] participants`` names clients or sets their number.
 
     Args:
-        file: The experiment, with ``[data] label`` or ``target`` and, if one likes, ``client`` and ``columns``.
-        overrides: ``"a.b=c"``, as for ``fedreach run --set``.
-        method: Of the experiment's methods; None: the parts in ``[method]``.
-        seed: Of the run; None: the first of the experiment.
+        file: Experiment file, with ``[data] label`` or ``target`` and, optionally, ``client`` and ``columns``.
+        overrides: Options such as ``"a.b=c"``, as for ``fedreach run --set``.
+        method: Name of one of the experiment's methods; None: the components in ``[method]``.
+        seed: Seed of the run; None: the first seed of the experiment.
 
     Raises:
-        ConfigError: If the experiment is wrong or asks for what a federation on Flower cannot do.
+        ConfigError: If the experiment is wrong or uses an option that Flower does not support.
     """
 
     def __init__(
@@ -376,20 +379,20 @@ class FlowerTables:
         self.seed = read.seeds[0] if seed is None else seed
         self.given = read.population.participants if "participants" in read.population.model_fields_set else None
         self.options = _options(read, self.seed)
-        self._tables: dict[tuple[str, str, int], LocalTable] = {}  # that were used last
+        self._tables: dict[tuple[str, str, int], LocalTable] = {}  # used last
         data = read.data.model_copy(update={"name": "clients' own tables"})
         self.experiment = read.model_copy(update={"data": data})
         self._refuse_other_targets()
 
     def _refuse_other_targets(self) -> None:
-        """Refuse parts and metrics that need classes where numbers are predicted, or the other way round."""
+        """Reject components and metrics that need classes in a regression, or the reverse."""
         targets = _Targets("clients' own tables", 0 if self.options.targets else 1)
         refuse_targets_of(self.builder.federation(self.seed), targets)
         refuse_metrics(self.builder.metrics(), targets)
 
     @cached_property
     def builder(self) -> Builder:
-        """Makes the parts."""
+        """Builder of the components."""
         return Builder(self.experiment, self.base)
 
     def client_app(self) -> ClientApp:
@@ -477,7 +480,7 @@ class FlowerTables:
     def run(
         self, grid: Grid, folder: Path | str, *, min_clients: int = 2, patience: float = 60.0, timeout: float = 600.0
     ) -> Result:
-        """Have clients agree, unless they did before, and train; arguments as those of `FedReachStrategy`."""
+        """Let clients agree, unless they did before, and train; arguments as those of `FedReachStrategy`."""
         run_folder, federation = RunFolder(Path(folder)), self.builder.federation(self.seed)
         stored = run_folder.read_json(AGREEMENT)
         if stored is None:
@@ -505,7 +508,7 @@ class FlowerTables:
         module = build_model(
             self.builder.model(), shape, agreed.outputs, seed=seed, options=self.builder.model_options()
         )
-        scale = agreed.target_scale if Traits.of(federation.loss).scales_targets else None  # else outputs are on none
+        scale = agreed.target_scale if Traits.of(federation.loss).scales_targets else None  # else outputs have no scale
         last = max(table_agreement.names)
         about = {
             "target_scale": None if scale is None else scale.to_json(),
@@ -553,7 +556,7 @@ def _options(experiment: Any, seed: int) -> TableOptions:
 
 
 def _store_agreement(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
-    """Keep what clients agreed on, which each message carries."""
+    """Store the agreement that each message carries."""
     if TABLE in message.content.config_records:
         context.state.config_records[TABLE] = message.content.config_records[TABLE]
     return call_next(message, context)
