@@ -1,4 +1,4 @@
-"""Adaptation after training, and a last training on all rows."""
+"""Adaptation after training, and a final training on all rows."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ from fedreach.runs.schema import (
 )
 from fedreach.runs.simulation import Simulation, simulated_round
 
-# --- Serving at the end of a run: the rule is fitted on the participants for the last and the best model, and written
-# Nothing of the training depends on it. So methods that differ in `serving` alone are trained once, and a rule that is
-# added later trains nothing.
+# ---- Adaptation at the end of a run
+# The rule is fitted on the participants for the last and the best model, and written. Training does not depend on it:
+# methods that differ only in `serving` train once, and a rule that is added later needs no training.
 
 POPULATIONS = {"id": "participants", "unseen": "unseen clients", "test": "test set"}
 SHOWN = {"plain": "plain", "calibrated": "calibrated", "served": "served", "true_prior": "true prior, needs labels"}
-"""Rung -> what it is called where a run ends."""
+"""Prediction mode -> its title in the table at the end of a run."""
 MODELS = ("last", "best")
 EXPECTED = ("expected_gain", "expected_gain_low", "expected_gain_high")
 
 
 def serve_models(folder: RunFolder, layout: Layout, evaluator: ServesModels) -> None:
-    """Fit, score and write how clients are served by the last and the best model of a folder.
+    """Fit the rule and write the scores of adapted clients, for the last and the best model of a folder.
 
     Args:
-        folder: Of the run; its models are written.
-        layout: Of the model.
-        evaluator: Who fits and serves.
+        folder: Run folder that contains the models.
+        layout: Layout of the model.
+        evaluator: Evaluator that fits the rule and adapts models.
     """
     folder.remove(ServingRecord.FILE, ServedLine.FILE, SERVING)
     federation = folder.read(FederationRecord)
@@ -68,10 +68,10 @@ def serve_models(folder: RunFolder, layout: Layout, evaluator: ServesModels) -> 
     missed_exchanges: dict[str, Mapping[str, int]] = {}
     for name in MODELS:
         stored = _models(folder, name, layout)
-        if stored is None:  # nobody holds data out, so no model is the best
+        if stored is None:  # no best model without held-out data
             continue
         rounds[name], vectors, clusters = stored
-        # By the best model, clients are served with all their inputs only.
+        # The best model is adapted only with all inputs of a client.
         scores, lines, fitted = evaluator.evaluate(vectors, clusters, rounds[name], whole=name == "last")
         columns[name] = scores | _mean_expected_gain(fitted, clusters)
         for line in lines:
@@ -99,9 +99,9 @@ def serve_models(folder: RunFolder, layout: Layout, evaluator: ServesModels) -> 
 
 
 def served_table(folder: RunFolder) -> list[str]:
-    """Return lines for the terminal: mean accuracy by the last model, rung by rung, and what serving gains.
+    """Return lines for the terminal: mean accuracy of the last model by prediction mode, and the gain by adaptation.
 
-    They are empty where a run has no serving rule.
+    A run without an adaptation rule has no lines.
     """
     record = folder.read(ServingRecord)
     if record is None:
@@ -127,7 +127,7 @@ def served_table(folder: RunFolder) -> list[str]:
 
 
 def _mean_expected_gain(fitted: Sequence[Fitted], clusters: Ints) -> dict[str, float]:
-    """Return what participants expect of the rule, as a fraction, where they were asked: a mean over clusters."""
+    """Return the gain that participants expect of the rule, as a fraction: a mean over clusters."""
     gains = [trust.expected_gain(rule_fit.state) for rule_fit in fitted]
     if any(gain is None for gain in gains):
         return {}
@@ -137,7 +137,7 @@ def _mean_expected_gain(fitted: Sequence[Fitted], clusters: Ints) -> dict[str, f
 
 
 def _costs(fitted: Sequence[Fitted]) -> dict[str, Any]:
-    """Return what fitting cost one participant: of several models the most bytes, and the time of all."""
+    """Return the cost of fitting for one participant: the most bytes of any model, and the time of all models."""
     costs: dict[str, Any] = {
         "bytes_state": max(sum(np.asarray(value).nbytes for value in rule_fit.state.values()) for rule_fit in fitted)
     }
@@ -154,7 +154,7 @@ def _costs(fitted: Sequence[Fitted]) -> dict[str, Any]:
 
 
 def _models(folder: RunFolder, name: str, layout: Layout) -> tuple[int, Float32s, Ints] | None:
-    """Return a round, its (m, d) models and the (n,) model of each participant; None where there are none."""
+    """Return a round, its (m, d) models and the (n,) model of each participant; None if the file is missing."""
     stored = read_models(folder, name, layout)
     if stored is None:
         return None
@@ -166,16 +166,16 @@ def _models(folder: RunFolder, name: str, layout: Layout) -> tuple[int, Float32s
 
 
 def take_training(recorder: Recorder, twin: RunFolder, run: RunRecord, identity: Mapping[str, Any]) -> Result | None:
-    """Copy the training of a finished run that differs in name and serving alone; None where there is no such run.
+    """Copy the training of a finished run that differs only in name and adaptation; return None without such a run.
 
     Args:
-        recorder: Of the folder where to.
-        twin: Where from.
-        run: What is to be run there.
-        identity: Of that run.
+        recorder: Recorder of the target folder.
+        twin: Folder of the finished run.
+        run: Record of the new run.
+        identity: Identity of the new run.
 
     Raises:
-        RunFolderError: If what was trained was altered.
+        RunFolderError: If files of the finished run were altered.
     """
     folder, stored = recorder.folder, twin.read(RunRecord)
     if stored is None or (folder.path / CHECKPOINT).exists():
@@ -198,7 +198,7 @@ def take_training(recorder: Recorder, twin: RunFolder, run: RunRecord, identity:
         if (model := twin.read_tensors(name)) is not None:
             folder.write_tensors(name, *model)
     folder.sync()
-    # Last, as whoever finds it needs no training any more.
+    # Last, because a folder with a checkpoint counts as trained.
     tensors, record = checkpoint
     folder.write_tensors(CHECKPOINT, tensors, {**record, "run": folder.run, "seals": folder.seals()})
     return result
@@ -212,15 +212,15 @@ def finish_served(
     data: FederatedData,
     baselines: Baselines | None = None,
 ) -> Result:
-    """Serve clients by a training that was taken from another run, and write that this one ended like that one.
+    """Adapt models whose training was copied from another run, and write the result of that run.
 
     Args:
-        recorder: Of its folder, which holds the training.
-        evaluator: Who fits and serves.
-        result: Of the other run.
-        callbacks: Are told of beginning and end.
-        data: The federation.
-        baselines: Are written in the end; None: none.
+        recorder: Recorder of the folder that contains the training.
+        evaluator: Evaluator that fits the rule and adapts models.
+        result: Result of the other run.
+        callbacks: Callbacks for the begin and the end of the run.
+        data: Data of the federation.
+        baselines: Baselines to write at the end; None: none.
     """
     folder = recorder.folder
     with told(callbacks, folder.required(RunRecord), data, "trained as another run", folder.path):
@@ -234,42 +234,41 @@ def finish_served(
 
 
 def _with_rule_of(config: Mapping[str, Any], other_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration with the serving rule of another one."""
+    """Return a configuration with the adaptation rule of another one."""
     return {**config, "method": {**config["method"], "serving": other_config["method"]["serving"]}}
 
 
-# --- Training once more, on all rows of the participants, once the model is scored on what they held out
-# The rounds have a folder of their own in that of the run, with its own checkpoint: so a run that is killed here goes
-# on
-# here, and no number of the scored model depends on it. The folder goes once the model is written.
+# ---- Refit: train again on all rows after the model was scored on held-out rows
+# The rounds use a folder inside the run folder, with its own checkpoint. An interrupted refit resumes there, and no
+# score depends on it. The folder is removed when the model is written.
 
 FOLDER = "refit"
 
 
 @dataclass(frozen=True, eq=False)
 class Refit:
-    """Trains a run's model once more, from the same seed and start, on all rows of the participants.
+    """Trains a run's model again, from the same seed and start, on all rows of the participants.
 
     Args:
-        simulation: Makes the federation in which participants train on all of their rows, see
-            `fedreach.data.validation.on_all_rows`, given the folder in which what clients keep is stored.
-        checkpoint_seconds: From one checkpoint to the next; there is one in the end, too.
+        simulation: Function of the folder for clients' memory that returns the federation in which participants train
+            on all of their rows, see `fedreach.data.validation.on_all_rows`.
+        checkpoint_seconds: Seconds between checkpoints; there is also one at the end.
     """
 
     simulation: Callable[[Path], Simulation]
     checkpoint_seconds: float = 2.0
 
     def write(self, recorder: Recorder, rounds: int, callbacks: Sequence[Callback] = ()) -> Mapping[str, Any]:
-        """Train so many rounds, unless that is done, write the model, and return what that took: see `Result.refit`.
+        """Train for `rounds` unless that is done, write the model, and return the costs, see `Result.refit`.
 
         Args:
-            recorder: Of the run's folder, which this process has locked.
-            rounds: As many as the best round took.
-            callbacks: Get each round of it, see `Callback.refit_round`.
+            recorder: Recorder of the run's folder, which this process has locked.
+            rounds: Number of rounds, that of the best round.
+            callbacks: Callbacks that get each round, see `Callback.refit_round`.
 
         Raises:
             TrainingError: If a client fails, or the model diverges.
-            RunFolderError: If the folder cannot be written to.
+            RunFolderError: If the folder is not writable.
         """
         folder, place = recorder.folder, RunFolder(recorder.folder.path / FOLDER)
         stored = folder.stored_tensors(REFIT)
@@ -295,7 +294,7 @@ class Refit:
         constants: Mapping[str, AnyArray],
         callbacks: Sequence[Callback],
     ) -> Snapshot:
-        """Return the training after its last round; an interrupted one goes on."""
+        """Return the training after its last round; resume an interrupted one."""
         simulation = self.simulation(recorder.folder.path)
         if constants:
             simulation.engine.start_from(constants)
@@ -309,7 +308,7 @@ class Refit:
                 snapshot, row = recorder.after(snapshot, done.state, done.result)
                 snapshot, _ = recorder.close(snapshot, row, Timing(round=row.round))
                 if time.monotonic() - saved >= self.checkpoint_seconds:
-                    # What clients kept at the last checkpoint must not be written over before the next one.
+                    # Clients' memory of the last checkpoint must not be overwritten before the next one.
                     snapshot = checkpoint = recorder.save(snapshot)
                     saved = time.monotonic()
                 for callback in callbacks:
@@ -325,7 +324,7 @@ class Refit:
 
 
 def _checkpoint(recorder: Recorder, run: RunRecord, rounds: int) -> Snapshot | None:
-    """Return the training at its checkpoint; None where there is none of this run and of at most so many rounds."""
+    """Return the training at its checkpoint; None without one of this run with at most `rounds` rounds."""
     stored = recorder.folder.read(RunRecord)
     snapshot = recorder.load() if stored is not None and stored.id == run.id else None
     return None if snapshot is None or snapshot.state.round > rounds else snapshot
@@ -341,17 +340,17 @@ def _begin(recorder: Recorder, run: RunRecord, simulation: Simulation) -> Snapsh
 
 
 def _remove(place: RunFolder) -> None:
-    """Remove the folder of the training with all that is in it."""
+    """Remove the folder of the training with its contents."""
     place.close()
     with place.disk(""):
         files.remove_folder(place.path)
 
 
 def _training_costs(last: Snapshot, *, radio: bool) -> dict[str, Any]:
-    """Return rounds and costs of a training, and which model each participant has, where there are several."""
+    """Return rounds and costs of a training, and the model of each participant if there are several."""
     took: dict[str, Any] = {"rounds": last.state.round, "bytes_total": last.bytes_total}
     if radio:
         took |= {key: float(f"{getattr(last, key):.12g}") for key in ("seconds_total", "joules_total")}
     if len(last.state.models) > 1:
         took["clusters"] = last.state.clusters.tolist()
-    return dict(sorted(took.items()))  # as it is read back
+    return dict(sorted(took.items()))  # in the order of the stored file

@@ -1,4 +1,4 @@
-"""Which run a folder holds, and whether it is finished; quick to ask, as torch is not needed."""
+"""The run in a folder and whether it is finished; fast, because it does not import torch."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,25 +14,25 @@ from fedreach.runs.schema import HARMLESS, ComparisonRecord, Result, RunRecord
 ROUNDS = "config.rounds"
 ENGINE = "engine.json"
 DATA = "data.json"
-"""What the runs of a comparison agree on: the engine that trains, and what was read before a seed changed anything."""
+"""Files with which the runs of a comparison agree on the engine and on the data before any seed."""
 
 
 class OtherExperimentError(RunFolderError):
-    """A folder holds the run of another experiment."""
+    """A folder contains the run of another experiment."""
 
 
 class OtherFilesError(OtherExperimentError):
-    """A folder holds a run that was made with other files of the user's own."""
+    """A folder contains a run with other versions of the user's files."""
 
 
 def finished(folder: RunFolder, identity: Mapping[str, Any]) -> Result | None:
-    """Return the result of a finished run, or None where there is something to do.
+    """Return the result of a finished run, or None if the run is not finished.
 
-    The identity is of what shall be run, see `fedreach.experiment.components.identity`.
+    `identity` is that of the run to be made, see `fedreach.experiment.components.identity`.
 
     Raises:
-        OtherExperimentError: If the folder holds another run, but for one that failed and whose own code or data were
-            changed since.
+        OtherExperimentError: If the folder contains another run. A failed run of the user's older code or data is
+            allowed.
         RunFolderError: If the folder cannot be read, or rows of a finished run are missing.
     """
     stored = folder.read(RunRecord)
@@ -84,11 +84,11 @@ def _list_files(changed: Sequence[tuple[str, Any, Any]]) -> str:
 def _describe_change(before: str | None, after: str | None) -> str:
     if before is None or after is None:
         return "was added" if before is None else "went away"
-    return " ".join(["was changed", *after.split(" ", 1)[1:]])  # with why the whole file counts, where it does
+    return " ".join(["was changed", *after.split(" ", 1)[1:]])  # with the reason why the whole file counts, if it does
 
 
 def forget_failed(folder: RunFolder, identity: Mapping[str, Any]) -> None:
-    """Empty the folder of a run that failed by files that were changed since: its rounds are those of the old ones."""
+    """Empty the folder of a failed run if the user changed its files: its rounds belong to the old files."""
     stored = folder.read(RunRecord)
     if stored is not None and _failed_by_user_files(_find_changes(stored, identity), folder.read(Result)):
         for file in folder.path.iterdir():
@@ -97,7 +97,7 @@ def forget_failed(folder: RunFolder, identity: Mapping[str, Any]) -> None:
 
 
 def _find_changes(stored: RunRecord, identity: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Return what differs and matters: the key, what stands there, and what is asked for now."""
+    """Return relevant differences: the key, the stored value and the requested value."""
     before = _flatten({key: vars(stored)[key] for key in identity})
     after = _flatten(identity)
     keys = [key for key in sorted(before.keys() | after.keys()) if key not in HARMLESS]
@@ -110,7 +110,7 @@ def _find_changes(stored: RunRecord, identity: Mapping[str, Any]) -> list[tuple[
 
 
 def essence(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of an identity makes the numbers, see `HARMLESS`; files by their names, wherever they lie."""
+    """Return the options that affect numbers, see `HARMLESS`; files by name, without their folders."""
     flat = _flatten(dict(identity))
     return {_file_name(key): _file_name(value) for key, value in flat.items() if key not in HARMLESS}
 
@@ -120,7 +120,7 @@ def _file_name(value: Any) -> Any:
 
 
 def _failed_by_user_files(changed: Sequence[tuple[str, Any, Any]], result: Result | None) -> bool:
-    """Say whether a run failed, and nothing but code and data of the user's own was changed since."""
+    """Return whether a run failed and only the user's code and data were changed since."""
     if not changed or result is None or result.status != "failed":
         return False
     return all(_is_file(key) or (_is_code(before) and _is_code(after)) for key, before, after in changed)
@@ -131,16 +131,16 @@ def _is_code(value: Any) -> bool:
 
 
 def _without_folder(value: Any) -> Any:
-    """Return a value, without the folder where it is a file that is named by what is in it."""
+    """Return a value; remove the folder of a file that is identified by its content."""
     match = BY_CONTENT.search(value) if isinstance(value, str) else None
     return value if match is None else match[0]
 
 
 def check_unchanged(files: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
-    """Refuse a run whose files are not those that they were when its comparison began.
+    """Reject a run if its files changed since its comparison began.
 
     Raises:
-        RunFolderError: If one is not.
+        RunFolderError: If a file changed.
     """
     before, after = _flatten(files), _flatten({key: identity[key] for key in files})
     keys = sorted(before.keys() | after.keys())
@@ -153,17 +153,17 @@ def check_unchanged(files: Mapping[str, Any], identity: Mapping[str, Any]) -> No
 
 
 def check_data(agreed: RunFolder, digest: str, name: str) -> None:
-    """Refuse data that are not those of a comparison's other runs; the first one notes what it read.
+    """Reject data that differ from those of a comparison's other runs; the first run stores its digest.
 
-    So data are compared, too, of which no file is known: of a function, or of a known data set.
+    This also compares data without a file, such as those of a function or a built-in data set.
 
     Args:
         agreed: Folder of the comparison.
-        digest: Of the data as they were read, see `fedreach.data.stored.digest`.
-        name: Of the data in the experiment.
+        digest: Digest of the data as read, see `fedreach.data.stored.digest`.
+        name: Name of the data in the experiment.
 
     Raises:
-        RunFolderError: If they are others.
+        RunFolderError: If the data differ.
     """
     noted = agreed.agree_on(DATA, {"sha256": digest}).get("sha256")
     if noted != digest:
@@ -175,10 +175,10 @@ def check_data(agreed: RunFolder, digest: str, name: str) -> None:
 
 
 def run_of(folder: RunFolder) -> RunRecord:
-    """Return what was run in a folder.
+    """Return the record of the run in a folder.
 
     Raises:
-        RunFolderError: If it holds no run; of a comparison one of its runs is named.
+        RunFolderError: If it contains no run; the error for a comparison names one of its runs.
     """
     run = folder.read(RunRecord)
     if run is not None:
@@ -191,12 +191,12 @@ def run_of(folder: RunFolder) -> RunRecord:
 
 
 def folder_of_run(path: Path, method: str | None = None, seed: int | None = None) -> Path:
-    """Return the folder of a run: the one that is named, or of a comparison that of a method and a seed.
+    """Return the folder of a run: `path` itself, or the run of a method and a seed in a comparison.
 
-    What is the only one need not be said.
+    Omit the method or the seed if the comparison has only one.
 
     Raises:
-        ConfigError: If a method or a seed is not there, or one of several must be named.
+        ConfigError: If the comparison lacks the method or seed, or one of several must be named.
         RunFolderError: If the folder cannot be read.
     """
     folder = RunFolder(path)
@@ -222,17 +222,17 @@ def _choose(what: str, requested: str | None, choices: Mapping[str, Any], path: 
 
 
 def check_code(run: RunRecord, name: str, base: Path, files: Mapping[str, Path]) -> None:
-    """Refuse the user's own code where it is not what the run was made with.
+    """Reject the user's code if it changed since the run.
 
     Args:
-        run: The run.
-        name: Of the code in the experiment, such as ``my.py:Net``.
-        base: Folder that it is relative to.
-        files: Its files, with those that it imports, see `fedreach.experiment.components.code_files`.
+        run: Record of the run.
+        name: Name of the code in the experiment, such as ``my.py:Net``.
+        base: Folder to which the name is relative.
+        files: Files of the code and of its imports, see `fedreach.experiment.components.code_files`.
 
     Raises:
-        ConfigError: If there is no such file.
-        RunFolderError: If it was changed.
+        ConfigError: If the file is missing.
+        RunFolderError: If the code changed.
     """
     file, noted = registry.code_file(name, base), run.code.get(name)
     if noted is None or file is None:
