@@ -189,14 +189,14 @@ class RemoteServing:
     def _scores_of(self, client: int, part: str, metrics: Mapping[str, Any], *, all_modes: bool) -> ServedScores:
         """Return the scores that a client reports."""
         count, inputs = self._num_examples(client, part), self.inputs if all_modes else ()
-        base, more = rung_names(self.rule, inputs, online=all_modes)
+        base, input_modes = rung_names(self.rule, inputs, online=all_modes)
         scored = dict.fromkeys(base, scored_of(self.rule, count))  # prediction mode -> number of examples
-        scored |= {rung: count - n for n, pair in zip(inputs, more, strict=True) if n < count for rung in pair}
+        scored |= {rung: count - n for n, pair in zip(inputs, input_modes, strict=True) if n < count for rung in pair}
         rungs = {rung: {client: self._score(client, metrics, rung, of)} for rung, of in scored.items()}
-        noted = {what: messages.whole(metrics, what) for what in NOTED if what in metrics}
-        if any(count > 1 for count in noted.values()):
-            raise ReplyError(f"it says of what was decided {noted}; each is 0 or 1")
-        return ServedScores(rungs, noted, {client: scored["served"]})
+        decisions = {what: messages.whole(metrics, what) for what in NOTED if what in metrics}
+        if any(count > 1 for count in decisions.values()):
+            raise ReplyError(f"it says of what was decided {decisions}; each is 0 or 1")
+        return ServedScores(rungs, decisions, {client: scored["served"]})
 
     def _score(self, client: int, metrics: Mapping[str, Any], rung: str, count: int) -> Score:
         checks, facts = self.registry.checks, self.registry.known[client]
@@ -214,8 +214,8 @@ class RemoteServing:
     ) -> Joined:
         """Return the argument of `tabulated`; an unseen client counts if it reported scores for every model."""
         joined: Joined = {"id": [], "unseen": [], "test": []}
-        names, more = rung_names(self.rule, self.inputs if all_modes else (), online=all_modes)
-        rungs = [*names, *chain(*more)]
+        names, input_modes = rung_names(self.rule, self.inputs if all_modes else (), online=all_modes)
+        rungs = [*names, *chain(*input_modes)]
         participant_scores = [client_scores[key] for key in sorted(client_scores) if key[0] in participants]
         if participant_scores:
             joined["id"] = [(1.0, _merge_scores(participant_scores, rungs))]
@@ -242,14 +242,14 @@ class RemoteServing:
 
 def _merge_scores(scored: Sequence[ServedScores], rungs: Sequence[str]) -> ServedScores:
     """Merge the scores of several clients, prediction modes in this order."""
-    noted = {what: sum(scores.noted[what] for scores in scored if what in scores.noted) for what in NOTED}
+    decisions = {what: sum(scores.noted[what] for scores in scored if what in scores.noted) for what in NOTED}
     scores_by_mode = {
         rung: {c: score for scores in scored for c, score in scores.rungs.get(rung, {}).items()} for rung in rungs
     }
     noted_names = {what for scores in scored for what in scores.noted}
     return ServedScores(
         {rung: clients for rung, clients in scores_by_mode.items() if clients},
-        {what: count for what, count in noted.items() if what in noted_names},
+        {what: count for what, count in decisions.items() if what in noted_names},
         {client: count for scores in scored for client, count in scores.inputs.items()},
     )
 

@@ -75,9 +75,9 @@ def client_app(
 ) -> ClientApp:
     """Return the app of a client of this federation.
 
-    It trains with `federation.solver` and `federation.local` on the batches of the simulator, takes the measurements
-    that components need, stores the solver's state in the node's context, and evaluates. The ``partition-id`` in the
-    node config is the client's id.
+    It trains with `federation.solver` and `federation.local` on the batches of the simulator and takes the measurements
+    that components need. It stores the solver's state in the node's context, and evaluates models. The
+    ``partition-id`` in the node config is the client's id.
 
     Args:
         federation: The server's federation; a client with another solver, local SGD, measurements or seed is rejected.
@@ -324,9 +324,9 @@ def _read_memory(context: Context, run: str, version: int, sent: Mapping[str, An
     if version == NOTHING:
         return np.zeros(p, np.float32)
     stored = context.state.config_records.get(OURS, ConfigRecord())
-    for which in (PENDING, KEPT):
-        if stored.get(RUN) == run and stored.get(which) == version:
-            return np.array(context.state.array_records[MEMORY][which].numpy(), np.float32)
+    for key in (PENDING, KEPT):
+        if stored.get(RUN) == run and stored.get(key) == version:
+            return np.array(context.state.array_records[MEMORY][key].numpy(), np.float32)
     return None
 
 

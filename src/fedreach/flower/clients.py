@@ -136,7 +136,7 @@ class ClientRegistry:
 
     def meet(self, grid: Grid, patience: float = MEETING_SECONDS) -> None:
         """Update the online nodes and ask new ones for their client; a later call reads replies that take longer."""
-        now, fresh = time.monotonic(), set[str]()
+        now, new_messages = time.monotonic(), set[str]()
         self.online = frozenset(grid.get_node_ids())
         self.duplicates = {
             node: client for node, client in self.duplicates.items() if self.nodes[client] in self.online
@@ -147,7 +147,7 @@ class ClientRegistry:
             if now >= self.ask_again.get(node, 0.0):
                 for name in grid.push_messages([self._message(node, MessageType.QUERY, RecordDict())]):
                     self.asked[name] = Handshake(node, now + self.timeout)
-                    fresh.add(name)
+                    new_messages.add(name)
         while self.asked:
             replies = list(grid.pull_messages(list(self.asked)))
             for reply in sorted(replies, key=lambda reply: reply.metadata.src_node_id):
@@ -155,7 +155,7 @@ class ClientRegistry:
                 if sent is not None:
                     self._take_handshake(reply, sent.node)
             self.asked = {name: sent for name, sent in self.asked.items() if time.monotonic() < sent.until}
-            if not fresh & self.asked.keys() or time.monotonic() > now + patience:
+            if not new_messages & self.asked.keys() or time.monotonic() > now + patience:
                 break
             time.sleep(POLL_SECONDS)
         self._send_constants(grid)
@@ -171,8 +171,8 @@ class ClientRegistry:
         self.lacking.clear()
         if not nodes:
             return
-        ours = ConfigRecord({DIGEST: messages.constants_digest(self.constants)})
-        content = RecordDict({CONSTANTS: messages.array_record(self.constants), OURS: ours})
+        digest_record = ConfigRecord({DIGEST: messages.constants_digest(self.constants)})
+        content = RecordDict({CONSTANTS: messages.array_record(self.constants), OURS: digest_record})
         sent = [self._message(node, "query.constants", content) for node in nodes]
         replies = {reply.metadata.src_node_id: reply for reply in ask(grid, sent, self.timeout)}
         for node, client in nodes.items():
@@ -211,10 +211,10 @@ class ClientRegistry:
 
     def _refuse_duplicate(self, node: int, client: int) -> None:
         """Reject a node that claims the client of another online node; it is asked again once that one is gone."""
-        why = f"says it is client {client}, and so does node {self.nodes[client]}, which is online"
+        reason = f"says it is client {client}, and so does node {self.nodes[client]}, which is online"
         self.duplicates[node] = client
-        self.blame(f"node {node}", ReplyError(f"it {why}"))
-        LOG.warning("Node %s %s: it is refused until that one is gone.", node, why)
+        self.blame(f"node {node}", ReplyError(f"it {reason}"))
+        LOG.warning("Node %s %s: it is refused until that one is gone.", node, reason)
 
     def blame(self, who: str, error: ReplyError) -> None:
         """Note an impossible reply for the next row of the run; a lost reply is not one."""
@@ -316,12 +316,12 @@ class ClientRegistry:
         """Drop label counts that have another number of classes than most clients'; return the reasons."""
         widths = {c: len(facts.label_counts) for c, facts in self.known.items() if facts.label_counts is not None}
         usual = max(widths.values(), key=lambda width: (list(widths.values()).count(width), width), default=0)
-        odd = {
+        reasons = {
             c: f"its label_counts are {w} numbers, and most clients' {usual}" for c, w in widths.items() if w != usual
         }
-        for client in odd:
+        for client in reasons:
             self.known[client] = replace(self.known[client], label_counts=None)
-        return odd
+        return reasons
 
     def settle(self, grid: Grid, min_clients: int) -> None:
         """Choose the participants: named or online clients that send the label statistics that components need.
@@ -341,10 +341,10 @@ class ClientRegistry:
                 LOG.warning("Client %s never trains: the parts need to know of its labels, but %s.", client, reason)
         participants = [client for client in participants if client not in lacking]
         if len(participants) < min_clients:
-            why = "; ".join(f"client {client}: {reason}" for client, reason in sorted(lacking.items()))
+            reasons = "; ".join(f"client {client}: {reason}" for client, reason in sorted(lacking.items()))
             raise ConfigError(
                 f"{len(participants)} clients tell of their labels what the federation's parts need to know, and "
-                f"{min_clients} are needed ({why}). Choose parts that need less, or lower min_clients."
+                f"{min_clients} are needed ({reasons}). Choose parts that need less, or lower min_clients."
             )
         LOG.info("Clients %s take part; whoever else comes is evaluated only.", participants)
         self.population = Population(np.array(participants, np.int64), np.array(sorted({*unseen, *lacking}), np.int64))

@@ -121,11 +121,11 @@ class RemoteFit:
         hidden = self._hides
         while True:
             if len(contributors) < (messages.MIN_CLIENTS if hidden else 1):
-                gone = f", and clients {sorted(departed)} left in the midst" if departed else ""
+                departures = f", and clients {sorted(departed)} left in the midst" if departed else ""
                 raise TrainingError(
                     f"{name_of(self.federation.serving)} cannot be fitted: {len(contributors)} participants that hold "
-                    f"examples out are left{gone}. Start clients again, and then the run, in the same folder: nothing "
-                    "is trained anew."
+                    f"examples out are left{departures}. Start clients again, and then the run, in the same folder: "
+                    "nothing is trained anew."
                 )
             parts = folds(contributors) if cross else []
             if hidden and any(len(part) < messages.MIN_CLIENTS for part in parts):

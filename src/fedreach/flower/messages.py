@@ -109,8 +109,8 @@ def whole_record(module: nn.Module, layout: Layout, params: Float32s) -> ArrayRe
     bind(module, torch.from_numpy(np.array(params, np.float32)), layout=layout)
     state = {name: tensor.detach().cpu() for name, tensor in module.state_dict().items()}
     # numpy has no bfloat16; float32 represents its numbers, and `load_state_dict` accepts them
-    plain = {name: tensor.float() if tensor.dtype == torch.bfloat16 else tensor for name, tensor in state.items()}
-    return ArrayRecord({name: Array(tensor.numpy()) for name, tensor in plain.items()})
+    float_state = {name: tensor.float() if tensor.dtype == torch.bfloat16 else tensor for name, tensor in state.items()}
+    return ArrayRecord({name: Array(tensor.numpy()) for name, tensor in float_state.items()})
 
 
 def constants_digest(constants: Mapping[str, AnyArray]) -> str:
@@ -209,8 +209,8 @@ def content_of(message: Message) -> Message:
     """Return the message; if it is an error, raise the last line of the client's traceback."""
     if message.has_error():
         lines = (message.error.reason or "").strip().splitlines() or ["it gave no reason"]
-        what = WRAPPED.sub(r"\1", lines[-1].strip()).rstrip(".")
-        raise LostError(f"{FAILED}{printable(what)[:300]}")
+        last_line = WRAPPED.sub(r"\1", lines[-1].strip()).rstrip(".")
+        raise LostError(f"{FAILED}{printable(last_line)[:300]}")
     return message
 
 

@@ -135,10 +135,10 @@ class Outgoing:
         config: ConfigRecord,
     ) -> list[Message]:
         """Return one message per task; `tasks` maps a node and a message group to the task."""
-        records, ours = _Records(self, models), ConfigRecord({RUN: self.run, ROUND: number})
+        records, request = _Records(self, models), ConfigRecord({RUN: self.run, ROUND: number})
         return [
             Message(
-                RecordDict({**records.content(task.model, config, number, task.client), OURS: ours}),
+                RecordDict({**records.content(task.model, config, number, task.client), OURS: request}),
                 node,
                 MessageType.EVALUATE,
                 ttl=self.timeout,
@@ -225,8 +225,8 @@ class Incoming:
         for reply in replies:
             client = waiting.pop(reply.metadata.src_node_id, None)
             if client is None:  # an error in Flower itself comes from node 1 and names no client
-                what = reply.error.reason if reply.has_error() else "a reply that nobody asked for"
-                LOG.warning("Node %s: %s", reply.metadata.src_node_id, what)
+                description = reply.error.reason if reply.has_error() else "a reply that nobody asked for"
+                LOG.warning("Node %s: %s", reply.metadata.src_node_id, description)
                 continue
             try:
                 metrics = messages.metrics_of(messages.content_of(reply))
@@ -265,8 +265,8 @@ class Incoming:
         """Return the replies in the form that components read, ids increasing."""
         hidden = self.federation.label_statistics.only_sum
         if hidden and collected.lost and collected.answers:
-            missing, why = next(iter(collected.lost.items()))
-            reason = f"the masks of a secure sum cancel only if all report, and client {missing} did not: {why}"
+            missing, cause = next(iter(collected.lost.items()))
+            reason = f"the masks of a secure sum cancel only if all report, and client {missing} did not: {cause}"
             collected.lost |= dict.fromkeys(collected.answers, reason)
             collected.answers = {}
         ids = np.array(sorted(collected.answers), np.int64)
@@ -361,11 +361,11 @@ class OpenRound:
         """Ask the clients of a probe for their losses; return those that arrived in time."""
         probe, losses = request.probe, dict[int, float]()
         ids = probe.ids.tolist()
-        silent = [client for client in ids if not self.registry.known[client].trains_as_asked]
-        if silent:
+        custom_apps = [client for client in ids if not self.registry.known[client].trains_as_asked]
+        if custom_apps:
             raise ConfigError(
                 f"{name_of(self.federation.selection)} asks clients for losses, and that is not in the app of client "
-                f"{silent[0]}. Use fedreach.flower.app.client_app, or another selection."
+                f"{custom_apps[0]}. Use fedreach.flower.app.client_app, or another selection."
             )
         nodes = self.registry.nodes_of(ids)
         clients = {node: client for client, node in nodes.items()}

@@ -67,7 +67,7 @@ class FedReachStrategy(Strategy):
     """Any `Federation` on Flower.
 
     Before round 1 clients report their ids and the label statistics that components need. In each round the federation
-    selects among the participants that are online, in the order of their ids and with the random streams of the
+    selects among the participants that are online, in the order of their ids. It uses the random streams of the
     simulator. Each selected client gets one message. The server checks sender, shape, type, finiteness and size of each
     reply before it counts. The row of the round names clients whose reply was late or wrong. After the last round the
     adaptation rule, if any, is fitted and scored, see `fedreach.flower.adaptation`.

@@ -74,15 +74,15 @@ class Agreement(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Return the agreement as plain JSON values."""
-        who = {"participants": self.population.participants.tolist(), "unseen": self.population.unseen.tolist()}
-        return {"table": self.agreed.to_json(), **who, "names": {str(c): name for c, name in self.names.items()}}
+        client_ids = {"participants": self.population.participants.tolist(), "unseen": self.population.unseen.tolist()}
+        return {"table": self.agreed.to_json(), **client_ids, "names": {str(c): name for c, name in self.names.items()}}
 
     @classmethod
     def of_json(cls, stored: Mapping[str, Any]) -> "Agreement":
         """Return the agreement from the value of `to_json`."""
-        who = [np.array(stored[key], np.int64) for key in ("participants", "unseen")]
+        client_ids = [np.array(stored[key], np.int64) for key in ("participants", "unseen")]
         names = {int(client): name for client, name in stored["names"].items()}
-        return cls(Agreed.of_json(stored["table"]), Population(*who), names)
+        return cls(Agreed.of_json(stored["table"]), Population(*client_ids), names)
 
 
 class TableGrid(Grid):
@@ -161,40 +161,42 @@ class RemoteTables:
         remaining = population.participants.tolist()
         while True:
             if len(remaining) < max(min_clients, messages.MIN_CLIENTS if self.hides else 1):
-                why = "".join(f" Node {node}: {text.rstrip('.')}." for node, text in sorted(self.refused.items()))
+                reasons = "".join(f" Node {node}: {text.rstrip('.')}." for node, text in sorted(self.refused.items()))
                 raise TrainingError(
-                    f"{len(remaining)} clients agree on their tables, and {min_clients} are needed.{why}"
+                    f"{len(remaining)} clients agree on their tables, and {min_clients} are needed.{reasons}"
                 )
             outcome = self._attempt(remaining)
             if isinstance(outcome, Agreed):
                 unseen = np.array(sorted(set(self.names) - set(remaining)), np.int64)
                 return Agreement(outcome, Population(np.array(remaining, np.int64), unseen), dict(self.names))
-            for client, why in outcome.items():
-                FLOWER_LOG.warning("Client %s (%s) left the agreement on tables: %s.", client, self.names[client], why)
-                self.refused[self.nodes[client]] = why
+            for client, reason in outcome.items():
+                FLOWER_LOG.warning(
+                    "Client %s (%s) left the agreement on tables: %s.", client, self.names[client], reason
+                )
+                self.refused[self.nodes[client]] = reason
                 del self.names[client], self.told[client]
             remaining = [client for client in remaining if client not in outcome]
 
     def _meet(self, participants: Any, min_clients: int, patience: float) -> None:
         """Ask online clients until all named ones have replied, or enough have and no other comes."""
-        until, came = time.monotonic() + patience, time.monotonic()
+        until, last_arrival = time.monotonic() + patience, time.monotonic()
         named = [str(participant) for participant in participants] if isinstance(participants, list) else None
         while True:
-            fresh = [n for n in self.grid.get_node_ids() if n not in self.nodes.values() and n not in self.refused]
-            if fresh:
-                came = time.monotonic()
-                self._introduce(fresh)
-            who, now = {*self.names.values(), *map(str, self.names)}, time.monotonic()
-            present = len(self.names) if named is None else len(who & set(named))
-            all_there = now > came + QUIET_SECONDS if named is None else present == len(named)
+            new_nodes = [n for n in self.grid.get_node_ids() if n not in self.nodes.values() and n not in self.refused]
+            if new_nodes:
+                last_arrival = time.monotonic()
+                self._introduce(new_nodes)
+            online, now = {*self.names.values(), *map(str, self.names)}, time.monotonic()
+            present = len(self.names) if named is None else len(online & set(named))
+            all_there = now > last_arrival + QUIET_SECONDS if named is None else present == len(named)
             if present >= min_clients and (all_there or now > until):
                 return
             if now > until:
-                why = "".join(f" Node {node}: {text.rstrip('.')}." for node, text in sorted(self.refused.items()))
-                missing = "" if named is None else f" Missing: {', '.join(sorted(set(named) - who))}."
+                reasons = "".join(f" Node {node}: {text.rstrip('.')}." for node, text in sorted(self.refused.items()))
+                missing = "" if named is None else f" Missing: {', '.join(sorted(set(named) - online))}."
                 raise TrainingError(
                     f"{present} clients that take part were there after {patience:.0f} seconds, and {min_clients} are "
-                    f"needed.{missing}{why} Start more SuperNodes, or lower min-clients."
+                    f"needed.{missing}{reasons} Start more SuperNodes, or lower min-clients."
                 )
             time.sleep(POLL_SECONDS)
 
@@ -430,8 +432,8 @@ class FlowerTables:
         """
         path = context.node_config.get("data")
         if not isinstance(path, str):
-            how = "--node-config 'partition-id=3 data=\"/srv/my.csv\"'"
-            raise ConfigError(f"A node's config must name its table: {how}; got {path!r}.")
+            hint = "--node-config 'partition-id=3 data=\"/srv/my.csv\"'"
+            raise ConfigError(f"A node's config must name its table: {hint}; got {path!r}.")
         name, client = str(context.node_config.get(NAME, "")), client_of(context)
         key = path, name, client
         if key not in self._tables:

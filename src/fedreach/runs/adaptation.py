@@ -180,9 +180,13 @@ def take_training(recorder: Recorder, twin: RunFolder, run: RunRecord, identity:
     folder, stored = recorder.folder, twin.read(RunRecord)
     if stored is None or (folder.path / CHECKPOINT).exists():
         return None
-    alike = {**identity, "method": stored.method, "config": _with_rule_of(identity["config"], stored.config)}
+    expected_identity = {
+        **identity,
+        "method": stored.method,
+        "config": _with_rule_of(identity["config"], stored.config),
+    }
     try:
-        result = finished(twin, alike)
+        result = finished(twin, expected_identity)
     except OtherExperimentError:
         return None
     federation, checkpoint = twin.read(FederationRecord), twin.read_tensors(CHECKPOINT)
@@ -270,21 +274,21 @@ class Refit:
             TrainingError: If a client fails, or the model diverges.
             RunFolderError: If the folder is not writable.
         """
-        folder, place = recorder.folder, RunFolder(recorder.folder.path / FOLDER)
+        folder, refit_folder = recorder.folder, RunFolder(recorder.folder.path / FOLDER)
         stored = folder.stored_tensors(REFIT)
         if stored is not None and (stored[1]["run"], stored[1]["round"]) == (folder.run, rounds):
-            took: Mapping[str, Any] = stored[1]["took"]
+            costs: Mapping[str, Any] = stored[1]["took"]
         else:
-            refit_recorder = Recorder(place, recorder.federation, recorder.layout)
+            refit_recorder = Recorder(refit_folder, recorder.federation, recorder.layout)
             constants = folder.read_tensors(CONSTANTS)
             start = {} if constants is None else constants[0]
             last = self._train(refit_recorder, folder.required(RunRecord), rounds, start, callbacks)
-            took = _training_costs(last, radio=recorder.federation.radio is not None)
-            record = {"round": rounds, "run": folder.run, "took": took}
+            costs = _training_costs(last, radio=recorder.federation.radio is not None)
+            record = {"round": rounds, "run": folder.run, "took": costs}
             folder.write_tensors(REFIT, refit_recorder.models(last.state), record)
             folder.sync()
-        _remove(place)
-        return took
+        _remove(refit_folder)
+        return costs
 
     def _train(
         self,

@@ -89,12 +89,12 @@ def save(folder: RunFolder, snapshot: Snapshot) -> None:
 def finish(folder: RunFolder, snapshot: Snapshot) -> None:
     """Write the last checkpoint of a finished run, without the contents of separate files."""
     state = snapshot.state
-    gone = _in_files(state)
-    if gone:
-        selection = {key: value for key, value in state.selection.items() if f"selection.{key}" not in gone}
+    tables = _in_files(state)
+    if tables:
+        selection = {key: value for key, value in state.selection.items() if f"selection.{key}" not in tables}
         state = replace(state, memory=None, sent=None, selection=selection)
-        save(folder, replace(snapshot, state=state, gone=sorted(gone)))
-        folder.remove(*gone)
+        save(folder, replace(snapshot, state=state, gone=sorted(tables)))
+        folder.remove(*tables)
 
 
 def _in_files(state: FederationState) -> dict[str, RowTable]:

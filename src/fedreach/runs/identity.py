@@ -165,10 +165,10 @@ def check_data(agreed: RunFolder, digest: str, name: str) -> None:
     Raises:
         RunFolderError: If the data differ.
     """
-    noted = agreed.agree_on(DATA, {"sha256": digest}).get("sha256")
-    if noted != digest:
+    stored = agreed.agree_on(DATA, {"sha256": digest}).get("sha256")
+    if stored != digest:
         raise RunFolderError(
-            f"data {name!r} are not what other runs in {agreed.path} read ({str(noted)[:12]}, now {digest[:12]}): a "
+            f"data {name!r} are not what other runs in {agreed.path} read ({str(stored)[:12]}, now {digest[:12]}): a "
             "file behind them was changed, or they are drawn anew whenever they are read. Put back what was there, or "
             f"choose {ANOTHER_FOLDER}."
         )
@@ -234,8 +234,8 @@ def check_code(run: RunRecord, name: str, base: Path, files: Mapping[str, Path])
         ConfigError: If the file is missing.
         RunFolderError: If the code changed.
     """
-    file, noted = registry.code_file(name, base), run.code.get(name)
-    if noted is None or file is None:
+    file, stored_digest = registry.code_file(name, base), run.code.get(name)
+    if stored_digest is None or file is None:
         return
     if not file.is_file():
         raise ConfigError(

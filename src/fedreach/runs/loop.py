@@ -251,8 +251,10 @@ class _Loop:
         columns, lines = self.evaluator.evaluate(models, state.round, state.clusters)
         if local is not None and self.local and local.cohort:
             cohort = np.array(local.cohort, dtype=np.int64)
-            more, more_lines = self.evaluator.evaluate_local(local.broadcast + local.update, cohort, state.round)
-            columns, lines = {**columns, **more}, lines + more_lines
+            local_columns, local_lines = self.evaluator.evaluate_local(
+                local.broadcast + local.update, cohort, state.round
+            )
+            columns, lines = {**columns, **local_columns}, lines + local_lines
         return (columns, lines), round(time.perf_counter() - began, 6)
 
     def _broadcast(self, state: FederationState, cohort: tuple[int, ...]) -> Float32s:

@@ -262,14 +262,16 @@ class Recorder:
     def _refuse_if_no_client_counted(self) -> None:
         """Reject a run in which no client counted, or that lost all clients in its second half."""
         lines = list(self.folder.lines(RoundRow.FILE))[1:]
-        lost, silent, last = 0, 0, 0  # clients; rounds that lost all clients; last rounds without a counted client
+        # Clients; rounds that lost all clients; last rounds without a counted client.
+        lost, lost_rounds, empty_rounds = 0, 0, 0
         for line in reversed(lines):  # usually stops at once: a client counted in the last round
             row = json.loads(line)
             if row["cohort"]:
                 break
-            lost, silent, last = lost + len(row["lost"]), silent + bool(row["lost"]), last + 1
-        if lost and (last == len(lines) or 2 * silent > len(lines)):
-            which = f"any of the {last}" if last == len(lines) else f"the last {last} of {len(lines)}"
+            lost, lost_rounds, empty_rounds = lost + len(row["lost"]), lost_rounds + bool(row["lost"]), empty_rounds + 1
+        if lost and (empty_rounds == len(lines) or 2 * lost_rounds > len(lines)):
+            all_empty = empty_rounds == len(lines)
+            which = f"any of the {empty_rounds}" if all_empty else f"the last {empty_rounds} of {len(lines)}"
             raise TrainingError(
                 f"No client's update counted in {which} rounds: all {lost} were lost or not finite. "
                 f"{STEADIER}, and choose {ANOTHER_FOLDER}."
@@ -286,10 +288,10 @@ class Recorder:
             return
         before, after = rows[0]["id_mae"], rows[-1]["id_mae"]
         if after is None or (after > FAR_OFF * mean and before is not None and after > before):
-            off = "not finite" if after is None else f"{MAE.number(after)} off on average"
+            error = "not finite" if after is None else f"{MAE.number(after)} off on average"
             raise TrainingError(
                 f"The model diverged: after round {rows[-1]['round']} its predictions of participants' held-out data "
-                f"are {off}, and those of their mean {MAE.number(mean)}. {STEADIER}, and choose {ANOTHER_FOLDER}."
+                f"are {error}, and those of their mean {MAE.number(mean)}. {STEADIER}, and choose {ANOTHER_FOLDER}."
             )
 
     def _refuse_if_diverged(self, state: FederationState, columns: Mapping[str, float]) -> None:
@@ -298,9 +300,9 @@ class Recorder:
             return
         lasting = not np.isfinite(state.models).all(axis=1).any()  # such a model cannot be trained or deployed
         if lasting or self.stop_if_diverged:
-            else_ = "." if lasting else "; or go on all the same by run.on_failure = 'drop'."
+            ending = "." if lasting else "; or go on all the same by run.on_failure = 'drop'."
             raise TrainingError(
-                f"The model diverged: {diverged[0]} is not finite after round {state.round}. {STEADIER}{else_}"
+                f"The model diverged: {diverged[0]} is not finite after round {state.round}. {STEADIER}{ending}"
             )
 
     def _update_best(self, snapshot: Snapshot, loss: float, losses: Losses) -> Snapshot:

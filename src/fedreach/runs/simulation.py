@@ -168,8 +168,8 @@ class Clients:
             self._refuse_failing(failing, view.round)
             lost = failing | lost
         lost = dict.fromkeys(ids.tolist(), "its reply did not arrive") | lost
-        came = ~np.isin(reports.ids, list(lost))
-        return replace(reports, metrics={**reports.metrics, **values}, lost=lost).only(came)
+        arrived = ~np.isin(reports.ids, list(lost))
+        return replace(reports, metrics={**reports.metrics, **values}, lost=lost).only(arrived)
 
     def learnt(self, request: AskServer) -> FederationState:
         return learnt(self.federation, self.engine, self.data.server, request)
@@ -239,12 +239,12 @@ class Clients:
         }
 
     def _describe_failures(self, ids: Ints, loss: Floats, number: int) -> dict[int, str]:
-        why = {
+        reasons = {
             client: f"its update is not finite (mean training loss {value:.4g})"
             for client, value in zip(ids.tolist(), loss.tolist(), strict=True)
         }
-        self._refuse_failing(why, number)
-        return why
+        self._refuse_failing(reasons, number)
+        return reasons
 
     def _refuse_failing(self, lost: Mapping[int, str], number: int) -> None:
         if lost and not self.drop_failing:
@@ -283,9 +283,9 @@ class Simulation:
 
     def __post_init__(self) -> None:
         for part in ("solver", "local", "loss", "augmentation"):
-            ours, theirs = getattr(self.federation, part), getattr(self.engine.task, part)
-            if ours != theirs:
-                raise ConfigError(f"federation.{part} {ours} and that of the engine, {theirs}, must be the same.")
+            expected, actual = getattr(self.federation, part), getattr(self.engine.task, part)
+            if expected != actual:
+                raise ConfigError(f"federation.{part} {expected} and that of the engine, {actual}, must be the same.")
         self._check_cohort_fits()
         if self.federation.learning_server is not None and self.data.server is None:
             raise ConfigError(
@@ -460,6 +460,6 @@ def simulated_round(simulation: Simulation, state: FederationState, folder: RunF
 def _by_storage(error: OSError) -> bool:
     """Return whether FedReach's storage for large tables raised the error."""
     modules = [frame.f_globals.get("__name__") or "" for frame, _ in traceback.walk_tb(error.__traceback__)]
-    ours = [place for place, name in enumerate(modules) if name.startswith("fedreach._util.")]
+    own_frames = [place for place, name in enumerate(modules) if name.startswith("fedreach._util.")]
     files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return bool(ours) and all(map(is_installed, files[ours[-1] + 1 :]))
+    return bool(own_frames) and all(map(is_installed, files[own_frames[-1] + 1 :]))

@@ -438,11 +438,11 @@ class MLflow(Callback):
         from mlflow.entities import Param
 
         note, params = self.folder / NOTE, _params(run)
-        same = {"of": run.id, "uri": uri}
-        noted = json.loads(note.read_text("utf-8")) if note.exists() else {}
-        mlflow_run = self._find_run(noted["run"]) if same.items() <= noted.items() else None
+        identity = {"of": run.id, "uri": uri}
+        stored = json.loads(note.read_text("utf-8")) if note.exists() else {}
+        mlflow_run = self._find_run(stored["run"]) if identity.items() <= stored.items() else None
         if mlflow_run is not None:
-            self.run = noted["run"]
+            self.run = stored["run"]
             self.client.update_run(self.run, status="RUNNING")
             params = {key: value for key, value in params.items() if key not in mlflow_run.data.params}
             for key in mlflow_run.data.metrics:
@@ -450,7 +450,7 @@ class MLflow(Callback):
         else:
             name = f"{run.method} seed {run.seed}"
             self.run = self.client.create_run(self._experiment(run), run_name=name, tags=_tags(run)).info.run_id
-            note.write_text(json.dumps({**same, "run": self.run}) + "\n", encoding="utf-8")
+            note.write_text(json.dumps({**identity, "run": self.run}) + "\n", encoding="utf-8")
         pairs = [Param(key, value) for key, value in params.items()]
         for i in range(0, len(pairs), PARAMS_AT_ONCE):
             self.client.log_batch(self.run, params=pairs[i : i + PARAMS_AT_ONCE])
