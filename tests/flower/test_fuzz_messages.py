@@ -266,9 +266,9 @@ def served(data: Any) -> bool:
     remote = RemoteServing(*ways)  # type: ignore[arg-type]
     client = int(w.strategy.registry.unseen()[0])
     reply = data.draw(changed(w.said["evaluate.serving", w.nodes[client]]))
-    count = remote._held(client, "both")
+    count = remote._num_examples(client, "both")
     try:
-        scores = remote._scores_of(client, "both", messages.metrics_of(messages.content_of(reply)), whole=False)
+        scores = remote._scores_of(client, "both", messages.metrics_of(messages.content_of(reply)), all_modes=False)
     except messages.ReplyError:
         return True
     for rung in scores.rungs.values():

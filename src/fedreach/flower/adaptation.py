@@ -44,15 +44,15 @@ from fedreach.flower.rounds import Outgoing
 from fedreach.runs.adaptation import serve_models, served_table
 from fedreach.runs.folder import RunFolder
 
-# --- The server's side of serving: a rule is fitted, handed out beside the model, and scored by what clients say
-# Every client adapts on its own side and sends metrics; of one that never takes part, nothing else is ever asked.
+# ---- The server's side of adaptation
+# Every client adapts by itself and sends metrics. An unseen client sends nothing else.
 
 LOG = getLogger("flwr")
 Joined = dict[str, list[tuple[float, ServedScores]]]
 
 
 class ServingTask(NamedTuple):
-    """A client that is to be served by a model."""
+    """A client that adapts a model."""
 
     client: int
     model: int
@@ -62,15 +62,15 @@ class ServingTask(NamedTuple):
 
 @dataclass(eq=False)
 class RemoteServing:
-    """Fits the federation's rule on participants and serves everybody by it; see `fedreach.evaluation.modes`.
+    """Fits the adaptation rule on participants and adapts models to all clients; see `fedreach.evaluation.modes`.
 
     Args:
-        federation: Whose rule it is.
-        registry: Knows the nodes.
-        outgoing: Writes models.
-        grid: Carries messages.
-        engine: The server's own, for a test set; None: it has none.
-        inputs: With how many inputs clients are served, too.
+        federation: Federation with the adaptation rule.
+        registry: Clients and their nodes.
+        outgoing: Writer of messages with models.
+        grid: Flower's grid, which carries the messages.
+        engine: Engine of the server for its test set; None without a test set.
+        inputs: Numbers of inputs that clients also adapt with.
     """
 
     federation: Federation
@@ -89,33 +89,43 @@ class RemoteServing:
         self, models: Float32s, clusters: Ints, round_: int, *, whole: bool = True
     ) -> tuple[dict[str, float], list[dict[str, Any]], list[Fitted]]:
         if not whole and self.served is not None and np.array_equal(models, self.served[0]):
-            base, _ = rung_names(self.rule)  # nobody is asked again
+            base, _ = rung_names(self.rule)  # the scores of these modes are known
             _, fitted, joined = self.served
-            kept = {name: [(share, _only(one, base)) for share, one in scored] for name, scored in joined.items()}
-            return *tabulated(kept), fitted
+            base_scores = {
+                name: [(share, _select_modes(mode_scores, base)) for share, mode_scores in scored]
+                for name, scored in joined.items()
+            }
+            return *tabulated(base_scores), fitted
         assert self.registry.population is not None  # clients have trained
         participants, count = self.registry.population.participants.tolist(), len(models)
-        own = dict(zip(participants, clusters.tolist(), strict=True)) if count > 1 else dict.fromkeys(participants, 0)
-        shares = np.bincount(list(own.values()), minlength=count) / len(own)
+        model_of_client = (
+            dict(zip(participants, clusters.tolist(), strict=True)) if count > 1 else dict.fromkeys(participants, 0)
+        )
+        shares = np.bincount(list(model_of_client.values()), minlength=count) / len(model_of_client)
         records = [self.outgoing.record(model) for model in models]
         fit, shared = RemoteFit(self.federation, self.registry, self.outgoing.run, self.grid), list[Shared]()
-        there = fit.holding_out(participants)
+        contributors = fit.holding_out(participants)
         for number, record in enumerate(records):
-            mine = [client for client in there if own[client] == number]
-            shared.append(fit.fitted(record, mine or there, cross=bool(mine)))
-        found = self._scores(records, shared, whole=whole)
-        joined = self._joined(found, shares, set(participants), whole=whole)
-        for model, share, one in zip(models, shares.tolist(), shared, strict=True):
-            joined["test"] += [(share, scores) for scores in self._on_test_set(model, one.fitted.state)]
+            members = [client for client in contributors if model_of_client[client] == number]
+            shared.append(fit.fitted(record, members or contributors, cross=bool(members)))
+        client_scores = self._scores(records, shared, all_modes=whole)
+        joined = self._join_scores(client_scores, shares, set(participants), all_modes=whole)
+        for model, share, rule_fit in zip(models, shares.tolist(), shared, strict=True):
+            joined["test"] += [(share, scores) for scores in self._on_test_set(model, rule_fit.fitted.state)]
         fitted = [
-            self._billed(one.fitted, [c for c in there if own[c] == number] or there, fit.held_out, round_)
-            for number, one in enumerate(shared)
+            self._add_cost(
+                rule_fit.fitted,
+                [c for c in contributors if model_of_client[c] == number] or contributors,
+                fit.held_out,
+                round_,
+            )
+            for number, rule_fit in enumerate(shared)
         ]
         self.served = models.copy(), fitted, joined
         return *tabulated(joined), fitted
 
-    def _billed(self, fitted: Fitted, members: Sequence[int], held_out: Mapping[int, int], round_: int) -> Fitted:
-        """Return the fit with what it costs by the radio, if there is one: of those that stayed to its end."""
+    def _add_cost(self, fitted: Fitted, members: Sequence[int], held_out: Mapping[int, int], round_: int) -> Fitted:
+        """Return the fit with its radio cost, if the federation has a radio; counts clients that stayed to the end."""
         radio, population = self.federation.radio, self.registry.population
         if radio is None:
             return fitted
@@ -133,60 +143,60 @@ class RemoteServing:
         return fitted._replace(seconds=spent.seconds, joules=spent.joules)
 
     def _scores(
-        self, records: Sequence[ArrayRecord], shared: Sequence[Shared], *, whole: bool
+        self, records: Sequence[ArrayRecord], shared: Sequence[Shared], *, all_modes: bool
     ) -> dict[tuple[int, int], ServedScores]:
-        """Have clients adapt; return (client, model) -> how well it is served, of those that say so."""
+        """Ask clients to adapt; return (client, model) -> the scores that the client reports."""
         tasks = [
             ServingTask(client, number, "held_out", state)
-            for number, one in enumerate(shared)
-            for client, state in one.without.items()
+            for number, rule_fit in enumerate(shared)
+            for client, state in rule_fit.without.items()
         ]
         tasks += [
-            ServingTask(client, number, "both", one.fitted.state)
+            ServingTask(client, number, "both", rule_fit.fitted.state)
             for client in self.registry.unseen()
-            for number, one in enumerate(shared)
+            for number, rule_fit in enumerate(shared)
         ]
         nodes = self.registry.nodes_of(task.client for task in tasks)
-        asked = {(nodes[task.client], str(task.model)): task for task in tasks if task.client in nodes}
-        inputs = [*self.inputs] if whole else []
+        pending_tasks = {(nodes[task.client], str(task.model)): task for task in tasks if task.client in nodes}
+        inputs = [*self.inputs] if all_modes else []
         sent = []
-        for (node, group), task in asked.items():
+        for (node, group), task in pending_tasks.items():
             content = RecordDict({MODEL: records[task.model], STATE: messages.array_record(task.state)})
-            content[OURS] = ConfigRecord({PART: task.part, INPUTS: inputs, ONLINE: whole})
+            content[OURS] = ConfigRecord({PART: task.part, INPUTS: inputs, ONLINE: all_modes})
             sent.append(self._message(content, node, "evaluate.serving", group))
-        found = dict[tuple[int, int], ServedScores]()
+        client_scores = dict[tuple[int, int], ServedScores]()
         for reply in ask(self.grid, sent, self.registry.timeout):
-            answered = asked.pop((reply.metadata.src_node_id, reply.metadata.group_id), None)
+            answered = pending_tasks.pop((reply.metadata.src_node_id, reply.metadata.group_id), None)
             if answered is None:
                 continue
             client, model = answered[:2]
             try:
                 metrics = messages.metrics_of(messages.content_of(reply))
-                if metrics or self._held(client, answered.part):  # one that never trains may hold nothing
-                    found[client, model] = self._scores_of(client, answered.part, metrics, whole=whole)
+                if metrics or self._num_examples(client, answered.part):  # an unseen client may have no examples
+                    client_scores[client, model] = self._scores_of(client, answered.part, metrics, all_modes=all_modes)
             except ReplyError as error:
                 self.registry.blame(f"client {client}", error)
                 LOG.warning("Client %s is not counted among those that are served: %s.", client, error)
-        for task in asked.values():
+        for task in pending_tasks.values():
             LOG.warning("Client %s did not say how well it is served.", task.client)
-        return found
+        return client_scores
 
-    def _held(self, client: int, part: str) -> int:
-        """Return how many examples a client is served on."""
+    def _num_examples(self, client: int, part: str) -> int:
+        """Return the number of examples that a client adapts on."""
         parts = self.registry.known[client].parts
         return 0 if parts is None else parts[part]
 
-    def _scores_of(self, client: int, part: str, metrics: Mapping[str, Any], *, whole: bool) -> ServedScores:
-        """Return how well a client says that it is served."""
-        count, inputs = self._held(client, part), self.inputs if whole else ()
-        base, more = rung_names(self.rule, inputs, online=whole)
-        scored = dict.fromkeys(base, scored_of(self.rule, count))  # rung -> on how many examples
-        scored |= {rung: count - n for n, pair in zip(inputs, more, strict=True) if n < count for rung in pair}
+    def _scores_of(self, client: int, part: str, metrics: Mapping[str, Any], *, all_modes: bool) -> ServedScores:
+        """Return the scores that a client reports."""
+        count, inputs = self._num_examples(client, part), self.inputs if all_modes else ()
+        base, input_modes = rung_names(self.rule, inputs, online=all_modes)
+        scored = dict.fromkeys(base, scored_of(self.rule, count))  # prediction mode -> number of examples
+        scored |= {rung: count - n for n, pair in zip(inputs, input_modes, strict=True) if n < count for rung in pair}
         rungs = {rung: {client: self._score(client, metrics, rung, of)} for rung, of in scored.items()}
-        noted = {what: messages.whole(metrics, what) for what in NOTED if what in metrics}
-        if any(count > 1 for count in noted.values()):
-            raise ReplyError(f"it says of what was decided {noted}; each is 0 or 1")
-        return ServedScores(rungs, noted, {client: scored["served"]})
+        decisions = {what: messages.whole(metrics, what) for what in NOTED if what in metrics}
+        if any(count > 1 for count in decisions.values()):
+            raise ReplyError(f"it says of what was decided {decisions}; each is 0 or 1")
+        return ServedScores(rungs, decisions, {client: scored["served"]})
 
     def _score(self, client: int, metrics: Mapping[str, Any], rung: str, count: int) -> Score:
         checks, facts = self.registry.checks, self.registry.known[client]
@@ -194,25 +204,29 @@ class RemoteServing:
         error = messages.number(metrics, f"{rung}_calibration_error", SHARE)
         return Score(accuracy, checks.score(metrics, f"{rung}_loss"), error)
 
-    def _joined(
+    def _join_scores(
         self,
-        found: Mapping[tuple[int, int], ServedScores],
+        client_scores: Mapping[tuple[int, int], ServedScores],
         shares: Floats,
         participants: set[int],
         *,
-        whole: bool,
+        all_modes: bool,
     ) -> Joined:
-        """Return scores as `tabulated` takes them; one that never trains counts if it was served by every model."""
+        """Return the argument of `tabulated`; an unseen client counts if it reported scores for every model."""
         joined: Joined = {"id": [], "unseen": [], "test": []}
-        names, more = rung_names(self.rule, self.inputs if whole else (), online=whole)
-        rungs = [*names, *chain(*more)]
-        own = [found[key] for key in sorted(found) if key[0] in participants]
-        if own:
-            joined["id"] = [(1.0, _together(own, rungs))]
-        others = sorted({client for client, _ in found} - participants)
-        others = [client for client in others if all((client, model) in found for model in range(len(shares)))]
-        for model, share in enumerate(shares.tolist() if others else ()):
-            joined["unseen"].append((share, _together([found[client, model] for client in others], rungs)))
+        names, input_modes = rung_names(self.rule, self.inputs if all_modes else (), online=all_modes)
+        rungs = [*names, *chain(*input_modes)]
+        participant_scores = [client_scores[key] for key in sorted(client_scores) if key[0] in participants]
+        if participant_scores:
+            joined["id"] = [(1.0, _merge_scores(participant_scores, rungs))]
+        unseen_clients = sorted({client for client, _ in client_scores} - participants)
+        unseen_clients = [
+            client for client in unseen_clients if all((client, model) in client_scores for model in range(len(shares)))
+        ]
+        for model, share in enumerate(shares.tolist() if unseen_clients else ()):
+            joined["unseen"].append(
+                (share, _merge_scores([client_scores[client, model] for client in unseen_clients], rungs))
+            )
         return joined
 
     def _on_test_set(self, model: Float32s, state: State) -> list[ServedScores]:
@@ -226,42 +240,44 @@ class RemoteServing:
         return Message(content, node, kind, ttl=self.registry.timeout, group_id=group)
 
 
-def _together(scored: Sequence[ServedScores], rungs: Sequence[str]) -> ServedScores:
-    """Return the scores of different clients as one, rungs in this order."""
-    noted = {what: sum(one.noted[what] for one in scored if what in one.noted) for what in NOTED}
-    found = {rung: {c: score for one in scored for c, score in one.rungs.get(rung, {}).items()} for rung in rungs}
-    told = {what for one in scored for what in one.noted}
+def _merge_scores(scored: Sequence[ServedScores], rungs: Sequence[str]) -> ServedScores:
+    """Merge the scores of several clients, prediction modes in this order."""
+    decisions = {what: sum(scores.noted[what] for scores in scored if what in scores.noted) for what in NOTED}
+    scores_by_mode = {
+        rung: {c: score for scores in scored for c, score in scores.rungs.get(rung, {}).items()} for rung in rungs
+    }
+    noted_names = {what for scores in scored for what in scores.noted}
     return ServedScores(
-        {rung: clients for rung, clients in found.items() if clients},
-        {what: count for what, count in noted.items() if what in told},
-        {client: count for one in scored for client, count in one.inputs.items()},
+        {rung: clients for rung, clients in scores_by_mode.items() if clients},
+        {what: count for what, count in decisions.items() if what in noted_names},
+        {client: count for scores in scored for client, count in scores.inputs.items()},
     )
 
 
-def _only(scores: ServedScores, rungs: Sequence[str]) -> ServedScores:
+def _select_modes(scores: ServedScores, rungs: Sequence[str]) -> ServedScores:
     return ServedScores({rung: scores.rungs[rung] for rung in rungs}, scores.noted, scores.inputs)
 
 
 def serve_clients(serving: RemoteServing, folder: RunFolder) -> None:
-    """Fit the rule for the last and the best model of a folder, and write and say how clients are served by it."""
+    """Fit the rule for the last and the best model of a folder; write and log the scores of adapted clients."""
     serving.registry.meet(serving.grid)
     serve_models(folder, serving.outgoing.layout, serving)
     for line in served_table(folder):
         LOG.info(line)
 
 
-# --- The client's side of serving: sums over its examples while a rule is fitted, scores once it is served by it
-# Labels stay here. Of what a client holds out, sums leave it; of a client that never takes part, metrics only.
+# ---- The client's side of adaptation
+# Labels never leave the client. A participant sends sums over its held-out examples; an unseen client only metrics.
 
 PARTS = ("held_out", "both")
 
 
 def contributions(sent: RecordDict, local: LocalClient) -> dict[int, State]:
-    """Return what the client contributes to each fit that it is asked for."""
+    """Return the contribution of the client to each requested fit."""
     if not local.num_held_out:
         raise TrainingError("it holds no examples out, by which a serving rule is fitted")
-    asked: Mapping[str, Any] = sent.config_records[OURS]
-    fits: list[int] = asked[FITS]
+    request: Mapping[str, Any] = sent.config_records[OURS]
+    fits: list[int] = request[FITS]
     params = messages.params_of(sent.array_records[MODEL], local.engine.layout)
     queries = [_arrays(sent.array_records[messages.query_name(fit)]) for fit in fits]
     return dict(zip(fits, local.contributions(params, queries), strict=True))
@@ -270,43 +286,47 @@ def contributions(sent: RecordDict, local: LocalClient) -> dict[int, State]:
 def hidden(
     answers: Mapping[int, State], sent: RecordDict, client: int, private: bytes, used: MutableMapping[str, Any]
 ) -> dict[int, Mapping[str, Words]]:
-    """Return the (4, ...) words of each array under the client's masks with the others of its fit.
+    """Return the (4, ...) words of each array under the masks that the client shares with the others of its fit.
 
     Args:
-        answers: Fit -> what the client contributes.
-        sent: The message, with the others' public keys and who is in which fit.
-        client: Its id.
-        private: Its key.
+        answers: Contribution of the client to each fit.
+        sent: Message with the public keys of the others and the members of each fit.
+        client: Id of the client.
+        private: Private key of the client.
         used: See `fedreach.flower.messages.masked`.
     """
-    asked: Mapping[str, Any] = sent.config_records[OURS]
+    request: Mapping[str, Any] = sent.config_records[OURS]
     keys = messages.keys_of(sent.config_records[KEYS])
-    found: dict[int, Mapping[str, Words]] = {}
+    masked_answers: dict[int, Mapping[str, Words]] = {}
     for fit, answer in answers.items():
-        members: list[int] = asked[messages.members_name(fit)]
+        members: list[int] = request[messages.members_name(fit)]
         names = sorted(answer)  # all clients mask in one order
         words = [limbs(answer[name]) for name in names]
-        whole = np.concatenate([each.ravel() for each in words]) if words else np.empty(0, np.uint64)
-        run, exchange = f"{asked[RUN]!s} serving {asked[SESSION]!s} {fit}", int(messages.number(asked, EXCHANGE))
+        flat_words = np.concatenate([block.ravel() for block in words]) if words else np.empty(0, np.uint64)
+        run, exchange = f"{request[RUN]!s} serving {request[SESSION]!s} {fit}", int(messages.number(request, EXCHANGE))
         public = {member: keys[member] for member in members}
-        whole = messages.masked(whole, client, public, private, run, exchange, used)
-        parts = np.split(whole, np.cumsum([each.size for each in words])[:-1])
-        found[fit] = {name: part.reshape(each.shape) for name, part, each in zip(names, parts, words, strict=False)}
-    return found
+        flat_words = messages.masked(flat_words, client, public, private, run, exchange, used)
+        parts = np.split(flat_words, np.cumsum([block.size for block in words])[:-1])
+        masked_answers[fit] = {
+            name: part.reshape(block.shape) for name, part, block in zip(names, parts, words, strict=False)
+        }
+    return masked_answers
 
 
 def scores(sent: RecordDict, local: LocalClient) -> dict[str, float]:
-    """Return how well the client is served, rung by rung, and what was decided for it."""
-    asked: Mapping[str, Any] = sent.config_records[OURS]
-    part, inputs = str(asked[PART]), [int(n) for n in asked[INPUTS]]
+    """Return the scores of the client for each prediction mode, and the decisions of the rule."""
+    request: Mapping[str, Any] = sent.config_records[OURS]
+    part, inputs = str(request[PART]), [int(n) for n in request[INPUTS]]
     if part not in PARTS:
         raise TrainingError(f"a client is served on one of {', '.join(PARTS)}; the server asked for {part!r}")
     params = messages.params_of(sent.array_records[MODEL], local.engine.layout)
     if not local.num_held_out + (local.num_examples if part == "both" else 0):
         return {}
-    found = local.served(params, _arrays(sent.array_records[STATE]), part, inputs, online=bool(asked[ONLINE]))
-    numbers: dict[str, float] = dict(found.noted)
-    for rung, clients in found.rungs.items():
+    adapted_scores = local.served(
+        params, _arrays(sent.array_records[STATE]), part, inputs, online=bool(request[ONLINE])
+    )
+    numbers: dict[str, float] = dict(adapted_scores.noted)
+    for rung, clients in adapted_scores.rungs.items():
         for name, value in zip(Score._fields, clients[local.client], strict=True):
             numbers[f"{rung}_{name}"] = value
     return numbers

@@ -1,4 +1,4 @@
-"""What server and clients agree on, and checks of what arrives."""
+"""What server and clients agree on, and checks of what clients report."""
 
 from __future__ import annotations
 
@@ -28,77 +28,84 @@ from fedreach.flower.messages import EXAMPLES, LARGEST, LOSS, STEPS, ReplyError,
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import FederationRecord
 
-# -------------------- What the run folder keeps of the clients of a real federation
+# ---- Client statistics in the run folder
 
 FACTS = "facts.json"
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a client told of itself."""
+    """What a client reported about itself."""
 
     num_examples: int
     bits_per_example: int
-    trains_as_asked: bool  # by `client_app`, or by an app of its own
-    num_held_out: int | None = None  # which only `client_app` tells before it evaluates
+    trains_as_asked: bool  # by `client_app`; false for a custom app
+    num_held_out: int | None = None  # only `client_app` reports it before the evaluation
     label_counts: tuple[float, ...] | None = None
     label_entropy: float | None = None
-    public_key: str | None = None  # in hex, for a secure sum
-    samples: str | None = None  # what they look like, see `samples_of`; an app of its own does not tell
+    public_key: str | None = None  # in hex, for secure aggregation
+    samples: str | None = None  # their form, see `samples_of`; None for a custom app
 
     @property
     def has_positions(self) -> bool:
-        """Whether each position of an example has a label, as far as the client told."""
+        """Whether each position of an example has a label, as far as the client reported."""
         return self.samples is not None and bool(json.loads(self.samples).get("positions"))
 
     @property
     def parts(self) -> dict[str, int] | None:
-        """How many examples the client has in each part of its data; None where it did not say."""
+        """Number of examples in each part of the client's data; None if it did not report them."""
         if self.num_held_out is None:
             return None
         train, held_out = self.num_examples, self.num_held_out
         return {"train": train, "held_out": held_out, "both": train + held_out}
 
 
-def save_facts(folder: RunFolder, participants: Sequence[int], known: Mapping[int, Facts], run: str) -> None:
-    """Write who takes part and what they told, so that a server that is started again need not ask anew."""
-    clients = {str(client): asdict(facts) for client, facts in sorted(known.items())}
+def save_facts(folder: RunFolder, participants: Sequence[int], facts_by_client: Mapping[int, Facts], run: str) -> None:
+    """Store the participants and their reported statistics, so that a restarted server need not ask again."""
+    clients = {str(client): asdict(facts) for client, facts in sorted(facts_by_client.items())}
     folder.write_json(FACTS, {"run": run, "participants": list(participants), "clients": clients})
 
 
 def load_facts(folder: RunFolder) -> tuple[list[int] | None, dict[int, Facts], str | None]:
-    """Return who takes part, what each client told, and the run's name; None and nothing where the folder is new."""
+    """Return the participants, the statistics of each client and the name of the run; empty for a new folder."""
     stored = folder.read_json(FACTS)
     if stored is None:
         return None, {}, None
-    known = {}
+    facts_by_client = {}
     for client, facts in stored["clients"].items():
         counts = facts.pop("label_counts")
-        known[int(client)] = Facts(**facts, label_counts=None if counts is None else tuple(counts))
-    return stored["participants"], known, stored["run"]
+        facts_by_client[int(client)] = Facts(**facts, label_counts=None if counts is None else tuple(counts))
+    return stored["participants"], facts_by_client, stored["run"]
 
 
 def who_holds_what(record: FederationRecord | None, engine: Engine | None) -> tuple[int | None, Ints | None]:
-    """Return how many classes there are and the (n,) examples of each client, as far as the server knows."""
+    """Return the number of classes and the (n,) examples of each client, as far as the server knows them."""
     if record is not None:
         return record.num_classes, record.sizes
     return (None if engine is None else engine.task.data.dataset.num_classes), None
 
 
 def record_of(
-    participants: Sequence[int], unseen: Sequence[int], known: Mapping[int, Facts], *, exact: bool
+    participants: Sequence[int], unseen: Sequence[int], facts_by_client: Mapping[int, Facts], *, exact: bool
 ) -> FederationRecord:
-    """Return who holds what, as far as clients told it; see `fedreach.runs.describe.federation_record`.
+    """Return the federation record of what clients reported; see `fedreach.runs.describe.federation_record`.
 
-    Label counts stand in it only if all clients told them exactly: what a report works out from a part of them, or from
-    noise, would be wrong.
+    It contains label counts only if all clients reported them exactly. A report that used some of them, or noisy ones,
+    would be wrong.
     """
-    count = max([*participants, *unseen, *known], default=-1) + 1
-    facts = [known.get(client) for client in range(count)]
-    looks = next((own.samples for own in facts if own is not None and own.samples is not None), None)
-    samples: dict[str, Any] = {} if looks is None else json.loads(looks)
-    shared = [None if own is None else own.label_counts for own in facts]
-    counts = [list(own or ()) if exact and None not in shared else [] for own in shared]
+    count = max([*participants, *unseen, *facts_by_client], default=-1) + 1
+    facts = [facts_by_client.get(client) for client in range(count)]
+    sample_form = next(
+        (
+            client_facts.samples
+            for client_facts in facts
+            if client_facts is not None and client_facts.samples is not None
+        ),
+        None,
+    )
+    samples: dict[str, Any] = {} if sample_form is None else json.loads(sample_form)
+    shared = [None if client_facts is None else client_facts.label_counts for client_facts in facts]
+    counts = [list(label_counts or ()) if exact and None not in shared else [] for label_counts in shared]
     classes = len(counts[0]) if counts else 0
     record = FederationRecord(
         hash="",
@@ -114,7 +121,9 @@ def record_of(
         num_clients=count,
         num_classes=classes,
         label_counts=np.array(counts, dtype=np.int64).reshape(count, classes),
-        sizes=np.array([0 if own is None else own.num_examples for own in facts], dtype=np.int64),
+        sizes=np.array(
+            [0 if client_facts is None else client_facts.num_examples for client_facts in facts], dtype=np.int64
+        ),
         participants=np.array(participants, dtype=np.int64),
         unseen=np.array(unseen, dtype=np.int64),
         participants_without_held_out_data=np.array([], dtype=np.int64),
@@ -127,13 +136,13 @@ def record_of(
     return replace(record, hash=hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest())
 
 
-# -------------------- What server and clients must agree on before they train together
+# ---- What server and clients must agree on
 
 MOST_CLIENTS = 2**20  # ids are below it: tables have a row for each
 
 
 def words(part: object) -> str:
-    """Return what a part is, the same in every process: its repr without addresses.
+    """Describe a component, the same in every process: its repr without addresses.
 
     Example:
         >>> words(object())
@@ -143,7 +152,7 @@ def words(part: object) -> str:
 
 
 def terms_of(federation: Federation, layout: Layout) -> dict[str, str]:
-    """Return what a client's training depends on, in words.
+    """Return everything that a client's training depends on, as text.
 
     Example:
         >>> from fedreach.testing.problems import tiny_federation
@@ -165,12 +174,12 @@ def terms_of(federation: Federation, layout: Layout) -> dict[str, str]:
         "model": f"{layout.size} numbers, {layout.num_trainable} of them trained, {digest}",
     }
     if federation.label_statistics.only_sum:
-        terms["weighting"] = words(federation.weighting)  # which each client works out for itself
+        terms["weighting"] = words(federation.weighting)  # each client computes its own weight
     return terms
 
 
 def samples_of(dataset: Dataset) -> str:
-    """Return what a sample looks like and what is told of it, as JSON: the same at all clients of a federation."""
+    """Return the form of the examples as JSON; it must be the same at all clients of a federation."""
     return json.dumps(
         {
             "kind": dataset.kind,
@@ -188,10 +197,10 @@ def samples_of(dataset: Dataset) -> str:
 def identity_of(
     federation: Federation, model: nn.Module, name: str, rounds: int, inputs: Sequence[int], shelf: Shelf
 ) -> dict[str, Any]:
-    """Return what a run is that no experiment file describes, see `fedreach.runs.identity`.
+    """Return the identity of a run that no experiment file describes, see `fedreach.runs.identity`.
 
-    Model and serving rule stand in it as an experiment file would name them, so that the run's folder can be loaded;
-    what has no name is kept on the shelf.
+    It names the model and the adaptation rule as an experiment file would, so that the run folder can be loaded.
+    Objects without a name are stored on the shelf.
     """
     config: dict[str, Any] = {
         "name": name,
@@ -202,13 +211,13 @@ def identity_of(
     }
     try:
         config["model"] = {"name": said("model", model, shelf)}
-    except ConfigError:  # it cannot leave this process: who loads the run passes it
+    except ConfigError:  # it cannot leave this process, so the user passes it when loading the run
         config["module"] = str(model)
     return {"method": name, "seed": federation.seed, "config": config, "code": {}}
 
 
 def difference(ours: Mapping[str, str], theirs: Mapping[str, object]) -> str | None:
-    """Return the first term that differs, in words; None where all agree.
+    """Describe the first term that differs; return None if all agree.
 
     Example:
         >>> difference({"solver": "FedAvg()"}, {"solver": "FedProx(mu=0.1)"})
@@ -220,24 +229,23 @@ def difference(ours: Mapping[str, str], theirs: Mapping[str, object]) -> str | N
     return None
 
 
-# -------------------- What can be believed of what clients report: each figure has a range that no honest client leaves
-# The ranges stand beside what is reported: `Range.of` a measurement or a loss, `possible` of label statistics and
-# serving
-# rules, `LocalSGD.steps_of` and `furthest`. Here they are held against what one client says, given what it said before.
-# An app that trains by itself says less, and in its own way: of it, only what every app must know is asked.
+# ---- Checks of reported numbers
+# Each number has a range that no honest client leaves. Components define it: `Range.of` a measurement or a loss,
+# `possible` of label statistics and adaptation rules, `LocalSGD.steps_of` and `furthest`. A custom app reports less, so
+# it is checked for what every app must know.
 
 
 @dataclass(frozen=True, eq=False)
 class Checks:
-    """Holds figures of clients against what is possible; each method returns them, or raises a `ReplyError`.
+    """Checks that numbers of clients are possible; each method returns the number or raises a `ReplyError`.
 
     Args:
-        federation: Whose parts state ranges.
-        layout: Of the model.
-        rounds: Length of the run, which schedules of the local rate refer to.
-        classes: Of the whole federation; None: the server was not told, and there are at most as many as the model
-            has numbers along an axis.
-        sizes: (n,) examples of each client, where the server knows who holds what.
+        federation: Federation whose components define the ranges.
+        layout: Layout of the model.
+        rounds: Length of the run, which schedules of the learning rate refer to.
+        classes: Number of classes of the whole federation. None if the server does not know it: then the longest axis
+            of the model's tensors is the upper limit.
+        sizes: (n,) examples of each client, if the server knows them.
     """
 
     federation: Federation
@@ -249,48 +257,48 @@ class Checks:
     # ------------------------------------------------------------------------------------------ before round 1
 
     def examples(self, client: int, facts: Facts, before: Facts | None) -> None:
-        """Refuse other numbers of examples than the client told when the run began, or than it can hold."""
+        """Reject numbers of examples that differ from those at the start of the run, or that the client cannot have."""
         now = facts.num_examples, facts.num_held_out
         if before is not None and now != (before.num_examples, before.num_held_out):
             raise ReplyError(
-                f"client {client} holds {_holds(facts)}, and said {_holds(before)} when the run began; other data need "
-                "a run of their own"
+                f"client {client} holds {_describe(facts)}, and said {_describe(before)} when the run began; other "
+                "data need a run of their own"
             )
         if self.sizes is None:
             return
         if client >= len(self.sizes):
             raise ReplyError(f"there are clients 0 to {len(self.sizes) - 1}, and it says that it is client {client}")
         if facts.num_examples + (facts.num_held_out or 0) > self.sizes[client]:
-            raise ReplyError(f"client {client} has {self.sizes[client]} examples, and it says {_holds(facts)}")
+            raise ReplyError(f"client {client} has {self.sizes[client]} examples, and it says {_describe(facts)}")
 
     def label_counts(self, counts: Floats, facts: Facts) -> tuple[float, ...]:
-        """Return (c,) counts of labels as they are told."""
-        wanted = "a list of numbers" if self.classes is None else f"{self.classes} numbers"
+        """Return the (c,) label counts that a client reported."""
+        expected = "a list of numbers" if self.classes is None else f"{self.classes} numbers"
         if counts.ndim != 1 or not len(counts) or len(counts) != (self.classes or len(counts)):
-            raise ReplyError(f"its label_counts must be {wanted}; got {counts.shape}")
+            raise ReplyError(f"its label_counts must be {expected}; got {counts.shape}")
         if not np.isfinite(counts).all() or (counts < 0).any() or (counts > LARGEST).any():
-            raise ReplyError(f"its label_counts must be from 0 to {LARGEST}; got {_short(counts)}")
+            raise ReplyError(f"its label_counts must be from 0 to {LARGEST}; got {_shorten(counts)}")
         statistics = self.federation.label_statistics
-        # An app that trains by itself may tell them in a way of its own.
+        # A custom app may release them differently.
         if isinstance(statistics, KnowsPossibleLabels) and facts.trains_as_asked:
-            self._possible(statistics, counts, facts)
+            self._check_possible(statistics, counts, facts)
         return tuple(map(float, counts))
 
-    def _possible(self, statistics: KnowsPossibleLabels, counts: Floats, facts: Facts) -> None:
+    def _check_possible(self, statistics: KnowsPossibleLabels, counts: Floats, facts: Facts) -> None:
         if not statistics.possible(counts[None], np.array([facts.num_examples]))[0]:
             raise ReplyError(
                 f"its label_counts cannot be those of {facts.num_examples} examples, as {name_of(statistics)} tells "
-                f"them: {_short(counts)}"
+                f"them: {_shorten(counts)}"
             )
 
     def label_entropy(self, entropy: Floats, facts: Facts) -> float:
-        """Return the entropy of a client's labels, in nats."""
+        """Return the entropy of a client's labels in nats."""
         classes = self.classes or max((max(shape, default=1) for shape in self.layout.shapes), default=1)
         if facts.trains_as_asked and isinstance(self.federation.label_statistics, Exact) and facts.num_examples:
             classes = min(classes, facts.num_examples)
-        wanted = entropy_range(classes)
-        if entropy.shape != (1,) or not wanted.holds(entropy).all():
-            raise ReplyError(f"its label_entropy must be one number, in nats, {wanted}; got {_short(entropy)}")
+        valid_range = entropy_range(classes)
+        if entropy.shape != (1,) or not valid_range.holds(entropy).all():
+            raise ReplyError(f"its label_entropy must be one number, in nats, {valid_range}; got {_shorten(entropy)}")
         return float(entropy[0])
 
     # ------------------------------------------------------------------------------------------------ a round
@@ -300,30 +308,33 @@ class Checks:
         return float(number(metrics, LOSS, Range.of(self.federation.loss)))
 
     def measured(self, metrics: Mapping[str, Any]) -> dict[str, float]:
-        """Return what the parts have clients measure, by name."""
-        wanted = self.federation.measurements()
-        return {one.name: float(number(metrics, one.name, Range.of(one))) for one in wanted}
+        """Return the measurements of a client by name."""
+        measurements = self.federation.measurements()
+        return {
+            measurement.name: float(number(metrics, measurement.name, Range.of(measurement)))
+            for measurement in measurements
+        }
 
     def steps(self, metrics: Mapping[str, Any], facts: Facts, client: int, round_: int) -> int:
-        """Return the local steps of a client, which are those that it was asked for."""
+        """Return the local steps of a client, which must be the requested ones."""
         federation, size = self.federation, np.array([facts.num_examples])
-        (asked,) = federation.local.steps_of(size, np.array([client]), federation.seed, round_).tolist()
+        (requested_steps,) = federation.local.steps_of(size, np.array([client]), federation.seed, round_).tolist()
         if not self.federation.has_memory and (STEPS not in metrics or not facts.trains_as_asked):
-            return int(asked)  # which nothing is worked out of
+            return int(requested_steps)  # no result depends on it
         steps = whole(metrics, STEPS, 1)
-        if steps != asked:
-            raise ReplyError(f"its {STEPS!r} must be {asked}, as it was asked for; got {steps}")
+        if steps != requested_steps:
+            raise ReplyError(f"its {STEPS!r} must be {requested_steps}, as it was asked for; got {steps}")
         return steps
 
     def num_examples(self, metrics: Mapping[str, Any], facts: Facts) -> int:
-        """Return the number of examples, which is what the client said before."""
+        """Return the number of examples, which must be the one that the client reported before."""
         count = whole(metrics, EXAMPLES, 1)
         if count != facts.num_examples:
             raise ReplyError(f"it says that it has {count} examples, but it said {facts.num_examples} before")
         return count
 
     def update(self, update: Float32s, start: Float32s, facts: Facts, steps: int, round_: int) -> Float32s:
-        """Return the (d,) update of a client that trained from `start`, which clipped steps cannot carry further."""
+        """Return the (d,) update of a client that trained from `start`; clipped steps must be able to reach it."""
         if facts.trains_as_asked:
             p, local = self.layout.num_trainable, self.federation.local
             size = float(np.linalg.norm(start[:p].astype(np.float64)))
@@ -339,38 +350,41 @@ class Checks:
     # ---------------------------------------------------------------------------------- evaluation and serving
 
     def accuracy(self, metrics: Mapping[str, Any], name: str, count: int, facts: Facts) -> float:
-        """Return a share of so many examples, or of their labeled positions, that a model gets right."""
+        """Return the accuracy on `count` examples, or on their labeled positions."""
         accuracy = float(number(metrics, name, SHARE))
-        # How many positions are labeled, clients do not tell.
+        # Clients do not report how many positions are labeled.
         if facts.trains_as_asked and count and not facts.has_positions and not is_part_of(accuracy, count):
             raise ReplyError(f"its {name!r} must be a share of {count} examples; got {accuracy}")
         return accuracy
 
     def score(self, metrics: Mapping[str, Any], name: str) -> float:
-        """Return a loss in nats, or what else is not negative."""
+        """Return a loss in nats or another non-negative score."""
         return float(number(metrics, name, NOT_NEGATIVE))
 
     def contribution(self, query: State, sums: State, facts: Facts) -> None:
-        """Refuse what no participant with these examples contributes to a serving rule."""
+        """Reject a contribution to the adaptation rule that no participant with these examples can make."""
         if not self.are_contributions(query, sums, [facts]):
-            raise ReplyError(f"its sums for {name_of(self.federation.serving)} cannot be those of {_holds(facts)}")
+            raise ReplyError(f"its sums for {name_of(self.federation.serving)} cannot be those of {_describe(facts)}")
 
     def are_contributions(self, query: State, sums: State, facts: Sequence[Facts]) -> bool:
-        """Return whether participants with these examples can contribute this in sum."""
+        """Return whether participants with these examples can contribute these sums."""
         rule = self.federation.serving
         if not isinstance(rule, KnowsPossibleSums):
             return True
         try:
-            held_out, trained = sum(one.num_held_out or 0 for one in facts), sum(one.num_examples for one in facts)
+            held_out, trained = (
+                sum(client_facts.num_held_out or 0 for client_facts in facts),
+                sum(client_facts.num_examples for client_facts in facts),
+            )
             return rule.possible(query, sums, held_out, trained)
-        except (ValueError, IndexError, KeyError):  # of shapes that nobody expects
+        except (ValueError, IndexError, KeyError):  # unexpected shapes
             return False
 
 
-def _holds(facts: Facts) -> str:
+def _describe(facts: Facts) -> str:
     held_out = "" if facts.num_held_out is None else f" and {facts.num_held_out} held out"
     return f"{facts.num_examples} examples{held_out}"
 
 
-def _short(values: Floats) -> str:
+def _shorten(values: Floats) -> str:
     return str(values.tolist())[:100]

@@ -1,6 +1,6 @@
-"""The client side: a `ClientApp` that trains a torch model as FedReach's simulator does, and what other apps must tell.
+"""The client side: a `ClientApp` that trains as FedReach's simulator does, and helpers for custom apps.
 
-Every message may find a new process, so that all a client keeps between rounds stands in its context.
+A new process may handle every message, so a client stores everything that it keeps between rounds in its context.
 """
 
 from collections import OrderedDict
@@ -75,25 +75,25 @@ def client_app(
 ) -> ClientApp:
     """Return the app of a client of this federation.
 
-    It trains as `federation.solver` and `federation.local` say, with the batches that the simulator would use, measures
-    what the federation's parts ask for, keeps what its solver keeps in the node's context, and evaluates. The node's
-    ``partition-id`` in its node config is the client's id.
+    It trains with `federation.solver` and `federation.local` on the batches of the simulator and takes the measurements
+    that components need. It stores the solver's state in the node's context, and evaluates models. The
+    ``partition-id`` in the node config is the client's id.
 
     Args:
-        federation: Must be the server's: a client whose solver, local SGD, measurements or seed differ is refused.
-        model: A name of `MODELS`, or a function that returns a module, see `build`.
-        data: Given the context, returns the client's own examples, or a whole federation of which it then sees only
-            the part of its id.
-        model_options: Further arguments of the model.
-        model_seed: Of what it draws as it is made; None: that of the federation. Weights come from the server.
-        share_label_statistics: Whether the server is told of labels where a part asks for them, in the form that
-            `federation.label_statistics` gives them. A client that does not is left out of such a federation.
+        federation: The server's federation; a client with another solver, local SGD, measurements or seed is rejected.
+        model: Name in `MODELS`, or function that returns a module, see `build`.
+        data: Function of the context that returns the client's examples, or a whole federation of which the client
+            uses only its own part.
+        model_options: Additional arguments of the model.
+        model_seed: Seed of the model's constructor; None: that of the federation. Weights come from the server.
+        share_label_statistics: Send label statistics that components need, in the form that
+            `federation.label_statistics` defines. Otherwise such a federation excludes the client.
         engine: See `fedreach.engines.choice.ENGINES`; ``"sequential"`` gives the bits of the simulator's.
-        device: Where tensors live.
-        kept_in_process: For how many clients data and model stay loaded, where one process serves many.
-        metrics: Beside accuracy, or mean absolute error, and loss, those of the strategy; see
-            `fedreach.evaluation.metrics`.
-        mods: Of Flower, around every message.
+        device: Torch device of the tensors.
+        kept_in_process: Number of clients whose data and model stay loaded if one process runs many clients.
+        metrics: Metrics in addition to loss and accuracy or mean absolute error, the same as those of the strategy;
+            see `fedreach.evaluation.metrics`.
+        mods: Flower mods around every message.
 
     Example:
         >>> from fedreach.flower.app import client_app
@@ -106,17 +106,17 @@ def client_app(
     app = ClientApp(mods=[*mods])
 
     def load(context: Context) -> LocalClient:
-        client, given = client_of(context), data(context)
-        own = given.federated(client) if isinstance(given, ClientData) else given
-        d = own.dataset
+        client, client_data = client_of(context), data(context)
+        federated_data = client_data.federated(client) if isinstance(client_data, ClientData) else client_data
+        d = federated_data.dataset
         seed = torch_seed(federation.seed if model_seed is None else model_seed, "model")
         module = build_model(model, d.sample_shape, d.outputs, seed=seed, options=model_options)
-        return LocalClient(client, own, federation, module, engine, device, metrics)
+        return LocalClient(client, federated_data, federation, module, engine, device, metrics)
 
     loaded = _Loaded(load, kept_in_process)
 
     def worker(context: Context) -> LocalClient:
-        """Return the client with the constants of the run's model, of which its constructor may have drawn others."""
+        """Return the client with the constants of the run's model; its own constructor may have drawn others."""
         local = loaded(context)
         if CONSTANTS in context.state.array_records:
             local.take(_constants(context.state.array_records[CONSTANTS]), _digest(context.state))
@@ -130,7 +130,7 @@ def client_app(
         terms = ConfigRecord({**terms_of(federation, local.engine.layout), SAMPLES: samples_of(local.data.dataset)})
         if federation.label_statistics.only_sum:
             terms[KEY] = messages.public_key(private_key(context))
-        return _reply(message, metrics=numbers, others={OURS: terms})
+        return _reply(message, metrics=numbers, records={OURS: terms})
 
     @app.query("constants")
     def take_constants(message: Message, context: Context) -> Message:
@@ -151,35 +151,35 @@ def client_app(
 
     @app.query("loss")
     def loss(message: Message, context: Context) -> Message:
-        local, asked = worker(context), message.content.config_records[OURS]
+        local, request = worker(context), message.content.config_records[OURS]
         params = messages.params_of(message.content.array_records[MODEL], local.engine.layout)
-        value = local.loss(params, _whole(asked, ROUND), _whole(asked, "batch-size") or None)
+        value = local.loss(params, _whole(request, ROUND), _whole(request, "batch-size") or None)
         return _reply(message, metrics={LOSS: value})
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        local, asked = worker(context), message.content.config_records[OURS]
-        round_, version = _whole(asked, ROUND), _whole(asked, "memory-round")
-        rate, relative_size = messages.number(asked, "rate"), messages.number(asked, "share")
+        local, request = worker(context), message.content.config_records[OURS]
+        round_, version = _whole(request, ROUND), _whole(request, "memory-round")
+        rate, relative_size = messages.number(request, "rate"), messages.number(request, "share")
         params = messages.params_of(message.content.array_records[MODEL], local.engine.layout)
         sent = message.content.array_records
-        state = {name: kept.numpy() for name, kept in sent[SOLVER].items()} if SOLVER in sent else {}
+        state = {name: values.numpy() for name, values in sent[SOLVER].items()} if SOLVER in sent else {}
         memory = None
         if federation.has_memory:
-            memory = _remembered(context, str(asked[RUN]), version, sent, local.memory_width)
+            memory = _read_memory(context, str(request[RUN]), version, sent, local.memory_width)
             if memory is None:
                 return _reply(message, metrics={LACKS: version})
         work = local.train(params, round_, rate, relative_size, memory, state)
         if memory is not None and work.memory is not None:
-            _keep(context, str(asked[RUN]), version, memory, round_, work.memory)
+            _store_memory(context, str(request[RUN]), version, memory, round_, work.memory)
         metrics = {LOSS: work.metrics["loss"], EXAMPLES: local.num_examples, STEPS: work.steps}
         if federation.label_statistics.only_sum:
-            if DRAWS in asked:
-                work = work._replace(metrics={**work.metrics, DRAWS: float(_whole(asked, DRAWS))})
-            masked = _masked(context, local, work, message.content.config_records[KEYS], str(asked[RUN]), round_)
-            return _reply(message, metrics=metrics, others={MASKED: messages.array_record({MASKED: masked})})
+            if DRAWS in request:
+                work = work._replace(metrics={**work.metrics, DRAWS: float(_whole(request, DRAWS))})
+            masked = _mask_work(context, local, work, message.content.config_records[KEYS], str(request[RUN]), round_)
+            return _reply(message, metrics=metrics, records={MASKED: messages.array_record({MASKED: masked})})
         metrics |= {name: value for name, value in work.metrics.items() if name not in ("loss", "num_examples")}
-        return _reply(message, metrics=metrics, others={UPDATE: messages.array_record({UPDATE: work.update})})
+        return _reply(message, metrics=metrics, records={UPDATE: messages.array_record({UPDATE: work.update})})
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
@@ -211,7 +211,7 @@ def client_app(
             private = private_key(context)
             answers = adaptation.hidden(answers, sent, local.client, private, context.state.config_records[KEYS])
         records = {messages.sums_name(fit): messages.array_record(answer) for fit, answer in answers.items()}
-        return _reply(message, metrics={}, others=records)
+        return _reply(message, metrics={}, records=records)
 
     @app.evaluate("serving")
     def evaluate_served(message: Message, context: Context) -> Message:
@@ -221,23 +221,23 @@ def client_app(
 
 
 class _Loaded:
-    """Keeps the clients that were used last loaded in a process, where Flower's simulation copies apps all the time."""
+    """Cache of the clients used last in this process, because Flower's simulation copies apps for every message."""
 
     in_process: ClassVar[OrderedDict[tuple[str, str], LocalClient]] = OrderedDict()
 
-    def __init__(self, load: Callable[[Context], LocalClient], most: int) -> None:
-        self.load, self.most, self.app = load, most, uuid4().hex
+    def __init__(self, load: Callable[[Context], LocalClient], capacity: int) -> None:
+        self.load, self.capacity, self.app = load, capacity, uuid4().hex
 
     def __call__(self, context: Context) -> LocalClient:
         agreed = repr(context.state.config_records.get(TABLE))
-        kept, key = self.in_process, (self.app, repr(sorted(context.node_config.items())) + agreed)
-        if key not in kept:
-            kept[key] = self.load(context)
-        kept.move_to_end(key)
-        mine = [other for other in kept if other[0] == self.app]
-        if len(mine) > self.most:
-            del kept[mine[0]]
-        return kept[key]
+        cache, key = self.in_process, (self.app, repr(sorted(context.node_config.items())) + agreed)
+        if key not in cache:
+            cache[key] = self.load(context)
+        cache.move_to_end(key)
+        app_keys = [cached_key for cached_key in cache if cached_key[0] == self.app]
+        if len(app_keys) > self.capacity:
+            del cache[app_keys[0]]
+        return cache[key]
 
 
 def share_labels(
@@ -248,29 +248,29 @@ def share_labels(
     statistics: LabelStatistics | None = None,
     bits_per_example: int = 0,
 ) -> None:
-    """Let an app that trains by itself tell what FedReach's selection and weighting ask for.
+    """Add the label statistics that FedReach's selection and weighting need to a custom app.
 
-    Its own ``@app.train()`` goes on as before: it gets ``arrays`` and ``config`` and replies with ``arrays``, its local
-    model, and ``metrics`` with ``num-examples`` and ``train_loss``. Solvers with a memory, measurements and probes
-    for losses need `client_app`.
+    Its own ``@app.train()`` stays the same: it gets ``arrays`` and ``config`` and replies with ``arrays``, its local
+    model, and ``metrics`` with ``num-examples`` and ``train_loss``. Solvers with a memory, measurements and loss
+    probes need `client_app`.
 
     Args:
         app: The app, which must not answer queries yet.
-        labels: Given the context, returns the (m,) labels that the client trains on.
-        num_classes: Of the whole federation.
-        statistics: How labels are told, such as `DiscreteLaplace(epsilon=1)`; None: exactly, where a part asks.
-        bits_per_example: As it is stored, of which a federation with a radio works out how long clients compute.
+        labels: Function of the context that returns the (m,) labels of the client's training examples.
+        num_classes: Number of classes of the whole federation.
+        statistics: Release of the labels, such as `DiscreteLaplace(epsilon=1)`; None: exact counts.
+        bits_per_example: Size of a stored example in bits; a radio derives computing times from it.
     """
     statistics = Exact() if statistics is None else statistics
 
     def counts(context: Context) -> Ints:
-        own = np.asarray(labels(context))
-        if own.ndim != 1 or not np.isin(own, np.arange(num_classes)).all():
+        y = np.asarray(labels(context))
+        if y.ndim != 1 or not np.isin(y, np.arange(num_classes)).all():
             raise DataError(
-                f"share_labels: labels must be a list of whole numbers from 0 to {num_classes - 1}; got {own.dtype} "
-                f"{own.shape}, {own.min(initial=0)} to {own.max(initial=0)}. Give num_classes of the whole federation."
+                f"share_labels: labels must be a list of whole numbers from 0 to {num_classes - 1}; got {y.dtype} "
+                f"{y.shape}, {y.min(initial=0)} to {y.max(initial=0)}. Give num_classes of the whole federation."
             )
-        return np.bincount(own.astype(np.int64), minlength=num_classes)
+        return np.bincount(y.astype(np.int64), minlength=num_classes)
 
     @app.query()
     def introduce(message: Message, context: Context) -> Message:
@@ -287,14 +287,14 @@ def share_labels(
 
 
 def client_of(context: Context) -> int:
-    """Return the client's id, which the node must have."""
-    found = context.node_config.get("partition-id")
-    if not isinstance(found, int) or not 0 <= found < MOST_CLIENTS:
+    """Return the client's id from the node config."""
+    client = context.node_config.get("partition-id")
+    if not isinstance(client, int) or not 0 <= client < MOST_CLIENTS:
         raise ConfigError(
             f"A node's config must hold 'partition-id', its client's id, a whole number from 0 to {MOST_CLIENTS - 1}; "
-            f"got {found!r}. Start the SuperNode with --node-config 'partition-id=3'."
+            f"got {client!r}. Start the SuperNode with --node-config 'partition-id=3'."
         )
-    return found
+    return client
 
 
 def _constants(record: ArrayRecord) -> dict[str, AnyArray]:
@@ -302,51 +302,51 @@ def _constants(record: ArrayRecord) -> dict[str, AnyArray]:
 
 
 def _digest(records: RecordDict) -> str:
-    """Return the digest of the constants that a message or a context holds."""
-    kept = records.config_records
-    return str(kept[DIGEST if DIGEST in kept else OURS][DIGEST])
+    """Return the digest of the constants in a message or a context."""
+    configs = records.config_records
+    return str(configs[DIGEST if DIGEST in configs else OURS][DIGEST])
 
 
 def _label_reply(message: Message, context: Context, release: Callable[[], Floats]) -> Message:
-    """Reply with label counts, or their entropy if that is all that is asked for; noise is drawn once a run."""
-    asked = message.content.config_records[OURS]
+    """Reply with label counts, or with their entropy if only that is requested; noise is drawn once per run."""
+    request = message.content.config_records[OURS]
     if LABELS not in context.state.array_records:
         context.state.array_records[LABELS] = messages.array_record({"label_counts": release()})
     counts = context.state.array_records[LABELS]["label_counts"].numpy()
-    values = counts if asked["fact"] == "label_counts" else released_entropy(counts[None])
-    return _reply(message, metrics={}, others={LABELS: messages.array_record({str(asked["fact"]): values})})
+    values = counts if request["fact"] == "label_counts" else released_entropy(counts[None])
+    return _reply(message, metrics={}, records={LABELS: messages.array_record({str(request["fact"]): values})})
 
 
-def _remembered(context: Context, run: str, version: int, sent: Mapping[str, Any], p: int) -> Float32s | None:
-    """Return what the client kept after the round whose report counted last, 0 before any; None if it is lost."""
+def _read_memory(context: Context, run: str, version: int, sent: Mapping[str, Any], p: int) -> Float32s | None:
+    """Return the client's memory after its last counted round, zeros before the first; None if it is lost."""
     if MEMORY in sent:
         return np.array(sent[MEMORY][MEMORY].numpy(), np.float32)
     if version == NOTHING:
         return np.zeros(p, np.float32)
-    kept = context.state.config_records.get(OURS, ConfigRecord())
-    for which in (PENDING, KEPT):
-        if kept.get(RUN) == run and kept.get(which) == version:
-            return np.array(context.state.array_records[MEMORY][which].numpy(), np.float32)
+    stored = context.state.config_records.get(OURS, ConfigRecord())
+    for key in (PENDING, KEPT):
+        if stored.get(RUN) == run and stored.get(key) == version:
+            return np.array(context.state.array_records[MEMORY][key].numpy(), np.float32)
     return None
 
 
-def _keep(context: Context, run: str, version: int, memory: Float32s, round_: int, new: Float32s) -> None:
-    """Keep what the client had, and what it has if the server says in a later message that its report counted."""
+def _store_memory(context: Context, run: str, version: int, memory: Float32s, round_: int, new: Float32s) -> None:
+    """Store the old memory, and the new one that holds if a later message confirms that the reply counted."""
     context.state.config_records[OURS] = ConfigRecord({RUN: run, KEPT: version, PENDING: round_})
     context.state.array_records[MEMORY] = messages.array_record({KEPT: memory, PENDING: new})
 
 
 def private_key(context: Context) -> bytes:
-    """Return the client's own key of this run, made when it is first needed."""
+    """Return the client's private key of this run, generated at first use."""
     if KEYS not in context.state.config_records:
         context.state.config_records[KEYS] = ConfigRecord({"private": messages.new_private_key()})
-    kept: Mapping[str, Any] = context.state.config_records[KEYS]
-    found: bytes = kept["private"]
-    return found
+    stored_key: Mapping[str, Any] = context.state.config_records[KEYS]
+    private: bytes = stored_key["private"]
+    return private
 
 
-def _masked(context: Context, local: LocalClient, work: Work, keys: ConfigRecord, run: str, round_: int) -> Words:
-    """Return the client's share of a secure sum under its masks with the others."""
+def _mask_work(context: Context, local: LocalClient, work: Work, keys: ConfigRecord, run: str, round_: int) -> Words:
+    """Return the client's update under the masks that it shares with the others, for secure aggregation."""
     public, private = messages.keys_of(keys), private_key(context)
     words = share(local.raw_weight(work), work.update, FixedPoint(len(public)))
     return messages.masked(words, local.client, public, private, run, round_, context.state.config_records[KEYS])
@@ -356,10 +356,10 @@ def _whole(record: ConfigRecord, name: str) -> int:
     return messages.whole(record, name)
 
 
-def _reply(message: Message, *, metrics: Mapping[str, float], others: Mapping[str, Any] | None = None) -> Message:
-    """Reply, and say which round of which run this answers if it was asked for one."""
-    content = RecordDict({METRICS: MetricRecord(dict(metrics)), **(others or {})})
-    asked: Mapping[str, Any] = message.content.config_records.get(OURS, {})
-    if ROUND in asked:
-        content[OURS] = ConfigRecord({RUN: asked[RUN], ROUND: asked[ROUND]})
+def _reply(message: Message, *, metrics: Mapping[str, float], records: Mapping[str, Any] | None = None) -> Message:
+    """Reply; name the run and the round if the request did."""
+    content = RecordDict({METRICS: MetricRecord(dict(metrics)), **(records or {})})
+    request: Mapping[str, Any] = message.content.config_records.get(OURS, {})
+    if ROUND in request:
+        content[OURS] = ConfigRecord({RUN: request[RUN], ROUND: request[ROUND]})
     return Message(content, reply_to=message)

@@ -1,4 +1,4 @@
-"""Which node is which client, and what the server was told of each."""
+"""The nodes of clients and the statistics that each client reported."""
 
 import json
 import time
@@ -40,79 +40,92 @@ from fedreach.flower.messages import (
 LOG = getLogger("flwr")
 POLL_SECONDS = 0.2
 QUIET_SECONDS = 2.0  # without a new node: then all are taken to be there
-MEETING_SECONDS = 5.0  # that a round waits for new nodes to say who they are
+MEETING_SECONDS = 5.0  # that a round waits for the handshakes of new nodes
 AGAIN_SECONDS = 10.0  # until a node that failed is asked again
 
 
 class Handshake(NamedTuple):
-    """A node that was asked who it is."""
+    """A node that was asked for its client's id."""
 
     node: int
-    until: float  # when it is given up
+    until: float  # when the server stops waiting
 
 
 @dataclass
 class ClientRegistry:
-    """Clients by id, and the nodes that stand for them in this run of the app."""
+    """Clients by id, and their nodes in this run of the app."""
 
     federation: Federation
     terms: dict[str, str]  # what clients must agree to, see `terms_of`
     checks: Checks
-    timeout: float  # seconds that a client has for an answer
-    population: Population | None = None  # who takes part, who never does; None: whoever is there at first takes part
-    known: dict[int, Facts] = field(default_factory=dict)  # told to an earlier process of the run: not asked for again
+    timeout: float  # seconds that a client has for a reply
+    population: Population | None = None  # None: all clients that are online at first participate
+    known: dict[int, Facts] = field(default_factory=dict)  # an earlier process of the run may have asked
     nodes: dict[int, int] = field(default_factory=dict)  # client -> node
     online: frozenset[int] = frozenset()  # nodes
-    refused: dict[int, str] = field(default_factory=dict)  # node -> why it is not taken
-    blamed: dict[str, str] = field(default_factory=dict)  # "client 3" or "node 7" -> what it said wrong
-    duplicates: dict[int, int] = field(default_factory=dict)  # node -> client, for which another node stands
-    samples: str | None = None  # what they look like at every client, see `samples_of`; None: not known yet
-    asked: dict[str, Handshake] = field(default_factory=dict)  # by message, of those who have not answered yet
-    ask_again: dict[int, float] = field(default_factory=dict)  # node -> when, of those that failed
-    constants: Mapping[str, AnyArray] = field(default_factory=dict)  # of the model, that nodes are sent once
-    lacking: set[int] = field(default_factory=set)  # nodes that have not got them yet
+    refused: dict[int, str] = field(default_factory=dict)  # node -> why it is rejected
+    blamed: dict[str, str] = field(default_factory=dict)  # "client 3" or "node 7" -> its wrong reply
+    duplicates: dict[int, int] = field(default_factory=dict)  # node -> client that another node already has
+    samples: str | None = None  # form of all clients' examples, see `samples_of`; None: unknown
+    asked: dict[str, Handshake] = field(default_factory=dict)  # by message, of nodes that have not replied
+    ask_again: dict[int, float] = field(default_factory=dict)  # failed node -> time of the next attempt
+    constants: Mapping[str, AnyArray] = field(default_factory=dict)  # of the model; nodes get them once
+    lacking: set[int] = field(default_factory=set)  # nodes that do not have them yet
 
     def gather(self, grid: Grid, min_clients: int, patience: float) -> None:
-        """Wait for the population, or for `min_clients` and those that come right after them where none is given.
+        """Wait for the population; without one, wait for `min_clients` and the clients that come right after them.
 
         Raises:
-            TrainingError: If fewer than `min_clients` participants are there after `patience` seconds, or at once if as
-                many nodes are online as are waited for and all of them fail.
+            TrainingError: If fewer than `min_clients` participants are online after `patience` seconds, or if all
+                expected nodes are online and all of them fail.
         """
-        until, given, came, changed = time.monotonic() + patience, self.population, time.monotonic(), time.monotonic()
-        wanted = None if given is None else {*given.participants.tolist(), *given.unseen.tolist()}
-        training = None if given is None else set(given.participants.tolist())
+        until, population, last_arrival, last_change = (
+            time.monotonic() + patience,
+            self.population,
+            time.monotonic(),
+            time.monotonic(),
+        )
+        expected_clients = (
+            None if population is None else {*population.participants.tolist(), *population.unseen.tolist()}
+        )
+        training = None if population is None else set(population.participants.tolist())
         while True:
             before, online = len(self.nodes), self.online
             self.meet(grid, min(MEETING_SECONDS, until - time.monotonic()))
-            there = [c for c in self.nodes if (training is None or c in training) and self._can_train(c)]
+            ready = [c for c in self.nodes if (training is None or c in training) and self._can_train(c)]
             now = time.monotonic()
-            came = now if len(self.nodes) > before else came
-            changed = now if self.online != online else changed
-            all_there = now > came + QUIET_SECONDS if wanted is None else wanted <= set(self.nodes)
-            if len(there) >= min_clients and (all_there or now > until):
+            last_arrival = now if len(self.nodes) > before else last_arrival
+            last_change = now if self.online != online else last_change
+            all_there = (
+                now > last_arrival + QUIET_SECONDS if expected_clients is None else expected_clients <= set(self.nodes)
+            )
+            if len(ready) >= min_clients and (all_there or now > until):
                 break
-            if now > changed + QUIET_SECONDS and self._all_fail(min_clients if wanted is None else len(wanted)):
+            if now > last_change + QUIET_SECONDS and self._all_fail(
+                min_clients if expected_clients is None else len(expected_clients)
+            ):
                 raise TrainingError(
                     f"All {len(self.online)} nodes fail.{self._why_refused()} Run again once they do not."
                 )
             if now > until:
                 raise TrainingError(
-                    f"{len(there)} clients that may train and have examples were there after {patience:.0f} seconds, "
+                    f"{len(ready)} clients that may train and have examples were there after {patience:.0f} seconds, "
                     f"and {min_clients} are needed.{self._why_refused()} Start more SuperNodes, or lower `min_clients`."
                 )
             time.sleep(POLL_SECONDS)
-        if given is None:
+        if population is None:
             self.population = Population(np.array(sorted(self.nodes), np.int64), np.empty(0, np.int64))
 
-    def _all_fail(self, wanted: int) -> bool:
-        """Say whether as many nodes as are waited for are online, and none of them got as far as to answer."""
+    def _all_fail(self, expected: int) -> bool:
+        """Return whether all expected nodes are online and every one of them failed."""
         return (
-            len(self.online) >= wanted and not self.asked and self.online <= self.ask_again.keys() & self.refused.keys()
+            len(self.online) >= expected
+            and not self.asked
+            and self.online <= self.ask_again.keys() & self.refused.keys()
         )
 
     def _why_refused(self) -> str:
-        """Return why nodes are not taken, each reason once."""
+        """Return why nodes were rejected, each reason once."""
         nodes: dict[str, list[int]] = {}
         for node, text in self.refused.items():
             nodes.setdefault(text.rstrip("."), []).append(node)
@@ -122,27 +135,27 @@ class ClientRegistry:
         )
 
     def meet(self, grid: Grid, patience: float = MEETING_SECONDS) -> None:
-        """Look who is online, and ask those that are new who they are; an answer that takes longer is heard later."""
-        now, fresh = time.monotonic(), set[str]()
+        """Update the online nodes and ask new ones for their client; a later call reads replies that take longer."""
+        now, new_messages = time.monotonic(), set[str]()
         self.online = frozenset(grid.get_node_ids())
         self.duplicates = {
             node: client for node, client in self.duplicates.items() if self.nodes[client] in self.online
         }
         self.asked = {name: sent for name, sent in self.asked.items() if now < sent.until and sent.node in self.online}
-        known = {*self.nodes.values(), *self.duplicates, *(sent.node for sent in self.asked.values())}
-        for node in sorted(self.online - known):
+        known_nodes = {*self.nodes.values(), *self.duplicates, *(sent.node for sent in self.asked.values())}
+        for node in sorted(self.online - known_nodes):
             if now >= self.ask_again.get(node, 0.0):
                 for name in grid.push_messages([self._message(node, MessageType.QUERY, RecordDict())]):
                     self.asked[name] = Handshake(node, now + self.timeout)
-                    fresh.add(name)
+                    new_messages.add(name)
         while self.asked:
             replies = list(grid.pull_messages(list(self.asked)))
             for reply in sorted(replies, key=lambda reply: reply.metadata.src_node_id):
                 sent = self.asked.pop(reply.metadata.reply_to_message_id, None)
                 if sent is not None:
-                    self._on_message(reply, sent.node)
+                    self._take_handshake(reply, sent.node)
             self.asked = {name: sent for name, sent in self.asked.items() if time.monotonic() < sent.until}
-            if not fresh & self.asked.keys() or time.monotonic() > now + patience:
+            if not new_messages & self.asked.keys() or time.monotonic() > now + patience:
                 break
             time.sleep(POLL_SECONDS)
         self._send_constants(grid)
@@ -153,13 +166,13 @@ class ClientRegistry:
         return facts is not None and facts.trains_as_asked
 
     def _send_constants(self, grid: Grid) -> None:
-        """Send new nodes what the model holds beside its vector; one that does not take it is asked again later."""
+        """Send the model's constants to new nodes; a node that does not accept them is asked again later."""
         nodes = {node: client for client, node in self.nodes.items() if node in self.lacking & self.online}
         self.lacking.clear()
         if not nodes:
             return
-        ours = ConfigRecord({DIGEST: messages.constants_digest(self.constants)})
-        content = RecordDict({CONSTANTS: messages.array_record(self.constants), OURS: ours})
+        digest_record = ConfigRecord({DIGEST: messages.constants_digest(self.constants)})
+        content = RecordDict({CONSTANTS: messages.array_record(self.constants), OURS: digest_record})
         sent = [self._message(node, "query.constants", content) for node in nodes]
         replies = {reply.metadata.src_node_id: reply for reply in ask(grid, sent, self.timeout)}
         for node, client in nodes.items():
@@ -172,10 +185,10 @@ class ClientRegistry:
                 self.refused[node], self.ask_again[node] = str(error), time.monotonic() + AGAIN_SECONDS
                 LOG.warning("Client %s does not take part: it did not take the model's constants: %s.", client, error)
 
-    def _on_message(self, reply: Message, node: int) -> None:
-        """Take who a node says it is, or note why not."""
+    def _take_handshake(self, reply: Message, node: int) -> None:
+        """Register the client of a node, or note why the node is rejected."""
         try:
-            client, facts = self._handshake(reply)
+            client, facts = self._read_handshake(reply)
         except ReplyError as error:
             disagrees = not reply.has_error()
             self.ask_again[node] = np.inf if disagrees else time.monotonic() + AGAIN_SECONDS
@@ -186,7 +199,7 @@ class ClientRegistry:
             return
         self.refused.pop(node, None)
         holder = self.nodes.get(client)
-        if holder in self.online:  # a node that died may count as online for a minute
+        if holder in self.online:  # a dead node may count as online for a minute
             self._refuse_duplicate(node, client)
             return
         before = self.known.get(client)
@@ -197,23 +210,23 @@ class ClientRegistry:
             self.lacking.add(node)
 
     def _refuse_duplicate(self, node: int, client: int) -> None:
-        """Note that a node says it is a client whose node is online; it is asked again once that one is gone."""
-        why = f"says it is client {client}, and so does node {self.nodes[client]}, which is online"
+        """Reject a node that claims the client of another online node; it is asked again once that one is gone."""
+        reason = f"says it is client {client}, and so does node {self.nodes[client]}, which is online"
         self.duplicates[node] = client
-        self.blame(f"node {node}", ReplyError(f"it {why}"))
-        LOG.warning("Node %s %s: it is refused until that one is gone.", node, why)
+        self.blame(f"node {node}", ReplyError(f"it {reason}"))
+        LOG.warning("Node %s %s: it is refused until that one is gone.", node, reason)
 
     def blame(self, who: str, error: ReplyError) -> None:
-        """Note for the next row of the run what somebody said that cannot be believed; a lost reply is none."""
+        """Note an impossible reply for the next row of the run; a lost reply is not one."""
         if not isinstance(error, LostError):
             self.blamed.setdefault(who, str(error))
 
     def blamed_since(self) -> dict[str, str]:
-        """Return who was blamed since this was asked last, and for what."""
+        """Return the impossible replies since the last call, and forget them."""
         blamed, self.blamed = self.blamed, {}
         return blamed
 
-    def _handshake(self, reply: Message) -> tuple[int, Facts]:
+    def _read_handshake(self, reply: Message) -> tuple[int, Facts]:
         content = messages.content_of(reply).content
         metrics = messages.metrics_of(reply)
         client = messages.whole(metrics, CLIENT)
@@ -234,28 +247,34 @@ class ClientRegistry:
                 "it trains by itself, and the federation's serving rule needs fedreach.flower.app.client_app"
             )
         held_out = None if agreed is None else messages.whole(metrics, HELD_OUT)
-        samples = None if agreed is None else self._samples(agreed)
-        facts = Facts(count, bits, agreed is not None, held_out, public_key=self._key(agreed, client), samples=samples)
+        samples = None if agreed is None else self._read_samples(agreed)
+        facts = Facts(
+            count, bits, agreed is not None, held_out, public_key=self._read_key(agreed, client), samples=samples
+        )
         self.checks.examples(client, facts, self.known.get(client))
         return client, facts
 
-    def _samples(self, agreed: ConfigRecord) -> str:
-        """Return what a client's samples look like, in words that the run's other clients use, too."""
-        said = agreed.get(SAMPLES)
-        if not isinstance(said, str):
+    def _read_samples(self, agreed: ConfigRecord) -> str:
+        """Return the form of a client's examples, which must be that of the run's other clients."""
+        samples = agreed.get(SAMPLES)
+        if not isinstance(samples, str):
             raise ReplyError("it does not tell what its samples look like")
-        if self.samples is not None and said != self.samples:
-            raise ReplyError(difference(_looks(self.samples), _looks(said)) or "its samples are of another kind")
-        return said
+        if self.samples is not None and samples != self.samples:
+            raise ReplyError(
+                difference(_sample_terms(self.samples), _sample_terms(samples)) or "its samples are of another kind"
+            )
+        return samples
 
     def _agree_on_samples(self) -> set[int]:
-        """Refuse clients whose samples do not look as those of most, such as images on another scale; return them."""
-        told = {client: facts.samples for client, facts in sorted(self.known.items()) if facts.samples is not None}
-        counts = Counter(told.values())  # as many of two kinds: that of the lowest id
+        """Reject and return clients whose examples differ in form from most, such as images on another scale."""
+        samples_by_client = {
+            client: facts.samples for client, facts in sorted(self.known.items()) if facts.samples is not None
+        }
+        counts = Counter(samples_by_client.values())  # a tie goes to the form of the lowest id
         self.samples = max(counts, key=lambda kind: counts[kind], default=None)
-        refused = {client for client, kind in told.items() if kind != self.samples}
+        refused = {client for client, kind in samples_by_client.items() if kind != self.samples}
         for client in sorted(refused):
-            error = ReplyError(difference(_looks(self.samples), _looks(told[client])) or "")
+            error = ReplyError(difference(_sample_terms(self.samples), _sample_terms(samples_by_client[client])) or "")
             self.blame(f"client {client}", error)
             LOG.warning("Client %s does not take part: %s.", client, error)
             del self.known[client]
@@ -263,52 +282,52 @@ class ClientRegistry:
                 self.refused[node], self.ask_again[node] = str(error), np.inf
         return refused
 
-    def _key(self, agreed: ConfigRecord | None, client: int) -> str | None:
-        """Return the public key of a client in hex, where there is a secure sum, if it can hide anything."""
+    def _read_key(self, agreed: ConfigRecord | None, client: int) -> str | None:
+        """Return the public key of a client in hex if secure aggregation needs it; reject a weak key."""
         if not self.federation.label_statistics.only_sum:
             return None
         key = None if agreed is None else agreed.get(KEY)
         if not isinstance(key, bytes) or not is_public_key(key):
             raise ReplyError("it has no key for a secure sum, which needs fedreach.flower.app.client_app")
-        if any(facts.public_key == key.hex() for other, facts in self.known.items() if other != client):
+        if any(facts.public_key == key.hex() for other_client, facts in self.known.items() if other_client != client):
             raise ReplyError("its key for a secure sum is that of another client")
         return key.hex()
 
     # ------------------------------------------------------------------------------------------------ facts and view
 
     def learn_labels(self, grid: Grid, clients: Iterable[int]) -> dict[int, str]:
-        """Ask clients for what the parts need to know of their labels; return why some did not tell."""
+        """Ask clients for the label statistics that components need; return why some did not send them."""
         lacking: dict[int, str] = {}
-        for fact in sorted(self._needs()):  # entropies last: of counts, the server works them out itself
-            there = [client for client in clients if client in self.nodes and client not in lacking]
-            asked = [client for client in there if getattr(self.known[client], fact) is None]
+        for fact in sorted(self._needs()):  # entropies last: the server computes them from counts
+            available = [client for client in clients if client in self.nodes and client not in lacking]
+            asked_clients = [client for client in available if getattr(self.known[client], fact) is None]
             content = RecordDict({OURS: ConfigRecord({"fact": fact})})
-            sent = {c: self._message(self.nodes[c], "query.labels", content) for c in asked}
+            sent = {c: self._message(self.nodes[c], "query.labels", content) for c in asked_clients}
             replies = {reply.metadata.src_node_id: reply for reply in ask(grid, sent.values(), self.timeout)}
-            for client in asked:
+            for client in asked_clients:
                 try:
-                    self.known[client] = replace(self.known[client], **self._fact(fact, replies, client))
+                    self.known[client] = replace(self.known[client], **self._read_fact(fact, replies, client))
                 except ReplyError as error:
                     lacking[client] = str(error)
                     self.blame(f"client {client}", error)
-        return lacking | self._of_other_width()
+        return lacking | self._drop_odd_label_counts()
 
-    def _of_other_width(self) -> dict[int, str]:
-        """Forget label counts that are for another number of classes than most clients', and say so."""
+    def _drop_odd_label_counts(self) -> dict[int, str]:
+        """Drop label counts that have another number of classes than most clients'; return the reasons."""
         widths = {c: len(facts.label_counts) for c, facts in self.known.items() if facts.label_counts is not None}
         usual = max(widths.values(), key=lambda width: (list(widths.values()).count(width), width), default=0)
-        odd = {
+        reasons = {
             c: f"its label_counts are {w} numbers, and most clients' {usual}" for c, w in widths.items() if w != usual
         }
-        for client in odd:
+        for client in reasons:
             self.known[client] = replace(self.known[client], label_counts=None)
-        return odd
+        return reasons
 
     def settle(self, grid: Grid, min_clients: int) -> None:
-        """Decide who takes part: of those named, or there, the ones that tell what the parts need to know.
+        """Choose the participants: named or online clients that send the label statistics that components need.
 
         Raises:
-            ConfigError: If these are fewer than `min_clients`.
+            ConfigError: If there are fewer than `min_clients` of them.
         """
         assert self.population is not None  # `gather` comes first
         refused = self._agree_on_samples()
@@ -322,23 +341,23 @@ class ClientRegistry:
                 LOG.warning("Client %s never trains: the parts need to know of its labels, but %s.", client, reason)
         participants = [client for client in participants if client not in lacking]
         if len(participants) < min_clients:
-            why = "; ".join(f"client {client}: {reason}" for client, reason in sorted(lacking.items()))
+            reasons = "; ".join(f"client {client}: {reason}" for client, reason in sorted(lacking.items()))
             raise ConfigError(
                 f"{len(participants)} clients tell of their labels what the federation's parts need to know, and "
-                f"{min_clients} are needed ({why}). Choose parts that need less, or lower min_clients."
+                f"{min_clients} are needed ({reasons}). Choose parts that need less, or lower min_clients."
             )
         LOG.info("Clients %s take part; whoever else comes is evaluated only.", participants)
         self.population = Population(np.array(participants, np.int64), np.array(sorted({*unseen, *lacking}), np.int64))
 
     def return_to(self, participants: Sequence[int]) -> None:
-        """Take the participants of an earlier process of the same run; all others that were named never train."""
+        """Restore the participants of an earlier process of the same run; all other named clients are unseen."""
         named = set() if self.population is None else {*self.population.participants.tolist()}
         unseen = set() if self.population is None else {*self.population.unseen.tolist()}
-        others = sorted((named | unseen) - set(participants))
-        self.population = Population(np.array(participants, np.int64), np.array(others, np.int64))
-        self.samples = next((each.samples for each in self.known.values() if each.samples is not None), None)
+        remaining = sorted((named | unseen) - set(participants))
+        self.population = Population(np.array(participants, np.int64), np.array(remaining, np.int64))
+        self.samples = next((facts.samples for facts in self.known.values() if facts.samples is not None), None)
 
-    def _fact(self, fact: str, replies: dict[int, Message], client: int) -> dict[str, Any]:
+    def _read_fact(self, fact: str, replies: dict[int, Message], client: int) -> dict[str, Any]:
         node, facts = self.nodes[client], self.known[client]
         if node not in replies:
             raise LostError(f"no answer within {self.timeout:g} s")
@@ -346,7 +365,7 @@ class ClientRegistry:
         if fact not in record:
             raise ReplyError(f"it sent no {fact!r}")
         try:
-            values = record[fact].numpy().astype(np.float64, casting="same_kind")  # of a complex number, no half
+            values = record[fact].numpy().astype(np.float64, casting="same_kind")  # rejects complex numbers
         except Exception as error:
             raise ReplyError(f"its {fact!r} cannot be read: {error}") from error
         if fact == "label_entropy":
@@ -356,7 +375,7 @@ class ClientRegistry:
         return {fact: counts, "label_entropy": entropy}
 
     def view(self, participants: Sequence[int]) -> ClientView:
-        """Return what the server knows of the participants as a round begins; of those not heard of, no examples."""
+        """Return the server's view of the participants at the start of a round; unknown ones have no examples."""
         ids = np.array(participants, np.int64)
         facts = [self.known.get(client) for client in participants]
         present = [c in self.nodes and self.nodes[c] in self.online and self._can_train(c) for c in participants]
@@ -376,10 +395,10 @@ class ClientRegistry:
         return replace(view, label_counts=counts, label_entropy=entropy, constant_bytes=size)
 
     def bits_per_example(self) -> float:
-        """Return the median over participants of how large an example is: of it, one client cannot make much.
+        """Return the median size of an example over participants; a single client can hardly change it.
 
         Raises:
-            ConfigError: If most say nothing.
+            ConfigError: If most participants do not report it.
         """
         assert self.population is not None
         participants = self.population.participants.tolist()
@@ -392,24 +411,24 @@ class ClientRegistry:
         return bits
 
     def _needs(self) -> frozenset[str]:
-        """Return the facts that the server is told; under a secure sum clients keep them to themselves."""
+        """Return the label statistics that the server needs; secure aggregation needs none."""
         return frozenset() if self.federation.label_statistics.only_sum else self.federation.needs()
 
     def keys(self, clients: Iterable[int]) -> ConfigRecord:
-        """Return the public keys of clients, as they are told to each other."""
-        known = {client: self.known[client].public_key or "" for client in clients}
-        return ConfigRecord({"ids": list(known), "keys": [bytes.fromhex(key) for key in known.values()]})
+        """Return the public keys of clients, in the form that the server distributes."""
+        public_keys = {client: self.known[client].public_key or "" for client in clients}
+        return ConfigRecord({"ids": list(public_keys), "keys": [bytes.fromhex(key) for key in public_keys.values()]})
 
     def _can_train(self, client: int) -> bool:
         return self.known[client].num_examples > 0
 
     def nodes_of(self, clients: Iterable[int]) -> dict[int, int]:
-        """Return the nodes of those of these clients that are online."""
+        """Return the nodes of these clients that are online."""
         nodes = self.nodes
         return {client: nodes[client] for client in clients if client in nodes and nodes[client] in self.online}
 
     def unseen(self) -> list[int]:
-        """Return the clients that never train: those that were named, and those that came too late to."""
+        """Return the clients that never train: named ones and those that came too late."""
         assert self.population is not None
         participants = set(self.population.participants.tolist())
         return sorted({*self.population.unseen.tolist(), *(set(self.nodes) - participants)})
@@ -418,26 +437,26 @@ class ClientRegistry:
         return Message(content, node, kind, ttl=self.timeout)
 
 
-def _looks(samples: str | None) -> dict[str, str]:
-    """Return what samples look like, term by term; a client may send anything."""
+def _sample_terms(samples: str | None) -> dict[str, str]:
+    """Return the form of examples, term by term; a client may send anything."""
     try:
-        said = json.loads(samples or "{}")
+        terms = json.loads(samples or "{}")
     except ValueError:
-        said = None
-    return {key: repr(value) for key, value in said.items()} if isinstance(said, dict) else {"samples": str(samples)}
+        terms = None
+    return {key: repr(value) for key, value in terms.items()} if isinstance(terms, dict) else {"samples": str(samples)}
 
 
 def ask(grid: Grid, sent: Iterable[Message], timeout: float) -> list[Message]:
-    """Send messages and return the replies that come in time, in any order.
+    """Send messages and return the replies that arrive in time, in any order.
 
     `Grid.send_and_receive` does the same, but looks for replies only every three seconds in a deployment.
     """
     waiting = set(grid.push_messages(list(sent)))
     until, replies = time.monotonic() + timeout, []
     while waiting:
-        came = list(grid.pull_messages(waiting))
-        replies += came
-        waiting -= {reply.metadata.reply_to_message_id for reply in came}
+        arrived = list(grid.pull_messages(waiting))
+        replies += arrived
+        waiting -= {reply.metadata.reply_to_message_id for reply in arrived}
         if not waiting or time.monotonic() > until:
             break
         time.sleep(POLL_SECONDS)

@@ -26,24 +26,24 @@ from fedreach.runs.folder import RunFolder
 from fedreach.runs.simulation import Simulation
 from fedreach.runs.trackers import Named, Tracked
 
-MOST_APPS = 8  # of experiments that a process keeps made
+MOST_APPS = 8  # apps of experiments that a process keeps
 
 
 class FlowerExperiment:
     """An experiment whose clients are Flower's nodes.
 
-    Server and clients read the same file and divide the same data set, of which each node sees the part of its
-    ``partition-id`` only: the way to compare a real federation with the simulator, and to rehearse one. Clients with
-    data of their own use `fedreach.flower.app.client_app`.
+    Server and clients read the same file and partition the same data set; each node uses only the part of its
+    ``partition-id``. Use it to compare a real federation with the simulator, or to rehearse one. Clients with their
+    own data use `fedreach.flower.app.client_app`.
 
     Args:
-        file: The experiment, see ``fedreach init``; None: the embedded default.
-        overrides: ``"a.b=c"``, as for ``fedreach run --set``.
-        method: Of the experiment's methods; None: the parts in ``[method]``.
-        seed: Of the run; None: the first of the experiment.
+        file: Experiment file, see ``fedreach init``; None: the embedded default.
+        overrides: Options such as ``"a.b=c"``, as for ``fedreach run --set``.
+        method: Name of one of the experiment's methods; None: the components in ``[method]``.
+        seed: Seed of the run; None: the first seed of the experiment.
 
     Raises:
-        ConfigError: If the experiment is wrong or asks for what a federation on Flower cannot do.
+        ConfigError: If the experiment is wrong or uses an option that Flower does not support.
     """
 
     def __init__(
@@ -64,18 +64,18 @@ class FlowerExperiment:
             raise ConfigError(f"The seed of a run must be at least 0; got {self.seed}.")
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave behind what another process makes anew."""
+        """Leave out attributes that another process creates again."""
         return {name: value for name, value in vars(self).items() if name not in ("data", "simulation")}
 
     @cached_property
     def data(self) -> FederatedData:
-        """Who holds what."""
+        """The partitioned data."""
         builder = Builder(self.experiment, self.base)
         return builder.federated(builder.dataset(), self.seed)
 
     @cached_property
     def simulation(self) -> Simulation:
-        """The same federation in the simulator, of which the server side uses model, engine and parts."""
+        """The same federation in the simulator; the server uses its model, engine and components."""
         engine = self.experiment.engine.model_copy(update={"name": "sequential"})
         return Builder(self.experiment.model_copy(update={"engine": engine}), self.base).simulation(
             self.data, self.seed
@@ -84,12 +84,12 @@ class FlowerExperiment:
     def client_app(self, *, kept_in_process: int = 8) -> ClientApp:
         """Return the app of any of the clients; see `fedreach.flower.app.client_app`.
 
-        Flower's simulation copies it to other processes, which read the files of your own components themselves.
+        Flower's simulation copies it to other processes, which read the files of your custom components themselves.
         """
         return _ExperimentApp(self, kept_in_process)
 
     def made_app(self, kept_in_process: int) -> ClientApp:
-        """Return the app with its parts made in this process."""
+        """Return the app, with its components created in this process."""
         builder = Builder(self.experiment, self.base)
         return client_app(
             builder.federation(self.seed),
@@ -123,8 +123,8 @@ class FlowerExperiment:
     def server_app(self, folder: Path | str = "runs/flower", *, patience: float = 60.0) -> ServerApp:
         """Return an app that runs the experiment.
 
-        Of the run config it reads ``out``, the run folder, ``min-clients``, ``patience`` and ``timeout``; `folder` and
-        `patience` stand where it does not say them.
+        It reads ``out`` (the run folder), ``min-clients``, ``patience`` and ``timeout`` from the run config; `folder`
+        and `patience` are the defaults.
         """
         app = ServerApp()
 
@@ -136,9 +136,9 @@ class FlowerExperiment:
 
 
 class _ExperimentApp(ClientApp):
-    """The app of an experiment, which each process makes from the experiment when the first message comes.
+    """The app of an experiment; each process creates it from the experiment at the first message.
 
-    So what is copied is the experiment alone: parts from a ``FILE.py`` are of a module that other processes lack.
+    Only the experiment is copied, because other processes lack the module of components from a ``FILE.py``.
     """
 
     in_process: ClassVar[dict[str, ClientApp]] = {}
@@ -156,9 +156,9 @@ class _ExperimentApp(ClientApp):
 
 
 def strategy_options(builder: Builder, seed: int, method: str | None, folder: Path) -> dict[str, Any]:
-    """Return the arguments of `FedReachStrategy` that follow from an experiment, wherever its data are."""
+    """Return the arguments of `FedReachStrategy` that follow from an experiment, without its data."""
     e, base = builder.experiment, builder.base
-    trackers = [Named(*each) for each in trackers_of(e, base)]
+    trackers = [Named(*tracker) for tracker in trackers_of(e, base)]
     return {
         "rounds": e.rounds,
         "folder": folder,
@@ -173,7 +173,7 @@ def strategy_options(builder: Builder, seed: int, method: str | None, folder: Pa
 
 
 def refuse_what_flower_cannot(experiment: Experiment) -> None:
-    """Refuse options that have no effect on Flower, by a ConfigError."""
+    """Reject options that have no effect on Flower, with a ConfigError."""
     refused = {
         "evaluation.patience": "Flower runs a number of rounds that is fixed beforehand",
         "evaluation.samples_per_client": "each client is evaluated on all that it holds out",
@@ -200,7 +200,7 @@ def run_on(
     """Run an experiment as the main function of a ServerApp; see `FlowerExperiment.server_app` for the run config.
 
     Raises:
-        ConfigError: If the run config holds a word where a number belongs, or no run folder is named.
+        ConfigError: If the run config has text instead of a number, or names no run folder.
     """
     config = context.run_config
     out = str(config.get("out") or folder)

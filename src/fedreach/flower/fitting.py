@@ -42,96 +42,98 @@ from fedreach.flower.messages import (
     ReplyError,
 )
 
-# -------------------- A serving rule is fitted by messages: queries down, sums up, until it has all that it needs
-# The participants that can be reached as it begins and hold examples out are the set, once and for all exchanges. The
-# fits without a part of them, which their own scores go by, go on in the same messages. One that does not answer, or
-# wrongly, is out of all sums: the fits begin anew without it, so that each is bit for bit the fit of those that stayed.
+# ---- Fitting an adaptation rule by messages
+# Queries go to clients and sums come back until the rule is fitted. The participants are fixed at the start: those
+# that are available and have held-out examples. The same messages carry cross-fits, which score participants. If a
+# participant fails to reply, all fits restart without it, so each is bit for bit the fit of those that stayed.
 
 LOG = getLogger("flwr")
 Answers = dict[int, dict[str, AnyArray]]
-"""Fit -> what a participant contributes to it."""
+"""Fit -> contribution of a participant."""
 
 
 class Shared(NamedTuple):
-    """A model's rule, and those by which the participants' own scores are found."""
+    """The fitted rule of a model, and the cross-fitted rules that score participants."""
 
     fitted: Fitted
-    without: Mapping[int, State]  # participant -> the rule's state as others fitted it
+    without: Mapping[int, State]  # participant -> state of the rule that others fitted
 
 
 class Exchange(NamedTuple):
-    """One exchange of fits that go on together."""
+    """One exchange of several fits."""
 
     session: str
     number: int
-    sets: Sequence[Sequence[int]]  # of each fit, who contributes
-    queries: Mapping[int, State]  # fit -> what its rule asks; a fit that has ended has none
+    sets: Sequence[Sequence[int]]  # participants of each fit
+    queries: Mapping[int, State]  # fit -> query of its rule; a finished fit has none
 
 
 @dataclass(eq=False)
 class RemoteFit:
-    """Fits the federation's rule.
+    """Fits the adaptation rule of the federation.
 
     Args:
-        federation: Whose rule it is.
-        registry: Knows the nodes.
+        federation: Federation with the rule.
+        registry: Clients and their nodes.
         run: Name of the run, for masks.
-        grid: Carries messages.
+        grid: Flower's grid, which carries the messages.
     """
 
     federation: Federation
     registry: ClientRegistry
     run: str
     grid: Grid
-    nodes: Mapping[int, int] = field(default_factory=dict, init=False)  # participant -> node, as the fits began
-    held_out: dict[int, int] = field(default_factory=dict, init=False)  # participant -> examples, as it says
+    nodes: Mapping[int, int] = field(default_factory=dict, init=False)  # participant -> node at the start
+    held_out: dict[int, int] = field(default_factory=dict, init=False)  # participant -> its number of held-out examples
 
     def holding_out(self, participants: Sequence[int]) -> list[int]:
-        """Return which of the participants that can be reached hold examples out, and tell sums over them."""
-        nodes, found = self.registry.nodes_of(participants), []
+        """Return the available participants that have held-out examples and send sums over them."""
+        nodes, contributors = self.registry.nodes_of(participants), []
         self.nodes = nodes
         sent = [Message(RecordDict(), node, "query.serving", ttl=self.registry.timeout) for node in nodes.values()]
-        replies = _by_node(ask(self.grid, sent, self.registry.timeout))
+        replies = _first_reply_by_node(ask(self.grid, sent, self.registry.timeout))
         for client, node in nodes.items():
             try:
-                said = messages.metrics_of(self._reply(replies, node))
-                count, known = messages.whole(said, EXAMPLES), self.registry.known[client].num_held_out
-                if count != known:
-                    raise ReplyError(f"it says that it holds {count} examples out, but it said {known} before")
+                metrics = messages.metrics_of(self._read_reply(replies, node))
+                count, known_count = messages.whole(metrics, EXAMPLES), self.registry.known[client].num_held_out
+                if count != known_count:
+                    raise ReplyError(f"it says that it holds {count} examples out, but it said {known_count} before")
                 if count:
                     self.held_out[client] = count
-                    found.append(client)
+                    contributors.append(client)
             except ReplyError as error:
                 self.registry.blame(f"client {client}", error)
                 LOG.warning("Client %s does not help to fit the serving rule: %s.", client, error)
-        return found
+        return contributors
 
     def fitted(self, record: ArrayRecord, members: Sequence[int], *, cross: bool) -> Shared:
-        """Fit the rule on these participants; one that leaves is taken out of all sums.
+        """Fit the rule on these participants; all sums exclude one that leaves.
 
         Args:
             record: The model.
-            members: Who contributes, ids increasing.
-            cross: Whether the rule is fitted anew without each part of the participants, for their own scores.
+            members: Participants that contribute, ids increasing.
+            cross: Also fit the rule without each fold of the participants, to score them.
 
         Raises:
-            TrainingError: If nobody is left; under a secure sum, if one is left.
+            TrainingError: If no participant is left; with secure aggregation, if only one is left.
         """
-        there, left = list(members), dict[int, int]()
-        hidden = self._hidden
+        contributors, departed = list(members), dict[int, int]()
+        hidden = self._hides
         while True:
-            if len(there) < (messages.MIN_CLIENTS if hidden else 1):
-                gone = f", and clients {sorted(left)} left in the midst" if left else ""
+            if len(contributors) < (messages.MIN_CLIENTS if hidden else 1):
+                departures = f", and clients {sorted(departed)} left in the midst" if departed else ""
                 raise TrainingError(
-                    f"{name_of(self.federation.serving)} cannot be fitted: {len(there)} participants that hold "
-                    f"examples out are left{gone}. Start clients again, and then the run, in the same folder: nothing "
-                    "is trained anew."
+                    f"{name_of(self.federation.serving)} cannot be fitted: {len(contributors)} participants that hold "
+                    f"examples out are left{departures}. Start clients again, and then the run, in the same folder: "
+                    "nothing is trained anew."
                 )
-            parts = folds(there) if cross else []
+            parts = folds(contributors) if cross else []
             if hidden and any(len(part) < messages.MIN_CLIENTS for part in parts):
                 LOG.warning("Participants are not served themselves: a sum without one of them would show its part.")
                 parts = []
-            fits, lost, exchange = self._attempt(record, [there, *([c for c in there if c not in p] for p in parts)])
+            fits, lost, exchange = self._attempt(
+                record, [contributors, *([c for c in contributors if c not in p] for p in parts)]
+            )
             if not lost:
                 break
             for client, reason in lost.items():
@@ -139,145 +141,149 @@ class RemoteFit:
                     "Client %s left in exchange %s of fitting the serving rule, which begins anew without it: %s.",
                     *(client, exchange, reason),
                 )
-            left |= dict.fromkeys(lost, exchange)
-            there = [client for client in there if client not in lost]
+            departed |= dict.fromkeys(lost, exchange)
+            contributors = [client for client in contributors if client not in lost]
         without = {client: fit.state for part, fit in zip(parts, fits[1:], strict=True) for client in part}
-        return Shared(fits[0]._replace(left=left), without)
+        return Shared(fits[0]._replace(left=departed), without)
 
     def _attempt(
         self, record: ArrayRecord, sets: Sequence[Sequence[int]]
     ) -> tuple[list[Fitted], Mapping[int, str], int]:
-        """Return a fit by each of these sets; or who did not answer, why, and in which exchange."""
+        """Return the fit of each set; or the participants that did not reply, the reasons, and the exchange."""
         fits, session, number = [UNFITTED] * len(sets), uuid4().hex, 0
         while True:
-            asked = {fit: next_query(self.federation.serving, fitted) for fit, fitted in enumerate(fits)}
-            queries = {fit: query for fit, query in asked.items() if query is not None}
+            next_queries = {fit: next_query(self.federation.serving, fitted) for fit, fitted in enumerate(fits)}
+            queries = {fit: query for fit, query in next_queries.items() if query is not None}
             if not queries:
                 return fits, {}, number
             number += 1
             answers, lost = self._exchange(record, Exchange(session, number, sets, queries))
             if lost:
                 return fits, lost, number
-            said = "Fitting %s, exchange %s: %s participants answered."
-            LOG.info(said, name_of(self.federation.serving), number, len(answers))
+            template = "Fitting %s, exchange %s: %s participants answered."
+            LOG.info(template, name_of(self.federation.serving), number, len(answers))
             for fit, query in queries.items():
-                sums = self._summed([answers[client][fit] for client in sets[fit]])
+                sums = self._sum_answers([answers[client][fit] for client in sets[fit]])
                 facts = [self.registry.known[client] for client in sets[fit]]
-                if self._hidden and not self.registry.checks.are_contributions(query, sums, facts):
+                if self._hides and not self.registry.checks.are_contributions(query, sums, facts):
                     raise PartError(NO_SUM)
                 fits[fit] = after_exchange(self.federation.serving, fits[fit], query, sums)
 
     def _exchange(self, record: ArrayRecord, exchange: Exchange) -> tuple[dict[int, Answers], dict[int, str]]:
-        """Return what participants answer, client -> fit -> arrays, and why some do not."""
-        asked = {c: [fit for fit in exchange.queries if c in exchange.sets[fit]] for c in exchange.sets[0]}
-        asked = {client: fits for client, fits in asked.items() if fits}
-        online = set(self.grid.get_node_ids())  # of those who were there as the fits began
-        nodes = {client: self.nodes[client] for client in asked if self.nodes[client] in online}
-        sent = [self._question(record, exchange, asked[client], node) for client, node in nodes.items()]
-        replies = _by_node(ask(self.grid, sent, self.registry.timeout))
+        """Return the answers, client -> fit -> arrays, and the reasons of missing ones."""
+        fits_by_client = {c: [fit for fit in exchange.queries if c in exchange.sets[fit]] for c in exchange.sets[0]}
+        fits_by_client = {client: fits for client, fits in fits_by_client.items() if fits}
+        online = set(self.grid.get_node_ids())  # of the participants at the start
+        nodes = {client: self.nodes[client] for client in fits_by_client if self.nodes[client] in online}
+        sent = [self._question(record, exchange, fits_by_client[client], node) for client, node in nodes.items()]
+        replies = _first_reply_by_node(ask(self.grid, sent, self.registry.timeout))
         answers: dict[int, Answers] = {}
-        lost = dict.fromkeys((client for client in asked if client not in nodes), "it is not there any more")
+        lost = dict.fromkeys((client for client in fits_by_client if client not in nodes), "it is not there any more")
         for client, node in nodes.items():
             try:
-                reply = self._reply(replies, node)
-                answers[client] = {fit: self._arrays(reply, messages.sums_name(fit)) for fit in asked[client]}
+                reply = self._read_reply(replies, node)
+                answers[client] = {
+                    fit: self._read_arrays(reply, messages.sums_name(fit)) for fit in fits_by_client[client]
+                }
             except ReplyError as error:
                 lost[client] = str(error)
         for fit, query in exchange.queries.items():
-            mine = {client: answer[fit] for client, answer in answers.items() if fit in answer}
-            impossible = {} if self._hidden else self._impossible(query, mine)
-            lost |= impossible | _of_other_shapes({c: answer for c, answer in mine.items() if c not in impossible})
+            fit_answers = {client: answer[fit] for client, answer in answers.items() if fit in answer}
+            impossible = {} if self._hides else self._find_impossible(query, fit_answers)
+            lost |= impossible | _find_odd_shapes(
+                {c: answer for c, answer in fit_answers.items() if c not in impossible}
+            )
         for client, reason in lost.items():
             if client in answers:
                 self.registry.blame(f"client {client}", ReplyError(reason))
         return answers, lost
 
-    def _impossible(self, query: State, answers: Mapping[int, Mapping[str, AnyArray]]) -> dict[int, str]:
-        """Return whose contributions to a fit no client with their examples makes, and that it is so."""
-        found = {}
+    def _find_impossible(self, query: State, answers: Mapping[int, Mapping[str, AnyArray]]) -> dict[int, str]:
+        """Return the clients whose contributions are impossible for their examples, and the reasons."""
+        reasons = {}
         for client, answer in answers.items():
             try:
                 self.registry.checks.contribution(query, answer, self.registry.known[client])
             except ReplyError as error:
-                found[client] = str(error)
-        return found
+                reasons[client] = str(error)
+        return reasons
 
     @property
-    def _hidden(self) -> bool:
+    def _hides(self) -> bool:
         return self.federation.label_statistics.only_sum
 
     def _question(self, record: ArrayRecord, exchange: Exchange, fits: Sequence[int], node: int) -> Message:
-        asked = ConfigRecord({SESSION: exchange.session, EXCHANGE: exchange.number, FITS: list(fits)})
-        asked[RUN] = self.run
-        content = RecordDict({MODEL: record, OURS: asked})
+        request = ConfigRecord({SESSION: exchange.session, EXCHANGE: exchange.number, FITS: list(fits)})
+        request[RUN] = self.run
+        content = RecordDict({MODEL: record, OURS: request})
         for fit in fits:
             content[messages.query_name(fit)] = messages.array_record(exchange.queries[fit])
-            if self._hidden:
-                asked[messages.members_name(fit)] = list(exchange.sets[fit])
-        if self._hidden:
+            if self._hides:
+                request[messages.members_name(fit)] = list(exchange.sets[fit])
+        if self._hides:
             content[KEYS] = self.registry.keys(exchange.sets[0])
         return Message(content, node, "query.serving", ttl=self.registry.timeout)
 
-    def _arrays(self, reply: Message, name: str) -> dict[str, AnyArray]:
+    def _read_arrays(self, reply: Message, name: str) -> dict[str, AnyArray]:
         record, kind = messages.arrays(reply, name), self._kind
-        found = {key: messages.array(record, key, None, kind) for key in record}
-        for key, values in found.items():
+        named_arrays = {key: messages.array(record, key, None, kind) for key in record}
+        for key, values in named_arrays.items():
             if kind is np.float64 and (largest := float(np.abs(values).max(initial=0))) > LARGEST_EXACT:
                 raise ReplyError(f"its {key!r} holds numbers up to {largest:.3g}")
             if kind is np.uint64 and (not values.ndim or len(values) != 4):
                 raise ReplyError(f"its {key!r} must be four words a number; got {values.shape}")
-        return found
+        return named_arrays
 
     @property
     def _kind(self) -> type:
-        return np.uint64 if self._hidden else np.float64
+        return np.uint64 if self._hides else np.float64
 
-    def _summed(self, answers: Sequence[Mapping[str, AnyArray]]) -> dict[str, Floats]:
-        """Return sums by name, of what each participant answers, in the order of their ids."""
+    def _sum_answers(self, answers: Sequence[Mapping[str, AnyArray]]) -> dict[str, Floats]:
+        """Return the sums of the participants' answers by name, in the order of their ids."""
         columns = {name: [answer[name] for answer in answers] for name in answers[0]}
-        if self._hidden:  # words wrap around
+        if self._hides:  # words wrap around
             return {name: sum_of_limbs(np.sum(words, axis=0), len(words)) for name, words in columns.items()}
         return {name: plain_sum(parts) for name, parts in columns.items()}
 
-    def _reply(self, replies: Mapping[int, Message], node: int) -> Message:
+    def _read_reply(self, replies: Mapping[int, Message], node: int) -> Message:
         if node not in replies:
             raise LostError(f"no answer within {self.registry.timeout:g} s")
         return messages.content_of(replies[node])
 
 
-def _by_node(replies: Iterable[Message]) -> dict[int, Message]:
+def _first_reply_by_node(replies: Iterable[Message]) -> dict[int, Message]:
     """Return the first reply of each node."""
-    found: dict[int, Message] = {}
+    first_replies: dict[int, Message] = {}
     for reply in replies:
-        found.setdefault(reply.metadata.src_node_id, reply)
-    return found
+        first_replies.setdefault(reply.metadata.src_node_id, reply)
+    return first_replies
 
 
-def _of_other_shapes(answers: Mapping[int, Mapping[str, AnyArray]]) -> dict[int, str]:
-    """Return whose arrays have other names or shapes than most clients' have, and that they do."""
+def _find_odd_shapes(answers: Mapping[int, Mapping[str, AnyArray]]) -> dict[int, str]:
+    """Return the clients whose arrays differ from most in names or shapes, and the reasons."""
     shapes = {c: {name: values.shape for name, values in sorted(answer.items())} for c, answer in answers.items()}
     usual = max(shapes.values(), key=[*shapes.values()].count, default={})
     return {c: f"it sent {shape}, and most clients {usual}" for c, shape in shapes.items() if shape != usual}
 
 
-# -------------------- Who is asked to evaluate which model, and what the answers say
+# ---- Evaluation by clients
 
 PARTS = {"held_out": ("num-examples", "eval"), "train": ("train-examples", "train"), "both": ("both-examples", "both")}
 
 PartScores = Mapping[str, PartScore]
-"""What a client says of a model: on its ``train`` and ``held_out`` part, and on ``both``."""
+"""Scores of a model on the ``train`` and ``held_out`` part of a client's data, and on ``both``."""
 
 
 @dataclass(frozen=True)
 class EvaluationTask:
-    """A model that a client is to evaluate."""
+    """A model for a client to evaluate."""
 
     client: int
     model: int
 
 
 def evaluation_tasks(clients: Iterable[int], clusters: Mapping[int, int], models: int) -> list[EvaluationTask]:
-    """Return who evaluates what: participants the model of their cluster, those that never train all models.
+    """Return the evaluations: participants evaluate the model of their cluster, unseen clients all models.
 
     Example:
         >>> evaluation_tasks([0, 5], {0: 1}, models=2)
@@ -289,17 +295,17 @@ def evaluation_tasks(clients: Iterable[int], clusters: Mapping[int, int], models
 
 def answered(
     replies: Iterable[Message],
-    asked: Mapping[tuple[int, str], EvaluationTask],
+    tasks: Mapping[tuple[int, str], EvaluationTask],
     registry: ClientRegistry,
     run: str,
     round_: int,
     metrics: Sequence[Metric] = (),
 ) -> dict[EvaluationTask, PartScores]:
-    """Return the scores that came; who sent nothing, or what cannot be, is logged and left out.
+    """Return the scores of clients; log and leave out clients that sent none or impossible ones.
 
-    `asked` maps a node and the group of its message to the task; each counts once.
+    `tasks` maps a node and the group of its message to the task; each task counts once.
     """
-    found, waiting = dict[EvaluationTask, PartScores](), dict(asked)
+    scores, waiting = dict[EvaluationTask, PartScores](), dict(tasks)
     for reply in replies:
         task = waiting.pop((reply.metadata.src_node_id, reply.metadata.group_id), None)
         if task is None:
@@ -309,16 +315,18 @@ def answered(
             numbers = messages.metrics_of(messages.content_of(reply))
             if facts.trains_as_asked:
                 messages.check_question(reply, run, round_)
-            found[task] = _part_scores(numbers, facts, registry.checks, [metric.name for metric in metrics])
+            scores[task] = _read_part_scores(numbers, facts, registry.checks, [metric.name for metric in metrics])
         except ReplyError as error:
             LOG.warning("Client %s did not evaluate: %s.", client, error)
             registry.blame(f"client {client}", error)
-    return found
+    return scores
 
 
-def _part_scores(metrics: Mapping[str, object], facts: Facts, checks: Checks, further: Sequence[str]) -> PartScores:
-    """Return a client's scores; an app of its own tells of what it tests on only, and of both parts that."""
-    found = {}
+def _read_part_scores(
+    metrics: Mapping[str, object], facts: Facts, checks: Checks, metric_names: Sequence[str]
+) -> PartScores:
+    """Return the scores of a client; those of a custom app on held-out data count for both parts."""
+    scores = {}
     for part, (examples, name) in PARTS.items():
         if part != "held_out" and facts.parts is None and examples not in metrics:
             continue
@@ -326,63 +334,80 @@ def _part_scores(metrics: Mapping[str, object], facts: Facts, checks: Checks, fu
         if facts.parts is not None and count != facts.parts[part]:
             raise ReplyError(f"its {examples!r} must be {facts.parts[part]}, as it said before; got {count}")
         loss = checks.score(metrics, f"{name}_loss")
-        names = [one for one in further if f"{name}_{one}" in metrics]  # of the others it is not defined
-        others = {one: messages.number(metrics, f"{name}_{one}") for one in names}
+        names = [metric for metric in metric_names if f"{name}_{metric}" in metrics]  # the others are undefined
+        metric_values = {metric: messages.number(metrics, f"{name}_{metric}") for metric in names}
         if Traits.of(checks.federation.loss).needs_numbers:
-            found[part] = PartScore(count, checks.score(metrics, f"{name}_{SHORT[MAE.name]}"), loss, MAE, others)
+            scores[part] = PartScore(
+                count, checks.score(metrics, f"{name}_{SHORT[MAE.name]}"), loss, MAE, metric_values
+            )
         else:
             accuracy = checks.accuracy(metrics, f"{name}_{SHORT[ACCURACY.name]}", count, facts)
-            found[part] = PartScore(count, accuracy, loss, further=others)
-    return found | {"both": found.get("both", found["held_out"])}
+            scores[part] = PartScore(count, accuracy, loss, further=metric_values)
+    return scores | {"both": scores.get("both", scores["held_out"])}
 
 
 def by_population(
     scores: Mapping[EvaluationTask, PartScores], participants: Iterable[int], shares: Floats
 ) -> tuple[dict[int, PartScores], dict[int, PartScores]]:
-    """Return what is said of participants, and of those that never train.
+    """Return the scores of participants and of unseen clients.
 
     Args:
-        scores: What each client says of the model, or of each model, that it was sent.
-        shares: (m,) of the participants that each model serves. One that never trains is scored as if it drew a
-            participant's model at random, and not at all if an answer is missing.
+        scores: Scores of each client for each model that it evaluated.
+        shares: (m,) share of the participants that use each model. An unseen client is scored as if it drew the model
+            of a random participant, and left out if a reply is missing.
     """
-    taking_part, own, others = set(participants), dict[int, PartScores](), dict[int, list[PartScores]]()
+    taking_part, participant_scores, unseen_scores = (
+        set(participants),
+        dict[int, PartScores](),
+        dict[int, list[PartScores]](),
+    )
     for task in sorted(scores, key=lambda task: (task.client, task.model)):
         if task.client in taking_part:
-            own[task.client] = scores[task]
+            participant_scores[task.client] = scores[task]
         else:
-            others.setdefault(task.client, []).append(scores[task])
-    unseen = {client: _mixed(said, shares) for client, said in others.items() if len(said) == len(shares)}
-    return own, unseen
+            unseen_scores.setdefault(task.client, []).append(scores[task])
+    unseen = {
+        client: _mix_scores(model_scores, shares)
+        for client, model_scores in unseen_scores.items()
+        if len(model_scores) == len(shares)
+    }
+    return participant_scores, unseen
 
 
-def _mixed(scores: Sequence[PartScores], shares: Floats) -> PartScores:
-    both = [each["both"] for each in scores]
-    mean = sum(share * score.score for share, score in zip(shares.tolist(), both, strict=True))
-    loss = sum(share * score.loss for share, score in zip(shares.tolist(), both, strict=True))
-    names = set.intersection(*(set(score.further) for score in both))
-    pairs = [*zip(shares.tolist(), both, strict=True)]
-    further = {name: sum(share * score.further[name] for share, score in pairs) for name in sorted(names)}
-    return {"both": PartScore(both[0].examples, mean, loss, both[0].by, further)}
+def _mix_scores(scores: Sequence[PartScores], shares: Floats) -> PartScores:
+    both_scores = [part_scores["both"] for part_scores in scores]
+    mean = sum(share * score.score for share, score in zip(shares.tolist(), both_scores, strict=True))
+    loss = sum(share * score.loss for share, score in zip(shares.tolist(), both_scores, strict=True))
+    names = set.intersection(*(set(score.further) for score in both_scores))
+    pairs = [*zip(shares.tolist(), both_scores, strict=True)]
+    metric_means = {name: sum(share * score.further[name] for share, score in pairs) for name in sorted(names)}
+    return {"both": PartScore(both_scores[0].examples, mean, loss, both_scores[0].by, metric_means)}
 
 
-def _of_part(scores: Mapping[int, PartScores], part: str) -> dict[int, PartScore]:
-    """Return the scores of all clients that have examples in a part of their data, ids increasing."""
-    return {client: said[part] for client, said in scores.items() if part in said and said[part].examples}
+def _select_part(scores: Mapping[int, PartScores], part: str) -> dict[int, PartScore]:
+    """Return the scores of clients that have examples in a part of their data, ids increasing."""
+    return {
+        client: part_scores[part]
+        for client, part_scores in scores.items()
+        if part in part_scores and part_scores[part].examples
+    }
 
 
-def _further(own: Mapping[int, PartScore], metrics: Sequence[Metric]) -> Values:
-    """Return each metric of clients, nan where it is not defined or was not told."""
-    return {one.name: np.array([score.further.get(one.name, np.nan) for score in own.values()]) for one in metrics}
+def _metric_values(scores: Mapping[int, PartScore], metrics: Sequence[Metric]) -> Values:
+    """Return each metric of clients, nan if it is undefined or was not reported."""
+    return {
+        metric.name: np.array([score.further.get(metric.name, np.nan) for score in scores.values()])
+        for metric in metrics
+    }
 
 
-def _scores(own: Mapping[int, PartScore]) -> Scores:
+def _to_scores(scores: Mapping[int, PartScore]) -> Scores:
     return Scores(
-        ids=np.array(list(own), np.int64),
-        examples=np.array([score.examples for score in own.values()], np.int64),
-        score=np.array([score.score for score in own.values()]),
-        loss=np.array([score.loss for score in own.values()]),
-        by=next((score.by for score in own.values()), ACCURACY),
+        ids=np.array(list(scores), np.int64),
+        examples=np.array([score.examples for score in scores.values()], np.int64),
+        score=np.array([score.score for score in scores.values()]),
+        loss=np.array([score.loss for score in scores.values()]),
+        by=next((score.by for score in scores.values()), ACCURACY),
     )
 
 
@@ -395,12 +420,12 @@ def evaluation(
     metrics: Sequence[Metric] = (),
     training: bool = True,
 ) -> tuple[dict[str, float], list[dict[str, Any]]] | None:
-    """Return the columns of a round and the lines about single clients; None where nobody evaluated.
+    """Return the columns of a round and the lines about single clients; None if no client evaluated.
 
-    The state is that after the round; the server's own engine predicts the test set where it has one.
+    `state` is the state after the round. The engine predicts the server's test set, if there is one.
     """
     models, test = state.served(federation), None
-    further: dict[str, float] = {}
+    metric_columns: dict[str, float] = {}
     shares = np.bincount(state.clusters, minlength=len(models)) / len(state.clusters)
     if engine is not None and len(engine.task.data.dataset.test_y):
         index = np.arange(len(engine.task.data.dataset.test_y))
@@ -409,19 +434,19 @@ def evaluation(
         d = engine.task.data.dataset
         counts = position_counts(d.test_y) if d.positions else None
         test = mean_of(right, counts), mean_of(loss, counts)
-        said = served.logits(engine, "test", index, None) if metrics else []
-        answers = SaidOfClients.of(d.test_y, said, np.array([len(index)]))
+        logits = served.logits(engine, "test", index, None) if metrics else []
+        answers = SaidOfClients.of(d.test_y, logits, np.array([len(index)]))
         for metric in metrics:
-            further |= further_columns(f"test_{metric.name}", metric, answers.of_clients(metric), None)
-    own, others = by_population(scores, participants, shares)
-    parts = {"id": _of_part(own, "held_out"), "unseen": _of_part(others, "both")}
+            metric_columns |= further_columns(f"test_{metric.name}", metric, answers.of_clients(metric), None)
+    participant_scores, unseen_scores = by_population(scores, participants, shares)
+    parts = {"id": _select_part(participant_scores, "held_out"), "unseen": _select_part(unseen_scores, "both")}
     others_scored = parts["id"] or parts["unseen"] or test is not None
-    trained = _scores(_of_part(own, "train") if training or not others_scored else {})
-    columns, lines = summarized(state.round, _scores(parts["id"]), _scores(parts["unseen"]), trained, test)
-    values = {name: _further(part, metrics) for name, part in parts.items()}
+    trained = _to_scores(_select_part(participant_scores, "train") if training or not others_scored else {})
+    columns, lines = summarized(state.round, _to_scores(parts["id"]), _to_scores(parts["unseen"]), trained, test)
+    values = {name: _metric_values(part, metrics) for name, part in parts.items()}
     for name, of_clients in values.items():
         for metric in metrics if parts[name] else ():
-            further |= further_columns(f"{name}_{metric.name}", metric, of_clients[metric.name], np.nan)
+            metric_columns |= further_columns(f"{name}_{metric.name}", metric, of_clients[metric.name], np.nan)
     names = {"participants": "id", "unseen": "unseen"}
     lines = [line | in_a_line(values[names[line["population"]]]) for line in lines]
-    return (columns | further, lines) if columns else None
+    return (columns | metric_columns, lines) if columns else None

@@ -1,4 +1,4 @@
-"""A client's work on its own data, as the simulator would do it; nothing here knows Flower."""
+"""A client's work on its own data, as in the simulator and independent of Flower."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -43,12 +43,11 @@ class ClientData:
 
     Args:
         train: Inputs and labels, as arrays or tensors of m examples, or a map-style torch data set of such pairs.
-        held_out: Examples that the client is tested on and never trains on; None: none.
-        num_classes: Of the whole federation, not only those that this client has; 0: labels are numbers to predict.
-        kind: See `fedreach.data.datasets.from_arrays`.
-        mean: (C,) that images are normalised with, the same for all clients; default 0, so that they are only scaled
-            to [0, 1].
-        std: (C,) likewise; default 1.
+        held_out: Examples for evaluation, on which the client never trains; None: none.
+        num_classes: Number of classes of the whole federation, not only of this client; 0 for regression.
+        kind: Kind of the inputs, see `fedreach.data.datasets.from_arrays`.
+        mean: (C,) mean that normalizes images, the same for all clients; default 0, which only scales to [0, 1].
+        std: (C,) standard deviation that normalizes images, the same for all clients; default 1.
 
     Example:
         >>> own = ClientData((np.zeros((5, 4), np.float32), [0, 1, 0, 1, 1]), num_classes=2)
@@ -64,7 +63,7 @@ class ClientData:
     std: tuple[float, ...] | None = field(default=None, kw_only=True)
 
     def federated(self, client: int) -> FederatedData:
-        """Return a federation in which nobody but this client has anything."""
+        """Return a federation in which only this client has examples."""
         numbers = self.num_classes == 0
         x, y = _arrays(self.train, numbers=numbers)
         m = len(y)
@@ -95,7 +94,7 @@ class ClientData:
 
 
 def alone(client: int, dataset: Dataset, trains_on: int) -> FederatedData:
-    """Return a federation in which nobody but this client has anything; it trains on its first examples."""
+    """Return a federation in which only this client has examples; it trains on the first `trains_on` of them."""
     n = len(dataset.train_y)
     partition = Partition(np.arange(n), _offsets(client, n), "own")
     nobody = Population(np.array([client]), np.empty(0, np.int64))
@@ -124,7 +123,7 @@ def _arrays(examples: Examples, *, numbers: bool) -> tuple[AnyArray, AnyArray]:
         else:
             x = np.asarray(as_array(examples[0], "ClientData")[0])
     if numbers:
-        return x, y  # which `from_arrays` checks
+        return x, y  # `from_arrays` checks them
     if y.ndim != 1 and (y.dtype.kind not in "ui" or y[:1].size == 1):
         raise DataError(f"ClientData: labels must be whole numbers; got {y.dtype} {y.shape}.")
     if y.ndim == 0 or not np.issubdtype(y.dtype, np.number) or (y != np.floor(y)).any():
@@ -133,34 +132,34 @@ def _arrays(examples: Examples, *, numbers: bool) -> tuple[AnyArray, AnyArray]:
 
 
 class Work(NamedTuple):
-    """What local training leaves behind."""
+    """Result of local training."""
 
     update: Float32s  # (d,)
-    metrics: Mapping[str, float]  # num_examples, loss and what the parts have clients measure
+    metrics: Mapping[str, float]  # num_examples, loss and measurements
     steps: int
-    memory: Float32s | None  # what the client keeps if its report counts
+    memory: Float32s | None  # kept if the reply counts
 
 
 @dataclass(frozen=True, eq=False)
 class PartScore:
-    """How good a model is on some of a client's examples."""
+    """Scores of a model on one part of a client's data."""
 
     examples: int
-    score: float = 0.0  # share that is right, or mean absolute error
+    score: float = 0.0  # accuracy or mean absolute error
     loss: float = 0.0
     by: MainScore = ACCURACY
-    further: Mapping[str, float] = field(default_factory=dict)  # of metrics that are defined for these examples
+    further: Mapping[str, float] = field(default_factory=dict)  # of metrics that are defined here
 
 
 class LocalClient:
     """One client of a federation.
 
     Args:
-        client: Its id.
-        data: A federation in which it has examples.
-        federation: Whose local solver, measurements and label statistics it follows.
-        engine: Name of the engine; ``"sequential"`` is the one whose bits do not depend on how many train.
-        metrics: Beside accuracy, or mean absolute error, and loss.
+        client: Id of the client.
+        data: Federation in which the client has examples.
+        federation: Federation with the local solver, measurements and label statistics.
+        engine: Name of the engine; only the bits of ``"sequential"`` do not depend on the number of clients.
+        metrics: Metrics in addition to loss and accuracy or mean absolute error.
     """
 
     def __init__(
@@ -179,44 +178,44 @@ class LocalClient:
         task = Task.of(module, data, federation)
         self.engine: Engine = build_engine(engine, task, device)
         self.ids, self.metrics = np.array([client]), further_metrics(metrics)
-        self.digest = ""  # of the constants that it was sent
+        self.digest = ""  # of the constants that the client has
 
     def take(self, constants: Mapping[str, AnyArray], digest: str) -> None:
-        """Take the constants of the run's model, unless it has those of this digest already."""
+        """Set the constants of the run's model, unless the digest shows that they are set."""
         if self.digest != digest:
             self.engine.start_from(constants)
             self.digest = digest
 
     @property
     def num_examples(self) -> int:
-        """That it trains on."""
+        """Number of training examples."""
         return int(self.data.train.sizes[self.client])
 
     @property
     def bits_per_example(self) -> int:
-        """As they are stored."""
+        """Size of a stored example in bits."""
         return 8 * int(self.data.dataset.train_x[:1].nbytes)
 
     @property
     def memory_width(self) -> int:
-        """How many numbers it keeps between rounds, if it keeps any."""
+        """Number of values that the client keeps between rounds, if it keeps any."""
         return memory_width(self.federation, self.engine.num_trainable, self.engine.layout.size)
 
     @property
     def num_held_out(self) -> int:
-        """Examples that it is tested on."""
+        """Number of held-out examples."""
         return int(self.data.held_out.sizes[self.client])
 
     def _label_counts(self) -> Ints:
-        own = self.data.labels[self.data.train[self.client]]
-        return np.bincount(own, minlength=self.data.dataset.num_classes)
+        labels = self.data.labels[self.data.train[self.client]]
+        return np.bincount(labels, minlength=self.data.dataset.num_classes)
 
     def released_counts(self) -> Floats:
-        """Return the (c,) label counts that the client tells; noise comes from the machine's own randomness."""
+        """Return the (c,) label counts that the client releases; noise comes from the machine's own randomness."""
         return np.asarray(self.federation.label_statistics.release(self._label_counts()[None], fresh())[0])
 
     def loss(self, params: Float32s, round_: int, batch_size: int | None) -> float:
-        """Return the mean training loss of a model; over a batch drawn for the round, if a size is given."""
+        """Return the mean training loss of a model, over a batch of the round if `batch_size` is given."""
         samples = self.data.train[self.client]
         if batch_size is not None:
             samples = probe_batch(samples, batch_size, self.federation.seed, round_, self.client)
@@ -228,48 +227,48 @@ class LocalClient:
         """Train from a (d,) model.
 
         Args:
-            share: Own examples relative to the mean over participants.
-            memory: What the client kept; None without a solver or a loss that has it keep something.
-            state: Of the server's solver, as far as it is sent.
+            share: The client's number of examples relative to the mean over participants.
+            memory: Memory of the client; None without a solver or a loss that needs one.
+            state: State of the server's solver, as far as it is sent.
         """
         federation, terms = self.federation, {}
         solver = federation.memory_solver
         if solver is not None:
             assert memory is not None
             terms = dict(solver.prepare(memory[None], state, np.array([share])))
-        elif memory is not None:  # which is the loss's
+        elif memory is not None:  # of the loss
             terms = {LOSS_MEMORY: memory[None]}
         trained = self.engine.train(params, self.ids, round_, rate, terms)
-        kept = None
+        kept_memory = None
         if solver is not None and memory is not None:
             p, steps = self.engine.num_trainable, federation.local.moved_steps(trained.steps)
             new = solver.remember(memory[None], state, trained.update[:, :p], steps, rate)
             table = new_memory(federation, 1, p)
-            assert table is not None  # as the solver has one
-            kept = table.kept(new)[0]
+            assert table is not None  # the solver has one
+            kept_memory = table.kept(new)[0]
         elif memory is not None:
-            kept = kept_for(federation, memory[None], params + trained.update)[0]
+            kept_memory = kept_for(federation, memory[None], params + trained.update)[0]
         metrics = {"num_examples": float(self.num_examples), "loss": float(trained.loss[0])}
-        metrics |= self._measured(params, trained.update, round_)
-        return Work(np.array(trained.update[0]), metrics, int(trained.steps[0]), kept)
+        metrics |= self._measure(params, trained.update, round_)
+        return Work(np.array(trained.update[0]), metrics, int(trained.steps[0]), kept_memory)
 
-    def _measured(self, params: Float32s, update: Float32s, round_: int) -> dict[str, float]:
-        wanted = self.federation.measurements()
-        if not wanted:
+    def _measure(self, params: Float32s, update: Float32s, round_: int) -> dict[str, float]:
+        measurements = self.federation.measurements()
+        if not measurements:
             return {}
-        before = any(measurement.wants_before for measurement in wanted)
+        before = any(measurement.wants_before for measurement in measurements)
         (outputs,) = self.engine.outputs(params, update, self.ids, before=before)
-        return measured(wanted, outputs, self.federation.seed, round_, self.client)
+        return measured(measurements, outputs, self.federation.seed, round_, self.client)
 
     def raw_weight(self, work: Work) -> float:
-        """Return the client's own weight, up to a factor that all share, of a weighting with a method `raw`."""
+        """Return the weight of the client, up to a common factor, by a weighting that has a method `raw`."""
         metrics = {name: np.array([value]) for name, value in work.metrics.items()}
         if self.data.dataset.example_classes:
             metrics["label_entropy"] = released_entropy(self._label_counts()[None].astype(np.float64))
         return float(np.asarray(cast(ClientsOwn, self.federation.weighting).raw(metrics))[0])
 
     def scores(self, params: Float32s) -> dict[str, PartScore]:
-        """Return how good a model is on the client's ``train`` and ``held_out`` part, and on ``both`` without noise."""
+        """Score a model on the client's ``train`` and ``held_out`` part, and on ``both`` without label noise."""
         train, held_out = self.data.train[self.client], self.data.held_out[self.client]
         return {
             "train": self._scores(params, "train", train),
@@ -282,29 +281,29 @@ class LocalClient:
         if not len(index):
             return PartScore(0, by=by)
         right, loss = self.engine.predict(params, split, index)
-        further = {} if split == "train" else self._further(params, index)
+        metric_values = {} if split == "train" else self._metric_values(params, index)
         counts = position_counts(self.data.labels[index]) if self.data.dataset.positions else None
-        return PartScore(len(index), mean_of(right, counts), mean_of(loss, counts), by, further)
+        return PartScore(len(index), mean_of(right, counts), mean_of(loss, counts), by, metric_values)
 
-    def _further(self, params: Float32s, index: Ints) -> dict[str, float]:
-        """Return what metrics say of some examples, those that are defined."""
+    def _metric_values(self, params: Float32s, index: Ints) -> dict[str, float]:
+        """Return the values of the metrics that are defined for these examples."""
         if not self.metrics:
             return {}
-        truth, said = self.data.dataset.train_y[index], self.engine.logits(params, "true", index)
-        answers = SaidOfClients.of(truth, [(1.0, said)], np.array([len(index)]))
-        found = {metric.name: answers.pooled(metric) for metric in self.metrics}
-        return {name: value for name, value in found.items() if not np.isnan(value)}
+        truth, logits = self.data.dataset.train_y[index], self.engine.logits(params, "true", index)
+        answers = SaidOfClients.of(truth, [(1.0, logits)], np.array([len(index)]))
+        metric_values = {metric.name: answers.pooled(metric) for metric in self.metrics}
+        return {name: value for name, value in metric_values.items() if not np.isnan(value)}
 
-    @one_thread()  # as the simulator serves
+    @one_thread()  # as in the simulator
     def contributions(self, params: Float32s, queries: Sequence[State]) -> list[State]:
-        """Return what the client contributes to each of several fits of the serving rule; it must hold examples out.
+        """Return the contribution of the client to each fit of the adaptation rule; needs held-out examples.
 
         Args:
-            params: (d,) the model.
-            queries: Of each fit, what the rule asks.
+            params: (d,) parameters of the model.
+            queries: Query of the rule for each fit.
         """
         rule, index = self.federation.serving, self.data.held_out[self.client]
-        outputs, labels = self._answers(params, index), self.data.dataset.train_y[index]
+        outputs, labels = self._outputs(params, index), self.data.dataset.train_y[index]
         counts = self._label_counts().astype(np.float64)
         return [checked(rule, rule.contribute(query, outputs, labels, counts)) for query in queries]
 
@@ -312,22 +311,22 @@ class LocalClient:
     def served(
         self, params: Float32s, state: State, part: str, inputs: Sequence[int] = (), *, online: bool = False
     ) -> ServedScores:
-        """Adapt to the client's own inputs, and return how well it is served.
+        """Adapt to the client's own inputs and return its scores.
 
         Args:
-            params: (d,) the model.
-            state: Of the fitted rule.
-            part: ``"held_out"``, or ``"both"`` of a client that never trains.
-            inputs: See `fedreach.evaluation.modes.serve`.
-            online: See there.
+            params: (d,) parameters of the model.
+            state: State of the fitted rule.
+            part: ``"held_out"``, or ``"both"`` for an unseen client.
+            inputs: Numbers of inputs, see `fedreach.evaluation.modes.serve`.
+            online: Include the online mode, see `fedreach.evaluation.modes.serve`.
         """
         index = self.data.held_out[self.client]
         if part == "both":
             index = np.concatenate([self.data.train[self.client], index])
-        own = Client(self.client, self._answers(params, index), self.data.dataset.train_y[index])
-        return serve(self.federation.serving, state, [own], inputs, online=online)
+        client = Client(self.client, self._outputs(params, index), self.data.dataset.train_y[index])
+        return serve(self.federation.serving, state, [client], inputs, online=online)
 
-    def _answers(self, params: Float32s, index: Ints) -> Outputs:
+    def _outputs(self, params: Float32s, index: Ints) -> Outputs:
         return self.engine.answers(params, "true", index, inputs=Traits.of(self.federation.serving).reads_inputs)
 
 
@@ -343,21 +342,21 @@ def server_engine(
     std: tuple[float, ...] | None = None,
     device: str = "cpu",
 ) -> Engine:
-    """Return what runs the model over the server's data.
+    """Return the engine that runs the model on the server's data.
 
     Args:
-        num_classes: Of the whole federation; 0: labels are numbers to predict.
+        num_classes: Number of classes of the whole federation; 0 for regression.
         test: Inputs and labels of a test set.
-        own: Inputs and labels that the server trains on, for `Safari` and others of `fedreach.federation.server`.
-        kind: See `ClientData`, as for `mean` and `std`.
+        own: Inputs and labels on which the server trains, for `Safari` and others of `fedreach.federation.server`.
+        kind: Kind of the inputs, see `ClientData`, as for `mean` and `std`.
 
     Raises:
         DataError: If neither is given.
     """
-    given = own or test
-    if given is None:
+    examples = own or test
+    if examples is None:
         raise DataError("server_engine needs a test set, data of the server's own, or both; got neither.")
-    client = ClientData(given, num_classes=num_classes, kind=kind, mean=mean, std=std).federated(0)
+    client = ClientData(examples, num_classes=num_classes, kind=kind, mean=mean, std=std).federated(0)
     d = client.dataset
     if test is not None:
         d = from_arrays(

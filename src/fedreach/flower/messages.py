@@ -23,113 +23,111 @@ from fedreach.federation.federation import Federation
 from fedreach.federation.secure_aggregation import Words, mask
 from fedreach.federation.traits import name_of
 
-# -------------------- What stands in the messages between server and clients, and what of a reply can be believed
+# ---- Contents of the messages between server and clients
 # ```
 # query          -> metrics: client, num-examples, held-out-examples,        fedreach: how it trains, its public key,
-#                            bits-per-example                                      what its samples look like
+#                            bits-per-example                                      the form of its samples
 # query.constants  constants: by name      fedreach: digest      -> nothing; client_app keeps them in its context
 # query.labels   fedreach: fact                               -> labels: label_counts or label_entropy
-# query.table    fedreach: question, exchange                -> fedreach: names that it tells; sums
+# query.table    fedreach: question, exchange                -> fedreach: names of its table; sums
 # query.loss     arrays: model             fedreach: run, round, batch-size  -> metrics: loss
 # train          arrays: model    config: the user's own, server-round
 #                fedreach: run, round, rate, share, memory-round             -> update, or arrays: the local model
 #                          draws, where it was drawn with replacement
-#                solver: what the server's solver sends                         metrics: train_loss, num-examples, steps
-#                memory: if the client lost it                                  and what the parts have clients measure
-#                keys: of a secure sum                                       -> masked, in place of update and measures
+#                solver: state of the server's solver                           metrics: train_loss, num-examples, steps
+#                memory: if the client lost it                                  and measurements
+#                keys: for secure aggregation                                -> masked, instead of update
 # evaluate       arrays: model                          fedreach: run, round -> metrics: eval_loss, eval_acc, ...
 #                                                                               (of numbers eval_mae, ...)
 # query.serving  nothing                                                     -> metrics: num-examples, held out
 # query.serving  arrays: model    fedreach: run, session, exchange, fits
-#                query-0, query-1 ...: what a rule asks, one a fit           -> sums-0, sums-1 ...: over its examples
-#                keys: of a secure sum                                          each of them masked
+#                query-0, query-1 ...: of a rule, one per fit                -> sums-0, sums-1 ...: over its examples
+#                keys: for secure aggregation                                   each of them masked
 # evaluate.serving  arrays: model    state: of the fitted rule
 #                fedreach: part, inputs, online                              -> metrics: served_accuracy, ...
 # ```
-# What answers a question of a round says in `fedreach`, too, which round of which run that was. Models travel under the
-# names of their `state_dict`: to `client_app` what is trained and averaged, after the constants once; to clients that
-# know nothing of FedReach all of it, each time, so that they can train it. What is missing, of another form or out of
-# its
-# range makes a `ReplyError`, which says why the reply does not count.
+# The reply to a question of a round names the run and the round in `fedreach`. Models are sent under the names of their
+# `state_dict`. `client_app` gets the constants once and then only trained and averaged tensors. Other apps get the full
+# state dict each time. A missing, malformed or impossible value raises a `ReplyError` with the reason.
 
-RUN = "run"  # name of it: contexts may serve several
-OURS = "fedreach"  # the record of what FedReach says beside Flower's own records
+RUN = "run"  # its name: a context may store several runs
+OURS = "fedreach"  # FedReach's record, in addition to Flower's own
 MODEL, CONFIG, METRICS = "arrays", "config", "metrics"  # as Flower's own strategies name them
 UPDATE, MASKED, SOLVER, MEMORY, LABELS = "update", "masked", "solver", "memory", "labels"
-STATE, SESSION, EXCHANGE, FITS = "state", "session", "exchange", "fits"  # of a serving rule
+STATE, SESSION, EXCHANGE, FITS = "state", "session", "exchange", "fits"  # of an adaptation rule
 PART, INPUTS, ONLINE = "part", "inputs", "online"
-KEY, KEYS = "public-key", "keys"  # of a secure sum
-SAMPLES = "samples"  # what they look like
+KEY, KEYS = "public-key", "keys"  # for secure aggregation
+SAMPLES = "samples"  # their form
 TABLE, QUESTION, TOLD, SUMS, NAME = "fedreach-table", "question", "told", "sums", "name"
 LOSS, EXAMPLES, STEPS, CLIENT = "train_loss", "num-examples", "steps", "client"
 LACKS = "lacks-memory-of-round"
 CONSTANTS, DIGEST = "constants", "digest"  # of the model, see `fedreach.engines.models.state`
 KEPT = "kept-memory-of-round"
-SHORT = {"accuracy": "acc", "mae": "mae"}  # what a main score is called, after the part that it is of
+SHORT = {"accuracy": "acc", "mae": "mae"}  # names of main scores, after the part of the data
 ROUND, DRAWS, HELD_OUT, BITS = "round", "draws", "held-out-examples", "bits-per-example"
 
-LARGEST = 2**40  # whole number of a reply
-FAILED = "it failed: "  # before what a client's app raised
+LARGEST = 2**40  # largest whole number in a reply
+FAILED = "it failed: "  # before the error of a client's app
 WRAPPED = re.compile(r"^Exception ClientAppException occurred\. Message: (.*?)(?:'>)?$")  # by Flower's simulation
-HUGE = 1e30  # number of an update: with larger ones the model soon is not finite
+HUGE = 1e30  # largest number in an update; larger ones soon make the model infinite
 
 
 def query_name(fit: int) -> str:
-    """Return the record of what a serving rule asks in one of the fits that go on at a time."""
+    """Return the name of the record with the query of one of several simultaneous fits."""
     return f"query-{fit}"
 
 
 def sums_name(fit: int) -> str:
-    """Return the record of what a client answers to that."""
+    """Return the name of the record with a client's answer to that query."""
     return f"sums-{fit}"
 
 
 def members_name(fit: int) -> str:
-    """Return where the clients of that fit stand, who share masks."""
+    """Return the key of the clients of that fit, which share masks."""
     return f"members-{fit}"
 
 
 class ReplyError(Exception):
-    """Why a reply does not count: what it says cannot be believed."""
+    """A reply does not count because its content is impossible."""
 
 
 class LostError(ReplyError):
-    """Why a client's reply is lost, though it said nothing wrong: it was late, or the client failed."""
+    """A reply is lost because it was late or the client failed; its content was not wrong."""
 
 
 def model_record(layout: Layout, params: Float32s) -> ArrayRecord:
-    """Return a (d,) vector as what is trained and averaged of a model, by name."""
+    """Return a (d,) vector as a record of the trained and averaged tensors of a model."""
     views = layout.views(torch.from_numpy(np.array(params, np.float32)))
     return ArrayRecord({name: Array(tensor.numpy()) for name, tensor in views.items()})
 
 
 def whole_record(module: nn.Module, layout: Layout, params: Float32s) -> ArrayRecord:
-    """Return a (d,) vector as the model's whole state dict, which `load_state_dict` takes.
+    """Return a (d,) vector as a record of the model's full state dict, for `load_state_dict`.
 
     The module is bound to a copy of the vector.
     """
     bind(module, torch.from_numpy(np.array(params, np.float32)), layout=layout)
     state = {name: tensor.detach().cpu() for name, tensor in module.state_dict().items()}
-    # numpy has no bfloat16; float32 holds its numbers, and `load_state_dict` takes them
-    plain = {name: tensor.float() if tensor.dtype == torch.bfloat16 else tensor for name, tensor in state.items()}
-    return ArrayRecord({name: Array(tensor.numpy()) for name, tensor in plain.items()})
+    # numpy has no bfloat16; float32 represents its numbers, and `load_state_dict` accepts them
+    float_state = {name: tensor.float() if tensor.dtype == torch.bfloat16 else tensor for name, tensor in state.items()}
+    return ArrayRecord({name: Array(tensor.numpy()) for name, tensor in float_state.items()})
 
 
 def constants_digest(constants: Mapping[str, AnyArray]) -> str:
-    """Return the digest by which a client knows whether it has these constants.
+    """Return the digest that shows a client whether it has these constants.
 
     Example:
         >>> constants_digest({"mask": np.ones(3, bool)})[:8]
         'aa58294a'
     """
-    known = sha256()
+    digest = sha256()
     for name, values in sorted(constants.items()):
-        known.update(f"{name} {values.dtype} {values.shape}".encode() + np.ascontiguousarray(values).tobytes())
-    return known.hexdigest()
+        digest.update(f"{name} {values.dtype} {values.shape}".encode() + np.ascontiguousarray(values).tobytes())
+    return digest.hexdigest()
 
 
 def params_of(record: ArrayRecord, layout: Layout) -> Float32s:
-    """Return the (d,) vector of a model that came by name; its tensors must be what the layout says."""
+    """Return a model as a (d,) vector; its tensors must match the layout."""
     vector = torch.empty(layout.size)
     for name, view in layout.views(vector).items():
         if name not in record:
@@ -141,7 +139,7 @@ def params_of(record: ArrayRecord, layout: Layout) -> Float32s:
 
 
 def first_model(record: ArrayRecord, layout: Layout) -> Float32s:
-    """Return the (d,) vector of a model that the user handed over."""
+    """Return the (d,) vector of a model that the user passed."""
     try:
         return params_of(record, layout)
     except ReplyError as error:
@@ -151,12 +149,12 @@ def first_model(record: ArrayRecord, layout: Layout) -> Float32s:
 
 
 def array(record: ArrayRecord, name: str, shape: tuple[int, ...] | None, kind: type = np.float32) -> AnyArray:
-    """Return a finite array of this shape (None: any) and kind, and refuse anything else."""
+    """Return a finite array of this shape (None: any) and kind; reject anything else."""
     if name not in record:
         raise ReplyError(f"it sent no {name!r}")
-    given = record[name]
+    encoded = record[name]
     try:
-        values = given.numpy()
+        values = encoded.numpy()
     except Exception as error:
         raise ReplyError(f"its {name!r} cannot be read: {error}") from error
     if values.dtype != kind or shape not in (None, values.shape):
@@ -170,14 +168,14 @@ def array(record: ArrayRecord, name: str, shape: tuple[int, ...] | None, kind: t
 
 
 def arrays(message: Message, name: str) -> ArrayRecord:
-    """Return the array record of this name of a message."""
+    """Return the array record of a message with this name."""
     if name not in message.content.array_records:
         raise ReplyError(f"it sent no arrays {name!r}")
     return message.content.array_records[name]
 
 
 def number(metrics: Mapping[str, Any], name: str, within: Range = ANY) -> float:
-    """Return a finite number of a reply, which must lie in this range."""
+    """Return a finite number of a reply, which must be in this range."""
     value = metrics.get(name)
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise ReplyError(f"it sent no number {name!r}" if value is None else f"its {name!r} is not a number: {value!r}")
@@ -199,25 +197,25 @@ def whole(metrics: Mapping[str, Any], name: str, minimum: int = 0) -> int:
 
 
 def check_question(message: Message, run: str, round_: int) -> None:
-    """Refuse what does not say that it answers this round of this run."""
-    said: Mapping[str, Any] = message.content.config_records.get(OURS, {})
-    if said.get(RUN) != run:
+    """Reject a reply that does not name this round of this run."""
+    question: Mapping[str, Any] = message.content.config_records.get(OURS, {})
+    if question.get(RUN) != run:
         raise ReplyError("it answers no question of this run")
-    if said.get(ROUND) != round_:
-        raise ReplyError(f"it answers round {said.get(ROUND)!r}, and was asked for round {round_}")
+    if question.get(ROUND) != round_:
+        raise ReplyError(f"it answers round {question.get(ROUND)!r}, and was asked for round {round_}")
 
 
 def content_of(message: Message) -> Message:
-    """Return the message, unless it tells an error: then the last line of a client's traceback says what happened."""
+    """Return the message; if it is an error, raise the last line of the client's traceback."""
     if message.has_error():
         lines = (message.error.reason or "").strip().splitlines() or ["it gave no reason"]
-        what = WRAPPED.sub(r"\1", lines[-1].strip()).rstrip(".")
-        raise LostError(f"{FAILED}{printable(what)[:300]}")
+        last_line = WRAPPED.sub(r"\1", lines[-1].strip()).rstrip(".")
+        raise LostError(f"{FAILED}{printable(last_line)[:300]}")
     return message
 
 
 def printable(text: str) -> str:
-    """Return what a client wrote without what a terminal would take for a command.
+    """Replace characters of a client's text that a terminal would interpret as a command.
 
     Example:
         >>> printable("oh \\x1b[2J")
@@ -238,17 +236,16 @@ def array_record(values: Mapping[str, AnyArray]) -> ArrayRecord:
     return ArrayRecord({name: Array(np.asarray(array, order="C")) for name, array in values.items()})
 
 
-# --- Masks that two clients share and the server does not know: see `fedreach.federation.secure_aggregation`
-# Each client has a key pair of its own for the run, and the server passes the public halves on: X25519 gives two
-# clients
-# a common secret, HKDF a key for the round, ChaCha20 the words of the mask. This hides clients from a server that looks
-# at what it gets; one that cheats could pass on public keys of its own making. If a report is missing, the masks of the
-# others do not cancel, and the round counts for nobody.
+# ---- Masks for secure aggregation, see `fedreach.federation.secure_aggregation`
+# Two clients share each mask, and the server does not know it. Each client has a key pair for the run, and the server
+# distributes the public keys. X25519 gives two clients a common secret, HKDF a round key, and ChaCha20 the words of the
+# mask. This protects against a curious server; a malicious one could distribute forged public keys. If a reply is
+# missing, the masks of the others do not cancel, and no reply of the round counts.
 #
 # Reference: Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning", CCS 2017,
 # section 4.
 
-MIN_CLIENTS = 2  # clients in a sum: that of one is its report
+MIN_CLIENTS = 2  # clients in a sum: a sum over one client reveals its update
 
 
 def new_private_key() -> bytes:
@@ -257,12 +254,12 @@ def new_private_key() -> bytes:
 
 
 def public_key(private: bytes) -> bytes:
-    """Return the 32 bytes that all may know."""
+    """Return the 32 bytes of the public key."""
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
 def is_public_key(key: bytes) -> bool:
-    """Return whether two clients can share a secret by this key: of some, all that comes out is zeros.
+    """Return whether two clients can share a secret with this key; some keys yield only zeros.
 
     Example:
         >>> is_public_key(public_key(new_private_key())), is_public_key(bytes(32)), is_public_key(b"short")
@@ -275,8 +272,8 @@ def is_public_key(key: bytes) -> bool:
     return True
 
 
-def pad(private: bytes, other: bytes, run: str, round_: int, count: int) -> Words:
-    """Return what two clients share in a round, from the private key of one and the public key of the other.
+def pad(private: bytes, other_key: bytes, run: str, round_: int, count: int) -> Words:
+    """Return the mask of two clients in a round, from the private key of one and the public key of the other.
 
     Example:
         >>> ann, bob = new_private_key(), new_private_key()
@@ -285,7 +282,7 @@ def pad(private: bytes, other: bytes, run: str, round_: int, count: int) -> Word
         >>> bool((pad(ann, public_key(bob), "run", 3, 5) == pad(ann, public_key(bob), "run", 4, 5)).any())
         False
     """
-    secret = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(other))
+    secret = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(other_key))
     key = HKDF(SHA256(), 32, salt=None, info=f"fedreach mask {run} {round_}".encode()).derive(secret)
     stream = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(8 * count))
     return np.frombuffer(stream, "<u8").astype(np.uint64)
@@ -300,15 +297,15 @@ def masked(
     round_: int,
     used: MutableMapping[str, Any],
 ) -> Words:
-    """Return a client's words under the masks that it shares with the others of a sum, if that hides them.
+    """Return a client's words under the masks that it shares with the others, if these hide them.
 
     Args:
-        words: (n,) of this client.
-        public: Client -> public key, of all in the sum.
-        private: The client's own key.
-        run: Of which there are rounds.
-        round_: Later than all in which masks of this run were used.
-        used: Run -> the last round of it; it is noted here.
+        words: (n,) words of this client.
+        public: Public key of each client in the sum.
+        private: Private key of this client.
+        run: Name of the run.
+        round_: Round, later than all rounds that used masks of this run.
+        used: Last round of each run; updated here.
 
     Raises:
         TrainingError: If others could see the words through these masks.
@@ -318,22 +315,22 @@ def masked(
         raise TrainingError(f"a secure sum needs {MIN_CLIENTS} clients at least, each with a key of its own; got {ids}")
     if round_ <= int(used.get(run, 0)):
         raise TrainingError(f"the masks of round {round_} were used before: a second report would show the difference")
-    used[run] = round_  # an entry a run: the server chooses its name
+    used[run] = round_  # one entry per run: the server chooses its name
     return mask(
         words, client, ids, lambda low, high, n: pad(private, public[high if low == client else low], run, round_, n)
     )
 
 
 def keys_of(record: Mapping[str, Any]) -> dict[int, bytes]:
-    """Return client -> public key, as the server hands them out."""
+    """Return client -> public key, as the server distributes them."""
     return dict(zip(record["ids"], record["keys"], strict=True))
 
 
 def refuse_more_than_a_sum(federation: Federation) -> None:
-    """Refuse parts that a secure sum on Flower cannot serve.
+    """Reject components that secure aggregation on Flower does not support.
 
     Raises:
-        ConfigError: If clusters of clients, or a solver's memory, or a cohort of one ask for more than one sum.
+        ConfigError: If the federation has clusters of clients, a solver with memory, or a cohort of one.
     """
     if federation.cohort < MIN_CLIENTS:
         raise ConfigError(

@@ -45,7 +45,7 @@ from fedreach.flower.messages import (
 )
 from fedreach.runs.simulation import learnt
 
-# -------------------- What the server sends: to train, to tell a loss, to evaluate
+# ---- Messages from the server: training, losses, evaluation
 
 
 @dataclass(eq=False)
@@ -53,19 +53,19 @@ class Outgoing:
     """Writes the messages of a run."""
 
     federation: Federation
-    module: nn.Module  # whose state dict is sent
+    module: nn.Module  # its state dict is sent
     layout: Layout
     rounds: int  # length of the run, which schedules of the local rate refer to
-    timeout: float  # seconds for which a message is valid; a reply after them does not count
-    knows: Callable[[int], bool]  # whether a client runs `client_app`, which is sent a model's constants apart
-    run: str = ""  # its name, by which clients tell what they keep for it
+    timeout: float  # seconds until a message expires; later replies do not count
+    knows: Callable[[int], bool]  # whether a client runs `client_app`, which gets constants separately
+    run: str = ""  # its name, under which clients store their memory
 
     def record(self, params: Float32s) -> ArrayRecord:
-        """Return what is trained and averaged of a (d,) model, for `client_app`."""
+        """Return the trained and averaged tensors of a (d,) model, for `client_app`."""
         return messages.model_record(self.layout, params)
 
     def whole(self, params: Float32s) -> ArrayRecord:
-        """Return a (d,) model as its whole state dict, for apps that know nothing of FedReach, and for the user."""
+        """Return the full state dict of a (d,) model, for custom apps and for the user."""
         return messages.whole_record(self.module, self.layout, params)
 
     def train(
@@ -80,15 +80,15 @@ class Outgoing:
         keys: ConfigRecord | None = None,
         restore: bool = False,
     ) -> list[Message]:
-        """Return one message a client: its model, what its solver needs, and which memory it should have.
+        """Return one message per client with its model, the state of the solver, and the round of its memory.
 
         Args:
-            nodes: Client -> node, of those that train.
-            counted: Client -> last round in which its report counted.
+            nodes: Node of each client that trains.
+            counted: Last round of each client whose reply counted.
             config: The user's own, which FedReach does not read.
-            draws: Client -> how often it was drawn, where the selection says so: a client may have to weigh itself.
-            keys: The clients' public keys, for a secure sum.
-            restore: Whether to send what a client should have kept, because it lost it.
+            draws: Number of draws of each client, if the selection reports it; clients may compute their own weight.
+            keys: Public keys of the clients, for secure aggregation.
+            restore: Send the memory of clients that lost it.
         """
         if not nodes:
             return []
@@ -100,9 +100,9 @@ class Outgoing:
             row = int(view.rows(np.array([client]))[0])
             model = int(state.clusters[row])
             content = models.content(model, config, view.round, client)
-            kept = 0 if state.memory is None or state.memory.blocks[row] is None else counted[client]
+            memory_round = 0 if state.memory is None or state.memory.blocks[row] is None else counted[client]
             share = float(view.num_examples[row] / mean)
-            numbers = {ROUND: view.round, "rate": rate, "memory-round": kept, "share": share}
+            numbers = {ROUND: view.round, "rate": rate, "memory-round": memory_round, "share": share}
             if draws is not None:
                 numbers[DRAWS] = draws[client]
             content[OURS] = ConfigRecord({RUN: self.run, **numbers})
@@ -118,7 +118,7 @@ class Outgoing:
     def losses(
         self, nodes: Mapping[int, int], state: FederationState, view: ClientView, batch_size: int
     ) -> list[Message]:
-        """Return one message a client that asks for the loss of its model, over a batch or, with 0, over all it has."""
+        """Return one message per client that asks for the loss of its model, over a batch or, with 0, all examples."""
         models, result = _Records(self, list(state.models)), []
         for client, node in nodes.items():
             model = int(state.clusters[view.rows(np.array([client]))[0]])
@@ -134,11 +134,11 @@ class Outgoing:
         number: int,
         config: ConfigRecord,
     ) -> list[Message]:
-        """Return one message a task, given each with its node and the message's group."""
-        records, ours = _Records(self, models), ConfigRecord({RUN: self.run, ROUND: number})
+        """Return one message per task; `tasks` maps a node and a message group to the task."""
+        records, request = _Records(self, models), ConfigRecord({RUN: self.run, ROUND: number})
         return [
             Message(
-                RecordDict({**records.content(task.model, config, number, task.client), OURS: ours}),
+                RecordDict({**records.content(task.model, config, number, task.client), OURS: request}),
                 node,
                 MessageType.EVALUATE,
                 ttl=self.timeout,
@@ -149,13 +149,13 @@ class Outgoing:
 
 
 class _Records:
-    """Models, each written once for all that are sent it."""
+    """Cache of models as records, each written once for all clients."""
 
     def __init__(self, outgoing: Outgoing, models: Sequence[Float32s]) -> None:
         self.outgoing, self.models, self.records = outgoing, models, dict[tuple[int, bool], ArrayRecord]()
 
     def of(self, model: int, client: int) -> ArrayRecord:
-        """Return a model as this client is sent it."""
+        """Return a model in the form that this client needs."""
         key = model, self.outgoing.knows(client)
         if key not in self.records:
             write = self.outgoing.record if key[1] else self.outgoing.whole
@@ -171,41 +171,41 @@ def _with_round(config: ConfigRecord, number: int) -> ConfigRecord:
     return ConfigRecord({**config, "server-round": number})
 
 
-# -------------------- What becomes of replies: answers that count, and why the others do not
+# ---- Replies: answers that count, and reasons why others do not
 
 LOG = getLogger("flwr")
 
 
 class Answer(NamedTuple):
-    """A report that counts."""
+    """A reply that counts."""
 
-    update: AnyArray  # (d,) of float32; of a secure sum, (d + 1,) masked words
+    update: AnyArray  # (d,) of float32; with secure aggregation, (d + 1,) masked words
     metrics: Mapping[str, float]
     steps: int
 
 
 @dataclass
 class Collected:
-    """What came from those who were asked."""
+    """Replies of the clients that were asked."""
 
     answers: dict[int, Answer]
     lost: dict[int, str]  # client -> why its reply does not count
-    lost_memory: list[int] = field(default_factory=list)  # those that lost what they kept between rounds
+    lost_memory: list[int] = field(default_factory=list)  # clients that lost their memory
 
     @classmethod
-    def nothing(cls, asked: Iterable[int], timeout: float) -> Collected:
-        """Return what there is before any reply."""
-        return cls({}, dict.fromkeys(asked, f"no reply within {timeout:g} s"))
+    def nothing(cls, clients: Iterable[int], timeout: float) -> Collected:
+        """Return the value before any reply."""
+        return cls({}, dict.fromkeys(clients, f"no reply within {timeout:g} s"))
 
 
 @dataclass(frozen=True, eq=False)
 class Incoming:
-    """Reads the reports of a run."""
+    """Reads the replies of a run."""
 
     federation: Federation
     layout: Layout
     checks: Checks
-    registry: ClientRegistry  # knows what clients said before, and takes note of who says what cannot be
+    registry: ClientRegistry  # has earlier replies and notes impossible ones
 
     def read(
         self,
@@ -216,17 +216,17 @@ class Incoming:
         view: ClientView,
         run: str,
     ) -> None:
-        """Add the replies of those who were asked, node -> client, to what was collected; a node counts once.
+        """Add the replies of `clients` (node -> client) to the collected ones; a node counts once.
 
-        `run` names the run, which replies must be of, as of the round of the view.
+        Replies must belong to the run with the name `run` and to the round of the view.
         """
         waiting = dict(clients)
         collected.lost_memory = []
         for reply in replies:
             client = waiting.pop(reply.metadata.src_node_id, None)
-            if client is None:  # an error in Flower itself comes from node 1, and says not whom it is about
-                what = reply.error.reason if reply.has_error() else "a reply that nobody asked for"
-                LOG.warning("Node %s: %s", reply.metadata.src_node_id, what)
+            if client is None:  # an error in Flower itself comes from node 1 and names no client
+                description = reply.error.reason if reply.has_error() else "a reply that nobody asked for"
+                LOG.warning("Node %s: %s", reply.metadata.src_node_id, description)
                 continue
             try:
                 metrics = messages.metrics_of(messages.content_of(reply))
@@ -236,16 +236,16 @@ class Incoming:
                     continue
                 if self.registry.known[client].trains_as_asked:
                     messages.check_question(reply, run, view.round)
-                collected.answers[client] = self._answer(client, reply, metrics, state, view)
+                collected.answers[client] = self._read_answer(client, reply, metrics, state, view)
                 collected.lost.pop(client)
             except ReplyError as error:
                 collected.lost[client] = str(error)
                 self.registry.blame(f"client {client}", error)
 
-    def _answer(
+    def _read_answer(
         self, client: int, reply: Message, metrics: Mapping[str, Any], state: FederationState, view: ClientView
     ) -> Answer:
-        """Return a report, or say by a ReplyError why it cannot be believed."""
+        """Return the answer in a reply; raise a ReplyError if it is impossible."""
         checks, facts, hidden = self.checks, self.registry.known[client], self.federation.label_statistics.only_sum
         count, loss = checks.num_examples(metrics, facts), checks.loss(metrics)
         numbers = {"num_examples": float(count), "loss": loss} | ({} if hidden else checks.measured(metrics))
@@ -262,11 +262,11 @@ class Incoming:
         return Answer(update, numbers, steps)
 
     def reports(self, collected: Collected, view: ClientView, *, probe: bool = False) -> Reports:
-        """Return what came as the federation's parts see it, ids increasing."""
+        """Return the replies in the form that components read, ids increasing."""
         hidden = self.federation.label_statistics.only_sum
         if hidden and collected.lost and collected.answers:
-            missing, why = next(iter(collected.lost.items()))
-            reason = f"the masks of a secure sum cancel only if all report, and client {missing} did not: {why}"
+            missing, cause = next(iter(collected.lost.items()))
+            reason = f"the masks of a secure sum cancel only if all report, and client {missing} did not: {cause}"
             collected.lost |= dict.fromkeys(collected.answers, reason)
             collected.answers = {}
         ids = np.array(sorted(collected.answers), np.int64)
@@ -281,7 +281,7 @@ class Incoming:
                 total += answer.update  # wraps around at 2^64
             try:
                 mean = mean_of(total, FixedPoint(len(answers)))
-            except PartError as error:  # one of them sent nonsense, and nobody can tell who
+            except PartError as error:  # one client sent nonsense, but the sum does not show which
                 collected.lost |= dict.fromkeys(collected.answers, f"the secure sum makes no sense: {error}")
                 collected.answers = {}
                 return self.reports(collected, view, probe=probe)
@@ -305,49 +305,51 @@ class Incoming:
         )
 
 
-# -------------------- A round between what is sent to the clients and what comes back
+# ---- A round between sending and receiving
 
 
 @dataclass(eq=False)
 class OpenRound:
-    """The `Side` of a round that answers by messages: `begin` returns those to the cohort, `end` takes the replies.
+    """The `Side` of a round that uses messages: `begin` returns those to the cohort, `end` takes the replies.
 
-    It holds the generator of the round, and so is never stored: a server that is started again begins the round anew.
+    It has the generator of the round and so is never stored: a restarted server repeats the round.
     """
 
     federation: Federation
     registry: ClientRegistry
     outgoing: Outgoing
     incoming: Incoming
-    participation: Participation  # whose replies an experiment has get lost, as the simulator does
-    engine: Engine | None  # the server's own, where it trains
-    counted: Mapping[int, int]  # client -> last round in which its report counted
+    participation: Participation  # loses replies as in the simulator
+    engine: Engine | None  # of the server, if it trains
+    counted: Mapping[int, int]  # client -> last round whose reply counted
     grid: Grid
     config: ConfigRecord  # the user's own, which FedReach does not read
-    probed: dict[int, Answer] = field(default_factory=dict)  # of those who were asked for their update before
+    probed: dict[int, Answer] = field(default_factory=dict)  # answers of clients that sent their update in the probe
     began: float = field(default_factory=time.perf_counter)
 
     def begin(self, steps: Steps) -> list[Message]:
-        """Play the round until its cohort is chosen; return the messages to those who have not trained in the probe."""
+        """Run the round until its cohort is selected; return messages to clients that did not train in the probe."""
         self.steps, self.request = steps, planned(steps, self)
         if isinstance(self.request, AskServer):
             return []
         chosen = self.request.selection.ids.tolist()
         LOG.info("FedReach chose clients %s.", chosen)
         keys = self.federation.label_statistics.only_sum
-        return self._sent(self.request, [client for client in chosen if client not in self.probed], keys=keys)
+        return self._train_messages(self.request, [client for client in chosen if client not in self.probed], keys=keys)
 
     def end(self, replies: Iterable[Message]) -> Done:
-        """Conclude the round with the replies to what `begin` returned."""
+        """Finish the round with the replies to the messages of `begin`."""
         request = self.request
         if not isinstance(request, AskServer):
             chosen = request.selection.ids.tolist()
-            kept = {client: self.probed[client] for client in chosen if client in self.probed}
-            collected = self._collected(request, [client for client in chosen if client not in kept], replies, kept)
+            probe_answers = {client: self.probed[client] for client in chosen if client in self.probed}
+            collected = self._collect(
+                request, [client for client in chosen if client not in probe_answers], replies, probe_answers
+            )
             done = advance(self.steps, self.incoming.reports(collected, request.view))
             if isinstance(done, Done):
                 return done
-            assert isinstance(done, AskServer)  # clients are asked for nothing more
+            assert isinstance(done, AskServer)  # clients have no more to do
             request = done
         done = advance(self.steps, self.learnt(request))
         assert isinstance(done, Done)
@@ -356,14 +358,14 @@ class OpenRound:
     # ----------------------------------------------------------------------------------------------- as a `Side`
 
     def losses(self, request: AskLosses) -> Mapping[int, float]:
-        """Ask the clients of a probe for their losses; return those that came in time."""
-        probe, found = request.probe, dict[int, float]()
+        """Ask the clients of a probe for their losses; return those that arrived in time."""
+        probe, losses = request.probe, dict[int, float]()
         ids = probe.ids.tolist()
-        silent = [client for client in ids if not self.registry.known[client].trains_as_asked]
-        if silent:
+        custom_apps = [client for client in ids if not self.registry.known[client].trains_as_asked]
+        if custom_apps:
             raise ConfigError(
                 f"{name_of(self.federation.selection)} asks clients for losses, and that is not in the app of client "
-                f"{silent[0]}. Use fedreach.flower.app.client_app, or another selection."
+                f"{custom_apps[0]}. Use fedreach.flower.app.client_app, or another selection."
             )
         nodes = self.registry.nodes_of(ids)
         clients = {node: client for client, node in nodes.items()}
@@ -375,28 +377,30 @@ class OpenRound:
                 if client is not None:
                     metrics = messages.metrics_of(messages.content_of(reply))
                     messages.check_question(reply, self.outgoing.run, request.view.round)
-                    found[client] = self.incoming.checks.loss(metrics)
+                    losses[client] = self.incoming.checks.loss(metrics)
             except ReplyError as error:
                 LOG.warning("Client %s did not tell its loss: %s.", client, error)
                 self.registry.blame(f"client {client}", error)
-        return found
+        return losses
 
     def updates(self, request: AskUpdates) -> Reports:
-        """Ask the clients of a probe for their updates; those of the cohort come in by `end`."""
+        """Ask the clients of a probe for their updates; `end` receives those of the cohort."""
         ids = request.selection.ids.tolist()
-        collected = self._collected(request, ids, ask(self.grid, self._sent(request, ids), self.registry.timeout))
+        collected = self._collect(
+            request, ids, ask(self.grid, self._train_messages(request, ids), self.registry.timeout)
+        )
         for client, reason in collected.lost.items():
             LOG.warning("Client %s did not answer the probe of round %s: %s.", client, request.view.round, reason)
         self.probed = collected.answers
         return self.incoming.reports(collected, request.view, probe=True)
 
     def learnt(self, request: AskServer) -> FederationState:
-        assert self.engine is not None  # the strategy saw to it
+        assert self.engine is not None  # the strategy checked it
         return learnt(self.federation, self.engine, self.engine.task.data.server, request)
 
     # --------------------------------------------------------------------------------------------------- messages
 
-    def _sent(
+    def _train_messages(
         self, request: AskUpdates, clients: Iterable[int], *, keys: bool = False, restore: bool = False
     ) -> list[Message]:
         nodes, selection = self.registry.nodes_of(clients), request.selection
@@ -408,27 +412,31 @@ class OpenRound:
             nodes, request.state, request.view, self.counted, self.config, draws=draws, keys=public, restore=restore
         )
 
-    def _collected(
+    def _collect(
         self,
         request: AskUpdates,
-        asked: list[int],
+        asked_clients: list[int],
         replies: Iterable[Message],
-        kept: Mapping[int, Answer] | None = None,
+        probe_answers: Mapping[int, Answer] | None = None,
     ) -> Collected:
-        """Return what came, and what is `kept` from a probe; who lost its memory is sent it and asked again."""
-        collected = Collected.nothing(asked, self.registry.timeout)
-        collected.answers |= kept or {}
-        clients = {node: client for client, node in self.registry.nodes_of(asked).items()}
-        given = request.state, request.view, self.outgoing.run
-        self.incoming.read(replies, clients, collected, *given)
-        again = collected.lost_memory
-        if again:
-            LOG.info("Clients %s lost what they kept between rounds, and are sent it.", again)
-            clients = {node: client for client, node in self.registry.nodes_of(again).items()}
-            replies = ask(self.grid, self._sent(request, again, restore=True), self.registry.timeout)
-            self.incoming.read(replies, clients, collected, *given)
-        there = np.array(sorted(collected.answers), np.int64)
-        lost = lost_replies(self.participation, there, self.federation.seed, request.view.round, probe=request.probe)
+        """Return the replies and the `probe_answers`; a client that lost its memory gets it and is asked again."""
+        collected = Collected.nothing(asked_clients, self.registry.timeout)
+        collected.answers |= probe_answers or {}
+        clients = {node: client for client, node in self.registry.nodes_of(asked_clients).items()}
+        round_context = request.state, request.view, self.outgoing.run
+        self.incoming.read(replies, clients, collected, *round_context)
+        clients_without_memory = collected.lost_memory
+        if clients_without_memory:
+            LOG.info("Clients %s lost what they kept between rounds, and are sent it.", clients_without_memory)
+            clients = {node: client for client, node in self.registry.nodes_of(clients_without_memory).items()}
+            replies = ask(
+                self.grid, self._train_messages(request, clients_without_memory, restore=True), self.registry.timeout
+            )
+            self.incoming.read(replies, clients, collected, *round_context)
+        reply_ids = np.array(sorted(collected.answers), np.int64)
+        lost = lost_replies(
+            self.participation, reply_ids, self.federation.seed, request.view.round, probe=request.probe
+        )
         for client in lost.tolist():
             del collected.answers[client]
             collected.lost[client] = "its reply did not arrive"

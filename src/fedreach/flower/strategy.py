@@ -1,6 +1,6 @@
-"""The server side: a Flower strategy that decides as FedReach's simulator does and keeps the same books.
+"""The server side: a Flower strategy that decides as FedReach's simulator does and writes the same run folder.
 
-Of Flower's `Strategy` it overrides what is sent (`configure_...`) and what becomes of the replies (`aggregate_...`).
+It overrides the methods of Flower's `Strategy` that send messages (`configure_...`) and read replies (`aggregate_...`).
 """
 
 import math
@@ -66,40 +66,40 @@ LOG = getLogger("flwr")
 class FedReachStrategy(Strategy):
     """Any `Federation` on Flower.
 
-    Before round 1 clients say who they are and, where a part asks for it, tell of their labels. Each round the
-    federation's parts choose among the participants that are online, in the order of their ids and with the random
-    streams of the simulator, one message goes to each that is chosen, and every reply is checked before it counts:
-    sender, shape, type, finiteness, size. Who did not reply in time, or wrongly, is named in the row of the round.
-    After the last round the federation's serving rule, if any, is fitted and tried, see `fedreach.flower.adaptation`.
+    Before round 1 clients report their ids and the label statistics that components need. In each round the federation
+    selects among the participants that are online, in the order of their ids. It uses the random streams of the
+    simulator. Each selected client gets one message. The server checks sender, shape, type, finiteness and size of each
+    reply before it counts. The row of the round names clients whose reply was late or wrong. After the last round the
+    adaptation rule, if any, is fitted and scored, see `fedreach.flower.adaptation`.
 
     Args:
-        federation: The parts that decide.
+        federation: Components that decide.
         model: The model; the server computes with it only if it has an `engine`.
         rounds: Length of the run.
-        folder: Run folder, like that of the simulator: rows, checkpoint after every round, best and last model. A run
-            that was interrupted goes on from it; ``fedreach report`` reads it.
-        population: Who takes part and who is only evaluated, by ``partition-id``; None: whoever is there as the run
-            begins takes part. Who comes later and is not named is evaluated and never trains.
-        min_clients: The run begins when the whole population is online or, where none is given, so many clients are and
-            nobody new has come for two seconds.
-        patience: Seconds to wait for that; then it begins without the others, if `min_clients` that train are there.
-        timeout: Seconds that a client has for each reply; a round asks several times where it probes or restores.
+        folder: Run folder, like that of the simulator: rows, a checkpoint after every round, best and last model. An
+            interrupted run resumes from it; ``fedreach report`` reads it.
+        population: Participants and unseen clients by ``partition-id``; None: all clients that are online at the start
+            participate. Other clients that come later are only evaluated.
+        min_clients: Smallest number of participants. The run begins when the whole population is online; without a
+            population, when `min_clients` are online and no other has come for two seconds.
+        patience: Seconds to wait for the population; then the run begins if `min_clients` participants are online.
+        timeout: Seconds that a client has for each reply; a round that probes or restores asks several times.
         evaluate_every: Rounds between evaluations by the clients; the last round is always evaluated.
-        evaluate_training: Whether participants' training examples are scored, too, as `train_accuracy`.
-        engine: Runs the model over what the server has: a test set and, where the server trains, data of its own; see
+        evaluate_training: Also score participants' training examples, as `train_accuracy`.
+        engine: Engine for the server's test set and, if the server trains, its own data; see
             `fedreach.flower.local.server_engine`.
-        participation: Who of those online can be asked; everybody if left out.
-        name: Under which the run is reported.
-        inputs: With how many of its inputs a client is served, too, where the federation has a serving rule.
-        identity: What the run is, if that is more than is said here; see `fedreach.runs.identity`.
-        record: Who holds what, if the server knows; see `fedreach.runs.describe.federation_record`.
-        callbacks: Are told as the run goes on, where `run` runs it; of what one raises the run fails.
-        metrics: Beside accuracy, or mean absolute error, and loss; clients are given the same. They tell each by
-            client, so that there is a mean over clients and a worst decile, and none of all examples pooled.
-        about: Fields of the record of who holds what that the server knows beside what clients tell, by name.
+        participation: Availability of clients that are online; default: all are available.
+        name: Name of the run in reports.
+        inputs: Numbers of inputs that clients also adapt with, if the federation has an adaptation rule.
+        identity: Identity of the run if it differs from these arguments; see `fedreach.runs.identity`.
+        record: Federation record, if the server knows it; see `fedreach.runs.describe.federation_record`.
+        callbacks: Callbacks of `run`; the run fails if one raises an error.
+        metrics: Metrics in addition to loss and accuracy or mean absolute error; clients need the same. Clients report
+            each metric, so the report has the mean and the worst 10% of clients, but no value over pooled examples.
+        about: Fields of the federation record by name that the server knows in addition to the reports of clients.
 
     Raises:
-        ConfigError: If the federation cannot run on Flower, or lacks what it needs.
+        ConfigError: If the federation cannot run on Flower or lacks something that it needs.
 
     Example:
         >>> from fedreach.testing.problems import tiny_federation
@@ -147,7 +147,7 @@ class FedReachStrategy(Strategy):
                 f"{type(federation.server).__name__} trains on data of the server's own. Pass "
                 "engine=server_engine(..., own=(x, y))."
             )
-        model = copied(model)  # that of the caller stays as it is
+        model = copied(model)  # leaves the caller's model unchanged
         self.federation, self.layout, self.rounds, self.timeout = federation, Layout.of(model), rounds, timeout
         if engine is not None and engine.layout != self.layout:
             raise ConfigError(
@@ -168,28 +168,33 @@ class FedReachStrategy(Strategy):
         self.registry = ClientRegistry(federation, terms_of(federation, self.layout), checks, timeout, population)
         self.outgoing = Outgoing(federation, model, self.layout, rounds, timeout, self.registry.trains_as_asked)
         self.incoming = Incoming(federation, self.layout, checks, self.registry)
-        # What changes during a run.
-        self._open, self._ours = ExitStack(), False  # the folder's lock; whether it is this run's, not finished yet
+        # State of the run.
+        self._open, self._is_unfinished = (
+            ExitStack(),
+            False,
+        )  # the folder's lock; whether the run in it is unfinished
         self._snapshot: Snapshot | None = None
-        self._counted: dict[int, int] = {}  # client -> last round in which its report counted
-        self._round: OpenRound | None = None  # the one at work
+        self._counted: dict[int, int] = {}  # client -> last round whose reply counted
+        self._round: OpenRound | None = None  # the current one
         self._row: RoundRow | None = None
         self._timing = Timing(round=0)
-        self._lost: Mapping[int, str] = {}  # who does not count in it, and why
-        self._tasks: dict[tuple[int, str], EvaluationTask] = {}  # by node and message group, of those who evaluate
-        self._handed: ArrayRecord | None = None  # the model as it was handed out last
+        self._lost: Mapping[int, str] = {}  # client of that round -> why its reply does not count
+        self._tasks: dict[tuple[int, str], EvaluationTask] = {}  # by node and message group
+        self._last_arrays: ArrayRecord | None = None  # the model as last passed to Flower
 
     def run(self, grid: Grid, train_config: ConfigRecord | None = None) -> Result:
-        """Run all rounds that are left, with this strategy's timeout, and write down how the run ended."""
+        """Run the remaining rounds with this strategy's timeout, and store the result of the run."""
         with self._open:
             try:
                 self._begin(grid)
-                left, arrays = self.rounds - self._now.state.round, self._arrays()
-                result = self.start(grid, arrays, num_rounds=left, timeout=self.timeout, train_config=train_config)
-                result.arrays = self._arrays()  # also if nothing was left to do
+                rounds_left, arrays = self.rounds - self._now.state.round, self._arrays()
+                result = self.start(
+                    grid, arrays, num_rounds=rounds_left, timeout=self.timeout, train_config=train_config
+                )
+                result.arrays = self._arrays()  # also if no round remained
                 return result
             except Exception as error:
-                if self._ours:
+                if self._is_unfinished:
                     note_failure(self.folder, error)
                 raise
 
@@ -208,14 +213,14 @@ class FedReachStrategy(Strategy):
         return [*map(int, self.registry.population.participants)]
 
     def _begin(self, grid: Grid, arrays: ArrayRecord | None = None) -> None:
-        """Open the folder, meet the clients, and go on with the run or begin it, from `arrays` where they are given."""
+        """Open the folder, meet the clients, and resume the run or begin it, from `arrays` if they are given."""
         if self._snapshot is not None:
             return
         self._open.enter_context(self.folder.locked())
         done = finished(self.folder, self.identity)
         if self.record is not None:
             check_federation(self.folder, self.record)
-        self._ours = done is None
+        self._is_unfinished = done is None
         participants, self.registry.known, run = load_facts(self.folder)
         self.outgoing.run = run or uuid4().hex
         self._start_from(self.recorder.constants(self._constants(arrays)))
@@ -224,9 +229,9 @@ class FedReachStrategy(Strategy):
             self.registry.gather(grid, self.min_clients, self.patience)
             try:
                 self.registry.settle(grid, self.min_clients)
-            finally:  # what was told, maybe under noise that must not be drawn twice
+            finally:  # clients may have added noise that must not be drawn twice
                 save_facts(self.folder, self._participants, self.registry.known, self.outgoing.run)
-            self._first(grid, self.initial if arrays is None else messages.first_model(arrays, self.layout))
+            self._begin_new(grid, self.initial if arrays is None else messages.first_model(arrays, self.layout))
             return
         if participants is None:
             raise RunFolderError(
@@ -235,8 +240,8 @@ class FedReachStrategy(Strategy):
             )
         self.registry.return_to(participants)
         self._snapshot = snapshot
-        if self._ours:
-            self._tell(self.folder.required(RunRecord))
+        if self._is_unfinished:
+            self._start_callbacks(self.folder.required(RunRecord))
         if snapshot.state.round < self.rounds or (done is None and self.serves):
             self.registry.gather(grid, self.min_clients, self.patience)
         if snapshot.state.round == self.rounds and done is None:
@@ -246,13 +251,15 @@ class FedReachStrategy(Strategy):
         LOG.info("%s: %s of %s rounds are done.", self.folder.path, snapshot.state.round, self.rounds)
 
     def _constants(self, arrays: ArrayRecord | None) -> Mapping[str, AnyArray]:
-        """Return what the model holds beside its vector: as it was made, or in the arrays that the user handed over."""
-        made = constant_arrays(self.outgoing.module)
-        given = {} if arrays is None else {name: arrays[name].numpy() for name in made if name in arrays}
-        return made | {name: value for name, value in given.items() if value.dtype == made[name].dtype}
+        """Return the constants of the model, as created or from the arrays that the user passed."""
+        constants = constant_arrays(self.outgoing.module)
+        user_constants = {} if arrays is None else {name: arrays[name].numpy() for name in constants if name in arrays}
+        return constants | {
+            name: value for name, value in user_constants.items() if value.dtype == constants[name].dtype
+        }
 
     def _start_from(self, constants: Mapping[str, AnyArray]) -> None:
-        """Let the model, the server's engine and the clients have these constants."""
+        """Set these constants in the model, the server's engine and the clients."""
         if not constants:
             return
         set_constants(self.outgoing.module, constants)
@@ -260,25 +267,25 @@ class FedReachStrategy(Strategy):
             self.engine.start_from(constants)
         self.registry.constants = constants
 
-    def _first(self, grid: Grid, params: Float32s) -> None:
-        """Begin a run: its files, its state, and what the first model is worth."""
+    def _begin_new(self, grid: Grid, params: Float32s) -> None:
+        """Begin a run: write its files, create its state, and evaluate the first model."""
         self.shelf.write()
         run = RunRecord(**self.identity, environment=environment(), git=None)
         exact = isinstance(self.federation.label_statistics, Exact)
-        seen = record_of(self._participants, self.registry.unseen(), self.registry.known, exact=exact)
-        seen = replace(seen, **self.about)
-        self._tell(self.recorder.describe(run, self.record or seen))
+        client_record = record_of(self._participants, self.registry.unseen(), self.registry.known, exact=exact)
+        client_record = replace(client_record, **self.about)
+        self._start_callbacks(self.recorder.describe(run, self.record or client_record))
         width = memory_width(self.federation, self.layout.num_trainable, self.layout.size)
         memory = new_memory(self.federation, len(self._participants), width, self.folder.path / MEMORY_FILE)
         state = initial_state(self.federation, params, self.registry.view(self._participants), memory)
         self._snapshot, row = self.recorder.begin(state)
         self._close(row, Timing(round=0), ask(grid, self._evaluation_messages(ConfigRecord()), self.timeout))
 
-    @one_thread()  # as the simulator decides
+    @one_thread()  # as in the simulator
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Choose the clients of the round, after a probe if the selection policy wants one, and address them."""
+        """Select the clients of the round, after a probe if the selection needs one, and return their messages."""
         if server_round > 1:
             self._refuse_if_changed(arrays)
         self._begin(grid, arrays)
@@ -286,13 +293,13 @@ class FedReachStrategy(Strategy):
         if state.round >= self.rounds:
             return []
         self.registry.meet(grid)
-        ways = self.registry, self.outgoing, self.incoming, self.participation, self.engine
+        channels = self.registry, self.outgoing, self.incoming, self.participation, self.engine
         steps = play(self.federation, state, self._view(state), rounds=self.rounds)
-        self._round = OpenRound(self.federation, *ways, self._counted, grid, config)
+        self._round = OpenRound(self.federation, *channels, self._counted, grid, config)
         return self._round.begin(steps)
 
-    def _tell(self, run: RunRecord) -> None:
-        """Tell that the run begins and, as the folder is let go of, that it is over."""
+    def _start_callbacks(self, run: RunRecord) -> None:
+        """Start the callbacks; they are closed when the folder is released."""
         self._open.enter_context(told(self.callbacks, run, None, "Flower's clients", self.folder.path))
 
     def _view(self, state: FederationState) -> ClientView:
@@ -308,7 +315,7 @@ class FedReachStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Check the replies, weigh those that count, and take the server's step."""
+        """Check the replies, aggregate those that count, and apply the server's step."""
         if self._round is None:
             return self._arrays(), None
         new, result, _ = self._round.end(replies)
@@ -330,8 +337,8 @@ class FedReachStrategy(Strategy):
         return self._arrays(), MetricRecord(numbers)
 
     def _refuse_if_all_fail(self, number: int, cohort: Sequence[int], lost: Mapping[int, str]) -> None:
-        """End a run at once whose clients all fail, before any of them ever counted: it is not one client's fault."""
-        if self._counted or cohort or not lost or not all(each.startswith(FAILED) for each in lost.values()):
+        """Stop the run if all clients fail before any of them ever counted."""
+        if self._counted or cohort or not lost or not all(reason.startswith(FAILED) for reason in lost.values()):
             return
         first = min(lost)
         raise TrainingError(
@@ -340,14 +347,14 @@ class FedReachStrategy(Strategy):
         )
 
     def _arrays(self) -> ArrayRecord:
-        """Return the model that is handed out; of several, one a cluster, under ``0/...``, ``1/...``."""
+        """Return the model for Flower; several models, one per cluster, are named ``0/...``, ``1/...``."""
         records = [self.outgoing.whole(model) for model in self._now.state.served(self.federation)]
         several = {f"{i}/{name}": array for i, record in enumerate(records) for name, array in record.items()}
-        self._handed = records[0] if len(records) == 1 else ArrayRecord(several)
-        return self._handed
+        self._last_arrays = records[0] if len(records) == 1 else ArrayRecord(several)
+        return self._last_arrays
 
     def _refuse_if_changed(self, arrays: ArrayRecord) -> None:
-        if self._handed is not None and dict(arrays) != dict(self._handed):
+        if self._last_arrays is not None and dict(arrays) != dict(self._last_arrays):
             raise ConfigError(
                 "The model was changed between rounds, as by a strategy of Flower's around FedReachStrategy, such as "
                 "one for differential privacy: its noise would be lost, and is too little where weights are not equal. "
@@ -357,7 +364,7 @@ class FedReachStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ask all that are online, those that never train too, how good the model is."""
+        """Ask all clients that are online, unseen ones included, to evaluate the model."""
         self._refuse_if_changed(arrays)
         number = self._now.state.round
         self._tasks = {}
@@ -375,7 +382,7 @@ class FedReachStrategy(Strategy):
         return self.outgoing.evaluate(self._tasks, list(models), state.round, config)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Write the row of the round and a checkpoint; after the last round, how the run ended."""
+        """Write the row of the round and a checkpoint; after the last round, also the result."""
         if self._round is None or self._row is None:
             return None
         columns = self._close(self._row, self._timing, replies)
@@ -391,17 +398,17 @@ class FedReachStrategy(Strategy):
         self._open.close()
 
     def _serve(self, grid: Grid) -> None:
-        ways = self.registry, self.outgoing, grid, self.engine, self.inputs
+        channels = self.registry, self.outgoing, grid, self.engine, self.inputs
         if self.serves:
-            serve_clients(RemoteServing(self.federation, *ways), self.folder)
+            serve_clients(RemoteServing(self.federation, *channels), self.folder)
 
     def _close(self, row: RoundRow, timing: Timing, replies: Iterable[Message]) -> Mapping[str, float]:
-        """Write the row of a round, with what clients say of the model if they were asked, and a checkpoint."""
+        """Write the row of a round, with the evaluation if clients were asked for one, and a checkpoint."""
         evaluated = None
         if self._tasks:
             scores = answered(replies, self._tasks, self.registry, self.outgoing.run, row.round, self.metrics)
-            told = scores, self.engine, self.metrics, self.evaluate_training
-            evaluated = evaluation(self.federation, self._now.state, self._participants, *told)
+            evaluation_options = scores, self.engine, self.metrics, self.evaluate_training
+            evaluated = evaluation(self.federation, self._now.state, self._participants, *evaluation_options)
         row = replace(row, refused=self.registry.blamed_since() or None)
         self._snapshot, row = self.recorder.close(self._now, row, timing, evaluated)
         self._snapshot = self.recorder.save(self._now)

@@ -56,36 +56,37 @@ from fedreach.flower.strategy import LOG, FedReachStrategy
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.recorder import note_failure
 
-# --- The server's side of an agreement on tables: questions down, names and sums up, before the model is made
-# What clients agreed on then travels in every message, as a message may find a new process and a node may begin anew.
+# ---- The server's side of the agreement on tables
+# Before the model exists, the server sends questions and clients reply with names and sums. Every later message carries
+# the agreement, because a new process may handle it and a node may restart.
 
 FLOWER_LOG = getLogger("flwr")
 KIND = "query.table"
-LARGEST_TARGET_SUM = 1e100  # of squares of float32 numbers, which are below 1e39
+LARGEST_TARGET_SUM = 1e100  # sum of squares of float32 numbers, each below 1e39
 
 
 class Agreement(NamedTuple):
-    """What clients with a table each agreed on, and who they are."""
+    """The preparation that clients agreed on, and the clients."""
 
     agreed: Agreed
     population: Population
-    names: Mapping[int, str]  # of the clients that were there
+    names: Mapping[int, str]  # of clients that were online
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain JSON values."""
-        who = {"participants": self.population.participants.tolist(), "unseen": self.population.unseen.tolist()}
-        return {"table": self.agreed.to_json(), **who, "names": {str(c): name for c, name in self.names.items()}}
+        """Return the agreement as plain JSON values."""
+        client_ids = {"participants": self.population.participants.tolist(), "unseen": self.population.unseen.tolist()}
+        return {"table": self.agreed.to_json(), **client_ids, "names": {str(c): name for c, name in self.names.items()}}
 
     @classmethod
     def of_json(cls, stored: Mapping[str, Any]) -> "Agreement":
-        """Return what `to_json` returned."""
-        who = [np.array(stored[key], np.int64) for key in ("participants", "unseen")]
+        """Return the agreement from the value of `to_json`."""
+        client_ids = [np.array(stored[key], np.int64) for key in ("participants", "unseen")]
         names = {int(client): name for client, name in stored["names"].items()}
-        return cls(Agreed.of_json(stored["table"]), Population(*who), names)
+        return cls(Agreed.of_json(stored["table"]), Population(*client_ids), names)
 
 
 class TableGrid(Grid):
-    """A grid whose messages carry what clients agreed on."""
+    """A grid whose messages carry the agreement of the clients."""
 
     def __init__(self, grid: Grid, agreed: Agreed) -> None:
         self.grid, self.record = grid, ConfigRecord({"agreed": json.dumps(agreed.to_json())})
@@ -97,10 +98,10 @@ class TableGrid(Grid):
         return self.grid.send_and_receive(self._with_record(messages), timeout=timeout)
 
     def _with_record(self, messages: Iterable[Message]) -> list[Message]:
-        found = list(messages)
-        for message in found:
+        outgoing = list(messages)
+        for message in outgoing:
             message.content[TABLE] = self.record
-        return found
+        return outgoing
 
     def get_node_ids(self) -> Iterable[int]:
         return self.grid.get_node_ids()
@@ -121,13 +122,13 @@ class TableGrid(Grid):
 
 @dataclass(eq=False)
 class RemoteTables:
-    """Has clients agree on what their tables become.
+    """Lets clients agree on the preparation of their tables.
 
     Args:
-        grid: Carries messages.
-        options: Of the experiment.
-        hides: Whether the server sees sums over clients only.
-        timeout: Seconds that a client has for an answer.
+        grid: Flower's grid, which carries the messages.
+        options: Table options of the experiment.
+        hides: Use secure aggregation, so that the server sees only sums over clients.
+        timeout: Seconds that a client has for a reply.
     """
 
     grid: Grid
@@ -136,174 +137,185 @@ class RemoteTables:
     timeout: float = 600.0
     nodes: dict[int, int] = field(default_factory=dict, init=False)  # client -> node
     names: dict[int, str] = field(default_factory=dict, init=False)
-    told: dict[int, Mapping[str, Any]] = field(default_factory=dict, init=False)  # names of columns and classes
+    told: dict[int, Mapping[str, Any]] = field(
+        default_factory=dict, init=False
+    )  # names of columns and classes by client
     keys: dict[int, bytes] = field(default_factory=dict, init=False)
     refused: dict[int, str] = field(default_factory=dict, init=False)  # node -> why
     number: int = field(default=0, init=False)  # of exchanges
 
     def agree(self, participants: Any, seed: int, min_clients: int, patience: float) -> Agreement:
-        """Meet clients and return what those agree on that take part.
+        """Meet clients and return the agreement of the participants.
 
         Args:
-            participants: Names, or how many or which share of those that are there; None: all.
-            seed: Of who takes part, where that is drawn.
-            min_clients: That must take part.
+            participants: Names of participants, or their number or share of the online clients; None: all.
+            seed: Seed of the draw of participants.
+            min_clients: Smallest number of participants.
             patience: Seconds to wait for them.
 
         Raises:
-            TrainingError: If fewer are there, or are left after others answered wrongly or not at all.
+            TrainingError: If fewer participants are online, or remain after others failed to reply correctly.
         """
         self._meet(participants, min_clients, patience)
         population = self._population(participants, seed)
-        left = population.participants.tolist()
+        remaining = population.participants.tolist()
         while True:
-            if len(left) < max(min_clients, messages.MIN_CLIENTS if self.hides else 1):
-                why = "".join(f" Node {node}: {text.rstrip('.')}." for node, text in sorted(self.refused.items()))
-                raise TrainingError(f"{len(left)} clients agree on their tables, and {min_clients} are needed.{why}")
-            found = self._attempt(left)
-            if isinstance(found, Agreed):
-                unseen = np.array(sorted(set(self.names) - set(left)), np.int64)
-                return Agreement(found, Population(np.array(left, np.int64), unseen), dict(self.names))
-            for client, why in found.items():
-                FLOWER_LOG.warning("Client %s (%s) left the agreement on tables: %s.", client, self.names[client], why)
-                self.refused[self.nodes[client]] = why
+            if len(remaining) < max(min_clients, messages.MIN_CLIENTS if self.hides else 1):
+                reasons = "".join(f" Node {node}: {text.rstrip('.')}." for node, text in sorted(self.refused.items()))
+                raise TrainingError(
+                    f"{len(remaining)} clients agree on their tables, and {min_clients} are needed.{reasons}"
+                )
+            outcome = self._attempt(remaining)
+            if isinstance(outcome, Agreed):
+                unseen = np.array(sorted(set(self.names) - set(remaining)), np.int64)
+                return Agreement(outcome, Population(np.array(remaining, np.int64), unseen), dict(self.names))
+            for client, reason in outcome.items():
+                FLOWER_LOG.warning(
+                    "Client %s (%s) left the agreement on tables: %s.", client, self.names[client], reason
+                )
+                self.refused[self.nodes[client]] = reason
                 del self.names[client], self.told[client]
-            left = [client for client in left if client not in found]
+            remaining = [client for client in remaining if client not in outcome]
 
     def _meet(self, participants: Any, min_clients: int, patience: float) -> None:
-        """Ask whoever is there, until all that are named are, or enough and nobody new comes."""
-        until, came = time.monotonic() + patience, time.monotonic()
-        named = [str(each) for each in participants] if isinstance(participants, list) else None
+        """Ask online clients until all named ones have replied, or enough have and no other comes."""
+        until, last_arrival = time.monotonic() + patience, time.monotonic()
+        named = [str(participant) for participant in participants] if isinstance(participants, list) else None
         while True:
-            fresh = [n for n in self.grid.get_node_ids() if n not in self.nodes.values() and n not in self.refused]
-            if fresh:
-                came = time.monotonic()
-                self._introduced(fresh)
-            who, now = {*self.names.values(), *map(str, self.names)}, time.monotonic()
-            there = len(self.names) if named is None else len(who & set(named))
-            all_there = now > came + QUIET_SECONDS if named is None else there == len(named)
-            if there >= min_clients and (all_there or now > until):
+            new_nodes = [n for n in self.grid.get_node_ids() if n not in self.nodes.values() and n not in self.refused]
+            if new_nodes:
+                last_arrival = time.monotonic()
+                self._introduce(new_nodes)
+            online, now = {*self.names.values(), *map(str, self.names)}, time.monotonic()
+            present = len(self.names) if named is None else len(online & set(named))
+            all_there = now > last_arrival + QUIET_SECONDS if named is None else present == len(named)
+            if present >= min_clients and (all_there or now > until):
                 return
             if now > until:
-                why = "".join(f" Node {node}: {text.rstrip('.')}." for node, text in sorted(self.refused.items()))
-                missing = "" if named is None else f" Missing: {', '.join(sorted(set(named) - who))}."
+                reasons = "".join(f" Node {node}: {text.rstrip('.')}." for node, text in sorted(self.refused.items()))
+                missing = "" if named is None else f" Missing: {', '.join(sorted(set(named) - online))}."
                 raise TrainingError(
-                    f"{there} clients that take part were there after {patience:.0f} seconds, and {min_clients} are "
-                    f"needed.{missing}{why} Start more SuperNodes, or lower min-clients."
+                    f"{present} clients that take part were there after {patience:.0f} seconds, and {min_clients} are "
+                    f"needed.{missing}{reasons} Start more SuperNodes, or lower min-clients."
                 )
             time.sleep(POLL_SECONDS)
 
-    def _introduced(self, nodes: Sequence[int]) -> None:
-        """Ask new nodes who they are and what their tables hold."""
+    def _introduce(self, nodes: Sequence[int]) -> None:
+        """Ask new nodes for their client and for the columns and classes of their tables."""
         question = ConfigRecord({QUESTION: json.dumps(TableQuestion("columns")._asdict())})
-        replies = self._asked({node: RecordDict({OURS: question}) for node in nodes})
+        replies = self._exchange_messages({node: RecordDict({OURS: question}) for node in nodes})
         for node, reply in sorted(replies.items()):
             try:
                 content, numbers = messages.content_of(reply).content, messages.metrics_of(reply)
-                client, told = messages.whole(numbers, CLIENT), _told(content)
+                client, description = messages.whole(numbers, CLIENT), _read_description(content)
                 if client >= MOST_CLIENTS or client in self.nodes:
                     raise ReplyError(f"its partition-id is {client}: each needs one of its own, below {MOST_CLIENTS}")
-                if not (_are_texts(told.get("columns")) and _are_texts(told.get("classes"))):
+                if not (_are_texts(description.get("columns")) and _are_texts(description.get("classes"))):
                     raise ReplyError("it does not tell the names of its columns and classes")
                 key = content.config_records[OURS].get(KEY)
                 if self.hides and not (isinstance(key, bytes) and messages.is_public_key(key)):
                     raise ReplyError("it has no key for a secure sum")
-                self.nodes[client], self.told[client] = node, told
-                self.names[client] = messages.printable(str(told.get(NAME) or client))
+                self.nodes[client], self.told[client] = node, description
+                self.names[client] = messages.printable(str(description.get(NAME) or client))
                 self.keys[client] = key if isinstance(key, bytes) else b""
             except ReplyError as error:
                 FLOWER_LOG.warning("Node %s does not take part: %s.", node, error)
                 self.refused[node] = str(error)
 
     def _population(self, participants: Any, seed: int) -> Population:
-        """Return who takes part of those that are there, ids as they say."""
+        """Return the participants among the online clients, by the ids that they report."""
         ids = sorted(self.names)
         if participants is None:
             return Population(np.array(ids, np.int64), np.empty(0, np.int64))
         if isinstance(participants, list):
-            known = [self.names[client] for client in ids]
-            asked = [self.names.get(int(each), str(each)) if str(each).isdigit() else each for each in participants]
-            for each in asked:
-                if each not in known:
-                    FLOWER_LOG.warning("Participant %r is not there, and never trains.%s", each, nearest(each, known))
-            found = ids_of([each for each in asked if each in known], known)
-            places = np.array(sorted(found if isinstance(found, list) else []), np.int64)
+            names = [self.names[client] for client in ids]
+            requested = [
+                self.names.get(int(participant), str(participant)) if str(participant).isdigit() else participant
+                for participant in participants
+            ]
+            for name in requested:
+                if name not in names:
+                    FLOWER_LOG.warning("Participant %r is not there, and never trains.%s", name, nearest(name, names))
+            positions = ids_of([name for name in requested if name in names], names)
+            places = np.array(sorted(positions if isinstance(positions, list) else []), np.int64)
         else:
             nothing = np.zeros((len(ids), 0), np.int64)
             places = draw_population(nothing, generator(seed, "population"), participants=participants).participants
-        others = np.setdiff1d(np.arange(len(ids)), places)
-        return Population(np.array(ids, np.int64)[places], np.array(ids, np.int64)[others])
+        unseen_places = np.setdiff1d(np.arange(len(ids)), places)
+        return Population(np.array(ids, np.int64)[places], np.array(ids, np.int64)[unseen_places])
 
     def _attempt(self, participants: Sequence[int]) -> Agreed | dict[int, str]:
-        """Return what these agree on, or who of them left, and why."""
+        """Return the agreement of these clients; or the clients that left, and the reasons."""
         steps, session = agreement(self.options, participants), uuid4().hex
-        next(steps)  # names of columns and classes are told already
-        said: Told = {client: self.told[client] for client in self.names}
+        next(steps)  # names of columns and classes are known
+        descriptions: Told = {client: self.told[client] for client in self.names}
         sums: Floats = np.zeros(0)
         while True:
             try:
-                question = steps.send((said, sums))
+                question = steps.send((descriptions, sums))
             except StopIteration as end:
-                found: Agreed = end.value
-                return found
+                agreed: Agreed = end.value
+                return agreed
             self.number += 1
             FLOWER_LOG.info("Agreeing on tables: %s of %s clients.", question.step, len(participants))
             answers, lost = self._exchange(question, session, participants)
             if lost:
                 return lost
-            said = {client: told for client, (told, _) in answers.items()}
+            descriptions = {client: description for client, (description, _) in answers.items()}
             parts = [array for _, array in answers.values()]
             sums = sum_of_limbs(np.sum(parts, axis=0), len(parts)) if self.hides else sum_of(question, parts)
 
     def _exchange(
         self, question: TableQuestion, session: str, participants: Sequence[int]
     ) -> tuple[dict[int, tuple[Mapping[str, Any], AnyArray]], dict[int, str]]:
-        """Return what participants tell, in the order of their ids, and why some do not."""
-        asked = ConfigRecord({QUESTION: json.dumps(question._asdict()), SESSION: session, EXCHANGE: self.number})
-        content = {OURS: asked}
+        """Return the answers of participants, in the order of their ids, and the reasons of missing ones."""
+        request = ConfigRecord({QUESTION: json.dumps(question._asdict()), SESSION: session, EXCHANGE: self.number})
+        content = {OURS: request}
         if self.hides:
-            asked[RUN] = session
+            request[RUN] = session
             keys = [self.keys[client] for client in participants]
             content[KEYS] = ConfigRecord({"ids": list(participants), "keys": keys})
-        replies = self._asked({self.nodes[client]: RecordDict(dict(content)) for client in participants})
-        found: dict[int, tuple[Mapping[str, Any], AnyArray]] = {}
+        replies = self._exchange_messages({self.nodes[client]: RecordDict(dict(content)) for client in participants})
+        answers: dict[int, tuple[Mapping[str, Any], AnyArray]] = {}
         lost: dict[int, str] = {}
         for client in participants:
             try:
                 if self.nodes[client] not in replies:
                     raise LostError(f"no answer within {self.timeout:g} s")
                 reply = messages.content_of(replies[self.nodes[client]])
-                kind, whole = (np.uint64, (4, *question.shape)) if self.hides else (np.float64, question.shape)
-                sums = messages.array(messages.arrays(reply, SUMS), SUMS, whole, kind)
-                told = _told(reply.content)
-                if question.step == "totals" and not _are_lists_of_texts(told.get("texts"), len(question.columns)):
+                kind, shape = (np.uint64, (4, *question.shape)) if self.hides else (np.float64, question.shape)
+                sums = messages.array(messages.arrays(reply, SUMS), SUMS, shape, kind)
+                description = _read_description(reply.content)
+                if question.step == "totals" and not _are_lists_of_texts(
+                    description.get("texts"), len(question.columns)
+                ):
                     raise ReplyError("it does not tell its texts")
                 if not self.hides:
                     _check_sums(question, sums)
-                found[client] = told, sums
+                answers[client] = description, sums
             except ReplyError as error:
                 lost[client] = str(error)
-        return found, lost
+        return answers, lost
 
-    def _asked(self, contents: Mapping[int, RecordDict]) -> dict[int, Message]:
-        """Return the replies by node."""
+    def _exchange_messages(self, contents: Mapping[int, RecordDict]) -> dict[int, Message]:
+        """Send messages and return the replies by node."""
         sent = [Message(content, node, KIND, ttl=self.timeout) for node, content in contents.items()]
         return {reply.metadata.src_node_id: reply for reply in ask(self.grid, sent, self.timeout)}
 
 
-def _told(content: RecordDict) -> Mapping[str, Any]:
-    """Return what a client tells in words."""
+def _read_description(content: RecordDict) -> Mapping[str, Any]:
+    """Return the names and texts that a client reports."""
     try:
-        found = json.loads(str(content.config_records[OURS][TOLD]))
+        description = json.loads(str(content.config_records[OURS][TOLD]))
     except (KeyError, ValueError) as error:
         raise ReplyError(f"what it tells of its table cannot be read: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(description, dict):
         raise ReplyError("what it tells of its table cannot be read")
-    return found
+    return description
 
 
 def _check_sums(question: TableQuestion, sums: Floats) -> None:
-    """Refuse sums that no table has."""
+    """Reject sums that no table can have."""
     counts = {"counts": sums, "totals": sums[..., :1]}.get(question.step, np.zeros(0))
     if ((counts < 0) | (counts != np.floor(counts))).any():
         raise ReplyError("its counts are no counts")
@@ -314,44 +326,46 @@ def _check_sums(question: TableQuestion, sums: Floats) -> None:
 
 
 def _are_texts(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
 def _are_lists_of_texts(value: object, count: int) -> bool:
-    return isinstance(value, list) and len(value) == count and all(each is None or _are_texts(each) for each in value)
+    return (
+        isinstance(value, list) and len(value) == count and all(texts is None or _are_texts(texts) for texts in value)
+    )
 
 
-# -------------------- A federation whose clients have a table each: both sides of a Flower app from one experiment file
-# Before the first round clients agree on what columns become, by sums over participants, see
-# `fedreach.data.table_agreement`; a table never leaves its client.
+# ---- Both sides of a Flower app for clients with a table each
+# Before the first round, clients agree on the preparation of columns by sums over participants, see
+# `fedreach.data.table_agreement`. A table never leaves its client.
 
 AGREEMENT = "agreement.json"
 KEPT_IN_PROCESS = 8  # tables, where one process serves many nodes
 
 
 class _Targets(NamedTuple):
-    """What is predicted, as far as it is known before clients tell their classes."""
+    """The targets, as far as the server knows them before clients report their classes."""
 
     name: str
-    num_classes: int  # 0: numbers are predicted; else 1
+    num_classes: int  # 0 for regression, else 1
     positions: tuple[int, ...] = ()  # a row has one label
 
 
 class FlowerTables:
-    """An experiment whose clients have a table each, which nobody else reads.
+    """An experiment whose clients have a private table each.
 
-    The file is the one that ``fedreach run`` takes, for the joined table; here each node's config names its own:
-    ``flower-supernode ... --node-config 'partition-id=0 data="/srv/alder.csv" name="alder"'``. Whoever is there takes
-    part, unless ``[population] participants`` names clients, or says how many.
+    ``fedreach run`` takes the same file for the joined table; here each node's config names the node's own table:
+    ``flower-supernode ... --node-config 'partition-id=0 data="/srv/alder.csv" name="alder"'``. All online clients
+    participate, unless ``[population] participants`` names clients or sets their number.
 
     Args:
-        file: The experiment, with ``[data] label`` or ``target`` and, if one likes, ``client`` and ``columns``.
-        overrides: ``"a.b=c"``, as for ``fedreach run --set``.
-        method: Of the experiment's methods; None: the parts in ``[method]``.
-        seed: Of the run; None: the first of the experiment.
+        file: Experiment file, with ``[data] label`` or ``target`` and, optionally, ``client`` and ``columns``.
+        overrides: Options such as ``"a.b=c"``, as for ``fedreach run --set``.
+        method: Name of one of the experiment's methods; None: the components in ``[method]``.
+        seed: Seed of the run; None: the first seed of the experiment.
 
     Raises:
-        ConfigError: If the experiment is wrong or asks for what a federation on Flower cannot do.
+        ConfigError: If the experiment is wrong or uses an option that Flower does not support.
     """
 
     def __init__(
@@ -367,42 +381,42 @@ class FlowerTables:
         self.seed = read.seeds[0] if seed is None else seed
         self.given = read.population.participants if "participants" in read.population.model_fields_set else None
         self.options = _options(read, self.seed)
-        self._tables: dict[tuple[str, str, int], LocalTable] = {}  # that were used last
+        self._tables: dict[tuple[str, str, int], LocalTable] = {}  # used last
         data = read.data.model_copy(update={"name": "clients' own tables"})
         self.experiment = read.model_copy(update={"data": data})
         self._refuse_other_targets()
 
     def _refuse_other_targets(self) -> None:
-        """Refuse parts and metrics that need classes where numbers are predicted, or the other way round."""
+        """Reject components and metrics that need classes in a regression, or the reverse."""
         targets = _Targets("clients' own tables", 0 if self.options.targets else 1)
         refuse_targets_of(self.builder.federation(self.seed), targets)
         refuse_metrics(self.builder.metrics(), targets)
 
     @cached_property
     def builder(self) -> Builder:
-        """Makes the parts."""
+        """Builder of the components."""
         return Builder(self.experiment, self.base)
 
     def client_app(self) -> ClientApp:
         """Return the app of any of the clients; its node's config names its table as ``data``."""
         federation = self.builder.federation(self.seed)
 
-        def owned(context: Context) -> FederatedData:
-            kept = context.state.config_records.get(TABLE)
-            if kept is None:
+        def load_data(context: Context) -> FederatedData:
+            stored = context.state.config_records.get(TABLE)
+            if stored is None:
                 raise TrainingError("the server asked before clients had agreed on what their tables become")
-            dataset, train, _ = self.table(context).dataset(Agreed.of_json(json.loads(str(kept["agreed"]))))
+            dataset, train, _ = self.table(context).dataset(Agreed.of_json(json.loads(str(stored["agreed"]))))
             return alone(client_of(context), dataset, len(train))
 
         app = client_app(
             federation,
             self.builder.model(),
-            owned,
+            load_data,
             model_options=self.builder.model_options(),
             model_seed=self.experiment.model.seed,
             device=self.experiment.engine.device,
             metrics=self.builder.metrics(),
-            mods=[_keep_agreed],
+            mods=[_store_agreement],
         )
 
         @app.query("table")
@@ -418,8 +432,8 @@ class FlowerTables:
         """
         path = context.node_config.get("data")
         if not isinstance(path, str):
-            how = "--node-config 'partition-id=3 data=\"/srv/my.csv\"'"
-            raise ConfigError(f"A node's config must name its table: {how}; got {path!r}.")
+            hint = "--node-config 'partition-id=3 data=\"/srv/my.csv\"'"
+            raise ConfigError(f"A node's config must name its table: {hint}; got {path!r}.")
         name, client = str(context.node_config.get(NAME, "")), client_of(context)
         key = path, name, client
         if key not in self._tables:
@@ -430,19 +444,19 @@ class FlowerTables:
 
     def _answer(self, message: Message, context: Context, *, hides: bool) -> Message:
         sent = message.content
-        asked, table = sent.config_records[OURS], self.table(context)
-        found = table.answer(TableQuestion(**json.loads(str(asked[QUESTION]))))
-        told = {**found.told, NAME: table.name}
+        request, table = sent.config_records[OURS], self.table(context)
+        answer = table.answer(TableQuestion(**json.loads(str(request[QUESTION]))))
+        description = {**answer.told, NAME: table.name}
         content = RecordDict({METRICS: MetricRecord({CLIENT: client_of(context)})})
-        words: dict[str, Any] = {TOLD: json.dumps(told)}
+        words: dict[str, Any] = {TOLD: json.dumps(description)}
         private = private_key(context) if hides else b""
         if hides:
             words[KEY] = messages.public_key(private)
         content[OURS] = ConfigRecord(words)
-        sums: Any = found.sums
+        sums: Any = answer.sums
         if hides and KEYS in sent.config_records:
             public, limbed = messages.keys_of(sent.config_records[KEYS]), limbs(sums)
-            run, number = f"{asked[RUN]!s} table", int(messages.number(asked, EXCHANGE))
+            run, number = f"{request[RUN]!s} table", int(messages.number(request, EXCHANGE))
             named = client_of(context), public, private, run, number, context.state.config_records[KEYS]
             sums = messages.masked(limbed.ravel(), *named).reshape(limbed.shape)
         content[SUMS] = messages.array_record({SUMS: sums})
@@ -468,46 +482,46 @@ class FlowerTables:
     def run(
         self, grid: Grid, folder: Path | str, *, min_clients: int = 2, patience: float = 60.0, timeout: float = 600.0
     ) -> Result:
-        """Have clients agree, unless they did before, and train; arguments as those of `FedReachStrategy`."""
-        held, federation = RunFolder(Path(folder)), self.builder.federation(self.seed)
-        stored = held.read_json(AGREEMENT)
+        """Let clients agree, unless they did before, and train; arguments as those of `FedReachStrategy`."""
+        run_folder, federation = RunFolder(Path(folder)), self.builder.federation(self.seed)
+        stored = run_folder.read_json(AGREEMENT)
         if stored is None:
-            held.path.mkdir(parents=True, exist_ok=True)
+            run_folder.path.mkdir(parents=True, exist_ok=True)
             remote = RemoteTables(grid, self.options, federation.label_statistics.only_sum, timeout)
             try:
-                found = remote.agree(self.given, self._population_seed, min_clients, patience)
+                table_agreement = remote.agree(self.given, self._population_seed, min_clients, patience)
             except FedReachError as error:
-                note_failure(held, error)
+                note_failure(run_folder, error)
                 raise
-            held.write_json(AGREEMENT, found.to_json())
+            run_folder.write_json(AGREEMENT, table_agreement.to_json())
         else:
-            found = Agreement.of_json(stored)
-        for line in found.agreed.preparation.lines():
+            table_agreement = Agreement.of_json(stored)
+        for line in table_agreement.agreed.preparation.lines():
             LOG.info("%s", line)
-        strategy = self._strategy(held.path, found, min_clients, patience, timeout)
-        return strategy.run(TableGrid(grid, found.agreed))
+        strategy = self._strategy(run_folder.path, table_agreement, min_clients, patience, timeout)
+        return strategy.run(TableGrid(grid, table_agreement.agreed))
 
     def _strategy(
-        self, folder: Path, found: Agreement, min_clients: int, patience: float, timeout: float
+        self, folder: Path, table_agreement: Agreement, min_clients: int, patience: float, timeout: float
     ) -> FedReachStrategy:
-        model, agreed, federation = self.experiment.model, found.agreed, self.builder.federation(self.seed)
+        model, agreed, federation = self.experiment.model, table_agreement.agreed, self.builder.federation(self.seed)
         shape = (len(agreed.preparation.feature_names),)
         seed = torch_seed(self.seed if model.seed is None else model.seed, "model")
         module = build_model(
             self.builder.model(), shape, agreed.outputs, seed=seed, options=self.builder.model_options()
         )
-        scale = agreed.target_scale if Traits.of(federation.loss).scales_targets else None  # else outputs are on none
-        last = max(found.names)
+        scale = agreed.target_scale if Traits.of(federation.loss).scales_targets else None  # else outputs have no scale
+        last = max(table_agreement.names)
         about = {
             "target_scale": None if scale is None else scale.to_json(),
             "preparation": agreed.preparation.to_json(),
             "class_names": None if agreed.class_names is None else list(agreed.class_names),
-            "client_names": [found.names.get(client, str(client)) for client in range(last + 1)],
+            "client_names": [table_agreement.names.get(client, str(client)) for client in range(last + 1)],
         }
         return FedReachStrategy(
             federation,
             module,
-            population=found.population,
+            population=table_agreement.population,
             min_clients=min_clients,
             patience=patience,
             timeout=timeout,
@@ -522,21 +536,29 @@ class FlowerTables:
 
 
 def _options(experiment: Any, seed: int) -> TableOptions:
-    said = experiment.data.options
-    label, target = said.get("label"), said.get("target")
+    data_options = experiment.data.options
+    label, target = data_options.get("label"), data_options.get("target")
     if (label is None) == (target is None):
         raise ConfigError("data: say label, a column of classes, or target, columns of numbers to predict.")
     targets = () if target is None else (target,) if isinstance(target, str) else tuple(map(str, target))
     if target is not None and (not targets or len(set(targets)) < len(targets)):
         raise ConfigError(f"data.target must name one column or more, each once; got {list(targets)}.")
-    population, held = experiment.population, experiment.partition.seed
-    held = held if held is not None else seed if population.seed is None else population.seed
-    columns = said.get("client"), dict(said.get("columns", {}))
-    return TableOptions(label, targets, *columns, population.held_out, held, said.get("group"), said.get("time"))
+    population, held_out_seed = experiment.population, experiment.partition.seed
+    held_out_seed = held_out_seed if held_out_seed is not None else seed if population.seed is None else population.seed
+    columns = data_options.get("client"), dict(data_options.get("columns", {}))
+    return TableOptions(
+        label,
+        targets,
+        *columns,
+        population.held_out,
+        held_out_seed,
+        data_options.get("group"),
+        data_options.get("time"),
+    )
 
 
-def _keep_agreed(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
-    """Keep what clients agreed on, which each message carries."""
+def _store_agreement(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+    """Store the agreement that each message carries."""
     if TABLE in message.content.config_records:
         context.state.config_records[TABLE] = message.content.config_records[TABLE]
     return call_next(message, context)

@@ -1,1 +1,1 @@
-"""One run on disk: what stands in its folder, how it goes on, and the loop over its rounds."""
+"""One run on disk: its folder, how it resumes, and the loop over its rounds."""

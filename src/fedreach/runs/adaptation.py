@@ -1,4 +1,4 @@
-"""Adaptation after training, and a last training on all rows."""
+"""Adaptation after training, and a final training on all rows."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ from fedreach.runs.schema import (
 )
 from fedreach.runs.simulation import Simulation, simulated_round
 
-# --- Serving at the end of a run: the rule is fitted on the participants for the last and the best model, and written
-# Nothing of the training depends on it. So methods that differ in `serving` alone are trained once, and a rule that is
-# added later trains nothing.
+# ---- Adaptation at the end of a run
+# The rule is fitted on the participants for the last and the best model, and written. Training does not depend on it:
+# methods that differ only in `serving` train once, and a rule that is added later needs no training.
 
 POPULATIONS = {"id": "participants", "unseen": "unseen clients", "test": "test set"}
 SHOWN = {"plain": "plain", "calibrated": "calibrated", "served": "served", "true_prior": "true prior, needs labels"}
-"""Rung -> what it is called where a run ends."""
+"""Prediction mode -> its title in the table at the end of a run."""
 MODELS = ("last", "best")
 EXPECTED = ("expected_gain", "expected_gain_low", "expected_gain_high")
 
 
 def serve_models(folder: RunFolder, layout: Layout, evaluator: ServesModels) -> None:
-    """Fit, score and write how clients are served by the last and the best model of a folder.
+    """Fit the rule and write the scores of adapted clients, for the last and the best model of a folder.
 
     Args:
-        folder: Of the run; its models are written.
-        layout: Of the model.
-        evaluator: Who fits and serves.
+        folder: Run folder that contains the models.
+        layout: Layout of the model.
+        evaluator: Evaluator that fits the rule and adapts models.
     """
     folder.remove(ServingRecord.FILE, ServedLine.FILE, SERVING)
     federation = folder.read(FederationRecord)
@@ -65,23 +65,23 @@ def serve_models(folder: RunFolder, layout: Layout, evaluator: ServesModels) -> 
     rounds: dict[str, int] = {}
     tensors: dict[str, AnyArray] = {}
     costs: dict[str, Any] = {}
-    left: dict[str, Mapping[str, int]] = {}
+    missed_exchanges: dict[str, Mapping[str, int]] = {}
     for name in MODELS:
-        found = _models(folder, name, layout)
-        if found is None:  # nobody holds data out, so no model is the best
+        stored = _models(folder, name, layout)
+        if stored is None:  # no best model without held-out data
             continue
-        rounds[name], vectors, clusters = found
-        # By the best model, clients are served with all their inputs only.
+        rounds[name], vectors, clusters = stored
+        # The best model is adapted only with all inputs of a client.
         scores, lines, fitted = evaluator.evaluate(vectors, clusters, rounds[name], whole=name == "last")
-        columns[name] = scores | _expected(fitted, clusters)
+        columns[name] = scores | _mean_expected_gain(fitted, clusters)
         for line in lines:
-            called = None if names is None else [names[client] for client in line["ids"]]
-            folder.append(ServedLine(model=name, round=rounds[name], **line, names=called))
-        for number, one in enumerate(fitted):
+            client_names = None if names is None else [names[client] for client in line["ids"]]
+            folder.append(ServedLine(model=name, round=rounds[name], **line, names=client_names))
+        for number, rule_fit in enumerate(fitted):
             head = f"{name}/{number}" if len(fitted) > 1 else name
-            tensors |= {f"{head}/{key}": np.asarray(value) for key, value in one.state.items()}
-        if gone := {str(client): number for one in fitted for client, number in one.left.items()}:
-            left[name] = gone
+            tensors |= {f"{head}/{key}": np.asarray(value) for key, value in rule_fit.state.items()}
+        if departed := {str(client): number for rule_fit in fitted for client, number in rule_fit.left.items()}:
+            missed_exchanges[name] = departed
         if name == "last":
             costs = _costs(fitted)
     rule, needs_labels = repr(evaluator.rule), Traits.of(evaluator.rule).needs_labels
@@ -92,43 +92,43 @@ def serve_models(folder: RunFolder, layout: Layout, evaluator: ServesModels) -> 
             needs_labels=needs_labels,
             rounds=rounds,
             columns=columns,
-            left=left or None,
+            left=missed_exchanges or None,
             **costs,
         )
     )
 
 
 def served_table(folder: RunFolder) -> list[str]:
-    """Return lines for the terminal: mean accuracy by the last model, rung by rung, and what serving gains.
+    """Return lines for the terminal: mean accuracy of the last model by prediction mode, and the gain by adaptation.
 
-    They are empty where a run has no serving rule.
+    A run without an adaptation rule has no lines.
     """
     record = folder.read(ServingRecord)
     if record is None:
         return []
     columns = record.columns["last"]
-    there = {name: title for name, title in POPULATIONS.items() if f"{name}_plain_accuracy" in columns}
+    populations = {name: title for name, title in POPULATIONS.items() if f"{name}_plain_accuracy" in columns}
 
     def line(title: str, values: Sequence[str]) -> str:
         return f"{title:<26}" + "".join(f"{value:>16}" for value in values)
 
     needs = ", a reference that needs labels" if record.needs_labels else ""
-    lines = [f"accuracy in %, served by {record.rule}{needs}", line("", [*there.values()])]
+    lines = [f"accuracy in %, served by {record.rule}{needs}", line("", [*populations.values()])]
     for rung, title in SHOWN.items():
-        found = [columns.get(f"{name}_{rung}_accuracy") for name in there]
-        if None not in found:
-            lines.append(line(title, [f"{100 * value:.1f}" for value in found if value is not None]))
+        accuracies = [columns.get(f"{name}_{rung}_accuracy") for name in populations]
+        if None not in accuracies:
+            lines.append(line(title, [f"{100 * value:.1f}" for value in accuracies if value is not None]))
     if "expected_gain" in columns:
         numbers = [100 * columns[name] for name in EXPECTED]
         support = "{:+.1f} points [{:+.1f}, {:+.1f}]".format(*numbers) if any(numbers) else "off, no class changes"
         lines.append(f"expected by participants: {support}")
-    gains = [columns[f"{name}_served_accuracy"] - columns[f"{name}_plain_accuracy"] for name in there]
+    gains = [columns[f"{name}_served_accuracy"] - columns[f"{name}_plain_accuracy"] for name in populations]
     return [*lines, line("served - plain", [f"{100 * gain:+.1f}" for gain in gains])]
 
 
-def _expected(fitted: Sequence[Fitted], clusters: Ints) -> dict[str, float]:
-    """Return what participants expect of the rule, as a fraction, where they were asked: a mean over clusters."""
-    gains = [trust.expected_gain(one.state) for one in fitted]
+def _mean_expected_gain(fitted: Sequence[Fitted], clusters: Ints) -> dict[str, float]:
+    """Return the gain that participants expect of the rule, as a fraction: a mean over clusters."""
+    gains = [trust.expected_gain(rule_fit.state) for rule_fit in fitted]
     if any(gain is None for gain in gains):
         return {}
     shares = np.bincount(clusters, minlength=len(fitted)) / len(clusters)
@@ -137,19 +137,24 @@ def _expected(fitted: Sequence[Fitted], clusters: Ints) -> dict[str, float]:
 
 
 def _costs(fitted: Sequence[Fitted]) -> dict[str, Any]:
-    """Return what fitting cost one participant: of several models the most bytes, and the time of all."""
+    """Return the cost of fitting for one participant: the most bytes of any model, and the time of all models."""
     costs: dict[str, Any] = {
-        "bytes_state": max(sum(np.asarray(value).nbytes for value in one.state.values()) for one in fitted)
+        "bytes_state": max(sum(np.asarray(value).nbytes for value in rule_fit.state.values()) for rule_fit in fitted)
     }
-    costs |= {key: max(getattr(one, key) for one in fitted) for key in ("exchanges", "bytes_up", "bytes_down")}
+    costs |= {
+        key: max(getattr(rule_fit, key) for rule_fit in fitted) for key in ("exchanges", "bytes_up", "bytes_down")
+    }
     # Rules of several models are fitted one after the other.
-    for key, spent in (("seconds", [one.seconds for one in fitted]), ("joules", [one.joules for one in fitted])):
+    for key, spent in (
+        ("seconds", [rule_fit.seconds for rule_fit in fitted]),
+        ("joules", [rule_fit.joules for rule_fit in fitted]),
+    ):
         costs[key] = None if None in spent else sum(value for value in spent if value is not None)
     return costs
 
 
 def _models(folder: RunFolder, name: str, layout: Layout) -> tuple[int, Float32s, Ints] | None:
-    """Return a round, its (m, d) models and the (n,) model of each participant; None where there are none."""
+    """Return a round, its (m, d) models and the (n,) model of each participant; None if the file is missing."""
     stored = read_models(folder, name, layout)
     if stored is None:
         return None
@@ -161,23 +166,27 @@ def _models(folder: RunFolder, name: str, layout: Layout) -> tuple[int, Float32s
 
 
 def take_training(recorder: Recorder, twin: RunFolder, run: RunRecord, identity: Mapping[str, Any]) -> Result | None:
-    """Copy the training of a finished run that differs in name and serving alone; None where there is no such run.
+    """Copy the training of a finished run that differs only in name and adaptation; return None without such a run.
 
     Args:
-        recorder: Of the folder where to.
-        twin: Where from.
-        run: What is to be run there.
-        identity: Of that run.
+        recorder: Recorder of the target folder.
+        twin: Folder of the finished run.
+        run: Record of the new run.
+        identity: Identity of the new run.
 
     Raises:
-        RunFolderError: If what was trained was altered.
+        RunFolderError: If files of the finished run were altered.
     """
     folder, stored = recorder.folder, twin.read(RunRecord)
     if stored is None or (folder.path / CHECKPOINT).exists():
         return None
-    alike = {**identity, "method": stored.method, "config": _served_as(identity["config"], stored.config)}
+    expected_identity = {
+        **identity,
+        "method": stored.method,
+        "config": _with_rule_of(identity["config"], stored.config),
+    }
     try:
-        result = finished(twin, alike)
+        result = finished(twin, expected_identity)
     except OtherExperimentError:
         return None
     federation, checkpoint = twin.read(FederationRecord), twin.read_tensors(CHECKPOINT)
@@ -193,7 +202,7 @@ def take_training(recorder: Recorder, twin: RunFolder, run: RunRecord, identity:
         if (model := twin.read_tensors(name)) is not None:
             folder.write_tensors(name, *model)
     folder.sync()
-    # Last, as whoever finds it needs no training any more.
+    # Last, because a folder with a checkpoint counts as trained.
     tensors, record = checkpoint
     folder.write_tensors(CHECKPOINT, tensors, {**record, "run": folder.run, "seals": folder.seals()})
     return result
@@ -207,15 +216,15 @@ def finish_served(
     data: FederatedData,
     baselines: Baselines | None = None,
 ) -> Result:
-    """Serve clients by a training that was taken from another run, and write that this one ended like that one.
+    """Adapt models whose training was copied from another run, and write the result of that run.
 
     Args:
-        recorder: Of its folder, which holds the training.
-        evaluator: Who fits and serves.
-        result: Of the other run.
-        callbacks: Are told of beginning and end.
-        data: The federation.
-        baselines: Are written in the end; None: none.
+        recorder: Recorder of the folder that contains the training.
+        evaluator: Evaluator that fits the rule and adapts models.
+        result: Result of the other run.
+        callbacks: Callbacks for the begin and the end of the run.
+        data: Data of the federation.
+        baselines: Baselines to write at the end; None: none.
     """
     folder = recorder.folder
     with told(callbacks, folder.required(RunRecord), data, "trained as another run", folder.path):
@@ -228,125 +237,124 @@ def finish_served(
     return result
 
 
-def _served_as(config: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration with the serving rule of another one."""
-    return {**config, "method": {**config["method"], "serving": other["method"]["serving"]}}
+def _with_rule_of(config: Mapping[str, Any], other_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration with the adaptation rule of another one."""
+    return {**config, "method": {**config["method"], "serving": other_config["method"]["serving"]}}
 
 
-# --- Training once more, on all rows of the participants, once the model is scored on what they held out
-# The rounds have a folder of their own in that of the run, with its own checkpoint: so a run that is killed here goes
-# on
-# here, and no number of the scored model depends on it. The folder goes once the model is written.
+# ---- Refit: train again on all rows after the model was scored on held-out rows
+# The rounds use a folder inside the run folder, with its own checkpoint. An interrupted refit resumes there, and no
+# score depends on it. The folder is removed when the model is written.
 
 FOLDER = "refit"
 
 
 @dataclass(frozen=True, eq=False)
 class Refit:
-    """Trains a run's model once more, from the same seed and start, on all rows of the participants.
+    """Trains a run's model again, from the same seed and start, on all rows of the participants.
 
     Args:
-        simulation: Makes the federation in which participants train on all of their rows, see
-            `fedreach.data.validation.on_all_rows`, given the folder in which what clients keep is stored.
-        checkpoint_seconds: From one checkpoint to the next; there is one in the end, too.
+        simulation: Function of the folder for clients' memory that returns the federation in which participants train
+            on all of their rows, see `fedreach.data.validation.on_all_rows`.
+        checkpoint_seconds: Seconds between checkpoints; there is also one at the end.
     """
 
     simulation: Callable[[Path], Simulation]
     checkpoint_seconds: float = 2.0
 
     def write(self, recorder: Recorder, rounds: int, callbacks: Sequence[Callback] = ()) -> Mapping[str, Any]:
-        """Train so many rounds, unless that is done, write the model, and return what that took: see `Result.refit`.
+        """Train for `rounds` unless that is done, write the model, and return the costs, see `Result.refit`.
 
         Args:
-            recorder: Of the run's folder, which this process has locked.
-            rounds: As many as the best round took.
-            callbacks: Get each round of it, see `Callback.refit_round`.
+            recorder: Recorder of the run's folder, which this process has locked.
+            rounds: Number of rounds, that of the best round.
+            callbacks: Callbacks that get each round, see `Callback.refit_round`.
 
         Raises:
             TrainingError: If a client fails, or the model diverges.
-            RunFolderError: If the folder cannot be written to.
+            RunFolderError: If the folder is not writable.
         """
-        folder, place = recorder.folder, RunFolder(recorder.folder.path / FOLDER)
+        folder, refit_folder = recorder.folder, RunFolder(recorder.folder.path / FOLDER)
         stored = folder.stored_tensors(REFIT)
         if stored is not None and (stored[1]["run"], stored[1]["round"]) == (folder.run, rounds):
-            took: Mapping[str, Any] = stored[1]["took"]
+            costs: Mapping[str, Any] = stored[1]["took"]
         else:
-            own = Recorder(place, recorder.federation, recorder.layout)
+            refit_recorder = Recorder(refit_folder, recorder.federation, recorder.layout)
             constants = folder.read_tensors(CONSTANTS)
             start = {} if constants is None else constants[0]
-            last = self._trained(own, folder.required(RunRecord), rounds, start, callbacks)
-            took = _took(last, radio=recorder.federation.radio is not None)
-            record = {"round": rounds, "run": folder.run, "took": took}
-            folder.write_tensors(REFIT, own.models(last.state), record)
+            last = self._train(refit_recorder, folder.required(RunRecord), rounds, start, callbacks)
+            costs = _training_costs(last, radio=recorder.federation.radio is not None)
+            record = {"round": rounds, "run": folder.run, "took": costs}
+            folder.write_tensors(REFIT, refit_recorder.models(last.state), record)
             folder.sync()
-        _remove(place)
-        return took
+        _remove(refit_folder)
+        return costs
 
-    def _trained(
+    def _train(
         self,
-        own: Recorder,
+        recorder: Recorder,
         run: RunRecord,
         rounds: int,
         constants: Mapping[str, AnyArray],
         callbacks: Sequence[Callback],
     ) -> Snapshot:
-        """Return the training after its last round; an interrupted one goes on."""
-        simulation = self.simulation(own.folder.path)
+        """Return the training after its last round; resume an interrupted one."""
+        simulation = self.simulation(recorder.folder.path)
         if constants:
             simulation.engine.start_from(constants)
-        snapshot = kept = _checkpoint(own, run, rounds) or _begun(own, run, simulation)
+        snapshot = checkpoint = _checkpoint(recorder, run, rounds) or _begin(recorder, run, simulation)
         saved = time.monotonic()
         try:
             for callback in callbacks:
                 callback.refit_round(snapshot.state.round, rounds)
             while snapshot.state.round < rounds:
-                done = simulated_round(simulation, snapshot.state, own.folder)
-                snapshot, row = own.after(snapshot, done.state, done.result)
-                snapshot, _ = own.close(snapshot, row, Timing(round=row.round))
+                done = simulated_round(simulation, snapshot.state, recorder.folder)
+                snapshot, row = recorder.after(snapshot, done.state, done.result)
+                snapshot, _ = recorder.close(snapshot, row, Timing(round=row.round))
                 if time.monotonic() - saved >= self.checkpoint_seconds:
-                    # What clients kept at the last checkpoint must not be written over before the next one.
-                    snapshot = kept = own.save(snapshot)
+                    # Clients' memory of the last checkpoint must not be overwritten before the next one.
+                    snapshot = checkpoint = recorder.save(snapshot)
                     saved = time.monotonic()
                 for callback in callbacks:
                     callback.refit_round(row.round, rounds)
         finally:
-            snapshot = kept = own.save(snapshot)
-        if not np.isfinite(kept.state.models).all():
+            snapshot = checkpoint = recorder.save(snapshot)
+        if not np.isfinite(checkpoint.state.models).all():
             raise TrainingError(
                 f"The model diverged: trained again on all rows, it is not finite after round {rounds}. {STEADIER}, "
                 f"and choose {ANOTHER_FOLDER}; or leave out population.refit."
             )
-        return kept
+        return checkpoint
 
 
-def _checkpoint(own: Recorder, run: RunRecord, rounds: int) -> Snapshot | None:
-    """Return the training at its checkpoint; None where there is none of this run and of at most so many rounds."""
-    stored = own.folder.read(RunRecord)
-    snapshot = own.load() if stored is not None and stored.id == run.id else None
+def _checkpoint(recorder: Recorder, run: RunRecord, rounds: int) -> Snapshot | None:
+    """Return the training at its checkpoint; None without one of this run with at most `rounds` rounds."""
+    stored = recorder.folder.read(RunRecord)
+    snapshot = recorder.load() if stored is not None and stored.id == run.id else None
     return None if snapshot is None or snapshot.state.round > rounds else snapshot
 
 
-def _begun(own: Recorder, run: RunRecord, simulation: Simulation) -> Snapshot:
+def _begin(recorder: Recorder, run: RunRecord, simulation: Simulation) -> Snapshot:
     """Return the training before its first round, in an empty folder."""
-    _remove(own.folder)
-    own.folder.write(run)
-    snapshot, row = own.begin(simulation.start())
-    snapshot, _ = own.close(snapshot, row, Timing(round=0))
-    return own.save(snapshot)
+    _remove(recorder.folder)
+    recorder.folder.write(run)
+    snapshot, row = recorder.begin(simulation.start())
+    snapshot, _ = recorder.close(snapshot, row, Timing(round=0))
+    return recorder.save(snapshot)
 
 
 def _remove(place: RunFolder) -> None:
-    """Remove the folder of the training with all that is in it."""
+    """Remove the folder of the training with its contents."""
     place.close()
     with place.disk(""):
         files.remove_folder(place.path)
 
 
-def _took(last: Snapshot, *, radio: bool) -> dict[str, Any]:
-    """Return rounds and costs of a training, and which model each participant has, where there are several."""
+def _training_costs(last: Snapshot, *, radio: bool) -> dict[str, Any]:
+    """Return rounds and costs of a training, and the model of each participant if there are several."""
     took: dict[str, Any] = {"rounds": last.state.round, "bytes_total": last.bytes_total}
     if radio:
         took |= {key: float(f"{getattr(last, key):.12g}") for key in ("seconds_total", "joules_total")}
     if len(last.state.models) > 1:
         took["clusters"] = last.state.clusters.tolist()
-    return dict(sorted(took.items()))  # as it is read back
+    return dict(sorted(took.items()))  # in the order of the stored file

@@ -1,4 +1,4 @@
-"""Who is told as a run goes on: the terminal, a worker's comparison, trackers of experiments."""
+"""Callbacks of a run: the terminal, the comparison of a worker, experiment trackers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,11 +9,11 @@ from fedreach.runs.schema import Result, RoundRow, RunRecord, Timing
 
 
 class Callback:
-    """Is told of a run, and does nothing; subclasses say what they do.
+    """Base class of callbacks, which does nothing; subclasses override its methods.
 
-    Of what a callback of the loop raises the run fails. The same class may be a tracker, ``run.trackers``: then it is
-    told of the whole run, those rounds first that were run by earlier commands, with row 0, and of what it raises the
-    run takes no notice, see `fedreach.runs.trackers`. It is made before the run: what it opens is opened in `begin`.
+    An error in a callback of the loop ends the run. The same class may be a tracker, ``run.trackers``. A tracker first
+    gets row 0 and the rounds of earlier commands, and its errors do not affect the run, see `fedreach.runs.trackers`.
+    A tracker is created before the run, so open files in `begin`.
 
     Example:
         >>> class Losses(Callback):
@@ -22,43 +22,43 @@ class Callback:
     """
 
     def begin(self, run: RunRecord, data: FederatedData | None, engine: str, folder: Path) -> None:
-        """Before the first round that is to be run.
+        """Run before the first round.
 
         Args:
-            run: What is run.
-            data: The federation; None where it is not here, as on Flower.
-            engine: Which one trains, and why; then lines about the model, where there is anything to say.
-            folder: Of the run, where a tracker may write files of names that are not the run's own.
+            run: Record of the run.
+            data: Data of the federation; None if this process does not have it, as on Flower.
+            engine: The engine and why it was chosen; optionally followed by lines about the model.
+            folder: Run folder, where a tracker may write files with names that the run does not use.
         """
 
     def round(self, row: RoundRow, timing: Timing, lost: Mapping[int, str]) -> None:
-        """After a round; `lost` says of each client why its reply does not count, if that is still known.
+        """Run after a round; `lost` maps each client whose reply does not count to the reason, if it is known.
 
-        Rows of rounds that take milliseconds may still wait to be written.
+        The rows of very short rounds may not be written yet.
         """
 
     def refit_round(self, round_: int, rounds: int) -> None:
-        """After each of the rounds in which the model is trained again on all rows, `population.refit`.
+        """Run after each round of the refit on all rows, `population.refit`.
 
-        Trackers do not get these, as no number of the run depends on them.
+        Trackers do not get these rounds, because no number of the run depends on them.
 
         Args:
-            round_: Rounds that are over, from 0 on, or from where an interrupted training is resumed.
-            rounds: How many there will be.
+            round_: Number of finished rounds, from 0 or from the round at which an interrupted refit resumes.
+            rounds: Total number of rounds.
         """
 
     def end(self, result: Result) -> None:
-        """After the last round, when all is written; not where the run failed."""
+        """Run after the last round, when all files are written; skipped if the run failed."""
 
     def close(self, error: BaseException | None) -> None:
-        """In any case, last of all: `error` is what ended the run, as Ctrl-C does, or None where it finished."""
+        """Run last in any case; `error` ended the run, such as Ctrl-C, or is None if the run finished."""
 
 
 @contextmanager
 def told(
     callbacks: Sequence[Callback], run: RunRecord, data: FederatedData | None, engine: str, folder: Path
 ) -> Iterator[None]:
-    """Tell that a run begins and, whatever ends it, that it is over."""
+    """Begin all callbacks and, whatever ends the run, close them."""
     try:
         for callback in callbacks:
             callback.begin(run, data, engine, folder)

@@ -19,13 +19,13 @@ from fedreach.federation.types import State
 from fedreach.runs.folder import RunFolder, seals_of
 from fedreach.runs.schema import CHECKPOINT, ClientLine, RoundRow, Timing
 
-# -------------------- A run between two rounds, and how it is written to its folder and read back
-# What clients keep, and large tables of what they sent, stand in files of their own, of which a checkpoint holds the
-# places of the rows: so that writing it costs what changed since the last one.
+# ---- Checkpoints of a run between two rounds
+# Clients' memory and large tables of updates have separate files. A checkpoint stores only the places of their rows, so
+# writing it costs only what changed since the last one.
 
 MEMORY_FILE, SENT = "memory.rows", "sent.rows"
 DIGESTS = "digests of "
-PER_MODEL = ("server", "solver", "aggregation")  # parts that keep a state for each model
+PER_MODEL = ("server", "solver", "aggregation")  # components that have a state for each model
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,24 +37,24 @@ class Snapshot:
     best_round: int
     best_loss: float
     evaluations_since_best: int
-    seals: Mapping[str, Seal]  # of the files of rows, as far as they are written
-    seconds_total: float = 0.0  # simulated, as are the joules: of a federation with a radio
+    seals: Mapping[str, Seal]  # of the written part of the files of rows
+    seconds_total: float = 0.0  # simulated, like the joules, if there is a radio
     joules_total: float = 0.0
-    digests: Mapping[str, str] = field(default_factory=dict)  # of the best model, where there is one
-    gone: Sequence[str] = ()  # files that nobody needs any more
-    rows: tuple[RoundRow | ClientLine | Timing, ...] = ()  # that are still to be written, which a checkpoint waits for
-    best: Mapping[str, AnyArray] | None = None  # model by parameter name, likewise
+    digests: Mapping[str, str] = field(default_factory=dict)  # of the best model, if there is one
+    gone: Sequence[str] = ()  # obsolete files
+    rows: tuple[RoundRow | ClientLine | Timing, ...] = ()  # not written yet; a checkpoint waits for them
+    best: Mapping[str, AnyArray] | None = None  # by parameter name; also not written yet
 
 
 ROWS: Mapping[str, type[RoundRow] | type[Timing]] = {shape.__name__: shape for shape in (RoundRow, Timing)}
-NUMBERS = [each.name for each in fields(Snapshot) if each.name not in ("state", "rows", "best")]
+NUMBERS = [column.name for column in fields(Snapshot) if column.name not in ("state", "rows", "best")]
 
 
 def save(folder: RunFolder, snapshot: Snapshot) -> None:
     """Write the checkpoint of a run whose rows and best model are written.
 
-    Whatever it refers to has reached the disk before it takes its name, and it has before this returns: after a power
-    cut there is this checkpoint or the one before, with all that it needs.
+    All files that it refers to reach the disk before the checkpoint replaces the old one. After a power cut, the folder
+    has this checkpoint or the one before, with everything that it needs.
     """
     state = snapshot.state
     tensors: dict[str, AnyArray] = {"models": state.models, "clusters": state.clusters, "loss": state.loss}
@@ -62,9 +62,9 @@ def save(folder: RunFolder, snapshot: Snapshot) -> None:
         tensors["holds"] = state.holds
     parts = {"selection": state.selection, "weighting": state.weighting}
     for name in PER_MODEL:
-        parts |= {f"{name}.{model}": kept for model, kept in enumerate(getattr(state, name))}
-    for name, kept in parts.items():
-        tensors |= {f"{name}.{key}": value for key, value in kept.items()}
+        parts |= {f"{name}.{model}": part_state for model, part_state in enumerate(getattr(state, name))}
+    for name, part_state in parts.items():
+        tensors |= {f"{name}.{key}": value for key, value in part_state.items()}
     layouts: dict[str, Any] = {}
     for name, rows in _in_files(state).items():
         with folder.disk(name):
@@ -80,39 +80,39 @@ def save(folder: RunFolder, snapshot: Snapshot) -> None:
         record["best_loss"] = None
     if layouts:
         record["layouts"] = layouts
-    if snapshot.rows:  # of an extended run alone, see `fedreach.runs.recorder.Recorder.reopened`
+    if snapshot.rows:  # only of an extended run, see `fedreach.runs.recorder.Recorder.reopened`
         record["waiting"] = [[type(row).__name__, row.to_json()] for row in snapshot.rows]
     folder.sync()
     folder.write_tensors(CHECKPOINT, tensors, record)
 
 
 def finish(folder: RunFolder, snapshot: Snapshot) -> None:
-    """Write the checkpoint of a run that nobody will go on with: without what stands in files of its own."""
+    """Write the last checkpoint of a finished run, without the contents of separate files."""
     state = snapshot.state
-    gone = _in_files(state)
-    if gone:
-        left = {key: value for key, value in state.selection.items() if f"selection.{key}" not in gone}
-        state = replace(state, memory=None, sent=None, selection=left)
-        save(folder, replace(snapshot, state=state, gone=sorted(gone)))
-        folder.remove(*gone)
+    tables = _in_files(state)
+    if tables:
+        selection = {key: value for key, value in state.selection.items() if f"selection.{key}" not in tables}
+        state = replace(state, memory=None, sent=None, selection=selection)
+        save(folder, replace(snapshot, state=state, gone=sorted(tables)))
+        folder.remove(*tables)
 
 
 def _in_files(state: FederationState) -> dict[str, RowTable]:
-    """Return what stands in files of its own, by the name of the file: what clients keep and sent, and large tables."""
+    """Return the tables with separate files, by file name: clients' memory, their updates, and other large tables."""
     tables: dict[str, Any] = {f"selection.{key}": value for key, value in state.selection.items()}
     tables |= {MEMORY_FILE: state.memory, SENT: state.sent}
     return {name: rows for name, rows in tables.items() if isinstance(rows, RowTable)}
 
 
 def load(folder: RunFolder, width: int) -> Snapshot | None:
-    """Return the run at its checkpoint, its rows cut back to it; None where there is no checkpoint.
+    """Return the run at its checkpoint and cut its rows back to it; None without a checkpoint.
 
-    `width` says how many numbers a client keeps between rounds.
+    `width` is the number of values that a client keeps between rounds.
     """
-    found = folder.read_tensors(CHECKPOINT)
-    if found is None:
+    stored = folder.read_tensors(CHECKPOINT)
+    if stored is None:
         return None
-    tensors, record = found
+    tensors, record = stored
     models, layouts = tensors["models"], {MEMORY_FILE: {"width": width}, **record.get("layouts", {})}
     rows = {
         name: RowTable.stored(
@@ -124,11 +124,11 @@ def load(folder: RunFolder, width: int) -> Snapshot | None:
         for name, layout in layouts.items()
         if name != MEMORY_FILE or "memory" in tensors
     }
-    folder.remove(*record["gone"])  # the run was killed before it could
+    folder.remove(*record["gone"])  # the run was killed before it removed them
     memory, sent = rows.pop(MEMORY_FILE, None), rows.pop(SENT, None)
     tensors |= rows
 
-    def kept(name: str) -> State:
+    def state_of(name: str) -> State:
         return {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
 
     state = FederationState(
@@ -136,12 +136,12 @@ def load(folder: RunFolder, width: int) -> Snapshot | None:
         models=models,
         clusters=tensors["clusters"],
         loss=tensors["loss"],
-        selection=kept("selection"),
-        weighting=kept("weighting"),
+        selection=state_of("selection"),
+        weighting=state_of("weighting"),
         memory=memory,
         holds=tensors.get("holds"),
         sent=sent,
-        **{name: tuple(kept(f"{name}.{model}") for model in range(len(models))) for name in PER_MODEL},
+        **{name: tuple(state_of(f"{name}.{model}") for model in range(len(models))) for name in PER_MODEL},
     )
     record["seals"] = seals_of(record["seals"])
     waiting = tuple(ROWS[kind].of_json(row, CHECKPOINT) for kind, row in record.get("waiting", ()))
@@ -151,23 +151,23 @@ def load(folder: RunFolder, width: int) -> Snapshot | None:
     return Snapshot(state, rows=waiting, **{name: record[name] for name in NUMBERS})
 
 
-# -------------------- The models that a run leaves: weights by name become vectors again
+# ---- Models of a run: from tensors by name to vectors
 
 
 class StoredModels(NamedTuple):
     """The last, the best or the refitted model of a run."""
 
-    round: int  # after which it was the model
-    vectors: Float32s  # (r, d): of several models one a cluster
+    round: int  # its round
+    vectors: Float32s  # (r, d): one row per cluster
 
 
 def read_models(folder: RunFolder, name: str, layout: Layout) -> StoredModels | None:
-    """Return the models that stand in ``NAME.safetensors``; None where there is no such file.
+    """Return the models in ``NAME.safetensors``; None if the file is missing.
 
     Args:
-        folder: Of the run.
+        folder: Run folder.
         name: ``"last"``, ``"best"`` or ``"refit"``.
-        layout: Of the model.
+        layout: Layout of the model.
 
     Raises:
         RunFolderError: If the weights are those of another model.
@@ -178,15 +178,15 @@ def read_models(folder: RunFolder, name: str, layout: Layout) -> StoredModels | 
     tensors, record = stored
     count = max(1, len(tensors) // len(layout.names))
     heads = [""] if count == 1 else [f"{model}/" for model in range(count)]
-    own = dict(zip(layout.names, map(tuple, layout.shapes), strict=True))
-    shapes = {head + key: shape for head in heads for key, shape in own.items()}
-    found = {key: value.shape for key, value in tensors.items()}
-    if found != shapes:
-        key = min(key for key in found.keys() | shapes if found.get(key) != shapes.get(key))
+    named_shapes = dict(zip(layout.names, map(tuple, layout.shapes), strict=True))
+    shapes = {head + key: shape for head in heads for key, shape in named_shapes.items()}
+    stored_shapes = {key: value.shape for key, value in tensors.items()}
+    if stored_shapes != shapes:
+        key = min(key for key in stored_shapes.keys() | shapes if stored_shapes.get(key) != shapes.get(key))
         raise RunFolderError(
             f"{folder.path / name}.safetensors holds the weights of another model: {key!r} is "
-            f"{found.get(key, 'not there')}, and {shapes.get(key, 'not there')} in the model. Give the one that was "
-            "trained, or run again."
+            f"{stored_shapes.get(key, 'not there')}, and {shapes.get(key, 'not there')} in the model. Give the one "
+            "that was trained, or run again."
         )
     vectors = np.empty((count, layout.size), np.float32)
     for vector, head in zip(vectors, heads, strict=True):

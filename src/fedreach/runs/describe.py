@@ -24,11 +24,11 @@ from fedreach.evaluation.metrics import Metric
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import BaselinesRecord, FederationRecord
 
-# -------------------- What a run folder tells about where its numbers come from
+# ---- Provenance of a run's numbers
 
 
 def environment() -> dict[str, Any]:
-    """Return versions and machine."""
+    """Return the versions of packages and a description of the machine."""
     versions = {}
     for package in ("numpy", "torch", "pydantic", "safetensors", "matplotlib"):
         try:
@@ -45,7 +45,7 @@ def environment() -> dict[str, Any]:
 
 
 def git_revision(folder: Path) -> dict[str, Any] | None:
-    """Return the revision of the git checkout that a folder lies in and whether it was changed; None outside one."""
+    """Return the revision of the git checkout around a folder and whether it was changed; None outside a checkout."""
     try:
         revision = _git(folder, "rev-parse", "HEAD")
         changed = bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))
@@ -55,10 +55,9 @@ def git_revision(folder: Path) -> dict[str, Any] | None:
 
 
 def package_revision(file: Path = Path(__file__)) -> str | None:
-    """Return the revision of FedReach itself, with a word if its code was changed; None where it is no checkout's.
+    """Return the revision of FedReach itself, marked if its code was changed; None outside its own checkout.
 
-    A virtual environment inside a user's own repository lies in a checkout, too, which is not ours: a `file` of the
-    package is not tracked there.
+    A virtual environment inside a user's repository is in a checkout too, but that does not track a `file` of FedReach.
     """
     package = str(file.parents[1])
     try:
@@ -77,10 +76,10 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def federation_record(data: FederatedData) -> FederationRecord:
-    """Return who holds what and who takes part.
+    """Return the federation record: data, partition and participants.
 
-    Counts and sizes are those of the partition, without what a shift dropped; what the server took of each client's
-    samples stands beside them.
+    Counts and sizes are those of the partition, without examples that a shift dropped. The record lists separately what
+    the server took from each client.
     """
     d, population = data.dataset, data.population
     counts = data.partition.label_counts(d.train_y, d.example_classes)
@@ -123,9 +122,9 @@ def federation_record(data: FederatedData) -> FederationRecord:
 
 
 def mean_mae(data: FederatedData) -> float | None:
-    """Return the mean absolute error of the mean baseline on what participants hold out; None where nobody does.
+    """Return the mean absolute error of the mean baseline on participants' held-out data; None without such data.
 
-    It is known before the first round, so that a run can tell that its model diverged.
+    A run knows it before the first round and uses it to detect that its model diverged.
     """
     columns, _ = Evaluator(mean_target(data), data).evaluate(NO_PARAMETERS, 0)
     return columns.get("id_mae")
@@ -139,22 +138,23 @@ def _server_data(data: FederatedData) -> dict[str, Any] | None:
     return {"examples": len(data.server.y), "label_counts": counts, "taken": data.taken_by_server().tolist()}
 
 
-# --- Baselines in the folder of a run: fitted and scored once its rounds are over, so that no number depends on them
-# They are of a federation, whatever the method: the first run of a comparison that ends keeps them for the others.
+# ---- Baselines in the folder of a run
+# They are fitted and scored after the last round, so no other number depends on them. They belong to the federation,
+# not to a method: the first run of a comparison that ends stores them for the others.
 
 WAIT_SECONDS = 600.0
-"""For another run of the comparison that is about to know them; it takes seconds."""
+"""Longest wait for another run of the comparison that computes them; it takes seconds."""
 
 
 @dataclass(frozen=True, eq=False)
 class Baselines:
-    """What the models of a federation must beat.
+    """Baselines that the models of a federation must beat.
 
     Args:
-        data: The federation.
-        samples_per_client: Of each client at most so many examples are scored, as for models; None: all.
-        metrics: Models are scored by.
-        shared: Folder in which runs of one comparison keep them for each other; None: they are of one run.
+        data: Data of the federation.
+        samples_per_client: Largest number of scored examples per client, as for models; None: all.
+        metrics: Metrics of the models.
+        shared: Folder in which the runs of one comparison share baselines; None: not shared.
     """
 
     data: FederatedData
@@ -163,25 +163,25 @@ class Baselines:
     shared: Path | None = None
 
     def write(self, folder: RunFolder) -> None:
-        """Write them into the folder of a run."""
-        folder.write(BaselinesRecord(**self._found()))
+        """Write the baselines into the folder of a run."""
+        folder.write(BaselinesRecord(**self._load_or_score()))
 
-    def _found(self) -> Mapping[str, Any]:
+    def _load_or_score(self) -> Mapping[str, Any]:
         if self.shared is None:
-            return self._made()
-        kept, name = RunFolder(self.shared), f"{self.data.digest()[:16]}.json"
-        with kept.locked(WAIT_SECONDS):
-            stored = kept.read_json(name)
+            return self._score()
+        shared_folder, name = RunFolder(self.shared), f"{self.data.digest()[:16]}.json"
+        with shared_folder.locked(WAIT_SECONDS):
+            stored = shared_folder.read_json(name)
             if stored is None:
-                kept.write_json(name, self._made())
-                stored = kept.read_json(name) or {}
+                shared_folder.write_json(name, self._score())
+                stored = shared_folder.read_json(name) or {}
         return {key: stored[key] for key in BaselinesRecord.known_keys() if key in stored}
 
-    def _made(self) -> Mapping[str, Any]:
+    def _score(self) -> Mapping[str, Any]:
         scored, left_out = score_baselines(self.data, self.samples_per_client, self.metrics)
         return {
-            "columns": {name: dict(one.columns) for name, one in scored.items()},
-            "clients": {name: dict(one.clients) for name, one in scored.items()},
+            "columns": {name: dict(baseline.columns) for name, baseline in scored.items()},
+            "clients": {name: dict(baseline.clients) for name, baseline in scored.items()},
             "left_out": left_out or None,
             "leaks": [leak._asdict() for leak in leaks(self.data)],
         }

@@ -42,13 +42,13 @@ from fedreach.runs.schema import (
     Timing,
 )
 
-JSON_LINE = json.JSONEncoder(allow_nan=False)  # `json.dumps` makes one for every row
+JSON_LINE = json.JSONEncoder(allow_nan=False)  # `json.dumps` would create one per row
 SERVING = "serving.safetensors"
 LAST, BEST, REFIT = "last.safetensors", "best.safetensors", "refit.safetensors"
 CONSTANTS = "constants.safetensors"
 VOUCHED = (LAST, BEST, REFIT, CONSTANTS, SERVING, ServingRecord.FILE, BaselinesRecord.FILE)
 WAITING = (RunRecord.FILE, FederationRecord.FILE, *VOUCHED)
-"""Files that nothing refers to before a checkpoint or the result, for which all else is synced."""
+"""Files to which only a checkpoint or the result refers; these are written after a sync of all other files."""
 R = TypeVar("R", bound=Record)
 
 
@@ -61,33 +61,33 @@ class RunFolder(Folder):
 
     @property
     def run(self) -> str:
-        """Digest of the run that the folder holds, which its files name; empty where it holds none yet."""
+        """Digest of the run in this folder, which its files name; empty without a run."""
         if self._run is None:
             self._run = self.read_json(RunRecord.FILE)
         return "" if self._run is None else str(self._run.get("id", ""))
 
     def remove(self, *names: str) -> None:
-        """Remove files, where they are."""
+        """Remove files if they exist."""
         super().remove(*names)
-        self._run = None  # it may have been among them
+        self._run = None  # it may be one of them
 
     # ---------------------------------------------------------------------------------------------- records
 
     def read(self, shape: type[R]) -> R | None:
-        """Return the record of this shape; None where the folder has none."""
+        """Return the record of this class; None if the folder has none."""
         content, path = self.read_json(shape.FILE), self.path / shape.FILE
         if content is None:
             return None
         record = shape.of_json(content, str(path))
         if isinstance(record, FederationRecord) and self.run and self._run is not None:
             check_same_run(path, content["seal"], str(self._run.get("federation")))
-        elif whose := content.get("run"):  # a run that failed before it was written has none
+        elif whose := content.get("run"):  # missing if a run failed before it was written
             check_same_run(path, whose, self.run)
-        self._check_vouched(shape.FILE, content["seal"])
+        self._check_matches_run(shape.FILE, content["seal"])
         return record
 
     def required(self, shape: type[R]) -> R:
-        """Return the record of this shape, see `read`; refuse a folder that has none, by a RunFolderError."""
+        """Return the record of this class, see `read`; raise a RunFolderError if the folder has none."""
         record = self.read(shape)
         if record is None:
             raise missing(self.path / shape.FILE)
@@ -100,19 +100,19 @@ class RunFolder(Folder):
         return self.write_json(record.FILE, record.to_json())
 
     def append(self, *records: Record) -> None:
-        """Append records to the rows of their kinds, file by file."""
+        """Append records to the files of their classes."""
         for name in dict.fromkeys(record.FILE for record in records):
             self.append_json(name, *(record.to_json() for record in records if name == record.FILE))
 
     def records(self, shape: type[R]) -> Iterator[R]:
-        """Yield the rows of this shape that the run vouches for, one by one."""
+        """Yield the verified rows of this class one by one."""
         for number, line in enumerate(self.kept_text(shape.FILE).splitlines(), 1):
             yield shape.of_json(json.loads(line), f"{self.path / shape.FILE}, line {number}")
 
     # ------------------------------------------------------------------------------------------------- JSON
 
     def read_json(self, name: str) -> dict[str, Any] | None:
-        """Return a JSON file of the folder, or None where there is none."""
+        """Return a JSON file of the folder, or None if it is missing."""
         path = self.path / name
         text = text_of(path)
         if text is None:
@@ -124,31 +124,31 @@ class RunFolder(Folder):
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> str:
         """Write a JSON file, whole or not at all, and return its digest."""
-        full = _full(name, content)
+        full = _with_format(name, content)
         with self.whole(name, waits=name in WAITING) as temporary:
             files.put(temporary, _text(full).encode())
         return str(full["seal"])
 
     def agree_on(self, name: str, content: Mapping[str, Any]) -> dict[str, Any]:
-        """Write a JSON file unless there is one; return what stands there, the same for all who ask."""
-        self.write_once(name, _text(_full(name, content)))
+        """Write a JSON file unless it exists; return its content, the same for all processes."""
+        self.write_once(name, _text(_with_format(name, content)))
         return self.read_json(name) or dict(content)
 
     def append_json(self, name: str, *rows: Mapping[str, Any]) -> None:
-        """Append rows; a number that is not finite becomes null, as JSON has no other word for it."""
+        """Append rows; a number that is not finite becomes null, because JSON cannot represent it."""
         self.append_lines(name, map(json_line, rows))
 
     def rows(self, name: str) -> list[dict[str, Any]]:
-        """Return the rows of a file as it stands, none where there is no file; without a last one that was cut off."""
+        """Return the rows of a file without verification, except an incomplete last one; empty without a file."""
         return [json.loads(line) for line in self.lines(name)]
 
     # ------------------------------------------------------------------------------- in step with the checkpoint
 
     def kept_rows(self, name: str) -> list[dict[str, Any]]:
-        """Return the rows of a file that the run vouches for: all of a finished one, else those of its checkpoint.
+        """Return the verified rows of a file: all rows of a finished run, else those up to its checkpoint.
 
         Raises:
-            RunFolderError: If they are not what was written.
+            RunFolderError: If they were altered.
         """
         return [json.loads(line) for line in self.kept_text(name).splitlines()]
 
@@ -158,11 +158,11 @@ class RunFolder(Folder):
         return "" if seal is None else sealed_text(self.path / name, seal)
 
     def vouched(self) -> Mapping[str, Seal]:
-        """Return how far each file of rows is vouched for: by the result of a finished run, else by its checkpoint."""
-        return seals_of(self._last_word().get("seals") or {})
+        """Return the verified part of each file of rows, by the result of a finished run, else by its checkpoint."""
+        return seals_of(self._end_record().get("seals") or {})
 
-    def _last_word(self) -> Mapping[str, Any]:
-        """Return what says of the other files what they hold: the result of a finished run, else its checkpoint."""
+    def _end_record(self) -> Mapping[str, Any]:
+        """Return the record that verifies the other files: the result of a finished run, else its checkpoint."""
         result = self.read(Result)
         if result is not None and result.seals is not None:
             return vars(result)
@@ -174,33 +174,33 @@ class RunFolder(Folder):
         check_same_run(path, record.get("run"), self.run)
         return record
 
-    def _check_vouched(self, name: str, digest: str) -> None:
-        """Refuse a model or what serves it if it is not the one of this run and round, by a RunFolderError."""
+    def _check_matches_run(self, name: str, digest: str) -> None:
+        """Reject a model or an adapter of another run or round, with a RunFolderError."""
         if name not in VOUCHED:
             return
-        wanted = (self._last_word().get("digests") or {}).get(name, digest)
-        if digest != wanted:
+        expected = (self._end_record().get("digests") or {}).get(name, digest)
+        if digest != expected:
             raise RunFolderError(
                 f"{self.path / name} is of another round or run than the {CHECKPOINT} or {Result.FILE} beside it. Put "
                 "it back, or run the same command again."
             )
 
     def digests(self) -> dict[str, str]:
-        """Return the digests of the models and of what serves them."""
-        found = {}
+        """Return the digests of the models and adapters."""
+        digests = {}
         for name in VOUCHED:
             if (path := self.plain(name)).exists():
                 record = self.read_json(name) if name.endswith(".json") else record_of_tensors(path)
-                found[name] = str((record or {})["seal"])
-        return found
+                digests[name] = str((record or {})["seal"])
+        return digests
 
-    def seals(self, *further: type[Record]) -> dict[str, Seal]:
-        """Return what each file of rows holds that a checkpoint is to match, and `further` ones."""
-        shapes: tuple[type[Record], ...] = (RoundRow, ClientLine, *further)
+    def seals(self, *more_shapes: type[Record]) -> dict[str, Seal]:
+        """Return the length and digest of each file of rows that a checkpoint matches, and of `more_shapes`."""
+        shapes: tuple[type[Record], ...] = (RoundRow, ClientLine, *more_shapes)
         return {shape.FILE: self.seal(shape.FILE) for shape in shapes}
 
     def check(self, seals: Mapping[str, Seal]) -> None:
-        """Refuse files of rows that do not begin with what was written to them, by a RunFolderError."""
+        """Reject files of rows whose verified part was altered, with a RunFolderError."""
         for name, seal in seals.items():
             sealed_text(self.path / name, seal)
 
@@ -213,7 +213,7 @@ class RunFolder(Folder):
         self.cut(Timing.FILE, sum(len(json_line(row.to_json())) + 1 for row in self.timing(round_)))
 
     def timing(self, round_: int) -> list[Timing]:
-        """Return how long the rounds up to this one took.
+        """Return the timing of the rounds up to this one.
 
         Raises:
             RunFolderError: If a row is missing or was altered.
@@ -237,24 +237,24 @@ class RunFolder(Folder):
         from safetensors.numpy import save
 
         plain = {key: np.asarray(value, order="C") for key, value in tensors.items()}
-        said = {key: value for key, value in record.items() if key not in OF_EACH_FILE}
-        full = _full(name, {**said, "arrays": digest_of(plain, {})})
+        payload = {key: value for key, value in record.items() if key not in OF_EACH_FILE}
+        full = _with_format(name, {**payload, "arrays": digest_of(plain, {})})
         content = save(plain, {KEY: json.dumps(full, sort_keys=True)})
         with self.whole(name, waits=name in WAITING) as temporary:
             files.put(temporary, content)
         return str(full["seal"])
 
     def read_tensors(self, name: str) -> tuple[dict[str, AnyArray], dict[str, Any]] | None:
-        """Return the arrays and the record of a safetensors file of this run, or None where there is none."""
-        found = self.stored_tensors(name)
-        if found is not None:
+        """Return the arrays and the record of a safetensors file of this run, or None if it is missing."""
+        stored = self.stored_tensors(name)
+        if stored is not None:
             if name == CHECKPOINT:
-                check_same_run(self.path / name, found[1]["run"], self.run)
-            self._check_vouched(name, found[1]["seal"])
-        return found
+                check_same_run(self.path / name, stored[1]["run"], self.run)
+            self._check_matches_run(name, stored[1]["seal"])
+        return stored
 
     def stored_tensors(self, name: str) -> tuple[dict[str, AnyArray], dict[str, Any]] | None:
-        """Return them whichever run they are of, see `read_tensors`."""
+        """Return the arrays and the record of a safetensors file of any run, see `read_tensors`."""
         from safetensors import SafetensorError, safe_open
 
         path = self.plain(name)
@@ -277,11 +277,11 @@ class RunFolder(Folder):
 
 
 def seals_of(stored: Mapping[str, Any]) -> dict[str, Seal]:
-    """Return seals as they were written."""
+    """Return seals from their JSON form."""
     return {name: Seal(*seal) for name, seal in stored.items()}
 
 
-def _full(name: str, content: Mapping[str, Any]) -> dict[str, Any]:
+def _with_format(name: str, content: Mapping[str, Any]) -> dict[str, Any]:
     return with_digest(name, {"format": FORMAT, **content})
 
 
@@ -293,12 +293,12 @@ def json_line(row: Mapping[str, Any]) -> str:
     """Return a row as one line; a number that is not finite is null."""
     try:
         return JSON_LINE.encode(row)
-    except (TypeError, ValueError):  # seldom: going through every value takes as long as writing the row
+    except (TypeError, ValueError):  # rare, because checking every value takes as long as writing the row
         return JSON_LINE.encode(_finite(row))
 
 
 def json_object(text: str, where: str) -> dict[str, Any]:
-    """Return the JSON object that a text holds; `where` it stands is said in the RunFolderError if it holds none."""
+    """Return the JSON object in a text; otherwise raise a RunFolderError that names the place `where`."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:

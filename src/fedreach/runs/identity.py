@@ -1,4 +1,4 @@
-"""Which run a folder holds, and whether it is finished; quick to ask, as torch is not needed."""
+"""The run in a folder and whether it is finished; fast, because it does not import torch."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,33 +14,33 @@ from fedreach.runs.schema import HARMLESS, ComparisonRecord, Result, RunRecord
 ROUNDS = "config.rounds"
 ENGINE = "engine.json"
 DATA = "data.json"
-"""What the runs of a comparison agree on: the engine that trains, and what was read before a seed changed anything."""
+"""Files with which the runs of a comparison agree on the engine and on the data before any seed."""
 
 
 class OtherExperimentError(RunFolderError):
-    """A folder holds the run of another experiment."""
+    """A folder contains the run of another experiment."""
 
 
 class OtherFilesError(OtherExperimentError):
-    """A folder holds a run that was made with other files of the user's own."""
+    """A folder contains a run with other versions of the user's files."""
 
 
 def finished(folder: RunFolder, identity: Mapping[str, Any]) -> Result | None:
-    """Return the result of a finished run, or None where there is something to do.
+    """Return the result of a finished run, or None if the run is not finished.
 
-    The identity is of what shall be run, see `fedreach.experiment.components.identity`.
+    `identity` is that of the run to be made, see `fedreach.experiment.components.identity`.
 
     Raises:
-        OtherExperimentError: If the folder holds another run, but for one that failed and whose own code or data were
-            changed since.
+        OtherExperimentError: If the folder contains another run. A failed run of the user's older code or data is
+            allowed.
         RunFolderError: If the folder cannot be read, or rows of a finished run are missing.
     """
     stored = folder.read(RunRecord)
     if stored is None:
         return None
-    changed = _changed(stored, identity)
+    changed = _find_changes(stored, identity)
     result = folder.read(Result)
-    if changed and not _mended(changed, result):
+    if changed and not _failed_by_user_files(changed, result):
         raise _refusal(folder, changed)
     if changed or result is None or result.status != "finished":
         return None
@@ -49,23 +49,26 @@ def finished(folder: RunFolder, identity: Mapping[str, Any]) -> Result | None:
 
 
 def _refusal(folder: RunFolder, changed: Sequence[tuple[str, Any, Any]]) -> OtherExperimentError:
-    options = [each for each in changed if not _is_file(each[0])]
+    options = [change for change in changed if not _is_file(change[0])]
     if not options:
         return OtherFilesError(
-            f"{folder.path} was made with other files of your own: since then {_files(changed)}. Results of both "
+            f"{folder.path} was made with other files of your own: since then {_list_files(changed)}. Results of both "
             f"do not belong together: put back what was there, or choose {ANOTHER_FOLDER}."
         )
-    shown = "; ".join(f"{key}: {_short(before)} there, {_short(after)} now" for key, before, after in options[:5])
+    differences = "; ".join(
+        f"{key}: {_shorten(before)} there, {_shorten(after)} now" for key, before, after in options[:5]
+    )
     more = f" (and {len(options) - 5} more)" if len(options) > 5 else ""
     hint = "".join(
         f" Of {key} the whole file counts: {because}."
         for key, _, after in options
-        if _is_code(after) and (because := registry.KNOWN_BY_FILE.get(_named(after).partition(":")[0]))
+        if _is_code(after) and (because := registry.KNOWN_BY_FILE.get(_file_name(after).partition(":")[0]))
     )
     if [key for key, _, _ in changed] == [ROUNDS] and changed[0][1] < changed[0][2]:
         hint += f" `fedreach extend` gives it {changed[0][2]} rounds."
     return OtherExperimentError(
-        f"{folder.path} holds another experiment. {shown}{more}. Choose {ANOTHER_FOLDER}, or move this one away.{hint}"
+        f"{folder.path} holds another experiment. {differences}{more}. Choose {ANOTHER_FOLDER}, or move this one "
+        f"away.{hint}"
     )
 
 
@@ -73,105 +76,109 @@ def _is_file(key: str) -> bool:
     return key.startswith(("code.", "data."))
 
 
-def _files(changed: Sequence[tuple[str, Any, Any]]) -> str:
-    said = {key.partition(".")[2]: _what_happened(before, after) for key, before, after in changed}
-    return ", ".join(f"{name} {what}" for name, what in said.items())
+def _list_files(changed: Sequence[tuple[str, Any, Any]]) -> str:
+    events = {key.partition(".")[2]: _describe_change(before, after) for key, before, after in changed}
+    return ", ".join(f"{name} {what}" for name, what in events.items())
 
 
-def _what_happened(before: str | None, after: str | None) -> str:
+def _describe_change(before: str | None, after: str | None) -> str:
     if before is None or after is None:
         return "was added" if before is None else "went away"
-    return " ".join(["was changed", *after.split(" ", 1)[1:]])  # with why the whole file counts, where it does
+    return " ".join(["was changed", *after.split(" ", 1)[1:]])  # with the reason why the whole file counts, if it does
 
 
 def forget_failed(folder: RunFolder, identity: Mapping[str, Any]) -> None:
-    """Empty the folder of a run that failed by files that were changed since: its rounds are those of the old ones."""
+    """Empty the folder of a failed run if the user changed its files: its rounds belong to the old files."""
     stored = folder.read(RunRecord)
-    if stored is not None and _mended(_changed(stored, identity), folder.read(Result)):
+    if stored is not None and _failed_by_user_files(_find_changes(stored, identity), folder.read(Result)):
         for file in folder.path.iterdir():
             if file.is_file() and not file.name.startswith(".") and file.name != ENGINE:
                 folder.remove(file.name)
 
 
-def _changed(stored: RunRecord, identity: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Return what differs and matters: the key, what stands there, and what is asked for now."""
-    before = _flat({key: vars(stored)[key] for key in identity})
-    after = _flat(identity)
+def _find_changes(stored: RunRecord, identity: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Return relevant differences: the key, the stored value and the requested value."""
+    before = _flatten({key: vars(stored)[key] for key in identity})
+    after = _flatten(identity)
     keys = [key for key in sorted(before.keys() | after.keys()) if key not in HARMLESS]
-    found = [(key, before.get(key), after.get(key)) for key in keys]
-    return [(key, there, now) for key, there, now in found if _bare(there) != _bare(now)]
+    pairs = [(key, before.get(key), after.get(key)) for key in keys]
+    return [
+        (key, stored_value, new_value)
+        for key, stored_value, new_value in pairs
+        if _without_folder(stored_value) != _without_folder(new_value)
+    ]
 
 
 def essence(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of an identity makes the numbers, see `HARMLESS`; files by their names, wherever they lie."""
-    flat = _flat(dict(identity))
-    return {_named(key): _named(value) for key, value in flat.items() if key not in HARMLESS}
+    """Return the options that affect numbers, see `HARMLESS`; files by name, without their folders."""
+    flat = _flatten(dict(identity))
+    return {_file_name(key): _file_name(value) for key, value in flat.items() if key not in HARMLESS}
 
 
-def _named(value: Any) -> Any:
+def _file_name(value: Any) -> Any:
     return value.replace("\\", "/").rpartition("/")[2] if isinstance(value, str) else value
 
 
-def _mended(changed: Sequence[tuple[str, Any, Any]], result: Result | None) -> bool:
-    """Say whether a run failed, and nothing but code and data of the user's own was changed since."""
+def _failed_by_user_files(changed: Sequence[tuple[str, Any, Any]], result: Result | None) -> bool:
+    """Return whether a run failed and only the user's code and data were changed since."""
     if not changed or result is None or result.status != "failed":
         return False
-    return all(_is_file(key) or (_is_code(there) and _is_code(now)) for key, there, now in changed)
+    return all(_is_file(key) or (_is_code(before) and _is_code(after)) for key, before, after in changed)
 
 
 def _is_code(value: Any) -> bool:
     return isinstance(value, str) and BY_CONTENT.search(value) is not None and ".pkl:" in value
 
 
-def _bare(value: Any) -> Any:
-    """Return a value, without the folder where it is a file that is named by what is in it."""
-    found = BY_CONTENT.search(value) if isinstance(value, str) else None
-    return value if found is None else found[0]
+def _without_folder(value: Any) -> Any:
+    """Return a value; remove the folder of a file that is identified by its content."""
+    match = BY_CONTENT.search(value) if isinstance(value, str) else None
+    return value if match is None else match[0]
 
 
 def check_unchanged(files: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
-    """Refuse a run whose files are not those that they were when its comparison began.
+    """Reject a run if its files changed since its comparison began.
 
     Raises:
-        RunFolderError: If one is not.
+        RunFolderError: If a file changed.
     """
-    before, after = _flat(files), _flat({key: identity[key] for key in files})
+    before, after = _flatten(files), _flatten({key: identity[key] for key in files})
     keys = sorted(before.keys() | after.keys())
     changed = [(key, before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)]
     if changed:
         raise RunFolderError(
-            f"Since the comparison began {_files(changed)}. Results of both do not belong together: put back what was "
-            f"there, or choose {ANOTHER_FOLDER}."
+            f"Since the comparison began {_list_files(changed)}. Results of both do not belong together: put back "
+            f"what was there, or choose {ANOTHER_FOLDER}."
         )
 
 
 def check_data(agreed: RunFolder, digest: str, name: str) -> None:
-    """Refuse data that are not those of a comparison's other runs; the first one notes what it read.
+    """Reject data that differ from those of a comparison's other runs; the first run stores its digest.
 
-    So data are compared, too, of which no file is known: of a function, or of a known data set.
+    This also compares data without a file, such as those of a function or a built-in data set.
 
     Args:
         agreed: Folder of the comparison.
-        digest: Of the data as they were read, see `fedreach.data.stored.digest`.
-        name: Of the data in the experiment.
+        digest: Digest of the data as read, see `fedreach.data.stored.digest`.
+        name: Name of the data in the experiment.
 
     Raises:
-        RunFolderError: If they are others.
+        RunFolderError: If the data differ.
     """
-    noted = agreed.agree_on(DATA, {"sha256": digest}).get("sha256")
-    if noted != digest:
+    stored = agreed.agree_on(DATA, {"sha256": digest}).get("sha256")
+    if stored != digest:
         raise RunFolderError(
-            f"data {name!r} are not what other runs in {agreed.path} read ({str(noted)[:12]}, now {digest[:12]}): a "
+            f"data {name!r} are not what other runs in {agreed.path} read ({str(stored)[:12]}, now {digest[:12]}): a "
             "file behind them was changed, or they are drawn anew whenever they are read. Put back what was there, or "
             f"choose {ANOTHER_FOLDER}."
         )
 
 
 def run_of(folder: RunFolder) -> RunRecord:
-    """Return what was run in a folder.
+    """Return the record of the run in a folder.
 
     Raises:
-        RunFolderError: If it holds no run; of a comparison one of its runs is named.
+        RunFolderError: If it contains no run; the error for a comparison names one of its runs.
     """
     run = folder.read(RunRecord)
     if run is not None:
@@ -184,73 +191,73 @@ def run_of(folder: RunFolder) -> RunRecord:
 
 
 def folder_of_run(path: Path, method: str | None = None, seed: int | None = None) -> Path:
-    """Return the folder of a run: the one that is named, or of a comparison that of a method and a seed.
+    """Return the folder of a run: `path` itself, or the run of a method and a seed in a comparison.
 
-    What is the only one need not be said.
+    Omit the method or the seed if the comparison has only one.
 
     Raises:
-        ConfigError: If a method or a seed is not there, or one of several must be named.
+        ConfigError: If the comparison lacks the method or seed, or one of several must be named.
         RunFolderError: If the folder cannot be read.
     """
-    held = RunFolder(path)
-    comparison = held.read(ComparisonRecord) if path.is_dir() else None
+    folder = RunFolder(path)
+    comparison = folder.read(ComparisonRecord) if path.is_dir() else None
     if comparison is None:
         if method is not None or seed is not None:
             raise ConfigError(f"--method and --seed choose from a comparison, and {path} is none. Leave them out.")
         return path
-    own = _chosen("method", method, comparison.runs, path)
-    found = _chosen("seed", None if seed is None else str(seed), comparison.runs[own], path)
-    return path / comparison.runs[own][found]
+    chosen_method = _choose("method", method, comparison.runs, path)
+    chosen_seed = _choose("seed", None if seed is None else str(seed), comparison.runs[chosen_method], path)
+    return path / comparison.runs[chosen_method][chosen_seed]
 
 
-def _chosen(what: str, asked: str | None, known: Mapping[str, Any], path: Path) -> str:
-    names = list(map(str, known))
-    if asked is None and len(names) == 1:
+def _choose(what: str, requested: str | None, choices: Mapping[str, Any], path: Path) -> str:
+    names = list(map(str, choices))
+    if requested is None and len(names) == 1:
         return names[0]
-    if asked is None:
+    if requested is None:
         raise ConfigError(f"{path} holds a comparison: name one of its runs with --{what}: {', '.join(names)}.")
-    if asked not in names:
-        raise ConfigError(f"--{what}: {path} has no {what} {asked!r}.{nearest(asked, names)}")
-    return asked
+    if requested not in names:
+        raise ConfigError(f"--{what}: {path} has no {what} {requested!r}.{nearest(requested, names)}")
+    return requested
 
 
 def check_code(run: RunRecord, name: str, base: Path, files: Mapping[str, Path]) -> None:
-    """Refuse the user's own code where it is not what the run was made with.
+    """Reject the user's code if it changed since the run.
 
     Args:
-        run: The run.
-        name: Of the code in the experiment, such as ``my.py:Net``.
-        base: Folder that it is relative to.
-        files: Its files, with those that it imports, see `fedreach.experiment.components.code_files`.
+        run: Record of the run.
+        name: Name of the code in the experiment, such as ``my.py:Net``.
+        base: Folder to which the name is relative.
+        files: Files of the code and of its imports, see `fedreach.experiment.components.code_files`.
 
     Raises:
-        ConfigError: If there is no such file.
-        RunFolderError: If it was changed.
+        ConfigError: If the file is missing.
+        RunFolderError: If the code changed.
     """
-    file, noted = registry.code_file(name, base), run.code.get(name)
-    if noted is None or file is None:
+    file, stored_digest = registry.code_file(name, base), run.code.get(name)
+    if stored_digest is None or file is None:
         return
     if not file.is_file():
         raise ConfigError(
             f"The run was made with {name}, and there is no file {file}. Pass `base`, the folder that {name} is "
             "relative to: that of the experiment's TOML file."
         )
-    for called, each in {name: file, **files}.items():
-        if called in run.code and digest_of_code(each, name_in(called)) != run.code[called]:
+    for code_name, code_file in {name: file, **files}.items():
+        if code_name in run.code and digest_of_code(code_file, name_in(code_name)) != run.code[code_name]:
             raise RunFolderError(
-                f"{each} was changed after the run that was made with {name}. Put it back as it was, or run again."
+                f"{code_file} was changed after the run that was made with {name}. Put it back as it was, or run again."
             )
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:
     if not isinstance(value, dict):
         return {prefix: value}
     result: dict[str, Any] = {}
     for key, inner in value.items():
-        result |= _flat(inner, f"{prefix}.{key}" if prefix else key)
+        result |= _flatten(inner, f"{prefix}.{key}" if prefix else key)
     return result

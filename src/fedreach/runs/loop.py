@@ -20,17 +20,18 @@ from fedreach.runs.recorder import Evaluated, Recorder, check_federation
 from fedreach.runs.schema import Result, RoundRow, RunRecord, Timing
 from fedreach.runs.simulation import Simulation, simulated_round
 
-# --- What a run may spend: methods that ask for more a round are then compared at equal cost, not at equal rounds
+# ---- The budget of a run
+# With a budget, methods with different costs per round are compared at equal cost instead of equal rounds.
 
 
 class Spending(Protocol):
-    """What a run has spent so far, as `fedreach.runs.checkpoint.Snapshot` counts it."""
+    """Costs of a run so far, as `fedreach.runs.checkpoint.Snapshot` counts them."""
 
     @property
     def bytes_total(self) -> int: ...  # down and up, probes included
 
     @property
-    def seconds_total(self) -> float: ...  # simulated, of a federation with a radio
+    def seconds_total(self) -> float: ...  # simulated, if there is a radio
 
     @property
     def joules_total(self) -> float: ...
@@ -38,12 +39,12 @@ class Spending(Protocol):
 
 @dataclass(frozen=True)
 class Budget:
-    """A run ends with the first round that reaches one of these; it may exceed it by what that round costs.
+    """Budget of a run, which ends with the first round that reaches a limit; that round may exceed the limit.
 
     Args:
-        megabytes: Of 10^6 bytes, sent to and by the participants, probes included.
-        seconds: Simulated, of a federation with a radio.
-        joules: Likewise.
+        megabytes: Limit of communication with the participants in 10^6 bytes, probes included.
+        seconds: Limit of simulated time, for a federation with a radio.
+        joules: Limit of simulated energy, for a federation with a radio.
 
     Example:
         >>> from types import SimpleNamespace
@@ -57,7 +58,7 @@ class Budget:
     joules: float = math.inf
 
     def is_spent(self, spending: Spending) -> bool:
-        """Say whether nothing is left of one of them."""
+        """Return whether a limit is reached."""
         return (
             spending.bytes_total >= 1e6 * self.megabytes
             or spending.seconds_total >= self.seconds
@@ -68,16 +69,16 @@ class Budget:
 UNLIMITED = Budget()
 
 
-# -------------------- The loop over the rounds of a run: step, evaluate, record, go on
-# It is a generator, so that a program can look at each round; `exhausted` is for those who only want the end.
+# ---- The loop over the rounds of a run
+# It is a generator, so that a program can use each round; `exhausted` returns only the result.
 
 R = TypeVar("R")
 ROWS_SECONDS = 0.05
-"""For which rows may wait: writing those of many short rounds at once takes half as long. Longer rounds never wait."""
+"""Longest wait of rows: writing those of many short rounds together halves the time. Longer rounds never wait."""
 
 
 def exhausted(rounds: Generator[RoundRow, None, R]) -> R:
-    """Go through all rounds and return what comes after them."""
+    """Run all rounds and return the result."""
     while True:
         try:
             next(rounds)
@@ -104,29 +105,29 @@ def each_round(
     baselines: Baselines | None = None,
     refit: Refit | None = None,
 ) -> Generator[RoundRow, None, Result]:
-    """Run the rounds of a run that its folder does not hold yet; yield the row of each, and return how it ended.
+    """Run the rounds that the run folder does not contain yet; yield the row of each and return the result.
 
-    Whoever stops in between has all rounds so far in the folder.
+    If the caller stops the generator, the folder contains all rounds so far.
 
     Args:
-        run: What is run; is written to the folder.
-        simulation: The federation.
-        evaluator: Of its models.
-        recorder: Of its folder, which this process has locked.
-        rounds: In all, at most.
-        every: Rounds from one evaluation to the next; the last round is evaluated, too.
+        run: Record of the run, which is written to the folder.
+        simulation: Simulation of the federation.
+        evaluator: Evaluator of its models.
+        recorder: Recorder of the run folder, which this process has locked.
+        rounds: Largest number of rounds.
+        every: Rounds between evaluations; the last round is always evaluated.
         patience: Evaluations without a lower held-out loss after which the run ends; None: never.
-        budget: What it may spend.
-        local: Whether the cohort's local models are evaluated as well.
-        checkpoint_seconds: From one checkpoint to the next; there is one in the end, too.
-        callbacks: Are told as it goes on.
-        engine: What they are told of the engine.
-        serving: Serves clients by the last and the best model in the end; None: they are served as the model is.
-        baselines: Are written in the end; None: none.
-        refit: Trains the model once more in the end, on all rows, for as many rounds as the best one took; None: not.
+        budget: Budget of the run.
+        local: Also evaluate the cohort's local models.
+        checkpoint_seconds: Seconds between checkpoints; there is also one at the end.
+        callbacks: Callbacks of the run.
+        engine: Description of the engine for the callbacks.
+        serving: Adapts the last and the best model at the end; None: no adaptation.
+        baselines: Baselines to write at the end; None: none.
+        refit: Trains the model again on all rows at the end, for the rounds of the best model; None: no refit.
 
     Raises:
-        RunFolderError: If the folder holds another federation, or cannot be written to.
+        RunFolderError: If the folder contains another federation or is not writable.
         TrainingError: If the run fails.
     """
     record = federation_record(simulation.data)
@@ -135,7 +136,7 @@ def each_round(
     start_from_stored(recorder, simulation)
     loop = _Loop(simulation, evaluator, recorder, rounds, every, patience, budget, local, checkpoint_seconds, callbacks)
 
-    def then(last: Snapshot) -> Mapping[str, Any] | None:
+    def finish_run(last: Snapshot) -> Mapping[str, Any] | None:
         if serving is not None:
             serve_models(recorder.folder, recorder.layout, serving)
         if baselines is not None:
@@ -148,24 +149,24 @@ def each_round(
     engine = "\n".join(filter(None, [engine, simulation.engine.note]))
     with told(callbacks, run, simulation.data, engine, recorder.folder.path):
         last = yield from loop.run()
-        result = recorder.finish(last, lambda: then(last))
+        result = recorder.finish(last, lambda: finish_run(last))
         for callback in callbacks:
             callback.end(result)
     return result
 
 
 def start_from_stored(recorder: Recorder, simulation: Simulation) -> None:
-    """Let the engine start from the constants of the run; a new run's are written."""
+    """Set the constants of the run in the engine; write those of a new run."""
     constants = recorder.constants(simulation.engine.constants)
     if constants:
         simulation.engine.start_from(constants)
 
 
 class LocalModels(NamedTuple):
-    """The local models of a round before aggregation, as the broadcast model and what was added to it."""
+    """The local models of a round before aggregation: the broadcast model plus the update."""
 
     cohort: tuple[int, ...]
-    broadcast: Float32s  # (d,), or (r, d) where clusters have models of their own
+    broadcast: Float32s  # (d,), or (r, d) if clusters have their own models
     update: Float32s  # (r, d)
 
 
@@ -181,14 +182,14 @@ class _Loop:
     local: bool
     checkpoint_seconds: float
     callbacks: Sequence[Callback]
-    saved: Snapshot | None = None  # what clients kept then must not be written over before the next checkpoint
+    saved: Snapshot | None = None  # clients' memory in it must not be overwritten before the next checkpoint
 
     def run(self) -> Generator[RoundRow, None, Snapshot]:
         written = saved = time.monotonic()
         snapshot = self.saved = self._load() or self._begin()
         try:
             while not self._is_last(snapshot):
-                snapshot, row, timing, lost = self._round(snapshot)
+                snapshot, row, timing, lost = self._run_round(snapshot)
                 now = time.monotonic()
                 if now - saved >= self.checkpoint_seconds:
                     snapshot = self._save(snapshot)
@@ -200,12 +201,12 @@ class _Loop:
                     callback.round(row, timing, lost)
                 yield row
         finally:
-            # Also on Ctrl-C or a full disk: the snapshot is always that of the last round that ended.
+            # Also on Ctrl-C or a full disk: the snapshot is always that of the last finished round.
             snapshot = self._save(snapshot)
         return snapshot
 
     def _load(self) -> Snapshot | None:
-        """Return the run at its checkpoint; one that is extended, as a longer run would have been then."""
+        """Return the run at its checkpoint; reopen a run that is extended."""
         snapshot = self.recorder.load()
         if snapshot is None or snapshot.state.round % self.every == 0:
             return snapshot
@@ -214,7 +215,7 @@ class _Loop:
         return self.recorder.save(self.recorder.reopened(snapshot))  # so that all rounds so far can be read
 
     def _is_last(self, snapshot: Snapshot) -> bool:
-        """Say whether no round comes after this one."""
+        """Return whether this is the last round."""
         over = snapshot.state.round >= self.rounds or self.budget.is_spent(snapshot)
         return over or (self.patience is not None and snapshot.evaluations_since_best >= self.patience)
 
@@ -224,24 +225,24 @@ class _Loop:
 
     def _begin(self) -> Snapshot:
         snapshot, row = self.recorder.begin(self.simulation.start())
-        evaluated, seconds = self._evaluated(snapshot, None)
+        evaluated, seconds = self._evaluate(snapshot, None)
         snapshot, _ = self.recorder.close(snapshot, row, Timing(round=0, evaluate_seconds=seconds), evaluated)
         return self.recorder.save(snapshot)
 
-    def _round(self, snapshot: Snapshot) -> tuple[Snapshot, RoundRow, Timing, Mapping[int, str]]:
+    def _run_round(self, snapshot: Snapshot) -> tuple[Snapshot, RoundRow, Timing, Mapping[int, str]]:
         began = time.perf_counter()
         done = simulated_round(self.simulation, snapshot.state, self.recorder.folder)
         cohort = done.result.cohort
         local = LocalModels(cohort, self._broadcast(snapshot.state, cohort), done.update)
         snapshot, row = self.recorder.after(snapshot, done.state, done.result)
         trained = round(time.perf_counter() - began, 6)
-        evaluated, seconds = self._evaluated(snapshot, local)
+        evaluated, seconds = self._evaluate(snapshot, local)
         timing = Timing(round=row.round, train_seconds=trained, evaluate_seconds=seconds)
         snapshot, row = self.recorder.close(snapshot, row, timing, evaluated)
         return snapshot, row, timing, done.result.lost
 
-    def _evaluated(self, snapshot: Snapshot, local: LocalModels | None) -> tuple[Evaluated | None, float | None]:
-        """Return the evaluation after a round and the seconds that it took, where one is due."""
+    def _evaluate(self, snapshot: Snapshot, local: LocalModels | None) -> tuple[Evaluated | None, float | None]:
+        """Return the evaluation after a round and its duration in seconds, if an evaluation is due."""
         state = snapshot.state
         if state.round % self.every != 0 and not self._is_last(snapshot):
             return None, None
@@ -250,12 +251,14 @@ class _Loop:
         columns, lines = self.evaluator.evaluate(models, state.round, state.clusters)
         if local is not None and self.local and local.cohort:
             cohort = np.array(local.cohort, dtype=np.int64)
-            more, more_lines = self.evaluator.evaluate_local(local.broadcast + local.update, cohort, state.round)
-            columns, lines = {**columns, **more}, lines + more_lines
+            local_columns, local_lines = self.evaluator.evaluate_local(
+                local.broadcast + local.update, cohort, state.round
+            )
+            columns, lines = {**columns, **local_columns}, lines + local_lines
         return (columns, lines), round(time.perf_counter() - began, 6)
 
     def _broadcast(self, state: FederationState, cohort: tuple[int, ...]) -> Float32s:
-        """Return the model that these clients were sent."""
+        """Return the model that was sent to these clients."""
         if len(state.models) == 1:
             return state.params
         rows = self.simulation.first_view.rows(np.array(cohort, dtype=np.int64))

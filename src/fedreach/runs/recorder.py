@@ -1,6 +1,6 @@
-"""What a run leaves in its folder as its rounds end: rows, checkpoints, the best and the last model.
+"""The recorder of a run: rows, checkpoints, the best and the last model.
 
-The simulator and Flower keep the same books, so that runs of both are gone on with, reported and compared alike.
+The simulator and Flower write the same run folder, so runs of both are resumed, reported and compared alike.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from fedreach.runs.schema import (
     Timing,
 )
 
-FAR_OFF = 10.0  # times as far as the mean: no model that learned anything is so far off
+FAR_OFF = 10.0  # times the error of the mean; a model that learned anything is closer
 Evaluated = tuple[Mapping[str, float], Sequence[Mapping[str, Any]]]
 """The columns of an evaluation, and its lines about single clients; see `fedreach.evaluation.evaluator.Evaluator`."""
 Losses = Mapping[int, float]
-"""Participant -> loss on what it holds out."""
+"""Participant -> loss on its held-out data."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,52 +51,52 @@ class Recorder:
     """Writes one run folder.
 
     Args:
-        folder: The folder.
-        federation: Whose parts say which models are served.
-        layout: Of the model.
-        stop_if_diverged: Whether an evaluation that is not finite ends the run; where the model itself is not, it does.
+        folder: Run folder.
+        federation: Federation whose components determine the deployed models.
+        layout: Layout of the model.
+        stop_if_diverged: End the run if an evaluation is not finite. A model that is not finite always ends it.
     """
 
     folder: RunFolder
     federation: Federation
     layout: Layout
     stop_if_diverged: bool = True
-    _heard: dict[int, Losses] = field(default_factory=dict, init=False)  # of the best round, what clients said in it
+    _heard: dict[int, Losses] = field(default_factory=dict, init=False)  # losses of the best round
 
     def describe(self, run: RunRecord, federation: FederationRecord) -> RunRecord:
-        """Write what is run and on whom; return the former as it stands there."""
+        """Write the records of the run and the federation; return the written run record."""
         digest = self.folder.write(federation)
         written = replace(run, id=self._id(run, federation), federation=digest)
         self.folder.write(written)
         return written
 
-    def constants(self, made: Mapping[str, AnyArray]) -> Mapping[str, AnyArray]:
-        """Return the constants of the run, see `state`: those stored, of a new run those `made` now.
+    def constants(self, new_constants: Mapping[str, AnyArray]) -> Mapping[str, AnyArray]:
+        """Return the stored constants of the run, see `state`; a new run stores the `new_constants`.
 
-        They are written once, as a module's constructor may draw others when it is called again.
+        They are written once, because a module's constructor may draw others when it is called again.
         """
         if (self.folder.path / CHECKPOINT).exists():
             stored = self.folder.read_tensors(CONSTANTS)
-            return made if stored is None else stored[0]
+            return new_constants if stored is None else stored[0]
         self.folder.remove(CONSTANTS)
-        if made:
-            self.folder.write_tensors(CONSTANTS, made, {})
-        return made
+        if new_constants:
+            self.folder.write_tensors(CONSTANTS, new_constants, {})
+        return new_constants
 
     def _id(self, run: RunRecord, federation: FederationRecord) -> str:
-        """Return a digest of what makes a run this run: all but what changes no number of it, as its name.
+        """Return the digest of all options that affect numbers of the run, so not of its name.
 
-        How many rounds it has is no part of it where none depends on that: such a run can be extended.
+        The number of rounds is left out if no round depends on it: such a run can be extended.
         """
-        others = ("method", "environment", "git", "id", "federation")
-        known = essence({key: value for key, value in vars(run).items() if key not in others})
+        excluded = ("method", "environment", "git", "id", "federation")
+        essentials = essence({key: value for key, value in vars(run).items() if key not in excluded})
         rounds = run.config.get("rounds")
         if isinstance(rounds, int) and not refers_to_length(self.federation, rounds):
-            known.pop(ROUNDS)
-        return digest_of({}, {"run": known, "federation": federation.hash})[:32]
+            essentials.pop(ROUNDS)
+        return digest_of({}, {"run": essentials, "federation": federation.hash})[:32]
 
     def load(self) -> Snapshot | None:
-        """Return the run at its checkpoint, its rows cut back to it; None where there is no checkpoint."""
+        """Return the run at its checkpoint and cut its rows back to it; None without a checkpoint."""
         width = memory_width(self.federation, self.layout.num_trainable, self.layout.size)
         snapshot = load(self.folder, width)
         if snapshot is not None:
@@ -104,11 +104,11 @@ class Recorder:
         return snapshot
 
     def reopened(self, snapshot: Snapshot) -> Snapshot:
-        """Return a run that is to have more rounds, without the evaluation of what was its last one.
+        """Return a run that gets more rounds, without the evaluation of its former last round.
 
-        A longer run would not have made it. The row of that round waits in the checkpoint until it is written again:
-        so whatever interrupts this, the files match the checkpoint. An evaluation that found the best model is kept, as
-        the one before is gone.
+        A longer run would not have made that evaluation. The row of the round waits in the checkpoint until it is
+        written again, so the files match the checkpoint after any interruption. An evaluation of the best model is
+        kept, because the earlier best model was overwritten.
         """
         last = list(self.folder.records(RoundRow))[-1]
         if last.round != snapshot.state.round or not last.evaluated or snapshot.best_round == last.round:
@@ -121,15 +121,15 @@ class Recorder:
         timing = replace(self.folder.timing(last.round)[-1], evaluate_seconds=None)
         since = snapshot.evaluations_since_best - 1
         rows = replace(last, evaluated={}), timing.checked(self.folder.run)
-        taken = replace(snapshot, seals=seals, evaluations_since_best=since, rows=rows)
-        save(self.folder, taken)
-        return taken
+        extended = replace(snapshot, seals=seals, evaluations_since_best=since, rows=rows)
+        save(self.folder, extended)
+        return extended
 
     def begin(self, state: FederationState) -> tuple[Snapshot, RoundRow]:
         """Return a run before round 1 and its row of round 0, on empty files of rows.
 
         Raises:
-            RunFolderError: If the folder holds rounds already.
+            RunFolderError: If the folder already contains rounds.
         """
         refuse_lost_rounds(self.folder.path / CHECKPOINT, self.folder.path / RoundRow.FILE)
         self.folder.remove(RoundRow.FILE, ClientLine.FILE, Timing.FILE)
@@ -145,12 +145,12 @@ class Recorder:
             bytes_total=0,
             probe_bytes=0,
             evaluated={},
-            **_spent(nothing, snapshot),
+            **_cost_columns(nothing, snapshot),
         )
         return snapshot, row
 
     def after(self, snapshot: Snapshot, state: FederationState, result: RoundResult) -> tuple[Snapshot, RoundRow]:
-        """Return the run after a round and the round's row, which is not written yet."""
+        """Return the run after a round and the row of the round, which is not written yet."""
         total, cost = snapshot.bytes_total + result.bytes_down + result.bytes_up, result.cost
         snapshot = replaced(snapshot, state=state, bytes_total=total)
         if cost is not None:
@@ -171,26 +171,26 @@ class Recorder:
             by_server=result.by_server,
             clusters=state.clusters.tolist() if len(state.models) > 1 else None,
             evaluated={},
-            **_spent(cost, snapshot),
+            **_cost_columns(cost, snapshot),
         )
         return snapshot, row
 
     def close(
         self, snapshot: Snapshot, row: RoundRow, timing: Timing, evaluated: Evaluated | None = None
     ) -> tuple[Snapshot, RoundRow]:
-        """Return the run with the rows of a round, which `written` writes, and the round's row with its evaluation.
+        """Return the run with the rows of a round, for `written` to write, and the row with its evaluation.
 
-        The model with the lowest loss on the participants' held-out data is kept; the test set is never looked at. Of
-        two rounds that heard different participants, as on Flower, it is the loss of those that both heard.
+        The model with the lowest loss on participants' held-out data is kept; the test set is never used. If two rounds
+        have losses of different participants, as on Flower, the participants in both rounds count.
         """
         lines: Sequence[Mapping[str, Any]] = ()
         if evaluated is not None:
             columns, lines = evaluated
             self._refuse_if_diverged(snapshot.state, columns)
-            snapshot = self._judge(snapshot, columns.get("id_loss", np.inf), _losses(lines))
+            snapshot = self._update_best(snapshot, columns.get("id_loss", np.inf), _losses(lines))
             row = replace(row, evaluated=columns)
-        said = (ClientLine(**line, names=self.names_of(line["ids"])) for line in lines)
-        rows = *snapshot.rows, row, *said, timing.checked(self.folder.run)
+        client_lines = (ClientLine(**line, names=self.names_of(line["ids"])) for line in lines)
+        rows = *snapshot.rows, row, *client_lines, timing.checked(self.folder.run)
         return replaced(snapshot, rows=rows), row
 
     @cached_property
@@ -199,13 +199,13 @@ class Recorder:
         return None if record is None else record.client_names
 
     def names_of(self, ids: Sequence[int]) -> list[str] | None:
-        """Return what clients are called; None where they have no names."""
+        """Return the names of clients; None if they have no names."""
         return None if self._names is None else [self._names[client] for client in ids]
 
     def written(self, snapshot: Snapshot) -> Snapshot:
-        """Append the rows that wait to their files; return the run in which none do.
+        """Append the waiting rows to their files; return the run without them.
 
-        Whatever interrupts this, it can be repeated: what was appended without the run's knowledge is cut off first.
+        It can be repeated after any interruption: rows that an interrupted call appended are cut off first.
         """
         if not snapshot.rows:
             return snapshot
@@ -214,8 +214,8 @@ class Recorder:
         self.folder.append(*snapshot.rows)
         return replace(snapshot, rows=(), seals=self.folder.seals())
 
-    def _all_written(self, snapshot: Snapshot) -> Snapshot:
-        """Write the rows and the best model that wait; return the run in which none do."""
+    def _write_all(self, snapshot: Snapshot) -> Snapshot:
+        """Write the waiting rows and the waiting best model; return the run without them."""
         snapshot = self.written(snapshot)
         if snapshot.best is None:
             return snapshot
@@ -223,88 +223,89 @@ class Recorder:
         return replace(snapshot, best=None, digests={BEST: digest})
 
     def save(self, snapshot: Snapshot) -> Snapshot:
-        """Write a checkpoint, and before it all that waits; return the run in which nothing does."""
-        snapshot = self._all_written(snapshot)
+        """Write everything that waits and then a checkpoint; return the run as written."""
+        snapshot = self._write_all(snapshot)
         save(self.folder, snapshot)
         return snapshot
 
     def finish(self, snapshot: Snapshot, then: Callable[[], Mapping[str, Any] | None] = lambda: None) -> Result:
-        """Write the last model, the last checkpoint, what comes `then` and, last of all, how the run ended.
+        """Write the last model and the last checkpoint, call `then`, and write the result of the run.
 
         Args:
-            snapshot: After the last round.
-            then: Writes what comes after it; returns what training again took, see `Result.refit`, if that was done.
+            snapshot: Run after the last round.
+            then: Function that writes further files; it returns the costs of a refit, see `Result.refit`, or None.
 
         Raises:
-            TrainingError: If no client's update counted, or none in more than half of the rounds, up to the last,
-                though some were asked; or predicted numbers are further off than before, and than `FAR_OFF` times the
-                participants' mean.
+            TrainingError: If no client's update counted, or none in the last rounds, more than half of all rounds; or
+                if the error in a regression increased and exceeds `FAR_OFF` times that of the participants' mean.
         """
-        snapshot = self._all_written(snapshot)
-        self._refuse_if_nobody_counted()
+        snapshot = self._write_all(snapshot)
+        self._refuse_if_no_client_counted()
         self._refuse_if_far_off()
         self._check_best(snapshot)
         self.folder.write_tensors(LAST, self.models(snapshot.state), {"round": snapshot.state.round})
         finish(self.folder, snapshot)
         refit = then()
-        best = snapshot.best_round if np.isfinite(snapshot.best_loss) else None  # none: nothing is held out
+        best = snapshot.best_round if np.isfinite(snapshot.best_loss) else None  # None: no held-out data
         return self.end(
             Result(status="finished", rounds=snapshot.state.round, best_round=best, refit=refit, error=None)
         )
 
     def end(self, result: Result) -> Result:
-        """Write how the run ended, and with it what its files hold."""
+        """Write the result of the run with the digests of its files."""
         self.folder.sync()
         served = (ServedLine,) if (self.folder.path / ServedLine.FILE).exists() else ()
         result = replace(result, run=self.folder.run, seals=self.folder.seals(*served), digests=self.folder.digests())
         self.folder.write(result)
         return result
 
-    def _refuse_if_nobody_counted(self) -> None:
-        """Refuse a run without a client that counted, or that lost all whom it asked ever since its first half."""
+    def _refuse_if_no_client_counted(self) -> None:
+        """Reject a run in which no client counted, or that lost all clients in its second half."""
         lines = list(self.folder.lines(RoundRow.FILE))[1:]
-        lost, silent, last = 0, 0, 0  # clients; rounds that lost all; rounds at the end in which nobody counted
-        for line in reversed(lines):  # mostly somebody counted in the last round: no more is read
+        # Clients; rounds that lost all clients; last rounds without a counted client.
+        lost, lost_rounds, empty_rounds = 0, 0, 0
+        for line in reversed(lines):  # usually stops at once: a client counted in the last round
             row = json.loads(line)
             if row["cohort"]:
                 break
-            lost, silent, last = lost + len(row["lost"]), silent + bool(row["lost"]), last + 1
-        if lost and (last == len(lines) or 2 * silent > len(lines)):
-            which = f"any of the {last}" if last == len(lines) else f"the last {last} of {len(lines)}"
+            lost, lost_rounds, empty_rounds = lost + len(row["lost"]), lost_rounds + bool(row["lost"]), empty_rounds + 1
+        if lost and (empty_rounds == len(lines) or 2 * lost_rounds > len(lines)):
+            all_empty = empty_rounds == len(lines)
+            which = f"any of the {empty_rounds}" if all_empty else f"the last {empty_rounds} of {len(lines)}"
             raise TrainingError(
                 f"No client's update counted in {which} rounds: all {lost} were lost or not finite. "
                 f"{STEADIER}, and choose {ANOTHER_FOLDER}."
             )
 
     def _refuse_if_far_off(self) -> None:
-        """Refuse a model of numbers that is not finite, or got worse until it was far beyond the participants' mean."""
+        """Reject a regression model that is not finite, or became far worse than the participants' mean."""
         record = self.folder.read(FederationRecord)
         mean = None if record is None else record.mean_mae
-        if not mean:  # classes, or nobody holds data out
+        if not mean:  # classification, or no held-out data
             return
         rows = [row for row in map(json.loads, self.folder.lines(RoundRow.FILE)) if "id_mae" in row]
         if not rows:
             return
         before, after = rows[0]["id_mae"], rows[-1]["id_mae"]
         if after is None or (after > FAR_OFF * mean and before is not None and after > before):
-            off = "not finite" if after is None else f"{MAE.number(after)} off on average"
+            error = "not finite" if after is None else f"{MAE.number(after)} off on average"
             raise TrainingError(
                 f"The model diverged: after round {rows[-1]['round']} its predictions of participants' held-out data "
-                f"are {off}, and those of their mean {MAE.number(mean)}. {STEADIER}, and choose {ANOTHER_FOLDER}."
+                f"are {error}, and those of their mean {MAE.number(mean)}. {STEADIER}, and choose {ANOTHER_FOLDER}."
             )
 
     def _refuse_if_diverged(self, state: FederationState, columns: Mapping[str, float]) -> None:
         diverged = [name for name, value in columns.items() if not np.isfinite(value)]
         if not diverged:
             return
-        lasting = not np.isfinite(state.models).all(axis=1).any()  # nobody can train such a model, nor be served by it
+        lasting = not np.isfinite(state.models).all(axis=1).any()  # such a model cannot be trained or deployed
         if lasting or self.stop_if_diverged:
-            else_ = "." if lasting else "; or go on all the same by run.on_failure = 'drop'."
+            ending = "." if lasting else "; or go on all the same by run.on_failure = 'drop'."
             raise TrainingError(
-                f"The model diverged: {diverged[0]} is not finite after round {state.round}. {STEADIER}{else_}"
+                f"The model diverged: {diverged[0]} is not finite after round {state.round}. {STEADIER}{ending}"
             )
 
-    def _judge(self, snapshot: Snapshot, loss: float, losses: Losses) -> Snapshot:
+    def _update_best(self, snapshot: Snapshot, loss: float, losses: Losses) -> Snapshot:
         if self._is_better(snapshot, loss, losses):
             self._heard.clear()
             self._heard[snapshot.state.round] = losses
@@ -315,11 +316,11 @@ class Recorder:
         return replace(snapshot, evaluations_since_best=snapshot.evaluations_since_best + 1)
 
     def _is_better(self, snapshot: Snapshot, loss: float, losses: Losses) -> bool:
-        """Return whether a round has a lower loss than the best one before, on the participants that both heard."""
+        """Return whether a round has a lower loss than the best one before, on the participants in both."""
         if np.isinf(snapshot.best_loss):
             return loss < snapshot.best_loss
         before = self._heard.get(snapshot.best_round)
-        if before is None:  # another process heard it
+        if before is None:  # another process evaluated it
             lines = self.folder.lines(ClientLine.FILE) if (self.folder.path / ClientLine.FILE).exists() else ()
             at_best = [line for line in map(json.loads, lines) if line["round"] == snapshot.best_round]
             before = self._heard[snapshot.best_round] = _losses(at_best)
@@ -329,13 +330,13 @@ class Recorder:
         return bool(shared) and sum(losses[c] for c in shared) < sum(before[c] for c in shared)
 
     def _check_best(self, snapshot: Snapshot, *, later: bool = False) -> None:
-        """Refuse another best model than that of a run; one of a `later` round will be written again."""
+        """Reject a best model of another run; allow one of a later round if `later`, as it will be written again."""
         if BEST not in snapshot.digests:
             return
-        path, found = self.folder.path / BEST, self.folder.stored_tensors(BEST)
-        if found is None:
+        path, stored = self.folder.path / BEST, self.folder.stored_tensors(BEST)
+        if stored is None:
             raise RunFolderError(f"{path} is missing. {ANEW}")
-        record = found[1]
+        record = stored[1]
         if record["seal"] != snapshot.digests[BEST] and not (later and record["round"] > snapshot.state.round):
             raise RunFolderError(
                 f"{path} must hold the model after round {snapshot.best_round} of this run; it holds another one. "
@@ -343,7 +344,7 @@ class Recorder:
             )
 
     def models(self, state: FederationState) -> dict[str, AnyArray]:
-        """Return the served model by parameter name; of several, one a cluster, under ``0/...``, ``1/...``."""
+        """Return the deployed model by parameter name; several models, one per cluster, under ``0/...``, ``1/...``."""
         models = state.served(self.federation)
         return {
             (f"{number}/{name}" if len(models) > 1 else name): view.numpy()
@@ -353,40 +354,43 @@ class Recorder:
 
 
 def _losses(lines: Sequence[Mapping[str, Any]]) -> Losses:
-    """Return the loss of each participant, of an evaluation's lines about single clients."""
-    own = [line for line in lines if line["population"] == "participants"]
-    pairs = [pair for line in own for pair in zip(line["ids"], line["loss"], strict=True)]
+    """Return the loss of each participant from an evaluation's lines about single clients."""
+    participant_lines = [line for line in lines if line["population"] == "participants"]
+    pairs = [pair for line in participant_lines for pair in zip(line["ids"], line["loss"], strict=True)]
     return {client: np.inf if loss is None else loss for client, loss in pairs}
 
 
-def _spent(cost: RoundCost | None, after: Snapshot) -> dict[str, Any]:
-    """Return the columns of a round's seconds and joules, and who got which share and frequency; none without radio."""
+def _cost_columns(cost: RoundCost | None, after: Snapshot) -> dict[str, Any]:
+    """Return the columns of time, energy and allocation of a round; empty without a radio."""
     if cost is None:
         return {}
     of_round = ("seconds", "joules", "probe_seconds", "probe_joules")
     row: dict[str, Any] = {key: float(f"{getattr(cost, key):.9g}") for key in of_round}
     row |= {key: float(f"{getattr(after, key):.12g}") for key in ("seconds_total", "joules_total")}
-    given = cost.allocation
-    if given is not None:
-        columns = {"share": given.share, "hertz": given.hertz, "upload_seconds": given.upload_seconds}
-        columns |= {"compute_seconds": given.compute_seconds, "joules": given.upload_joules + given.compute_joules}
+    allocation = cost.allocation
+    if allocation is not None:
+        columns = {"share": allocation.share, "hertz": allocation.hertz, "upload_seconds": allocation.upload_seconds}
+        columns |= {
+            "compute_seconds": allocation.compute_seconds,
+            "joules": allocation.upload_joules + allocation.compute_joules,
+        }
         rounded = {name: [float(f"{value:.6g}") for value in values] for name, values in columns.items()}
-        row["allocation"] = {"ids": given.ids.tolist(), **rounded}
+        row["allocation"] = {"ids": allocation.ids.tolist(), **rounded}
     return row
 
 
 def note_failure(folder: RunFolder, error: Exception) -> None:
-    """Write down that a run failed, and why; one that had finished before stays so."""
+    """Store that a run failed and why, unless it had finished before."""
     done = folder.read(Result)
     if done is None or done.status != "finished":
         folder.write(Result(status="failed", run=folder.run, error=f"{error}" or type(error).__name__))
 
 
 def check_federation(folder: RunFolder, record: FederationRecord) -> None:
-    """Refuse to go on with a run of another federation.
+    """Reject a run folder of another federation.
 
     Raises:
-        RunFolderError: If the folder's federation is not that of the `record`.
+        RunFolderError: If the folder's federation differs from `record`.
     """
     stored = folder.read_json(FederationRecord.FILE)
     if stored is not None and stored["hash"] != record.hash:

@@ -1,18 +1,18 @@
-"""What stands in a run folder, file by file: the recorder writes it and the report reads it, both by these classes.
+"""The files of a run folder, which the recorder writes and the report reads with these classes.
 
 ```
-run.json          RunRecord          what was run: method, seed, options, the user's code, environment, git revision
-federation.json   FederationRecord   who holds what and who takes part, with a hash
-rounds.jsonl      RoundRow           one row a round          pandas.read_json(path, lines=True)
+run.json          RunRecord          the run: method, seed, options, the user's code, environment, git revision
+federation.json   FederationRecord   data and participants, with a hash
+rounds.jsonl      RoundRow           one row per round        pandas.read_json(path, lines=True)
 clients.jsonl     ClientLine         scores of single clients, a line for each evaluation and population
-timing.jsonl      Timing             seconds a round; the only rows that differ between two runs of the same thing
-serving.json      ServingRecord      how clients are served by the last and the best model, where a method has a rule
-baselines.json    BaselinesRecord    what a model must beat, such as the majority class, on this federation
-served.jsonl      ServedLine         the same for single clients, a line for each model, population and rung
-result.json       Result             how it ended; written last
-comparison.json   ComparisonRecord   several runs, in the folder that theirs lie in
-sweep.json        SweepRecord        several comparisons, one a setting, likewise
-tuning.json       TuningRecord       which setting each method of a comparison was given, and why
+timing.jsonl      Timing             seconds per round; the only rows that differ when a run is repeated
+serving.json      ServingRecord      scores of the adapted last and best model, if the method has an adaptation rule
+baselines.json    BaselinesRecord    scores to beat, such as that of the majority class, on this federation
+served.jsonl      ServedLine         adapted scores of single clients, a line for each model, population and mode
+result.json       Result             the result of the run; written last
+comparison.json   ComparisonRecord   several runs; in the folder that contains theirs
+sweep.json        SweepRecord        several comparisons, one per setting; in the folder that contains theirs
+tuning.json       TuningRecord       the chosen setting of each method of a comparison, and why
 ```
 """
 
@@ -36,8 +36,8 @@ FORMAT = 3  # 2: models, clusters, solver states; rows with metrics. 3: digests
 CHECKPOINT = "checkpoint.safetensors"
 
 EVALUATED = re.compile(r"(id|unseen|test|train|local)_\w+|(participation|out_of_sample)_gap(_low|_high)?")
-"""Columns that an evaluation adds to a row: of a population and a metric, or of a gap between two."""
-METRIC = re.compile(r"[a-z][a-z0-9_]*")  # what further metrics are called
+"""Columns that an evaluation adds to a row: a population and a metric, or a gap between two populations."""
+METRIC = re.compile(r"[a-z][a-z0-9_]*")  # names of additional metrics
 
 HARMLESS = {
     "config.name",
@@ -49,10 +49,10 @@ HARMLESS = {
     "config.data.folder",
     "config.data.download",
 }
-"""Options that change no number of a run: a folder is gone on with although they differ."""
+"""Options that change no number of a run: a run resumes even if they differ."""
 
 OF_EACH_FILE = ("format", "seal")
-"""Keys that say nothing of what a record is about."""
+"""Keys of every file, apart from the record itself."""
 
 IN_JSON: Mapping[Any, type] = {Mapping: dict, Sequence: list, np.ndarray: list}
 NUMBERS = frozenset({int, float, bool, NoneType})
@@ -61,9 +61,9 @@ NUMBERS = frozenset({int, float, bool, NoneType})
 class Key(NamedTuple):
     """A key of a JSON object."""
 
-    types: frozenset[type]  # that its value may be of
+    types: frozenset[type]  # allowed types of its value
     required: bool
-    array: bool  # whether the list that stands there is read as an array
+    array: bool  # whether its list is read as an array
 
 
 A_NUMBER = Key(frozenset({int, float, NoneType}), required=False, array=False)
@@ -71,7 +71,7 @@ NUMBERS_OF_CLIENTS = Key(frozenset({list}), required=False, array=False)
 
 
 class Record:
-    """A JSON object by its keys: the fields of a frozen dataclass, in their order; what has its default is left out.
+    """A JSON object whose keys are the fields of a frozen dataclass, in order, without default values.
 
     Example:
         >>> Timing(round=3, train_seconds=0.25).to_json()
@@ -83,46 +83,46 @@ class Record:
     """
 
     FILE: ClassVar[str]
-    REST: ClassVar[str] = ""  # the field whose keys stand beside the other fields, as columns of evaluations do
-    REST_NAMES: ClassVar[re.Pattern[str]] = EVALUATED  # that these keys may have
-    REST_KEY: ClassVar[Key] = A_NUMBER  # and what stands there
+    REST: ClassVar[str] = ""  # the field whose keys are stored like fields, such as columns of evaluations
+    REST_NAMES: ClassVar[re.Pattern[str]] = EVALUATED  # allowed names of these keys
+    REST_KEY: ClassVar[Key] = A_NUMBER  # and their values
 
     @classmethod
     @cache
     def known_keys(cls) -> Mapping[str, Key]:
         """Return the keys of the object, without those of `REST`."""
-        hints, found = get_type_hints(cls), {}
-        for each in fields(cls):  # type: ignore[arg-type]  # every record is a dataclass
-            hint = hints[each.name]
+        hints, keys = get_type_hints(cls), {}
+        for record_field in fields(cls):  # type: ignore[arg-type]  # every record is a dataclass
+            hint = hints[record_field.name]
             kinds = [get_origin(kind) or kind for kind in (get_args(hint) if isinstance(hint, UnionType) else [hint])]
             types = {IN_JSON.get(kind, kind) for kind in kinds} | ({int} if float in kinds else set())
-            found[each.name] = Key(frozenset(types), each.default is MISSING, np.ndarray in kinds)
-        found.pop(cls.REST, None)
-        return found
+            keys[record_field.name] = Key(frozenset(types), record_field.default is MISSING, np.ndarray in kinds)
+        keys.pop(cls.REST, None)
+        return keys
 
     @classmethod
     @cache
     def _defaults_and_arrays(cls) -> tuple[Mapping[str, Any], list[str]]:
-        defaults = {each.name: each.default for each in fields(cls)}  # type: ignore[arg-type]  # as above
+        defaults = {record_field.name: record_field.default for record_field in fields(cls)}  # type: ignore[arg-type]  # as above
         return defaults, [name for name, key in cls.known_keys().items() if key.array]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object that is written."""
+        """Return the JSON object of the record."""
         defaults, arrays = self._defaults_and_arrays()
-        found = {key: value for key, value in vars(self).items() if value is not defaults[key]}
+        content = {key: value for key, value in vars(self).items() if value is not defaults[key]}
         for name in arrays:
-            found[name] = found[name].tolist()
+            content[name] = content[name].tolist()
         if self.REST:
-            found.update(found.pop(self.REST))
-        return found
+            content.update(content.pop(self.REST))
+        return content
 
     @classmethod
     def of_json(cls, row: Mapping[str, Any], where: str) -> Self:
         """Return the record that was written as `row`.
 
         Args:
-            row: The JSON object.
-            where: It stands: the file, and the line.
+            row: JSON object.
+            where: File and line of the object.
 
         Raises:
             RunFolderError: If a key is missing, unknown, or its value of another type.
@@ -142,32 +142,36 @@ class Record:
 
     @classmethod
     def check_keys(cls, names: Collection[str], where: str) -> None:
-        """Refuse an object with these keys if one is unknown or one is missing; both errors are RunFolderError."""
-        known = cls.known_keys()
+        """Reject an object with an unknown or a missing key, with a RunFolderError."""
+        known_keys = cls.known_keys()
         for name in names:
-            if name not in known and name not in OF_EACH_FILE and not (cls.REST and cls.REST_NAMES.fullmatch(name)):
+            if (
+                name not in known_keys
+                and name not in OF_EACH_FILE
+                and not (cls.REST and cls.REST_NAMES.fullmatch(name))
+            ):
                 raise RunFolderError(
                     f"{where} has a key {name!r} that no version of this format writes."
-                    f"{nearest(name, [key for key in known if key not in names])} "
+                    f"{nearest(name, [key for key in known_keys if key not in names])} "
                     "It was edited: run the same command again."
                 )
-        for name, key in known.items():
+        for name, key in known_keys.items():
             if key.required and name not in names:
                 raise RunFolderError(f"{where} has no key {name!r}. It was edited or cut: run the same command again.")
 
     @classmethod
     def types_of(cls, name: str) -> frozenset[type]:
-        """Return the types that the value of a known key may be of."""
+        """Return the allowed types of a known key."""
         return cls.known_keys().get(name, cls.REST_KEY).types
 
     @classmethod
-    def check_type(cls, name: str, found: type, where: str) -> None:
-        """Refuse a value of a type that its key does not have, by a RunFolderError."""
+    def check_type(cls, name: str, actual: type, where: str) -> None:
+        """Reject a value of the wrong type, with a RunFolderError."""
         types = cls.types_of(name)
-        if found not in types:
-            wanted = " or ".join(sorted(_word(kind) for kind in types))
+        if actual not in types:
+            expected = " or ".join(sorted(_word(kind) for kind in types))
             raise RunFolderError(
-                f"{where}: {name!r} must be {wanted}; got {_word(found)}. Restore the file as it was written."
+                f"{where}: {name!r} must be {expected}; got {_word(actual)}. Restore the file as it was written."
             )
 
 
@@ -189,7 +193,7 @@ def _array(value: Any, where: str) -> Ints:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RoundRow(Record):
-    """What a round did: who trained, what it cost, how good the model then was. Row 0 stands before the first round."""
+    """One round: cohort, costs and scores of the model after it. Row 0 is the state before the first round."""
 
     FILE = "rounds.jsonl"
     REST = "evaluated"
@@ -199,22 +203,22 @@ class RoundRow(Record):
     weights: Sequence[float | None]  # of the clients in `cohort` whose reply counts
     lost: Sequence[int]
     metrics: Mapping[str, Sequence[float | None]] | None = None  # what the replies measured
-    train_loss: float | None = nan  # None: no reply counted; not there in row 0
+    train_loss: float | None = nan  # None: no reply counted; missing in row 0
     bytes_down: int
     bytes_up: int
     bytes_total: int  # of all rounds so far
     probe_bytes: int  # part of `bytes_down` and `bytes_up`
-    seconds: float | None = None  # simulated; these and all up to `allocation` where there is a radio
+    seconds: float | None = None  # simulated; this and all fields up to `allocation` need a radio
     joules: float | None = None
     probe_seconds: float | None = None
     probe_joules: float | None = None
     seconds_total: float | None = None
     joules_total: float | None = None
-    allocation: Mapping[str, Sequence[float]] | None = None  # who got which share and frequency, by `ids`
+    allocation: Mapping[str, Sequence[float]] | None = None  # shares and frequencies of the clients in `ids`
     remark: str | None = None  # of the selection policy
     by_server: bool = False  # whether the server trained on its own data and no client was asked
-    refused: Mapping[str, str] | None = None  # "client 3" or "node 7" -> what it said that cannot be, on Flower
-    clusters: Sequence[int] | None = None  # which model each participant has, where there are several
+    refused: Mapping[str, str] | None = None  # "client 3" or "node 7" -> its impossible reply, on Flower
+    clusters: Sequence[int] | None = None  # the model of each participant, if there are several
     evaluated: Mapping[str, float | None]  # columns of `fedreach.evaluation.evaluator.Evaluator`; null is not finite
 
 
@@ -228,39 +232,39 @@ class ClientLine(Record):
     round: int
     population: str  # "participants", "unseen" or "local": each of the cohort by its own model
     ids: Sequence[int]
-    names: Sequence[str] | None = None  # of these clients, where they have any
-    examples: Sequence[int]  # that a client was evaluated on
-    accuracy: Sequence[float | None] | None = None  # or else, where targets are numbers,
-    mae: Sequence[float | None] | None = None
+    names: Sequence[str] | None = None  # of these clients, if they have names
+    examples: Sequence[int]  # number of evaluated examples of each client
+    accuracy: Sequence[float | None] | None = None  # in classification
+    mae: Sequence[float | None] | None = None  # in regression
     loss: Sequence[float | None]
-    metrics: Mapping[str, Sequence[float | None]] = field(default_factory=dict)  # further ones; null is undefined
+    metrics: Mapping[str, Sequence[float | None]] = field(default_factory=dict)  # additional ones; null is undefined
 
     @property
     def score(self) -> Sequence[float | None]:
-        """What the main score is of each client."""
+        """The main score of each client."""
         return (self.accuracy if self.mae is None else self.mae) or ()
 
     @classmethod
     def check_keys(cls, names: Collection[str], where: str) -> None:
         super().check_keys(names, where)
         if ("accuracy" in names) is ("mae" in names):
-            said = "both 'accuracy' and 'mae'" if "mae" in names else "no key 'accuracy'"
-            raise RunFolderError(f"{where} has {said}. It was edited or cut: run the same command again.")
+            problem = "both 'accuracy' and 'mae'" if "mae" in names else "no key 'accuracy'"
+            raise RunFolderError(f"{where} has {problem}. It was edited or cut: run the same command again.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timing(Record):
-    """How long a round took."""
+    """Duration of a round."""
 
     FILE = "timing.jsonl"
 
     round: int
     train_seconds: float | None = None  # without the evaluation
     evaluate_seconds: float | None = None
-    check: str = ""  # digest of the above and of the run: this file stands in no checkpoint
+    check: str = ""  # digest of the fields above and of the run, because no checkpoint verifies this file
 
     def checked(self, run: str) -> Timing:
-        """Return the row of a run with its digest."""
+        """Return the row with its digest for a run."""
         return replaced(self, check=self.digest(run, self.round, self.train_seconds, self.evaluate_seconds))
 
     @staticmethod
@@ -271,7 +275,7 @@ class Timing(Record):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ServedLine(Record):
-    """How well the single clients of a population are served on one rung, see `fedreach.evaluation.modes`."""
+    """Scores of single clients of a population in one prediction mode, see `fedreach.evaluation.modes`."""
 
     FILE = "served.jsonl"
 
@@ -280,8 +284,8 @@ class ServedLine(Record):
     population: str  # "participants" or "unseen"
     rung: str
     ids: Sequence[int]
-    names: Sequence[str] | None = None  # of these clients, where they have any
-    inputs: Sequence[int] | None = None  # that each client has; not there in folders of before
+    names: Sequence[str] | None = None  # of these clients, if they have names
+    inputs: Sequence[int] | None = None  # number of inputs of each client; missing in older folders
     accuracy: Sequence[float]
     loss: Sequence[float]
     calibration_error: Sequence[float]
@@ -292,92 +296,92 @@ class ServedLine(Record):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RunRecord(Record):
-    """What was run. All but the last two make a run this run: it is gone on with by nothing else."""
+    """The run. A run resumes only if all fields except the last two are the same."""
 
     FILE = "run.json"
 
     method: str
     seed: int
     config: Mapping[str, Any]
-    code: Mapping[str, str]  # name of the user's own code, or path of what it imports -> digest of what it means
-    data: Mapping[str, str] | None = None  # name of the user's own data -> digest of the file, where there are any
+    code: Mapping[str, str]  # name of the user's code, or path of an import -> digest of its meaning
+    data: Mapping[str, str] | None = None  # name of the user's data -> digest of the file, if any
     environment: Mapping[str, Any]
     git: Mapping[str, Any] | None
-    id: str = ""  # digest of what makes it this run, and of its federation; the folder's other files name it
-    federation: str = ""  # digest of what the recorder wrote of it
+    id: str = ""  # digest of the options and the federation; the other files of the folder name it
+    federation: str = ""  # digest of the federation record
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FederationRecord(Record):
-    """Who holds what and who takes part: n clients, c classes."""
+    """Data and participants of a federation: n clients, c classes."""
 
     FILE = "federation.json"
 
     hash: str
-    dataset: Mapping[str, Any]  # where it is from and, unless clients kept that to themselves, what a sample looks like
+    dataset: Mapping[str, Any]  # its source and, unless clients hide it, the form of its examples
     partition: Mapping[str, Any]
     num_clients: int
-    num_classes: int  # 0 where clients did not tell their labels, or targets are numbers
-    label_counts: Ints  # (n, c), of the partition, less what a shift dropped; `server_data` says what the server took
+    num_classes: int  # 0 if clients do not share labels, or in regression
+    label_counts: Ints  # (n, c) of the partition after a shift; `server_data` has what the server took
     sizes: Ints  # (n,)
     participants: Ints  # ids, increasing
-    unseen: Ints  # ids, increasing; empty if everybody takes part
+    unseen: Ints  # ids, increasing; empty if all clients participate
     participants_without_held_out_data: Ints
     statistics: Mapping[str, Any]
     noise: Mapping[str, Any] | None
     server_data: Mapping[str, Any] | None
     shift: Mapping[str, Any] | None = None  # of unseen clients
-    client_names: Sequence[str] | None = None  # (n,) where clients have names other than their ids
-    class_names: Sequence[str] | None = None  # (c,) where labels are words
-    preparation: Sequence[Mapping[str, Any]] | None = None  # how columns of a table became inputs
-    targets: int | None = None  # numbers to predict for each sample, where these are no classes
-    target_scale: Mapping[str, Any] | None = None  # on which they were learned, `mean` and `sd`; None: as they are
-    mean_mae: float | None = None  # error of the participants' mean on what they hold out, where targets are numbers
+    client_names: Sequence[str] | None = None  # (n,) if clients have names other than their ids
+    class_names: Sequence[str] | None = None  # (c,) if labels are text
+    preparation: Sequence[Mapping[str, Any]] | None = None  # conversion of table columns to inputs
+    targets: int | None = None  # number of targets per example, in regression
+    target_scale: Mapping[str, Any] | None = None  # scale of the targets, `mean` and `sd`; None: unscaled
+    mean_mae: float | None = None  # error of the participants' mean on held-out data, in regression
 
     @property
     def outputs(self) -> int:
-        """Numbers that the model says of a sample: one a class, or the targets; 0 where clients did not tell."""
+        """Number of model outputs per example: one per class or target; 0 if clients do not share labels."""
         return self.targets or self.num_classes or int(self.dataset.get("outputs", 0))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Result(Record):
-    """How a run ended."""
+    """Result of a run."""
 
     FILE = "result.json"
 
-    status: str  # "finished" or "failed"; a failed run has nothing but its error
+    status: str  # "finished" or "failed"; a failed run has only its error
     rounds: int | None = None
     best_round: int | None = None  # with the lowest loss on participants' held-out data
-    refit: Mapping[str, Any] | None = None  # `rounds` on all rows and their `bytes_total`, where there were any
-    run: str = ""  # `RunRecord.id`; empty where a run failed before it was written
-    seals: Mapping[str, Sequence[Any]] | None = None  # of each file of rows its length in bytes and its sha256
-    digests: Mapping[str, str] | None = None  # of the models and what serves them
+    refit: Mapping[str, Any] | None = None  # `rounds` on all rows and their `bytes_total`, after a refit
+    run: str = ""  # `RunRecord.id`; empty if a run failed before it was written
+    seals: Mapping[str, Sequence[Any]] | None = None  # file of rows -> its length in bytes and its sha256
+    digests: Mapping[str, str] | None = None  # of the models and adapters
     error: str | None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ServingRecord(Record):
-    """How clients are served by the last and the best model: columns of `fedreach.evaluation.modes`, and the cost."""
+    """Scores of the adapted last and best model, as columns of `fedreach.evaluation.modes`, and costs."""
 
     FILE = "serving.json"
 
     rule: str
-    needs_labels: bool = False  # of those that are served: a reference that nobody could deploy
+    needs_labels: bool = False  # of adapted clients: a reference that cannot be deployed
     rounds: Mapping[str, int]  # "last" and "best" -> the model's round
     columns: Mapping[str, Mapping[str, float]]  # "last" and "best" -> column -> number
     exchanges: int = 0  # of the server with the participants, to fit the rule
     bytes_up: int = 0  # of one participant, in all exchanges
     bytes_down: int = 0  # likewise
-    bytes_state: int = 0  # handed out beside the model
-    seconds: float | None = None  # simulated, where there is a radio: of all exchanges
+    bytes_state: int = 0  # sent in addition to the model
+    seconds: float | None = None  # simulated, if there is a radio: of all exchanges
     joules: float | None = None  # likewise, of all participants together
     left: Mapping[str, Mapping[str, int]] | None = None  # "last" and "best" -> participant -> exchange that it missed
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class BaselinesRecord(Record):
-    """How baselines do on this federation, whatever the method; see `fedreach.evaluation.baselines`."""
+    """Scores of baselines on this federation, for all methods; see `fedreach.evaluation.baselines`."""
 
     FILE = "baselines.json"
 
@@ -385,8 +389,8 @@ class BaselinesRecord(Record):
         str, Mapping[str, float]
     ]  # name of a baseline -> columns of `fedreach.evaluation.evaluator.Evaluator`
     clients: Mapping[str, Mapping[str, Mapping[str, Sequence[Any]]]]  # name -> population -> "ids" and their scores
-    left_out: str | None = None  # why there is no pooled model
-    leaks: Sequence[Mapping[str, Any]]  # columns that give the label away: "column", "measure", "value"
+    left_out: str | None = None  # why the pooled model is missing
+    leaks: Sequence[Mapping[str, Any]]  # columns that leak the label: "column", "measure", "value"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -401,10 +405,10 @@ class ComparisonRecord(Record):
     methods: Sequence[str]
     seeds: Sequence[int]
     runs: Mapping[str, Mapping[str, str]]  # method -> seed -> folder, relative to this one
-    statistics: Mapping[str, Any]  # `fedreach.evaluation.statistics.AnalysisPlan`, said before the first run
-    pilot: Sequence[int] | None = None  # the seeds whose spread gave the number of seeds, where it was not declared
-    looks: Sequence[int] | None = None  # numbers of seeds declared before, if seeds were added once there were results
-    lengths: Sequence[int] | None = None  # rounds of its runs before these were made longer, if they were
+    statistics: Mapping[str, Any]  # `fedreach.evaluation.statistics.AnalysisPlan`, declared before the first run
+    pilot: Sequence[int] | None = None  # seeds whose spread determined the number of seeds, if it was not declared
+    looks: Sequence[int] | None = None  # earlier numbers of seeds, if seeds were added after results
+    lengths: Sequence[int] | None = None  # earlier numbers of rounds, if runs were extended
     config: Mapping[str, Any]
 
 
@@ -416,27 +420,27 @@ class SweepRecord(Record):
 
     name: str
     keys: Sequence[str]  # the options
-    settings: Sequence[Mapping[str, Any]]  # key -> value, one a comparison
+    settings: Sequence[Mapping[str, Any]]  # key -> value, one per comparison
     cells: Sequence[str]  # folders of the comparisons, relative to this one
-    samples: int | None = None  # how many were drawn, where they are no grid
+    samples: int | None = None  # number of drawn settings, unless they are a grid
     config: Mapping[str, Any]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TuningRecord(Record):
-    """Which of some settings each method was given with each seed: that with the best score on validation data.
+    """The setting of each method and seed with the best score on validation data.
 
-    These are a part of what participants train on. Nobody trained on it, and it is in no other number of the
-    comparison: the runs that are compared train on it again, and are scored on other data.
+    Validation data are a part of participants' training data, on which candidates do not train. They affect no other
+    number of the comparison: the compared runs train on them again and are scored on other data.
     """
 
     FILE = "tuning.json"
 
-    settings: Sequence[Mapping[str, Any]]  # key -> value, one a candidate
-    samples: int | None = None  # how many were drawn, where they are no grid
-    rounds: int  # of a run that tries one
-    validation: float  # share of each participant's training samples
-    score: str  # that was looked at: "accuracy" or "mae", the mean over participants
-    scores: Mapping[str, Mapping[str, Sequence[float | None]]]  # method -> seed -> a number a candidate; null: diverged
-    chosen: Mapping[str, Mapping[str, int]]  # method -> seed -> place of the candidate
-    runs: Mapping[str, int]  # method -> runs that it took, beside those that are compared
+    settings: Sequence[Mapping[str, Any]]  # key -> value, one per candidate
+    samples: int | None = None  # number of drawn settings, unless they are a grid
+    rounds: int  # of the run of one candidate
+    validation: float  # share of each participant's training examples
+    score: str  # "accuracy" or "mae", the mean over participants
+    scores: Mapping[str, Mapping[str, Sequence[float | None]]]  # method -> seed -> score per candidate; null: diverged
+    chosen: Mapping[str, Mapping[str, int]]  # method -> seed -> index of the candidate
+    runs: Mapping[str, int]  # method -> number of runs, in addition to the compared ones

@@ -1,4 +1,4 @@
-"""Federations that are simulated in this process."""
+"""Federations simulated in this process."""
 
 from __future__ import annotations
 
@@ -54,19 +54,25 @@ from fedreach.runs.checkpoint import MEMORY_FILE, SENT
 from fedreach.runs.folder import RunFolder
 from fedreach.wireless.radio import Devices
 
-# -------------------- The server at work on its own data, by an engine; the simulator and Flower ask it alike
+# ---- Training on the server's own data, for the simulator and for Flower
 
 
-def learnt(federation: Federation, engine: Engine, own: ServerData | None, request: AskServer) -> FederationState:
-    """Return the state of the request after the server step has learnt from the server's own data."""
+def learnt(
+    federation: Federation, engine: Engine, server_data: ServerData | None, request: AskServer
+) -> FederationState:
+    """Return the state of the request after the server has trained on its own data."""
     server, state = federation.learning_server, request.state
-    assert server is not None  # or it were not asked,
-    assert own is not None  # and whoever asks saw to it
+    assert server is not None  # the request exists only with such a server
+    assert server_data is not None  # the caller checked it
     answers = [
-        server.learn(params, kept, EngineData(federation, engine, own, request, model))
-        for model, (params, kept) in enumerate(zip(state.models, state.server, strict=True))
+        server.learn(params, server_state, EngineData(federation, engine, server_data, request, model))
+        for model, (params, server_state) in enumerate(zip(state.models, state.server, strict=True))
     ]
-    return replace(state, models=np.stack([params for params, _ in answers]), server=tuple(kept for _, kept in answers))
+    return replace(
+        state,
+        models=np.stack([params for params, _ in answers]),
+        server=tuple(server_state for _, server_state in answers),
+    )
 
 
 @dataclass(eq=False)
@@ -79,7 +85,7 @@ class EngineData:
     request: AskServer
     model: int
     rng: np.random.Generator = field(init=False)
-    steps: int = 0  # that were taken: each draws its own dropout
+    steps: int = 0  # steps so far: each draws its own dropout
 
     def __post_init__(self) -> None:
         self.rng = server_batches(self.federation.seed, self.request.view.round)
@@ -113,7 +119,7 @@ class EngineData:
                 "`reads_updates = True` into its class."
             )
         sent, reports, view = self.request.sent, self.request.reports, self.request.view
-        if sent is None or reports is None:  # a round in which no client was asked
+        if sent is None or reports is None:  # a round without clients
             return
         rows = view.rows(reports.ids)
         for row, update in zip(rows, reports.update, strict=True):
@@ -121,12 +127,12 @@ class EngineData:
                 yield sent.models[sent.clusters[row]] + update
 
 
-# -------------------- The clients of a simulated round: they answer probes, train, measure, and send what may get lost
+# ---- The clients of a simulated round: probes, training, measurements, lost replies
 
 
 @dataclass(frozen=True, eq=False)
 class Clients:
-    """The participants of a federation at work, a `Side` of `play`; arguments as those of `Simulation`."""
+    """The participants of a federation as a `Side` of `play`; arguments as those of `Simulation`."""
 
     federation: Federation
     data: FederatedData
@@ -143,38 +149,38 @@ class Clients:
             size = probe.batch_size
             parts = [probe_batch(self.data.train[client], size, seed, view.round, client) for client in clients]
         loss = np.empty(len(clients))
-        for model, mine in state.by_model(view.rows(probe.ids)):
-            own = None if parts is None else [parts[i] for i in mine]
-            loss[mine] = self.engine.training_loss(state.models[model], probe.ids[mine], own)
+        for model, members in state.by_model(view.rows(probe.ids)):
+            batches = None if parts is None else [parts[i] for i in members]
+            loss[members] = self.engine.training_loss(state.models[model], probe.ids[members], batches)
         return dict(zip(clients, loss.tolist(), strict=True))
 
     def updates(self, request: AskUpdates) -> Reports:
-        """Let clients train, each from its model and with its memory, and return the reports that count."""
+        """Train clients, each from its model and with its memory, and return the results that count."""
         state, view, seed = request.state, request.view, self.federation.seed
-        reports = self._trained(state, view, request.selection.ids, probe=request.probe)
-        values = self._measured(state, view, reports)
+        reports = self._train_and_report(state, view, request.selection.ids, probe=request.probe)
+        values = self._measure(state, view, reports)
         ids = lost_replies(self.participation, reports.ids, seed, view.round, probe=request.probe)
         if not values and not len(ids):
             return reports
         lost = dict(reports.lost)
-        for name, found in values.items():
-            failing = dict.fromkeys(reports.ids[~np.isfinite(found)].tolist(), f"its {name!r} is not finite")
+        for name, column in values.items():
+            failing = dict.fromkeys(reports.ids[~np.isfinite(column)].tolist(), f"its {name!r} is not finite")
             self._refuse_failing(failing, view.round)
             lost = failing | lost
         lost = dict.fromkeys(ids.tolist(), "its reply did not arrive") | lost
-        came = ~np.isin(reports.ids, list(lost))
-        return replace(reports, metrics={**reports.metrics, **values}, lost=lost).only(came)
+        arrived = ~np.isin(reports.ids, list(lost))
+        return replace(reports, metrics={**reports.metrics, **values}, lost=lost).only(arrived)
 
     def learnt(self, request: AskServer) -> FederationState:
         return learnt(self.federation, self.engine, self.data.server, request)
 
-    def _trained(self, state: FederationState, view: ClientView, ids: Ints, *, probe: bool) -> Reports:
-        """Return the reports of clients whose updates are finite, before anything is measured."""
+    def _train_and_report(self, state: FederationState, view: ClientView, ids: Ints, *, probe: bool) -> Reports:
+        """Train clients and return the results with finite updates, without measurements."""
         rows = view.rows(ids)
         trained = self._train(state, view, ids, rows)
         finite = finite_rows(trained.update) if trained.finite is None else trained.finite
         finite = finite & np.isfinite(trained.loss)
-        lost = {} if finite.all() else self._failing(ids[~finite], trained.loss[~finite], view.round)
+        lost = {} if finite.all() else self._describe_failures(ids[~finite], trained.loss[~finite], view.round)
         metrics = {"num_examples": view.num_examples[rows].astype(np.float64), "loss": trained.loss}
         if view.label_entropy is not None:
             metrics["label_entropy"] = view.label_entropy[rows]
@@ -198,44 +204,47 @@ class Clients:
             return LocalUpdates(np.empty((0, state.models.shape[1]), np.float32), np.empty(0), np.empty(0, np.int64))
         rate = self.federation.local.rate_at(view.round, self.rounds)
         done, order = [], []
-        for model, mine in state.by_model(rows):
+        for model, members in state.by_model(rows):
             terms: Mapping[str, Float32s] = {}
             if solver is not None:
                 assert state.memory is not None  # see `Simulation.start`
-                share = view.num_examples[rows[mine]] / view.num_examples.mean()
-                terms = solver.prepare(state.memory.read(rows[mine]), state.solver[model], share)
-            elif state.memory is not None:  # which is the loss's
-                terms = {LOSS_MEMORY: state.memory.read(rows[mine])}
-            done.append(self.engine.train(state.models[model], ids[mine], view.round, rate, terms))
-            order.append(mine)
+                share = view.num_examples[rows[members]] / view.num_examples.mean()
+                terms = solver.prepare(state.memory.read(rows[members]), state.solver[model], share)
+            elif state.memory is not None:  # of the loss
+                terms = {LOSS_MEMORY: state.memory.read(rows[members])}
+            done.append(self.engine.train(state.models[model], ids[members], view.round, rate, terms))
+            order.append(members)
         if len(done) == 1:
             return done[0]
         back = np.argsort(np.concatenate(order))
         update, loss, steps = (np.concatenate(column)[back] for column in zip(*(t[:3] for t in done), strict=True))
         return LocalUpdates(update, loss, steps, done[0].trainable)
 
-    def _measured(self, state: FederationState, view: ClientView, reports: Reports) -> dict[str, Floats]:
-        """Return what the parts have the clients measure with their local models."""
-        wanted, ids = self.federation.measurements(), reports.ids
-        if not wanted:
+    def _measure(self, state: FederationState, view: ClientView, reports: Reports) -> dict[str, Floats]:
+        """Return the measurements of clients with their local models, by name."""
+        measurements, ids = self.federation.measurements(), reports.ids
+        if not measurements:
             return {}
-        values = {measurement.name: np.empty(len(ids)) for measurement in wanted}
-        before = any(measurement.wants_before for measurement in wanted)
-        for model, mine in state.by_model(view.rows(ids)):
-            outputs = self.engine.outputs(state.models[model], reports.update[mine], ids[mine], before=before)
-            for row, output in zip(mine, outputs, strict=True):
-                own = measured(wanted, output, self.federation.seed, view.round, int(ids[row]))
-                for name, value in own.items():
+        values = {measurement.name: np.empty(len(ids)) for measurement in measurements}
+        before = any(measurement.wants_before for measurement in measurements)
+        for model, members in state.by_model(view.rows(ids)):
+            outputs = self.engine.outputs(state.models[model], reports.update[members], ids[members], before=before)
+            for row, output in zip(members, outputs, strict=True):
+                client_values = measured(measurements, output, self.federation.seed, view.round, int(ids[row]))
+                for name, value in client_values.items():
                     values[name][row] = value
-        return {one.name: checked_measured(one, values[one.name], ids) for one in wanted}
+        return {
+            measurement.name: checked_measured(measurement, values[measurement.name], ids)
+            for measurement in measurements
+        }
 
-    def _failing(self, ids: Ints, loss: Floats, number: int) -> dict[int, str]:
-        why = {
+    def _describe_failures(self, ids: Ints, loss: Floats, number: int) -> dict[int, str]:
+        reasons = {
             client: f"its update is not finite (mean training loss {value:.4g})"
             for client, value in zip(ids.tolist(), loss.tolist(), strict=True)
         }
-        self._refuse_failing(why, number)
-        return why
+        self._refuse_failing(reasons, number)
+        return reasons
 
     def _refuse_failing(self, lost: Mapping[int, str], number: int) -> None:
         if lost and not self.drop_failing:
@@ -247,7 +256,7 @@ class Clients:
             )
 
 
-# -------------------- A simulated federation: the steps of its rounds, answered by an engine
+# ---- A simulated federation
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,15 +277,15 @@ class Simulation:
     data: FederatedData
     engine: Engine
     rounds: int  # length of the run, which schedules of the local rate refer to
-    participation: Participation = field(default_factory=Always)  # who can be reached in a round
-    drop_failing: bool = False  # leave out whose update is not finite (the row names them) instead of ending the run
-    memory_file: Path | None = None  # where what clients keep between rounds is stored; None: main memory
+    participation: Participation = field(default_factory=Always)  # availability of clients in a round
+    drop_failing: bool = False  # drop clients with an update that is not finite; the row names them
+    memory_file: Path | None = None  # file of clients' memory; None: main memory
 
     def __post_init__(self) -> None:
         for part in ("solver", "local", "loss", "augmentation"):
-            ours, theirs = getattr(self.federation, part), getattr(self.engine.task, part)
-            if ours != theirs:
-                raise ConfigError(f"federation.{part} {ours} and that of the engine, {theirs}, must be the same.")
+            expected, actual = getattr(self.federation, part), getattr(self.engine.task, part)
+            if expected != actual:
+                raise ConfigError(f"federation.{part} {expected} and that of the engine, {actual}, must be the same.")
         self._check_cohort_fits()
         if self.federation.learning_server is not None and self.data.server is None:
             raise ConfigError(
@@ -285,9 +294,9 @@ class Simulation:
             )
 
     def _check_cohort_fits(self) -> None:
-        """Refuse a cohort of k whose updates do not fit beside three models of d numbers: 4 (k + 3) d bytes.
+        """Reject a cohort of k whose updates and three models of d numbers exceed main memory: 4 (k + 3) d bytes.
 
-        Where the server remembers updates, those of the cohort are there three times: new, weighed and old.
+        If the server stores updates, those of the cohort need three times the memory: new, weighted and old.
         """
         k = 1 if self.federation.traits["selection"].ignores_cohort else self.federation.cohort
         d = len(self.engine.initial)
@@ -297,7 +306,7 @@ class Simulation:
 
     @cached_property
     def first_view(self) -> ClientView:
-        """What the server knows before the first round."""
+        """The server's view before the first round."""
         ids, needs = self.data.population.participants, self.federation.needs()
         empty = ids[self.data.train.sizes[ids] == 0]
         if empty.size:
@@ -311,7 +320,7 @@ class Simulation:
             return view
         counts = self.data.label_counts()[ids]
         statistics, rng = self.federation.label_statistics, generator(self.federation.seed, "label-statistics")
-        # Under a secure sum the server sees none of this; each client's own entropy goes into its own weight only.
+        # With secure aggregation the server sees none of this; a client's entropy affects only its own weight.
         released = counts.astype(np.float64)
         if not statistics.only_sum:
             released = checked_labels(statistics, statistics.release(counts, rng), view.num_examples, ids)
@@ -333,7 +342,7 @@ class Simulation:
         return drive(play(self.federation, state, self.view(state), rounds=self.rounds, summed=summed), self.clients)
 
     def view(self, state: FederationState) -> ClientView:
-        """Return what the server knows as the next round begins: who can be reached, and over which channels."""
+        """Return the server's view at the start of the next round: available clients and their channels."""
         view = next_view(self.federation, self.first_view, state, self.participation)
         if self.federation.radio is None:
             return view
@@ -341,12 +350,12 @@ class Simulation:
         return with_radio(self.federation, view, self.devices, d=d, p=p, bits_per_example=self._bits_per_example)
 
     def fitting_cost(self, held_out: Mapping[int, int], sent: Sequence[int], round_: int) -> FittingCost | None:
-        """Return what fitting a serving rule costs, or None without a radio.
+        """Return the cost of fitting an adaptation rule, or None without a radio.
 
         Args:
-            held_out: Participant -> examples that it fits by.
-            sent: Bytes that one participant sends, exchange by exchange.
-            round_: Of the model.
+            held_out: Number of examples of each participant that the fit uses.
+            sent: Bytes that one participant sends in each exchange.
+            round_: Round of the model.
         """
         if self.federation.radio is None:
             return None
@@ -367,14 +376,14 @@ class Simulation:
 
     @cached_property
     def clients(self) -> Clients:
-        """Who does the work of a round."""
+        """The clients that train and measure."""
         return Clients(
             self.federation, self.data, self.engine, self.rounds, self.participation, drop_failing=self.drop_failing
         )
 
     @cached_property
     def devices(self) -> Devices:
-        """What the participants send and compute with, of a federation with a radio."""
+        """The devices of the participants, in a federation with a radio."""
         assert self.federation.radio is not None
         return self.federation.radio.devices(len(self.first_view.ids), self.federation.seed)
 
@@ -395,22 +404,22 @@ def simulate(
     drop_failing: bool = False,
     examined: bool = False,
 ) -> Simulation:
-    """Return the simulation of a federation, with model and engine made for its data.
+    """Return the simulation of a federation, with a model and an engine for its data.
 
     Args:
-        data: Who holds what.
-        model: A name of `MODELS`, or a function that returns a module, see `build`.
-        federation: The parts that decide.
+        data: Partitioned data of the federation.
+        model: Name in `MODELS`, or function that returns a module, see `build`.
+        federation: Components that decide.
         rounds: Length of the run.
-        model_options: Further arguments of the model.
-        model_seed: Of its initial weights; None: that of the federation.
-        engine: Its name; ``"auto"`` takes the one that a short trial finds to be the fastest, and
-        device: where it runs,
-        threads: in how many processes, and
-        precision: how precise its products are, see `fedreach.engines.engine.TorchEngine`.
-        participation: Who can be reached in a round; everybody where left out.
-        drop_failing: See `Simulation`.
-        examined: Whether the engine is known to compute the model, see `fedreach.engines.choice.build_engine`.
+        model_options: Additional arguments of the model.
+        model_seed: Seed of the initial weights; None: that of the federation.
+        engine: Name of the engine; ``"auto"`` chooses the fastest in a short trial.
+        device: Device of the engine.
+        threads: Number of threads or processes of the engine.
+        precision: Precision of matrix products, see `fedreach.engines.engine.TorchEngine`.
+        participation: Availability of clients in a round; default: all are available.
+        drop_failing: Drop clients with an update that is not finite, see `Simulation`.
+        examined: Skip the check that the engine supports the model, see `fedreach.engines.choice.build_engine`.
     """
     module = build_model(
         model,
@@ -420,28 +429,28 @@ def simulate(
         options=model_options,
     )
     task = Task.of(module, data, federation)
-    made = build_engine(engine, task, device, threads, precision, cohort=federation.cohort, examined=examined)
-    return Simulation(federation, task.data, made, rounds, participation or Always(), drop_failing)
+    built_engine = build_engine(engine, task, device, threads, precision, cohort=federation.cohort, examined=examined)
+    return Simulation(federation, task.data, built_engine, rounds, participation or Always(), drop_failing)
 
 
-# -------------------- One simulated round of a run whose large tables lie in its folder
+# ---- One simulated round with large tables in the run folder
 
 
 def simulated_round(simulation: Simulation, state: FederationState, folder: RunFolder) -> Done:
     """Simulate one round.
 
     Args:
-        simulation: The federation.
-        state: After the round before.
-        folder: Of the run, in which what clients keep is stored.
+        simulation: Simulation of the federation.
+        state: State after the last round.
+        folder: Run folder, which contains clients' memory.
 
     Raises:
-        RunFolderError: If that cannot be written.
+        RunFolderError: If the folder is not writable.
     """
     try:
         return simulation.step(state)
     except OSError as error:
-        if not _by_storage(error):  # by a part, which may open files of its own
+        if not _by_storage(error):  # of a component, which may open its own files
             raise
         raise folder.cannot_write(
             SENT if state.memory is None and state.sent is not None else MEMORY_FILE, error
@@ -449,8 +458,8 @@ def simulated_round(simulation: Simulation, state: FederationState, folder: RunF
 
 
 def _by_storage(error: OSError) -> bool:
-    """Say whether it was raised where FedReach keeps what does not fit into main memory."""
+    """Return whether FedReach's storage for large tables raised the error."""
     modules = [frame.f_globals.get("__name__") or "" for frame, _ in traceback.walk_tb(error.__traceback__)]
-    ours = [place for place, name in enumerate(modules) if name.startswith("fedreach._util.")]
+    own_frames = [place for place, name in enumerate(modules) if name.startswith("fedreach._util.")]
     files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return bool(ours) and all(map(is_installed, files[ours[-1] + 1 :]))
+    return bool(own_frames) and all(map(is_installed, files[own_frames[-1] + 1 :]))

@@ -29,20 +29,20 @@ from fedreach.runs.callbacks import Callback, told
 from fedreach.runs.folder import BEST, LAST, REFIT, RunFolder, json_line
 from fedreach.runs.schema import Result, RoundRow, RunRecord, Timing
 
-# -------------------- What trackers share: the numbers of a round, and writing those of many short rounds at once
+# ---- Shared by trackers: the numbers of a round, and when to write them
 
 EVERY_SECONDS = 1.0
-"""What is told is written so often; a killed run is told again of what was not."""
+"""Interval between writes; a resumed run sends rounds that were not written again."""
 
 
 @dataclass
 class Clock:
-    """Says when it is time to write; at first it is."""
+    """Clock of the writes; the first one is due at once."""
 
     last: float = -EVERY_SECONDS
 
     def is_due(self) -> bool:
-        """Say whether a second has passed since it last was."""
+        """Return whether `EVERY_SECONDS` have passed since the last write was due."""
         now = time.monotonic()
         if now - self.last < EVERY_SECONDS:
             return False
@@ -52,19 +52,19 @@ class Clock:
 
 @dataclass
 class Thinned:
-    """Of so many rounds takes the first, and the first that is evaluated.
+    """Selects the first of every `every` rounds, and the first of them with an evaluation.
 
     Example:
-        >>> some = Thinned(4)
-        >>> [number for number in range(12) if some.takes(number, is_evaluated=number % 3 == 0)]
+        >>> thinned = Thinned(4)
+        >>> [number for number in range(12) if thinned.takes(number, is_evaluated=number % 3 == 0)]
         [0, 4, 6, 8, 9]
     """
 
     every: int
-    stretch: int = -1  # of rounds, of which an evaluated one was taken last
+    stretch: int = -1  # group of rounds with the last selected evaluation
 
     def takes(self, number: int, is_evaluated: bool) -> bool:
-        """Say whether a round is taken; they are asked for in their order."""
+        """Return whether a round is selected; call it for all rounds in order."""
         first, stretch = number % self.every == 0, number // self.every
         new = is_evaluated and stretch != self.stretch
         self.stretch = stretch if new else self.stretch
@@ -72,7 +72,7 @@ class Thinned:
 
 
 def numbers(row: RoundRow, timing: Timing) -> dict[str, float]:
-    """Return all numbers of a round by their keys in ``rounds.jsonl`` and ``timing.jsonl``, but its own.
+    """Return all numbers of a round by their keys in ``rounds.jsonl`` and ``timing.jsonl``, except the round itself.
 
     Example:
         >>> row = RoundRow(round=3, cohort=[4, 7], weights=[0.5], lost=[7], bytes_down=8, bytes_up=4, bytes_total=36,
@@ -80,53 +80,53 @@ def numbers(row: RoundRow, timing: Timing) -> dict[str, float]:
         >>> numbers(row, Timing(round=3, train_seconds=0.25))
         {'bytes_down': 8, 'bytes_up': 4, 'bytes_total': 36, 'probe_bytes': 0, 'id_accuracy': 0.5, 'clients': 2, 'lost': 1, 'train_seconds': 0.25}
     """  # noqa: E501
-    found = {key: value for key, value in row.to_json().items() if type(value) in (int, float) and key != "round"}
-    found |= {"clients": len(row.cohort), "lost": len(row.lost)}
+    columns = {key: value for key, value in row.to_json().items() if type(value) in (int, float) and key != "round"}
+    columns |= {"clients": len(row.cohort), "lost": len(row.lost)}
     spent = {"train_seconds": timing.train_seconds, "evaluate_seconds": timing.evaluate_seconds}
-    return found | {key: value for key, value in spent.items() if value is not None}
+    return columns | {key: value for key, value in spent.items() if value is not None}
 
 
 def seconds(timing: Timing) -> float:
-    """Return how long a round took, as far as that is known."""
+    """Return the duration of a round, as far as it is known."""
     return (timing.train_seconds or 0.0) + (timing.evaluate_seconds or 0.0)
 
 
 def need(module: str, what: str) -> None:
-    """Refuse a tracker whose package is not installed.
+    """Reject a tracker whose package is not installed.
 
     Raises:
-        ConfigError: If it is not.
+        ConfigError: If the package is missing.
     """
     if importlib.util.find_spec(module) is None:
         raise ConfigError(f"{what} is not installed. Run: pip install 'fedreach[tracking]'.")
 
 
-# -------------------- The trackers of a run: told of the whole of it, and never in its way
+# ---- The trackers of a run: they get all rounds and cannot disturb the run
 
 OURS = Path(__file__).parents[2]  # the package
 
 
 class Named(NamedTuple):
-    """A tracker, by the name that the experiment has for it."""
+    """A tracker and its name in the experiment."""
 
     name: str
     tracker: Callback
 
 
 Warn = Callable[[str, str], object]
-"""Is told the name of a tracker that failed, and what to say of it."""
+"""Function of the name of a failed tracker and the warning."""
 
 
 def warn(name: str, text: str) -> None:
-    """Say on standard error what is wrong with a tracker."""
+    """Print a warning about a tracker on stderr."""
     print(f"warning: {visible_lines(text)}", file=sys.stderr, flush=True)
 
 
 class Tracked(Callback):
-    """Hands on to trackers what a run tells, those rounds first that stand in its folder already.
+    """Passes the events of a run to trackers, after the rounds that the folder already contains.
 
-    A tracker that raises anything but Ctrl-C is told of once, by `warn`, closed and left out from then on. What it is
-    handed is a copy, as it is stored.
+    A tracker that raises any error but Ctrl-C causes one warning by `warn`, is closed, and gets no more events.
+    Trackers get copies of the stored rows.
     """
 
     def __init__(self, trackers: Sequence[Named], folder: RunFolder, warn: Warn = warn) -> None:
@@ -134,26 +134,26 @@ class Tracked(Callback):
         self.caught_up = False
 
     def begin(self, run: RunRecord, data: FederatedData | None, engine: str, folder: Path) -> None:
-        for each in self.trackers:
-            self._tell(each, "begin", copy.deepcopy(run), data, engine, folder)
+        for named in self.trackers:
+            self._call(named, "begin", copy.deepcopy(run), data, engine, folder)
 
     def round(self, row: RoundRow, timing: Timing, lost: Mapping[int, str]) -> None:
         self._catch_up(row.round)
-        self._round(json_line(row.to_json()) if self.trackers else "", timing, lost)
+        self._pass_round(json_line(row.to_json()) if self.trackers else "", timing, lost)
 
     def end(self, result: Result) -> None:
         self._catch_up()
-        for each in self.trackers:
-            self._tell(each, "end", result)
+        for named in self.trackers:
+            self._call(named, "end", result)
 
     def close(self, error: BaseException | None) -> None:
         self._catch_up()
-        for each in self.trackers:
-            self._tell(each, "close", error)
+        for named in self.trackers:
+            self._call(named, "close", error)
         self.trackers = []
 
     def _catch_up(self, before: float = math.inf) -> None:
-        """Tell, once, of the rounds that earlier commands ran."""
+        """Pass on the rounds of earlier commands, once."""
         if self.caught_up:
             return
         self.caught_up = True
@@ -161,51 +161,52 @@ class Tracked(Callback):
             lines = self.folder.kept_text(RoundRow.FILE).splitlines() if self.trackers else []
             timings = {timing.round: timing for timing in self.folder.timing(len(lines) - 1)} if lines else {}
         except FedReachError as error:
-            for each in self.trackers:
-                self._leave_out(each, "what was told of earlier rounds", error)
+            for named in self.trackers:
+                self._leave_out(named, "what was told of earlier rounds", error)
             return
         for number, line in enumerate(lines):
             if number < before:
                 lost = dict.fromkeys(json.loads(line)["lost"], "")
-                self._round(line, timings.get(number, Timing(round=number)), lost)
+                self._pass_round(line, timings.get(number, Timing(round=number)), lost)
 
-    def _round(self, line: str, timing: Timing, lost: Mapping[int, str]) -> None:
-        for each in self.trackers:
-            row = RoundRow.of_json(json.loads(line), RoundRow.FILE)  # for each its own, which it may change
-            self._tell(each, "round", row, timing, dict(lost))
+    def _pass_round(self, line: str, timing: Timing, lost: Mapping[int, str]) -> None:
+        for named in self.trackers:
+            row = RoundRow.of_json(json.loads(line), RoundRow.FILE)  # a copy for each tracker, which may change it
+            self._call(named, "round", row, timing, dict(lost))
 
-    def _tell(self, each: Named, method: str, *arguments: Any) -> None:
+    def _call(self, named: Named, method: str, *arguments: Any) -> None:
         try:
-            getattr(each.tracker, method)(*arguments)
+            getattr(named.tracker, method)(*arguments)
         except (Exception, SystemExit) as error:
-            self._leave_out(each, f"`{method}`", error)
+            self._leave_out(named, f"`{method}`", error)
             if method != "close":
                 with suppress(Exception, SystemExit):
-                    each.tracker.close(error)
+                    named.tracker.close(error)
 
-    def _leave_out(self, each: Named, where: str, error: BaseException) -> None:
-        self.trackers = [other for other in self.trackers if other is not each]
+    def _leave_out(self, named: Named, where: str, error: BaseException) -> None:
+        self.trackers = [tracker for tracker in self.trackers if tracker is not named]
         self.warn(
-            each.name,
-            f"tracker {each.name!r} failed in {where}: {_in_words(error)}. It is left out, and no number changes. Once "
-            f"that is mended, `fedreach report {self.folder.path} --track {each.name}` tells it of the whole run.",
+            named.name,
+            f"tracker {named.name!r} failed in {where}: {_describe_error(error)}. It is left out, and no number "
+            f"changes. Once that is mended, `fedreach report {self.folder.path} --track {named.name}` tells it of the "
+            "whole run.",
         )
 
 
-def _in_words(error: BaseException) -> str:
-    """Return what was raised, and where in nobody's library that was."""
+def _describe_error(error: BaseException) -> str:
+    """Describe an error, with its last place outside of installed packages."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if not (is_installed(f.filename) or Path(f.filename).is_relative_to(OURS))]
-    said = f"{error}".partition("\n")[0].rstrip(".")
-    place = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
-    return type(error).__name__ + (f": {said}" if said else "") + place
+    user_frames = [f for f in frames if not (is_installed(f.filename) or Path(f.filename).is_relative_to(OURS))]
+    message = f"{error}".partition("\n")[0].rstrip(".")
+    place = f" ({Path(user_frames[-1].filename).name}, line {user_frames[-1].lineno})" if user_frames else ""
+    return type(error).__name__ + (f": {message}" if message else "") + place
 
 
 def tell_again(folder: RunFolder, trackers: Sequence[Named], warn: Warn = warn) -> None:
-    """Tell trackers of a run that was run before, as it stands in its folder.
+    """Pass the stored run in a folder to trackers.
 
     Raises:
-        RunFolderError: If there is none, or it goes on just now.
+        RunFolderError: If the folder contains no run, or another process is running it.
     """
     with folder.locked():
         run, result = folder.required(RunRecord), folder.read(Result)
@@ -217,16 +218,16 @@ def tell_again(folder: RunFolder, trackers: Sequence[Named], warn: Warn = warn) 
                 raise TrainingError("it has not finished" if result is None else f"{result.error}")
 
 
-# -------------------- The rounds of a run as a table for a spreadsheet
+# ---- CSV: the rounds of a run as a table
 
 CSV_FILE = "rounds.csv"
 
 
 @dataclass
 class CSV(Callback):
-    """Writes ``rounds.csv`` into the run folder: a row a round, a column a number.
+    """Writes ``rounds.csv`` into the run folder: one row per round, one column per number.
 
-    When: rounds are looked at in a spreadsheet, or by a program that reads no JSON.
+    When: you read rounds in a spreadsheet, or with a program that cannot read JSON.
     """
 
     columns: list[str] = field(init=False, repr=False, default_factory=list)
@@ -235,7 +236,7 @@ class CSV(Callback):
 
     def begin(self, run: RunRecord, data: FederatedData | None, engine: str, folder: Path) -> None:
         self.columns, self.waiting, self.path = [], [], folder / CSV_FILE
-        self.path.unlink(missing_ok=True)  # it is written anew, from round 0 on
+        self.path.unlink(missing_ok=True)  # it is rewritten from round 0
 
     def round(self, row: RoundRow, timing: Timing, lost: Mapping[int, str]) -> None:
         self.waiting.append({"round": row.round, **numbers(row, timing), "remark": row.remark})
@@ -246,7 +247,7 @@ class CSV(Callback):
         self._write()
 
     def _write(self) -> None:
-        """Append what waits; where columns come with it, as with the first evaluation, all is written anew."""
+        """Append the waiting rows; rewrite the file if they have new columns, as at the first evaluation."""
         if not self.waiting:
             return
         new = dict.fromkeys(key for row in self.waiting for key in row if key not in self.columns)
@@ -262,7 +263,7 @@ class CSV(Callback):
             return list(csv.DictReader(file))
 
 
-# -------------------- Event files for those who look at their runs in TensorBoard
+# ---- TensorBoard: event files
 
 GROUPS = ("id", "unseen", "test", "participation_gap", "bytes", "seconds", "joules")
 EVENTS_FILE = "events.out.tfevents.{began:010.0f}.fedreach"
@@ -270,12 +271,12 @@ EVENTS_FILE = "events.out.tfevents.{began:010.0f}.fedreach"
 
 @dataclass
 class TensorBoard(Callback):
-    """Writes an event file into the run folder; ``tensorboard --logdir runs`` shows all runs in a folder as they go on.
+    """Writes an event file into the run folder; ``tensorboard --logdir runs`` shows all runs in a folder live.
 
-    Every number of a round is a scalar, and the round its step. Its wall time is when the run began, or was gone on
-    with, and after that the seconds that were trained and evaluated by then.
+    Every number of a round is a scalar, and the round is its step. Its wall time is the start of the run, or of the
+    resumed run, plus the seconds of training and evaluation.
 
-    When: runs are looked at while they go on, side by side.
+    When: you compare runs while they are running.
     """
 
     clock: Clock = field(init=False, repr=False, default_factory=Clock)
@@ -291,19 +292,19 @@ class TensorBoard(Callback):
             from tensorboard.compat.proto.summary_pb2 import Summary
             from tensorboard.summary.writer.record_writer import RecordWriter
 
-        self.seconds = (folder / RunRecord.FILE).stat().st_mtime  # the same where it is told again later
+        self.seconds = (folder / RunRecord.FILE).stat().st_mtime  # the same when the run is sent again later
         for old in folder.glob(EVENTS_FILE.replace("{began:010.0f}", "*")):
-            old.unlink()  # its rounds are told again
+            old.unlink()  # its rounds are sent again
         self.event, self.summary = Event, Summary
         self.file = (folder / EVENTS_FILE.format(began=self.seconds)).open("wb")
         self.writer = RecordWriter(self.file)
         self._write(file_version="brain.Event:2")
-        self._write(session_log=SessionLog(status=SessionLog.START))  # who has read the older file forgets it
+        self._write(session_log=SessionLog(status=SessionLog.START))  # readers drop the older file
 
     def round(self, row: RoundRow, timing: Timing, lost: Mapping[int, str]) -> None:
         self.seconds += seconds(timing)
-        found = numbers(row, timing).items()
-        scalars = [self.summary.Value(tag=tag_of(key), simple_value=float(value)) for key, value in found]
+        columns = numbers(row, timing).items()
+        scalars = [self.summary.Value(tag=tag_of(key), simple_value=float(value)) for key, value in columns]
         self._write(step=row.round, summary=self.summary(value=scalars))
         if self.clock.is_due():
             self.file.flush()
@@ -317,7 +318,7 @@ class TensorBoard(Callback):
 
 
 def tag_of(column: str) -> str:
-    """Return the TensorBoard tag of a column: what belongs together comes under one heading.
+    """Return the TensorBoard tag of a column; related columns share a group.
 
     Example:
         >>> tag_of("unseen_accuracy_p10"), tag_of("train_loss")
@@ -329,36 +330,36 @@ def tag_of(column: str) -> str:
     return column
 
 
-# -------------------- Runs in MLflow: what was run, its rounds, and its models
+# ---- MLflow: settings, rounds and models
 
-NOTE = "mlflow.json"  # in the run folder: which of MLflow's runs it is
-MOST = 1000  # rounds that are logged, or up to twice as many
-AT_ONCE = 1000  # numbers that MLflow takes in one call
-PARAMS_AT_ONCE, LONGEST_PARAM = 100, 6000  # likewise; letters
-STORE_SECONDS = 60.0  # that others may take to make a store
+NOTE = "mlflow.json"  # in the run folder: id of the MLflow run
+MOST = 1000  # logged rounds, at most twice as many
+AT_ONCE = 1000  # numbers that MLflow accepts in one call
+PARAMS_AT_ONCE, LONGEST_PARAM = 100, 6000  # parameters in one call; characters
+STORE_SECONDS = 60.0  # that another process may need to create a store
 SETTINGS = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",  # nobody asked for it
+    "MLFLOW_DISABLE_TELEMETRY": "true",  # off, because users did not ask for it
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # MLflow's own 7 and 120 s would hold a run up for minutes
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
 }
-"""Variables of MLflow that are set unless the user did."""
+"""Variables of MLflow that are set unless the user has set them."""
 
 
 @dataclass
 class MLflow(Callback):
-    """Makes a run of MLflow: the settings as parameters, a metric a number and round, models and result as artifacts.
+    """Creates an MLflow run: settings as parameters, numbers of rounds as metrics, models and result as artifacts.
 
-    It is tagged with method, seed, id and git revision, and goes on as the same one where the run goes on. Where it is
-    kept follows MLFLOW_TRACKING_URI, as everywhere in MLflow, else ``mlflow.db`` in the current folder: ``mlflow ui``.
+    It has tags with method, seed, id and git revision, and a resumed run continues the same MLflow run. The store is
+    MLFLOW_TRACKING_URI, as everywhere in MLflow, else ``mlflow.db`` in the current folder: ``mlflow ui``.
 
-    When: there is an MLflow server, or many experiments are looked at in one place.
+    When: you have an MLflow server, or collect many experiments in one place.
 
     Args:
-        uri: Where, in place of that variable. Passwords belong into MLFLOW_TRACKING_PASSWORD: this stands in run.json.
-        experiment: Of MLflow. Default: the experiment's name.
-        models: Whether the last and the best model are uploaded.
-        every: Of so many rounds one is logged, and one that is evaluated; and the last. Default: all of less than 2000
-            rounds, of more so many that a thousand are, as a local store takes 0.1 ms a number.
+        uri: Store, instead of that variable. run.json contains it, so put passwords into MLFLOW_TRACKING_PASSWORD.
+        experiment: Name of the MLflow experiment. Default: the experiment's name.
+        models: Upload the last and the best model.
+        every: Logs one of every `every` rounds, one evaluated round of them, and the last round. Default: all rounds if
+            there are fewer than 2000, else about 1000, because a local store needs 0.1 ms per number.
     """
 
     uri: str | None = None
@@ -369,7 +370,9 @@ class MLflow(Callback):
     waiting: list[Any] = field(init=False, repr=False, default_factory=list)
     known: dict[str, int] = field(init=False, repr=False, default_factory=dict)
     run: str = field(init=False, repr=False, default="")
-    left_out: tuple[RoundRow, Timing] | None = field(init=False, repr=False, default=None)  # the last round, if it was
+    left_out: tuple[RoundRow, Timing] | None = field(
+        init=False, repr=False, default=None
+    )  # the last round, if it was not logged
 
     def __post_init__(self) -> None:
         need("mlflow", "mlflow-skinny")
@@ -380,12 +383,12 @@ class MLflow(Callback):
         self.left_out = None
         self.thinned = Thinned(self.every or max(1, int(run.config.get("rounds", 0)) // MOST))
         self.seconds = (folder / RunRecord.FILE).stat().st_mtime
-        with _quiet():
+        with _quiet_mlflow():
             from mlflow import MlflowClient, get_tracking_uri
             from mlflow.entities import Metric
 
             uri = self.uri or get_tracking_uri()
-            with _one_by_one(uri):
+            with _store_lock(uri):
                 self.client, self.metric = MlflowClient(tracking_uri=uri), Metric
             self._open(run, uri)
 
@@ -426,43 +429,43 @@ class MLflow(Callback):
         self.client.set_terminated(self.run, status)
 
     def _write(self) -> None:
-        while some := self.waiting[:AT_ONCE]:
-            self.client.log_batch(self.run, metrics=some)
+        while batch := self.waiting[:AT_ONCE]:
+            self.client.log_batch(self.run, metrics=batch)
             self.waiting = self.waiting[AT_ONCE:]
 
     def _open(self, run: RunRecord, uri: str) -> None:
-        """Go on with the run of MLflow that was begun for this folder, or begin one."""
+        """Resume the MLflow run of this folder, or create one."""
         from mlflow.entities import Param
 
         note, params = self.folder / NOTE, _params(run)
-        same = {"of": run.id, "uri": uri}
-        noted = json.loads(note.read_text("utf-8")) if note.exists() else {}
-        there = self._there(noted["run"]) if same.items() <= noted.items() else None
-        if there is not None:
-            self.run = noted["run"]
+        identity = {"of": run.id, "uri": uri}
+        stored = json.loads(note.read_text("utf-8")) if note.exists() else {}
+        mlflow_run = self._find_run(stored["run"]) if identity.items() <= stored.items() else None
+        if mlflow_run is not None:
+            self.run = stored["run"]
             self.client.update_run(self.run, status="RUNNING")
-            params = {key: value for key, value in params.items() if key not in there.data.params}
-            for key in there.data.metrics:
-                self.known[key] = max(each.step for each in self.client.get_metric_history(self.run, key))
+            params = {key: value for key, value in params.items() if key not in mlflow_run.data.params}
+            for key in mlflow_run.data.metrics:
+                self.known[key] = max(point.step for point in self.client.get_metric_history(self.run, key))
         else:
             name = f"{run.method} seed {run.seed}"
             self.run = self.client.create_run(self._experiment(run), run_name=name, tags=_tags(run)).info.run_id
-            note.write_text(json.dumps({**same, "run": self.run}) + "\n", encoding="utf-8")
+            note.write_text(json.dumps({**identity, "run": self.run}) + "\n", encoding="utf-8")
         pairs = [Param(key, value) for key, value in params.items()]
         for i in range(0, len(pairs), PARAMS_AT_ONCE):
             self.client.log_batch(self.run, params=pairs[i : i + PARAMS_AT_ONCE])
 
-    def _there(self, number: str) -> Any:
-        """Return a run of MLflow; None where somebody deleted it."""
+    def _find_run(self, number: str) -> Any:
+        """Return an MLflow run; None if it was deleted."""
         from mlflow.exceptions import MlflowException
 
         try:
-            found = self.client.get_run(number)
+            mlflow_run = self.client.get_run(number)
         except MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
             return None
-        return None if found.info.lifecycle_stage == "deleted" else found
+        return None if mlflow_run.info.lifecycle_stage == "deleted" else mlflow_run
 
     def _experiment(self, run: RunRecord) -> str:
         from mlflow.exceptions import MlflowException
@@ -471,15 +474,17 @@ class MLflow(Callback):
         try:
             return str(self.client.create_experiment(name))
         except MlflowException as error:
-            found = self.client.get_experiment_by_name(name) if error.error_code == "RESOURCE_ALREADY_EXISTS" else None
-            if found is None:
+            experiment = (
+                self.client.get_experiment_by_name(name) if error.error_code == "RESOURCE_ALREADY_EXISTS" else None
+            )
+            if experiment is None:
                 raise
-            return str(found.experiment_id)
+            return str(experiment.experiment_id)
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep to oneself what MLflow and its packages say as they are loaded and make a store."""
+def _quiet_mlflow() -> Iterator[None]:
+    """Suppress output of MLflow and its packages while they load and create a store."""
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     for logger in ("mlflow.store.db.utils", "alembic"):
@@ -490,15 +495,15 @@ def _quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _one_by_one(uri: str) -> Iterator[None]:
-    """Let one process after the other open a store: of several that make its tables at once all but one fail."""
+def _store_lock(uri: str) -> Iterator[None]:
+    """Let only one process at a time open a store: of several that create its tables at once, all but one fail."""
     store = sha256(f"{getpass.getuser()} {uri}".encode()).hexdigest()[:12]
     with Folder(Path(tempfile.gettempdir()) / f"fedreach-mlflow-{store}").locked(STORE_SECONDS):
         yield
 
 
 def _params(run: RunRecord) -> dict[str, str]:
-    """Return the settings by dotted keys; who looks on is none."""
+    """Return the settings by dotted keys, without the trackers."""
     flat: dict[str, Any] = {}
 
     def collect(value: Any, key: str) -> None:
@@ -521,12 +526,10 @@ def _tags(run: RunRecord) -> dict[str, str]:
     return tags
 
 
-# -------------------- Who else is told of a run as it goes on: tools to look at experiments, and one's own
-# A tracker is a `fedreach.runs.callbacks.Callback`. It is told of the whole run: rounds that earlier commands ran come
-# first, from the run folder, so that a run which was killed and gone on with leaves one record without gaps, and one
-# that
-# gets its tracker late a whole one. It is handed copies, and one that fails is left out: no run depends on who looks
-# on.
+# ---- Built-in trackers
+# A tracker is a `fedreach.runs.callbacks.Callback`. It gets the whole run: the rounds of earlier commands come first,
+# from the run folder. So the record of a resumed run has no gaps, and a tracker that is added late gets all rounds.
+# Trackers get copies, and a failed one is left out, so no run depends on its trackers.
 
 TRACKERS: Mapping[str, Any] = {
     "tensorboard": TensorBoard,
