@@ -85,9 +85,9 @@ class Adapter:
             labels: (m,) numbers of the classes, -1 where a label is not known; for a rule that learns from labels, such
                 as `few_shot`.
         """
-        outputs, known = self._outputs(logits, features, inputs), self._known(labels, logits)
+        outputs, label_numbers = self._outputs(logits, features, inputs), self._check_labels(labels, logits)
         self._begin()
-        return self._learn(outputs, known)
+        return self._learn(outputs, label_numbers)
 
     def partial_fit(
         self,
@@ -102,23 +102,23 @@ class Adapter:
         """
         if not hasattr(self, "client_"):
             return self.fit(logits, features, inputs, labels)
-        return self._learn(self._outputs(logits, features, inputs), self._known(labels, logits))
+        return self._learn(self._outputs(logits, features, inputs), self._check_labels(labels, logits))
 
-    def _known(self, labels: ArrayLike | None, logits: ArrayLike) -> Ints | None:
+    def _check_labels(self, labels: ArrayLike | None, logits: ArrayLike) -> Ints | None:
         """Return (m,) labels, or refuse what are none."""
         if labels is None:
             return None
         if not hasattr(self.rule, "learn_labels"):
             name = type(self.rule).__name__
             raise ConfigError(f"Adapter.fit: labels must be None, as {name} learns from inputs alone; use 'few_shot'.")
-        given, z = np.asarray(labels), np.asarray(logits)
-        is_whole = given.dtype.kind in "iu" and given.shape == z.shape[:1]
-        if not is_whole or (given < -1).any() or (given >= z.shape[1]).any():
+        label_numbers, z = np.asarray(labels), np.asarray(logits)
+        is_whole = label_numbers.dtype.kind in "iu" and label_numbers.shape == z.shape[:1]
+        if not is_whole or (label_numbers < -1).any() or (label_numbers >= z.shape[1]).any():
             raise ConfigError(
                 f"Adapter.fit: labels must be ({len(z)},) whole numbers from 0 to {z.shape[1] - 1}, or -1 where a "
-                f"label is not known; got {given.dtype} of shape {given.shape}."
+                f"label is not known; got {label_numbers.dtype} of shape {label_numbers.shape}."
             )
-        return given.astype(np.int64)
+        return label_numbers.astype(np.int64)
 
     def predict_online(
         self, logits: ArrayLike, features: ArrayLike | None = None, inputs: ArrayLike | None = None
@@ -137,15 +137,15 @@ class Adapter:
         self._check_features(outputs)
         log_p, self.client_ = cast("ServesOnline", self.rule).predict_online(self.state, self.client_, outputs)
         self._count(outputs)
-        found: Floats = np.exp(log_p)
-        return found
+        probabilities: Floats = np.exp(log_p)
+        return probabilities
 
     def _check_features(self, outputs: Outputs) -> None:
         if self.n_inputs_ + self.n_labels_ and (outputs.features is None) == self._with_features:
-            other = "without features" if self._with_features else "with features"
+            how_given = "without features" if self._with_features else "with features"
             raise ConfigError(
                 "Adapter.partial_fit must be given features as fit was, as a guard looks at all inputs together; "
-                f"these came {other}. Call fit anew."
+                f"these came {how_given}. Call fit anew."
             )
         self._with_features = outputs.features is not None
 
@@ -157,11 +157,11 @@ class Adapter:
     def _learn(self, outputs: Outputs, labels: Ints | None = None) -> Self:
         self._check_features(outputs)
         if labels is not None:
-            known, rest = np.flatnonzero(labels >= 0), np.flatnonzero(labels < 0)
+            labeled, unlabeled = np.flatnonzero(labels >= 0), np.flatnonzero(labels < 0)
             rule = cast("LearnsMoreLabels", self.rule)
-            self.client_ = rule.learn_labels(self.state, self.client_, outputs.at(known), labels[known])
-            self.n_labels_ += len(known)
-            outputs = outputs.at(rest)
+            self.client_ = rule.learn_labels(self.state, self.client_, outputs.at(labeled), labels[labeled])
+            self.n_labels_ += len(labeled)
+            outputs = outputs.at(unlabeled)
         if len(outputs.logits):
             self.client_ = self.rule.update(self.state, self.client_, outputs)
         self._count(outputs)
@@ -176,19 +176,19 @@ class Adapter:
         self, logits: ArrayLike, features: ArrayLike | None = None, inputs: ArrayLike | None = None
     ) -> Floats:
         """Return the (m, c) probabilities of the classes."""
-        found: Floats = np.exp(self._log_p(logits, features, inputs))
-        return found
+        probabilities: Floats = np.exp(self._log_p(logits, features, inputs))
+        return probabilities
 
     @property
     def prior_(self) -> Floats:
         """See `Adapter`."""
-        return self._said("prior")
+        return self._estimate("prior")
 
     @property
     def decision_(self) -> str:
         """See `Adapter`."""
-        kept = self._fitted()
-        adapted, repaired = kept.get("adapted", np.ones(1)), kept.get("repaired", np.zeros(1))
+        client_state = self._require_fitted()
+        adapted, repaired = client_state.get("adapted", np.ones(1)), client_state.get("repaired", np.zeros(1))
         words = ["labels"] if self.n_labels_ else []
         words += ["repaired"] if repaired.item() else []
         return ", ".join([*words, "adapted" if adapted.item() else "abstained"])
@@ -205,20 +205,20 @@ class Adapter:
             setattr(self, name, value)
         return self
 
-    def _fitted(self) -> State:
+    def _require_fitted(self) -> State:
         if not hasattr(self, "client_"):
             raise ConfigError(f"The adapter of {type(self.rule).__name__} has seen no inputs yet. Call fit first.")
         return self.client_
 
-    def _said(self, name: str) -> Floats:
-        kept = self._fitted()
-        if name not in kept:
+    def _estimate(self, name: str) -> Floats:
+        client_state = self._require_fitted()
+        if name not in client_state:
             raise ConfigError(f"{type(self.rule).__name__} estimates no {name}.")
-        return kept[name]
+        return client_state[name]
 
     def _log_p(self, logits: ArrayLike, features: ArrayLike | None, inputs: ArrayLike | None) -> Floats:
-        kept = self.client_ if hasattr(self, "client_") else self.rule.start(self.state)
-        return self.rule.predict(self.state, kept, self._outputs(logits, features, inputs))
+        client_state = self.client_ if hasattr(self, "client_") else self.rule.start(self.state)
+        return self.rule.predict(self.state, client_state, self._outputs(logits, features, inputs))
 
     def _outputs(self, logits: ArrayLike, features: ArrayLike | None, inputs: ArrayLike | None) -> Outputs:
         z = np.asarray(logits, np.float64)
@@ -227,12 +227,12 @@ class Adapter:
             raise ConfigError(f"Adapter: logits must be finite numbers of shape (m, {classes}); got shape {z.shape}.")
         h = None if features is None else np.asarray(features, np.float64)
         x = None if inputs is None else np.asarray(inputs, np.float32)
-        for what, given in (("features", h), ("inputs", x)):
-            if given is not None and len(given) != len(z):
-                raise ConfigError(f"Adapter: {what} must be as many as logits, {len(z)}; got {len(given)}.")
-        return Outputs(z, h, x, None if self.model is None else self._again)
+        for what, values in (("features", h), ("inputs", x)):
+            if values is not None and len(values) != len(z):
+                raise ConfigError(f"Adapter: {what} must be as many as logits, {len(z)}; got {len(values)}.")
+        return Outputs(z, h, x, None if self.model is None else self._rerun_model)
 
-    def _again(self, inputs: Float32s) -> Outputs:
+    def _rerun_model(self, inputs: Float32s) -> Outputs:
         assert self.model is not None  # or nobody could ask again
         logits, features = self.model(inputs)
         return self._outputs(logits, features, inputs)
@@ -263,12 +263,14 @@ def read(
         RunFolderError: If the folder holds no fitted rule of that model.
         ConfigError: If the rule learns from labels of those that it serves.
     """
-    held = RunFolder(Path(folder))
-    run, record, stored = run_of(held), held.read(ServingRecord), held.read_tensors(SERVING)
+    run_folder = RunFolder(Path(folder))
+    run, record, stored = run_of(run_folder), run_folder.read(ServingRecord), run_folder.read_tensors(SERVING)
     if record is None or stored is None:
-        raise RunFolderError(f"{folder} holds no serving rule ({SERVING}). {_why(run)}")
+        raise RunFolderError(f"{folder} holds no serving rule ({SERVING}). {_why_not_fitted(run)}")
     choice = Choice.model_validate(run.config["method"]["serving"])
-    rule: Serving = make("serving", choice, registry.base_of(choice.name, base or Path.cwd(), held.path.resolve()))
+    rule: Serving = make(
+        "serving", choice, registry.base_of(choice.name, base or Path.cwd(), run_folder.path.resolve())
+    )
     if Traits.of(rule).learns_labels and Traits.of(rule).is_reference:
         raise ConfigError(
             f"{folder}: {type(rule).__name__} learns from labels of those that it serves: a reference, which none can "
@@ -316,10 +318,10 @@ def check_supported(saved: SavedRule) -> None:
         )
 
 
-def _why(run: RunRecord) -> str:
+def _why_not_fitted(run: RunRecord) -> str:
     """Return what to do about a run without a fitted rule."""
-    said = run.config["method"]["serving"]
-    if said is None or Choice.model_validate(said).name == "none":
+    adaptation = run.config["method"]["serving"]
+    if adaptation is None or Choice.model_validate(adaptation).name == "none":
         return "The run serves clients by the model as it is. Run with method.serving, such as 'label_shift'."
     return "The run is not finished: the same command again goes on with it."
 

@@ -77,8 +77,8 @@ class Deployed:
 
     def again(self, inputs: AnyArray) -> tuple[Floats, Floats | None]:
         """Return logits and features of inputs, which a rule may have changed."""
-        found = self._parts("features", inputs)
-        return found[0].astype(np.float64), found[1].astype(np.float64) if len(found) > 1 else None
+        outputs = self._parts("features", inputs)
+        return outputs[0].astype(np.float64), outputs[1].astype(np.float64) if len(outputs) > 1 else None
 
     def new_adapter(self) -> Adapter:
         """Return a client that has seen no input yet."""
@@ -116,10 +116,10 @@ def classes_of(about: Mapping[str, Any]) -> tuple[str, ...] | None:
 
 def rows_for(about: Mapping[str, Any], path: Path, client: str | None = None, label: str | None = None) -> Rows:
     """Return rows of a file for a model, see `read_rows`; `about` it as ``model.json`` has it."""
-    known = Columns(about["client_column"], tuple(about["label_columns"]))
+    columns = Columns(about["client_column"], tuple(about["label_columns"]))
     expected = SampleFormat.of_json(about["name"], about)
     classes, targets = classes_of(about), about["targets"]
-    return read_rows(path, expected, known, classes=classes, targets=targets, client=client, label=label)
+    return read_rows(path, expected, columns, classes=classes, targets=targets, client=client, label=label)
 
 
 def schema(expected: SampleFormat) -> str:
@@ -129,33 +129,33 @@ def schema(expected: SampleFormat) -> str:
     return f"{expected.kind} of shape {tuple(expected.shape)}, {expected.dtype}, as x in an .npz file, or a column each"
 
 
-def written(found: Predictions, about: Mapping[str, Any], client: str | None = None) -> str:
+def written(predicted: Predictions, about: Mapping[str, Any], client: str | None = None) -> str:
     """Return predictions as CSV."""
-    return found.csv(client or about["client_column"], about["label_columns"])
+    return predicted.csv(client or about["client_column"], about["label_columns"])
 
 
-def record(found: Predictions, about: Mapping[str, Any]) -> dict[str, Any]:
+def record(predicted: Predictions, about: Mapping[str, Any]) -> dict[str, Any]:
     """Return what became of the rows, for machines."""
     return {
         **{key: about[key] for key in ("name", "method", "seed", "model", "cluster", "round")},
-        "rows": len(found.outputs),
-        "rule": about["rule"] if found.decisions is not None else None,
-        "clients": [vars(client) for client in found.clients],
-        "scores": found.scores,
-        "notes": list(found.rows.notes),
+        "rows": len(predicted.outputs),
+        "rule": about["rule"] if predicted.decisions is not None else None,
+        "clients": [vars(client) for client in predicted.clients],
+        "scores": predicted.scores,
+        "notes": list(predicted.rows.notes),
     }
 
 
-def lines(found: Predictions, about: Mapping[str, Any]) -> list[str]:
+def lines(predicted: Predictions, about: Mapping[str, Any]) -> list[str]:
     """Return what became of the rows, for people."""
-    rows, who, served = len(found.outputs), len(found.clients), found.decisions is not None
+    rows, who, is_adapted = len(predicted.outputs), len(predicted.clients), predicted.decisions is not None
     rule = str(about["rule"]).partition("(")[0]
-    how = f"each client served by its own rows ({rule})" if served else "by the model as it is"
-    clients = "" if found.rows.clients is None else f" of {who} client{'s' * (who != 1)}"
-    told = [f"{rows} row{'s' * (rows != 1)}{clients}: {origin(about)}, {how}."]
-    if served and found.rows.clients is None:
-        told.append("No column tells clients apart, so that all rows count as one client's.")
-    return [*told, *(f"note: {visible(note)}." for note in found.rows.notes), "", *found.lines()]
+    how = f"each client served by its own rows ({rule})" if is_adapted else "by the model as it is"
+    clients = "" if predicted.rows.clients is None else f" of {who} client{'s' * (who != 1)}"
+    messages = [f"{rows} row{'s' * (rows != 1)}{clients}: {origin(about)}, {how}."]
+    if is_adapted and predicted.rows.clients is None:
+        messages.append("No column tells clients apart, so that all rows count as one client's.")
+    return [*messages, *(f"note: {visible(note)}." for note in predicted.rows.notes), "", *predicted.lines()]
 
 
 def origin(about: Mapping[str, Any]) -> str:
@@ -184,30 +184,30 @@ def main(model: Deployed, arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--label", help="column of the true class or number, which is scored and not looked at")
     parser.add_argument("--plain", action="store_true", help="by the model as it is, without serving")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    given = parser.parse_args(arguments)
-    if given.schema:
+    args = parser.parse_args(arguments)
+    if args.schema:
         print(visible_lines(schema(model.expected)))
         return 0
-    if given.file is None:
+    if args.file is None:
         parser.error("name the file to predict; --schema prints what must stand in it")
     try:
-        found = model.predict(rows_for(model.about, given.file, given.client, given.label), plain=given.plain)
-        text = written(found, model.about, given.client)
-        if given.out is not None and given.out.resolve() == given.file.resolve():
-            raise ConfigError(f"--out must be another file than the rows, {given.file}.")
-        if given.out is not None:
-            given.out.write_text(text, encoding="utf-8")
+        predicted = model.predict(rows_for(model.about, args.file, args.client, args.label), plain=args.plain)
+        text = written(predicted, model.about, args.client)
+        if args.out is not None and args.out.resolve() == args.file.resolve():
+            raise ConfigError(f"--out must be another file than the rows, {args.file}.")
+        if args.out is not None:
+            args.out.write_text(text, encoding="utf-8")
     except (FedReachError, OSError) as error:
         print(visible_lines(f"error: {error}"), file=sys.stderr)
-        if given.json:
+        if args.json:
             print(_json({"error": str(error)}))
         return getattr(error, "exit_code", 3)
-    if given.json:
-        print(_json(record(found, model.about) | {"out": None if given.out is None else str(given.out)}))
+    if args.json:
+        print(_json(record(predicted, model.about) | {"out": None if args.out is None else str(args.out)}))
         return 0
-    if given.out is None:
+    if args.out is None:
         sys.stdout.write(text)
-    print("\n".join(lines(found, model.about)), file=sys.stderr if given.out is None else sys.stdout)
+    print("\n".join(lines(predicted, model.about)), file=sys.stderr if args.out is None else sys.stdout)
     return 0
 
 

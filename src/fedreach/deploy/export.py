@@ -81,7 +81,7 @@ def export(model: TrainedModel, out: Path, form: Form, *, plain: bool = False, f
     return Exported(out, tuple(files), about)
 
 
-class _Here:
+class _LocalModel:
     """A model in this process, see `fedreach.deploy.predictions.AnswersModel`."""
 
     def __init__(self, model: TrainedModel) -> None:
@@ -116,15 +116,15 @@ def predicted(
     rows = rows_for(about, path, client, label)
     new_adapter = None if saved is None else partial(model.adapter_of, saved)
     classes = classes_of(about)
-    found = predictions(
-        _Here(model),
+    result = predictions(
+        _LocalModel(model),
         rows,
         classes=classes,
         outputs=about["outputs"],
         new_adapter=new_adapter,
         mixes=model.mixes,
     )
-    return found, about
+    return result, about
 
 
 def rule_of(model: TrainedModel, *, plain: bool) -> SavedRule | None:
@@ -149,11 +149,11 @@ def rule_of(model: TrainedModel, *, plain: bool) -> SavedRule | None:
 def _graphs(model: TrainedModel, form: Form, about: dict[str, Any], *, reads: bool) -> dict[str, bytes | str]:
     device = next(model.parameters()).device
     raw = model.expected.example().to(device)
-    found: dict[str, bytes | str] = {f"model{ENDINGS[form]}": content(model, raw, form, about)}
+    graphs: dict[str, bytes | str] = {f"model{ENDINGS[form]}": content(model, raw, form, about)}
     if reads:
         inputs = model.inputs(raw)
-        both = Features(model.net, inputs).eval()
-        names = ("logits", "features") if both.has_features else ("logits",)
-        found[f"inputs{ENDINGS[form]}"] = content(model.inputs, raw, form, about, ("inputs",))
-        found[f"features{ENDINGS[form]}"] = content(both, inputs, form, about, names)
-    return found
+        with_features = Features(model.net, inputs).eval()
+        names = ("logits", "features") if with_features.has_features else ("logits",)
+        graphs[f"inputs{ENDINGS[form]}"] = content(model.inputs, raw, form, about, ("inputs",))
+        graphs[f"features{ENDINGS[form]}"] = content(with_features, inputs, form, about, names)
+    return graphs

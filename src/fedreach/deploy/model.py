@@ -42,16 +42,16 @@ class Expected(SampleFormat):
         Raises:
             RunFolderError: If its folder does not say, as one of clients that kept their data to themselves.
         """
-        said, name = record.dataset, record.dataset["name"]
-        if "shape" not in said:
+        dataset, name = record.dataset, record.dataset["name"]
+        if "shape" not in dataset:
             raise RunFolderError(
                 f"{record.FILE} does not say what a sample of {name!r} looks like: its clients kept that to "
                 "themselves, or an earlier version wrote it. Build the module yourself and read its weights, "
                 "last.safetensors, by safetensors.torch.load_file."
             )
         prepared = None if record.preparation is None else Preparation.of_json(record.preparation)
-        scale = tuple(said["mean"]), tuple(said["std"])
-        return cls(name, said["kind"], tuple(said["shape"]), *scale, prepared, *form_of(said))
+        scale = tuple(dataset["mean"]), tuple(dataset["std"])
+        return cls(name, dataset["kind"], tuple(dataset["shape"]), *scale, prepared, *form_of(dataset))
 
     def module(self) -> nn.Module:
         """Return what makes inputs of raw samples."""
@@ -148,11 +148,11 @@ class Columns(nn.Module):
     def __init__(self, preparation: Preparation) -> None:
         super().__init__()
         rows: list[tuple[int, float, float, float, bool]] = []
-        for place, each in enumerate(preparation.used):
-            if each.kind != "category":
-                rows.append((place, each.mean, each.sd, np.nan, False))
-            rows += [(place, 0.0, 1.0, float(category), False) for category in range(len(each.categories))]
-            if each.missing:
+        for place, input_column in enumerate(preparation.used):
+            if input_column.kind != "category":
+                rows.append((place, input_column.mean, input_column.sd, np.nan, False))
+            rows += [(place, 0.0, 1.0, float(category), False) for category in range(len(input_column.categories))]
+            if input_column.missing:
                 rows.append((place, 0.0, 1.0, np.nan, True))
         column, mean, sd, category, asks_missing = zip(*rows, strict=True)
         self.register_buffer("column", torch.tensor(column))
@@ -164,9 +164,9 @@ class Columns(nn.Module):
         x = raw.double().index_select(1, self.column)
         gone = torch.isnan(x)
         number = torch.where(gone, 0.0, (x - self.mean) / self.sd)
-        asked = (self.asks_missing & gone) | (x == self.category)  # no torch.where: onnxruntime has none for bools
+        indicator = (self.asks_missing & gone) | (x == self.category)  # no torch.where: onnxruntime has none for bools
         is_number = self.category.isnan() & ~self.asks_missing
-        return torch.where(is_number, number, asked.to(number.dtype)).float()
+        return torch.where(is_number, number, indicator.to(number.dtype)).float()
 
 
 # -------------------- A trained model as a torch module that takes raw samples, and what goes with it
@@ -270,10 +270,10 @@ class TrainedModel(nn.Module):
 
         Where numbers were learnt, it is these, (m,) floats, or (m, t) of several.
         """
-        said = self.logits(samples)
+        outputs = self.logits(samples)
         if self.targets is not None:
-            return said[:, 0] if self.targets == 1 else said
-        classes = said.argmax(axis=-1)
+            return outputs[:, 0] if self.targets == 1 else outputs
+        classes = outputs.argmax(axis=-1)
         names: AnyArray = classes if self.class_names is None else np.array(self.class_names)[classes]
         return names
 
@@ -286,12 +286,12 @@ class TrainedModel(nn.Module):
         if self.targets is not None:
             raise ConfigError("The model predicts numbers, which have no probabilities. Call predict.")
         logits = self.logits(samples)
-        found: Floats = np.exp(log_softmax(logits.reshape(-1, self.num_classes))).reshape(logits.shape)
-        return found
+        probabilities: Floats = np.exp(log_softmax(logits.reshape(-1, self.num_classes))).reshape(logits.shape)
+        return probabilities
 
     def logits(self, samples: Any) -> Floats:
         """Return the (m, c) logits of samples, see `raw`, or the (m, t) numbers that are predicted, in float64."""
-        x = self._asked(samples)
+        x = self._prepare_samples(samples)
         if not len(x):
             return np.empty((0, *self.expected.positions, self.targets or self.num_classes))
         try:
@@ -304,18 +304,18 @@ class TrainedModel(nn.Module):
                     ]
                 )
         except (RuntimeError, IndexError) as error:
-            raise self._does_not_take(error) from error
+            raise self._refusal(error) from error
         return logits.cpu().numpy().astype(np.float64)
 
     def answers(self, samples: Any) -> Answers:
         """Return all that an `adapter` wants to know of a client's samples; see `raw`."""
-        x = self._asked(samples)
+        x = self._prepare_samples(samples)
         try:
             with torch.no_grad():
                 inputs = self.inputs(x)
             logits, features = logits_and_features(self.net, inputs, even=self.mixes)
         except (RuntimeError, IndexError) as error:
-            raise self._does_not_take(error) from error
+            raise self._refusal(error) from error
         return Answers(logits, features, inputs.cpu().numpy() if inputs.is_floating_point() else None)
 
     @property
@@ -363,7 +363,7 @@ class TrainedModel(nn.Module):
 
     def adapter_of(self, saved: SavedRule) -> Adapter:
         """Return one client's own use of the model by a rule that was fitted for it."""
-        return Adapter(saved.rule, saved.state, self._again)
+        return Adapter(saved.rule, saved.state, self._rerun_model)
 
     def save(self, path: Path | str) -> None:
         """Write the model as a file for processes with torch alone, which `torch.export.load` reads.
@@ -407,7 +407,7 @@ class TrainedModel(nn.Module):
             "target_scale": None if self.scale is None else self.scale.to_json(),
             "classes": None if self.class_names is None else list(self.class_names),
             "client_column": None if table is None or table.client is None else table.client.name,
-            "label_columns": [] if table is None else [each.name for each in table.labels],
+            "label_columns": [] if table is None else [label.name for label in table.labels],
             **self.expected.to_json(),
         }
 
@@ -420,7 +420,7 @@ class TrainedModel(nn.Module):
         """Name the user's own code first, so that a process that unpickles the model finds the classes in it."""
         return _blank, (self.origin.code, self.origin.base), self.__dict__
 
-    def _asked(self, samples: Any) -> Tensor:
+    def _prepare_samples(self, samples: Any) -> Tensor:
         self._check_mode()
         return self.raw(samples).to(next(self.net.parameters()).device)
 
@@ -428,13 +428,13 @@ class TrainedModel(nn.Module):
         if self.training:
             raise ConfigError("The model is in training mode, in which it says other things. Call model.eval() first.")
 
-    def _does_not_take(self, error: Exception) -> DataError:
+    def _refusal(self, error: Exception) -> DataError:
         return DataError(
             f"The model does not take these samples, though they look like those of {self.expected.name!r} "
             f"({f'{error}'.rstrip('.')}). Give samples with the range of values that it was trained on."
         )
 
-    def _again(self, inputs: Float32s) -> tuple[Floats, Floats | None]:
+    def _rerun_model(self, inputs: Float32s) -> tuple[Floats, Floats | None]:
         """Return logits and features of inputs that a rule has changed."""
         x = torch.from_numpy(inputs).to(next(self.net.parameters()).device)
         return logits_and_features(self.net, x, even=self.mixes)

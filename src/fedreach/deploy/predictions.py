@@ -62,13 +62,13 @@ class Rows:
         rows: dict[str, list[int]] = {}
         for row, client in enumerate(self.clients):
             rows.setdefault(client, []).append(row)
-        return {client: np.array(own, np.int64) for client, own in rows.items()}
+        return {client: np.array(indices, np.int64) for client, indices in rows.items()}
 
 
 def read_rows(
     path: Path,
     expected: SampleFormat,
-    known: Columns,
+    data_columns: Columns,
     *,
     classes: Sequence[str] | None,
     targets: int | None,
@@ -90,21 +90,24 @@ def read_rows(
         ConfigError: If a column is not there.
         DataError: If the file cannot be read, or holds other samples than the model was trained on.
     """
-    table, is_arrays = _read(path, expected, known, client, label)
+    table, is_arrays = _read(path, expected, data_columns, client, label)
     names = list(table)
     prepared = () if expected.preparation is None else expected.preparation.used
-    free = [name for name in names if name not in {each.name for each in prepared}]  # a column "y" may be an input
-    of_client = _chosen("client", names, free, client, known.client)
-    of_labels = known.labels if label is None and all(name in names for name in known.labels) else ()
-    if label is not None or not known.labels:
-        of_labels = tuple(filter(None, [_chosen("label", names, free, label, None)]))
+    free = [name for name in names if name not in {column.name for column in prepared}]  # a column "y" may be an input
+    of_client = _choose_column("client", names, free, client, data_columns.client)
+    of_labels = data_columns.labels if label is None and all(name in names for name in data_columns.labels) else ()
+    if label is not None or not data_columns.labels:
+        of_labels = tuple(filter(None, [_choose_column("label", names, free, label, None)]))
     reading = AS_USUAL if expected.preparation is None else expected.preparation.reading
     owners = None if of_client is None else tuple(_texts(table, of_client, reading))
     notes: list[str] = []
     if expected.preparation is not None:
         cells = expected.preparation.cells(table)
-        samples, notes = np.column_stack(expected.preparation.numbers(cells)), _unknown(expected.preparation, cells)
-        notes += _unused(expected.preparation, [name for name in names if name not in (of_client, *of_labels)])
+        samples, notes = (
+            np.column_stack(expected.preparation.numbers(cells)),
+            _describe_unknown(expected.preparation, cells),
+        )
+        notes += _describe_unused(expected.preparation, [name for name in names if name not in (of_client, *of_labels)])
     elif is_arrays:
         if SAMPLES not in names:
             raise DataError(f"{path}: there is no array {SAMPLES!r}, of samples.{nearest(SAMPLES, names)}")
@@ -127,7 +130,7 @@ def read_rows(
 
 
 def _read(
-    path: Path, expected: SampleFormat, known: Columns, client: str | None, label: str | None
+    path: Path, expected: SampleFormat, data_columns: Columns, client: str | None, label: str | None
 ) -> tuple[Any, bool]:
     """Return what stands in a file, by name, and whether that are arrays of samples."""
     ending = path.suffix.lower()
@@ -149,14 +152,18 @@ def _read(
         ) from error
 
 
-def _chosen(
-    what: Literal["client", "label"], names: Sequence[str], free: Sequence[str], asked: str | None, known: str | None
+def _choose_column(
+    what: Literal["client", "label"],
+    names: Sequence[str],
+    free: Sequence[str],
+    requested: str | None,
+    data_column: str | None,
 ) -> str | None:
     """Return the column that is asked for, or else the one that the data had, or else one with a usual name."""
-    if asked is not None and asked not in names:
-        raise ConfigError(f"--{what}: there is no column {asked!r}.{nearest(asked, names)}")
-    if asked is not None or known is not None:
-        return asked or (known if known in names else None)
+    if requested is not None and requested not in names:
+        raise ConfigError(f"--{what}: there is no column {requested!r}.{nearest(requested, names)}")
+    if requested is not None or data_column is not None:
+        return requested or (data_column if data_column in names else None)
     return next((name for name in USUAL[what] if name in free), None)
 
 
@@ -191,12 +198,12 @@ def _values(table: Any, name: str, what: str, reading: Reading = AS_USUAL) -> Fl
 
 def _classes(table: Any, name: str, classes: Sequence[str], reading: Reading) -> tuple[Ints, list[str]]:
     """Return (m,) classes, -1 where a row tells none, and what is no class."""
-    place = {each: number for number, each in enumerate(classes)}
+    place = {class_name: number for number, class_name in enumerate(classes)}
     plain = named_rows(f"column {name!r}", _arrow(table, name), reading)
-    found = np.array([-1 if value is None else place.get(value, -1) for value in plain], np.int64)
+    numbers = np.array([-1 if value is None else place.get(value, -1) for value in plain], np.int64)
     strange = sorted({value for value in plain if value is not None and value not in place})
     be = "is" if len(strange) == 1 else "are"
-    return found, [f"{name}: {_named(strange)} {be} no class of the model, and not scored"] if strange else []
+    return numbers, [f"{name}: {_quote_names(strange)} {be} no class of the model, and not scored"] if strange else []
 
 
 def _targets(table: Any, names: Sequence[str], targets: int, reading: Reading) -> Floats:
@@ -211,36 +218,36 @@ def _targets(table: Any, names: Sequence[str], targets: int, reading: Reading) -
     return np.column_stack([_values(table, name, what, reading) for name in names])
 
 
-def _unknown(preparation: Preparation, table: Mapping[str, Cells | None]) -> list[str]:
+def _describe_unknown(preparation: Preparation, table: Mapping[str, Cells | None]) -> list[str]:
     """Return what of a table the model does not know: categories, cells of another kind, and what was never missing."""
     notes = []
-    for each in preparation.used:
-        cells = table[each.name]
+    for column in preparation.used:
+        cells = table[column.name]
         assert cells is not None  # `numbers` refuses it
-        there, values = held(cells), each.raw(cells)
-        if each.kind == "category":
+        has_value, values = held(cells), column.raw(cells)
+        if column.kind == "category":
             words = cells.words or Words((), np.full(len(cells), -1))
-            known = set(each.categories)
-            strange = {code: level for code, level in enumerate(words.levels) if level not in known}
+            categories = set(column.categories)
+            strange = {code: level for code, level in enumerate(words.levels) if level not in categories}
             rows = int(np.isin(words.codes, [*strange]).sum())
             if strange:
-                named = _named([*strange.values()])
-                notes.append(f"{each.name}: no participant had {named} ({_count(rows)}); it counts as none")
-        elif (odd := int((there & np.isnan(values)).sum())) and cells.words is not None:
-            texts = np.unique(cells.words.codes[there & np.isnan(values)])
-            named = _named([cells.words.levels[code] for code in texts.tolist()])
-            notes.append(f"{each.name}: {named} ({_count(odd)}) is no {each.kind}; it counts as missing")
-        gone = int((~there).sum())
-        if gone and not each.missing:
-            instead = "none of its categories" if each.kind == "category" else f"their mean, {each.mean:.4g}"
+                named = _quote_names([*strange.values()])
+                notes.append(f"{column.name}: no participant had {named} ({_count_rows(rows)}); it counts as none")
+        elif (odd := int((has_value & np.isnan(values)).sum())) and cells.words is not None:
+            texts = np.unique(cells.words.codes[has_value & np.isnan(values)])
+            named = _quote_names([cells.words.levels[code] for code in texts.tolist()])
+            notes.append(f"{column.name}: {named} ({_count_rows(odd)}) is no {column.kind}; it counts as missing")
+        gone = int((~has_value).sum())
+        if gone and not column.missing:
+            instead = "none of its categories" if column.kind == "category" else f"their mean, {column.mean:.4g}"
             notes.append(
-                f"{each.name}: missing in {_count(gone)} and in none of the participants'; it counts as {instead}"
+                f"{column.name}: missing in {_count_rows(gone)} and in none of the participants'; it counts as {instead}"
             )
-        notes += _far(each, values)
+        notes += _describe_far(column, values)
     return notes
 
 
-def _far(column: InputColumn, values: Floats) -> list[str]:
+def _describe_far(column: InputColumn, values: Floats) -> list[str]:
     """Return what of a column's numbers is far from what participants had, by the mean and deviation of these.
 
     Bounds are wide, as columns with a long tail have a few values far out at many clients: in the 31 real tables of
@@ -258,25 +265,25 @@ def _far(column: InputColumn, values: Floats) -> list[str]:
     if not far.any():
         return []
     row = int(np.nanargmax(distance))
-    about = f"far from what participants had in {_count(int(far.sum()))}: {column.shown(values[row])} in row {row}"
+    about = f"far from what participants had in {_count_rows(int(far.sum()))}: {column.shown(values[row])} in row {row}"
     return [f"{column.name}: {about}; theirs were {theirs}"]
 
 
-def _unused(preparation: Preparation, names: Sequence[str]) -> list[str]:
+def _describe_unused(preparation: Preparation, names: Sequence[str]) -> list[str]:
     """Return which columns of a file nobody trained on; those that were dropped or left out then are known."""
-    known = {each.name for each in preparation.columns}
-    strange = [name for name in names if name not in known]
+    trained_names = {column.name for column in preparation.columns}
+    strange = [name for name in names if name not in trained_names]
     if not strange:
         return []
     columns, are = ("columns", "are") if len(strange) > 1 else ("column", "is")
-    return [f"{columns} {_named(strange)} {are} not used: nobody trained on {'them' if are == 'are' else 'it'}"]
+    return [f"{columns} {_quote_names(strange)} {are} not used: nobody trained on {'them' if are == 'are' else 'it'}"]
 
 
-def _count(rows: int) -> str:
+def _count_rows(rows: int) -> str:
     return f"{rows} row{'s' * (rows != 1)}"
 
 
-def _named(names: Sequence[str]) -> str:
+def _quote_names(names: Sequence[str]) -> str:
     more = "" if len(names) <= FEW else f" and {len(names) - FEW} more"
     return ", ".join(map(repr, names[:FEW])) + more
 
@@ -342,8 +349,8 @@ class Predictions:
             for number, name in enumerate(self.classes):
                 columns[f"p_{name}"] = self.outputs[:, number].tolist()
         if self.rows.clients is not None:
-            own = client if client and client not in columns else "client"
-            columns = {own: self.rows.clients, **columns}
+            client_column = client if client and client not in columns else "client"
+            columns = {client_column: self.rows.clients, **columns}
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def csv(self, client: str | None = None, targets: Sequence[str] = ()) -> str:
@@ -355,13 +362,13 @@ class Predictions:
         """Return what became of the clients, for people."""
         header = ["client", "rows", "decision", *self.scores]
         body = [
-            [visible(each.name) or "(all rows)", str(each.rows), each.decision or "plain"]
-            + [_shown(name, each.scores.get(name)) for name in self.scores]
-            for each in self.clients
+            [visible(client.name) or "(all rows)", str(client.rows), client.decision or "plain"]
+            + [_format_score(name, client.scores.get(name)) for name in self.scores]
+            for client in self.clients
         ]
         if len(self.clients) > 1 and self.scores:
-            whole = [_shown(name, value) for name, value in self.scores.items()]
-            body.append(["all", str(len(self.rows.samples)), "", *whole])
+            overall = [_format_score(name, value) for name, value in self.scores.items()]
+            body.append(["all", str(len(self.rows.samples)), "", *overall])
         widths = [max(map(len, cells)) for cells in zip(header, *body, strict=True)]
         return ["  ".join(map(str.ljust, cells, widths)).rstrip() for cells in (header, *body)]
 
@@ -385,58 +392,64 @@ def predictions(
         new_adapter: Makes the adapter of a client; None: the model as it is.
         mixes: Whether the model mixes the examples of a batch, so that each client needs batches of its own.
     """
-    found, plain = np.empty((len(rows.samples), outputs)), np.empty((len(rows.samples), outputs))
+    predicted, plain = np.empty((len(rows.samples), outputs)), np.empty((len(rows.samples), outputs))
     decisions: list[str | None] = [None] * len(rows.samples)
     by_client = rows.by_client()
     if new_adapter is None and len(rows.samples):
-        for mine in by_client.values() if mixes else [np.arange(len(rows.samples))]:
-            said = model.raw_logits(rows.samples[mine])
-            found[mine] = said if classes is None else np.exp(log_softmax(said))
+        for indices in by_client.values() if mixes else [np.arange(len(rows.samples))]:
+            raw_outputs = model.raw_logits(rows.samples[indices])
+            predicted[indices] = raw_outputs if classes is None else np.exp(log_softmax(raw_outputs))
     clients = []
-    for name, mine in by_client.items():
+    for name, indices in by_client.items():
         decision = None
         if new_adapter is not None:
-            answers = model.raw_answers(rows.samples[mine])
+            answers = model.raw_answers(rows.samples[indices])
             adapter = new_adapter().fit(*answers)
-            found[mine], decision = adapter.predict_proba(*answers), adapter.decision_
-            plain[mine] = np.exp(log_softmax(answers[0]))
-            for row in mine.tolist():
+            predicted[indices], decision = adapter.predict_proba(*answers), adapter.decision_
+            plain[indices] = np.exp(log_softmax(answers[0]))
+            for row in indices.tolist():
                 decisions[row] = decision
-        clients.append((name, mine, decision))
-    beside = None if new_adapter is None else plain
+        clients.append((name, indices, decision))
+    unadapted = None if new_adapter is None else plain
     return Predictions(
         rows,
-        tuple(Client(name, len(mine), how, _scores(rows, found, beside, mine, classes)) for name, mine, how in clients),
-        found,
+        tuple(
+            Client(name, len(indices), how, _scores(rows, predicted, unadapted, indices, classes))
+            for name, indices, how in clients
+        ),
+        predicted,
         None if classes is None else tuple(classes),
-        None if new_adapter is None else tuple(str(each) for each in decisions),
-        _scores(rows, found, beside, np.arange(len(found)), classes),
+        None if new_adapter is None else tuple(str(decision) for decision in decisions),
+        _scores(rows, predicted, unadapted, np.arange(len(predicted)), classes),
     )
 
 
 def _scores(
-    rows: Rows, outputs: Floats, plain: Floats | None, mine: Ints, classes: Sequence[str] | None
+    rows: Rows, outputs: Floats, plain: Floats | None, indices: Ints, classes: Sequence[str] | None
 ) -> dict[str, float]:
     """Return how right predictions of some rows are, as far as these have labels."""
     if rows.labels is None:
         return {}
-    labels = rows.labels[mine]
+    labels = rows.labels[indices]
     if classes is None:
-        there = ~np.isnan(labels).any(axis=1)
-        errors = outputs[mine][there] - labels[there]
+        has_label = ~np.isnan(labels).any(axis=1)
+        errors = outputs[indices][has_label] - labels[has_label]
         return {} if not len(errors) else {"mae": float(abs(errors).mean()), "rmse": float((errors**2).mean() ** 0.5)}
-    there = labels >= 0
-    if not there.any():
+    has_label = labels >= 0
+    if not has_label.any():
         return {}
-    labels, scores = labels[there], {}
-    for head, p in (("", outputs[mine][there]), *((("plain_", plain[mine][there]),) if plain is not None else ())):
+    labels, scores = labels[has_label], {}
+    for head, p in (
+        ("", outputs[indices][has_label]),
+        *((("plain_", plain[indices][has_label]),) if plain is not None else ()),
+    ):
         scores[f"{head}accuracy"] = float((p.argmax(axis=1) == labels).mean())
-        own = np.maximum(p[np.arange(len(labels)), labels], LEAST)
-        scores[f"{head}log_loss"] = float(-np.log(own).mean())
+        true_probabilities = np.maximum(p[np.arange(len(labels)), labels], LEAST)
+        scores[f"{head}log_loss"] = float(-np.log(true_probabilities).mean())
     return scores
 
 
-def _shown(name: str, value: float | None) -> str:
+def _format_score(name: str, value: float | None) -> str:
     if value is None:
         return ""
     return f"{100 * value:.1f} %" if name.endswith("accuracy") else f"{value:.4g}"

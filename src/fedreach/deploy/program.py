@@ -61,33 +61,33 @@ def modules(roots: list[Path | str]) -> dict[str, Module]:
     Raises:
         ConfigError: If one of them imports what is neither numpy, nor the standard library, nor FedReach's.
     """
-    found: dict[str, Module] = {}
+    collected: dict[str, Module] = {}
     for root in roots:
-        place = _place(root) if isinstance(root, str) else _Place(str(root), root)
-        _collect(place, found, ())
-    return found
+        place = _find_module(root) if isinstance(root, str) else _Place(str(root), root)
+        _collect(place, collected, ())
+    return collected
 
 
-def _collect(place: _Place, found: dict[str, Module], through: tuple[_Place, ...]) -> str:
+def _collect(place: _Place, collected: dict[str, Module], through: tuple[_Place, ...]) -> str:
     """Take a module and first all that it imports; return its name within the file."""
-    if place.name not in found:
+    if place.name not in collected:
         source = place.file.read_text(encoding="utf-8")
         changes = [
-            (node, _rewritten(node, found, (*through, place)))
+            (node, _rewrite_import(node, collected, (*through, place)))
             for node in _imports(ast.parse(source))
             if _is_fedreachs(node, (*through, place))
         ]
         is_users = not place.name.startswith("fedreach.")
-        found[place.name] = Module(_free_name(place, found), _replaced(source, changes), is_users)
-    return found[place.name].name
+        collected[place.name] = Module(_free_name(place, collected), _replace_statements(source, changes), is_users)
+    return collected[place.name].name
 
 
 def _imports(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
     """Yield the imports of a module, wherever they stand, but for those that only type checkers see."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test).rpartition(".")[2] == "TYPE_CHECKING":
-            for other in node.orelse:
-                yield from _imports(other)
+            for branch in node.orelse:
+                yield from _imports(branch)
         elif isinstance(node, ast.Import | ast.ImportFrom):
             yield node
         else:
@@ -116,40 +116,42 @@ def _is_fedreachs(node: ast.Import | ast.ImportFrom, through: tuple[_Place, ...]
     return False
 
 
-def _rewritten(node: ast.Import | ast.ImportFrom, found: dict[str, Module], through: tuple[_Place, ...]) -> str:
+def _rewrite_import(
+    node: ast.Import | ast.ImportFrom, collected: dict[str, Module], through: tuple[_Place, ...]
+) -> str:
     """Return the statement that imports the same within the file."""
     assert isinstance(node, ast.ImportFrom)
     assert node.module is not None
-    place, lines = _place(node.module), []
+    place, lines = _find_module(node.module), []
     for alias in node.names:
-        whole = f"{node.module}.{alias.name}"
-        if place.file.name == "__init__.py" and importlib.util.find_spec(whole) is not None:
-            inside = _collect(_place(whole), found, through)
+        full_name = f"{node.module}.{alias.name}"
+        if place.file.name == "__init__.py" and importlib.util.find_spec(full_name) is not None:
+            inside = _collect(_find_module(full_name), collected, through)
             lines.append(f"from . import {inside} as {alias.asname or alias.name}")
         else:
-            inside = _collect(place, found, through)
-            own = f" as {alias.asname}" if alias.asname else ""
-            lines.append(f"from .{inside} import {alias.name}{own}")
+            inside = _collect(place, collected, through)
+            suffix = f" as {alias.asname}" if alias.asname else ""
+            lines.append(f"from .{inside} import {alias.name}{suffix}")
     return f"\n{' ' * node.col_offset}".join(lines)
 
 
-def _place(name: str) -> _Place:
+def _find_module(name: str) -> _Place:
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
         raise ConfigError(f"there is no module {name!r}.")
     return _Place(name, Path(spec.origin))
 
 
-def _free_name(place: _Place, found: dict[str, Module]) -> str:
+def _free_name(place: _Place, collected: dict[str, Module]) -> str:
     """Return a name within the file that no other module has."""
     if not place.name.startswith("fedreach."):
         return f"own_{place.file.stem}"
-    taken, parts = {module.name for module in found.values()}, place.name.split(".")
+    used_names, parts = {module.name for module in collected.values()}, place.name.split(".")
     names = ("_".join(parts[-length:]) for length in range(1, len(parts) + 1))
-    return next(name for name in names if name not in taken)
+    return next(name for name in names if name not in used_names)
 
 
-def _replaced(source: str, changes: list[tuple[ast.Import | ast.ImportFrom, str]]) -> str:
+def _replace_statements(source: str, changes: list[tuple[ast.Import | ast.ImportFrom, str]]) -> str:
     """Return the source with other text in place of some of its statements."""
     text = source.encode()
     starts = [0]
@@ -200,16 +202,16 @@ for _name, _source in SOURCES.items():
 LINE = 112
 
 
-def loader(found: Iterable[Module]) -> str:
+def loader(bundled: Iterable[Module]) -> str:
     """Return the lines that make modules of their sources."""
     return LOADER.format(
-        sources="".join(f"    {module.name!r}: {quoted(module.source)},\n" for module in found)
+        sources="".join(f"    {module.name!r}: {quoted(module.source)},\n" for module in bundled)
     ).rstrip()
 
 
-def authors(found: Iterable[Module]) -> str:
+def authors(bundled: Iterable[Module]) -> str:
     """Return whose the modules are that are not FedReach's."""
-    return "".join(f", but for {module.name}, which is its author's" for module in found if module.is_users)
+    return "".join(f", but for {module.name}, which is its author's" for module in bundled if module.is_users)
 
 
 def said(about: Mapping[str, Any]) -> str:
@@ -331,8 +333,8 @@ def export(
     saved = read(folder, which, cluster=cluster, base=base)
     if not force:
         check_supported(saved)
-    here = base or Path.cwd()
-    check_code(saved.run, saved.name, here, code_files(saved.name, here))
+    code_folder = base or Path.cwd()
+    check_code(saved.run, saved.name, code_folder, code_files(saved.name, code_folder))
     run = saved.run
     about = {
         "name": run.config["name"],
@@ -363,18 +365,18 @@ def written(rule: Serving, state: State, about: Mapping[str, Any], stem: str = "
     """
     check_deployable(rule)
     place = place_of(rule)
-    found = modules([Adapter.__module__, place])
+    bundled = modules([Adapter.__module__, place])
     return SCRIPT_TEMPLATE.format(
         version=fedreach.__version__,
-        users=authors(found.values()),
+        users=authors(bundled.values()),
         about=said(about),
         stem=stem,
         classes=len(state["base"]) if "base" in state else "c",
-        loader=loader(found.values()),
+        loader=loader(bundled.values()),
         run="".join(f"    {key!r}: {value!r},\n" for key, value in about.items()),
         state=arrays(state),
-        rule=made(rule, found[str(place)].name),
-        adapter=found[Adapter.__module__].name,
+        rule=made(rule, bundled[str(place)].name),
+        adapter=bundled[Adapter.__module__].name,
     )
 
 
@@ -487,21 +489,21 @@ def program(
     if rule is not None:
         check_deployable(rule)
         roots.append(place_of(rule))
-    found = modules(roots)
-    told = {key: about[key] for key in ("name", "method", "seed", "model", "cluster", "round", "rule")}
+    bundled = modules(roots)
+    summary = {key: about[key] for key in ("name", "method", "seed", "model", "cluster", "round", "rule")}
     return PROGRAM_TEMPLATE.format(
         version=fedreach.__version__,
-        users=authors(found.values()),
+        users=authors(bundled.values()),
         package=PACKAGE[library],
         serving="" if rule is None else ", each client served by its own inputs",
-        about=said(told),
+        about=said(summary),
         stem=stem,
         outputs=about["outputs"],
         samples="a table" if about["kind"] == "table" else f"{about['kind']} of shape {tuple(about['shape'])}",
-        loader=loader(found.values()),
+        loader=loader(bundled.values()),
         state="None" if rule is None else "{\n" + arrays(state) + "}",
-        rule="None" if rule is None else made(rule, found[str(roots[-1])].name),
+        rule="None" if rule is None else made(rule, bundled[str(roots[-1])].name),
         run=RUN[library],
-        deployed=found[deployed.__name__].name,
+        deployed=bundled[deployed.__name__].name,
         batch=batch,
     )

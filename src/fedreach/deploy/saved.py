@@ -58,32 +58,32 @@ def load(
         raise ConfigError(
             f"which must be 'last', 'best' or 'refit'; got {which!r}.{nearest(str(which), get_args(Which))}"
         )
-    held, base = RunFolder(Path(folder)), Path(base or Path.cwd()).resolve()
-    written = _written(Path(folder))
+    run_folder, base = RunFolder(Path(folder)), Path(base or Path.cwd()).resolve()
+    written = _find_exported_file(Path(folder))
     if written is not None:
         return _of_file(written, which, cluster, base, model)
-    run = run_of(held)
+    run = run_of(run_folder)
     which = which or default_model(run)
-    federation = held.read(FederationRecord)
+    federation = run_folder.read(FederationRecord)
     if federation is None:
         raise RunFolderError(f"{folder} holds no {FederationRecord.FILE}. {AGAIN}")
     expected = Expected.of(federation)
     section = ModelSection.model_validate(run.config.get("model", {"name": ""}))
-    folders = base, held.path.resolve()
+    folders = base, run_folder.path.resolve()
     base = registry.base_of(section.name, *folders)
-    net = _built(run, section, expected.sample_shape, federation.outputs, folders, model)
+    net = _build_module(run, section, expected.sample_shape, federation.outputs, folders, model)
     layout = Layout.of(net)
-    stored = read_models(held, which, layout)
+    stored = read_models(run_folder, which, layout)
     if stored is None:
-        raise RunFolderError(f"{folder} holds no {which}.safetensors. {_why_not(run, which, held)}")
-    constants = held.read_tensors(CONSTANTS)
+        raise RunFolderError(f"{folder} holds no {which}.safetensors. {_why_not(run, which, run_folder)}")
+    constants = run_folder.read_tensors(CONSTANTS)
     if constants is not None:
         set_constants(net, constants[0])
-    bind(net, torch.from_numpy(stored.vectors[_row(folder, len(stored.vectors), cluster)]), layout=layout)
-    origin = RunOrigin(held.path.resolve(), which, cluster, base, run, stored.round, _code(section, model))
+    bind(net, torch.from_numpy(stored.vectors[_model_index(folder, len(stored.vectors), cluster)]), layout=layout)
+    origin = RunOrigin(run_folder.path.resolve(), which, cluster, base, run, stored.round, _code_name(section, model))
     targets, scale = federation.targets, _scale(federation.target_scale)
     classes = 0 if targets else federation.outputs
-    return TrainedModel(_own(net), expected, classes, federation.class_names, origin, targets, scale)
+    return TrainedModel(_copy_storage(net), expected, classes, federation.class_names, origin, targets, scale)
 
 
 def default_model(run: RunRecord) -> Which:
@@ -95,16 +95,16 @@ def _refits(run: RunRecord) -> bool:
     return bool((run.config.get("population") or {}).get("refit"))
 
 
-def _why_not(run: RunRecord, which: Which, held: RunFolder) -> str:
+def _why_not(run: RunRecord, which: Which, run_folder: RunFolder) -> str:
     """Return why a run has no such model, and what to do."""
     if which == "refit" and not _refits(run):
         return "The run did not train again on all rows: take the last, or run with population.refit = true."
-    if which == "best" and (held.path / LAST).exists():
+    if which == "best" and (run_folder.path / LAST).exists():
         return "Nobody holds data out, so that no model is the best: take the last."
     return AGAIN
 
 
-def _written(path: Path) -> Path | None:
+def _find_exported_file(path: Path) -> Path | None:
     """Return the file of an exported model, named itself or by its folder; None where that is a run's."""
     if path.suffix == ".safetensors" or path.is_file():
         return path
@@ -122,41 +122,44 @@ def _of_file(
     stored = weights.read_weights_file(path)
     about, run = stored.about, stored.run()
     if which not in (None, about["model"]) or cluster not in (None, about["cluster"]):
-        held, asked = _named(about["model"], about["cluster"]), _named(which or about["model"], cluster)
-        raise ConfigError(f"{path} holds one model, {held}; got {asked}. Name none, or the run.")
+        stored_name, requested_name = (
+            _describe_model(about["model"], about["cluster"]),
+            _describe_model(which or about["model"], cluster),
+        )
+        raise ConfigError(f"{path} holds one model, {stored_name}; got {requested_name}. Name none, or the run.")
     section = ModelSection.model_validate(run.config["model"])
     expected = Expected.of_json(about["name"], about)
-    net = _built(run, section, expected.sample_shape, about["outputs"], (base,), model)
+    net = _build_module(run, section, expected.sample_shape, about["outputs"], (base,), model)
     weights.fill(net, stored, path)
     origin = RunOrigin(
-        path.resolve(), about["model"], about["cluster"], base, run, about["round"], _code(section, model)
+        path.resolve(), about["model"], about["cluster"], base, run, about["round"], _code_name(section, model)
     )
     classes = 0 if about["targets"] is not None else about["outputs"]
     scale = _scale(about["target_scale"])
-    return TrainedModel(_own(net), expected, classes, about["classes"], origin, about["targets"], scale)
+    return TrainedModel(_copy_storage(net), expected, classes, about["classes"], origin, about["targets"], scale)
 
 
 def _scale(stored: Mapping[str, Any] | None) -> TargetScale | None:
     return None if stored is None else TargetScale.of_json(stored)
 
 
-def _named(which: str, cluster: int | None) -> str:
+def _describe_model(which: str, cluster: int | None) -> str:
     return f"the {which} one" if cluster is None else f"the {which} one of cluster {cluster}"
 
 
-def _own(net: nn.Module) -> nn.Module:
+def _copy_storage(net: nn.Module) -> nn.Module:
     """Give each tensor a storage of its own."""
     for tensor in (*net.parameters(), *net.buffers()):
         tensor.data = tensor.data.clone()
     return net
 
 
-def _code(section: ModelSection, model: Callable[..., nn.Module] | None) -> str | None:
+def _code_name(section: ModelSection, model: Callable[..., nn.Module] | None) -> str | None:
     """Return the name of the user's own code that the module is made by."""
     return section.name if model is None and ":" in section.name else None
 
 
-def _built(
+def _build_module(
     run: RunRecord,
     section: ModelSection,
     shape: Any,
@@ -173,14 +176,14 @@ def _built(
         )
     for code in (name if model is None else "", section.output):
         if is_code(code):
-            held = registry.base_of(str(code), *folders)
-            check_code(run, str(code), held, code_files(str(code), held))
-    made = model or (registry.find("model", name, registry.base_of(name, *folders)) if ":" in name else name)
+            code_folder = registry.base_of(str(code), *folders)
+            check_code(run, str(code), code_folder, code_files(str(code), code_folder))
+    factory = model or (registry.find("model", name, registry.base_of(name, *folders)) if ":" in name else name)
     seed = torch_seed(run.seed if section.seed is None else section.seed, "model")
-    return build(made, shape, outputs, seed=seed, options=with_functions(section.options, *folders))
+    return build(factory, shape, outputs, seed=seed, options=with_functions(section.options, *folders))
 
 
-def _row(folder: Path | str, count: int, cluster: int | None) -> int:
+def _model_index(folder: Path | str, count: int, cluster: int | None) -> int:
     """Return which of the models is asked for."""
     if count == 1 and cluster is None:
         return 0

@@ -56,13 +56,13 @@ class Stored(NamedTuple):
 
     def run(self) -> RunRecord:
         """Return of the run what the model needs of it."""
-        made, config = self.about["construction"], {"name": self.about["name"]}
-        config |= {"model": made["model"], "method": {"serving": self.about["serving"]}}
+        construction, config = self.about["construction"], {"name": self.about["name"]}
+        config |= {"model": construction["model"], "method": {"serving": self.about["serving"]}}
         return RunRecord(
             method=self.about["method"],
             seed=self.about["seed"],
             config=config,
-            code=made["code"],
+            code=construction["code"],
             environment={},
             git=None,
         )
@@ -71,7 +71,7 @@ class Stored(NamedTuple):
 def weights_file_content(net: nn.Module, run: RunRecord, saved: SavedRule | None, about: Mapping[str, Any]) -> bytes:
     """Return the content of the file of a model and the rule that goes with it."""
     config = run.config
-    said = {
+    metadata = {
         **about,
         "construction": {
             "model": config.get("model", {"name": ""}),
@@ -82,7 +82,7 @@ def weights_file_content(net: nn.Module, run: RunRecord, saved: SavedRule | None
     tensors = {name: array_of(tensor) for name, tensor in _state(net).items()}
     fitted = {} if saved is None else saved.state
     tensors |= {FITTED + name: np.asarray(value) for name, value in fitted.items()}
-    return save({name: np.asarray(value, order="C") for name, value in tensors.items()}, {KEY: json.dumps(said)})
+    return save({name: np.asarray(value, order="C") for name, value in tensors.items()}, {KEY: json.dumps(metadata)})
 
 
 def read_weights_file(path: Path) -> Stored:
@@ -105,18 +105,22 @@ def read_weights_file(path: Path) -> Stored:
 def fill(net: nn.Module, stored: Stored, path: Path) -> None:
     """Give a module that was made anew the stored numbers."""
     layout = Layout.of(net)
-    wanted = {name: tuple(tensor.shape) for name, tensor in _state(net).items()}
-    found = {name: value.shape for name, value in stored.tensors.items() if not name.startswith(FITTED)}
-    if found != wanted:
-        key = min(name for name in found.keys() | wanted if found.get(name) != wanted.get(name))
+    expected_shapes = {name: tuple(tensor.shape) for name, tensor in _state(net).items()}
+    stored_shapes = {name: value.shape for name, value in stored.tensors.items() if not name.startswith(FITTED)}
+    if stored_shapes != expected_shapes:
+        key = min(
+            name
+            for name in stored_shapes.keys() | expected_shapes
+            if stored_shapes.get(name) != expected_shapes.get(name)
+        )
         raise DataError(
-            f"{path} holds the weights of another model: {key!r} is {found.get(key, 'not there')}, and "
-            f"{wanted.get(key, 'not there')} in the model. Give the one that was trained."
+            f"{path} holds the weights of another model: {key!r} is {stored_shapes.get(key, 'not there')}, and "
+            f"{expected_shapes.get(key, 'not there')} in the model. Give the one that was trained."
         )
     vector = torch.empty(layout.size)
-    kept = _state(net)
+    module_state = _state(net)
     for name, view in layout.views(vector).items():
-        view.copy_(tensor_of(stored.tensors[name], kept[name].dtype))
+        view.copy_(tensor_of(stored.tensors[name], module_state[name].dtype))
     for name, tensor in constants_of(net).items():
         tensor.data.copy_(tensor_of(stored.tensors[name], tensor.dtype))
     bind(net, vector, layout=layout)
@@ -133,9 +137,9 @@ def rule(path: Path, base: Path) -> SavedRule | None:
     if stored.about["serving"] is None:
         return None
     choice = Choice.model_validate(stored.about["serving"])
-    made: Serving = make("serving", choice, base)
+    adaptation: Serving = make("serving", choice, base)
     state = {name[len(FITTED) :]: value for name, value in stored.tensors.items() if name.startswith(FITTED)}
-    return SavedRule(made, state, choice.name, stored.run(), stored.about["round"])
+    return SavedRule(adaptation, state, choice.name, stored.run(), stored.about["round"])
 
 
 # --- A model as one file for processes with torch or onnxruntime alone: graphs, and what they say of themselves
@@ -156,11 +160,11 @@ class Features(nn.Module):
     def forward(self, inputs: Tensor) -> tuple[Tensor, ...]:
         if not self.has_features:
             return (self.net(inputs).float(),)
-        seen: list[Tensor] = []
+        captured: list[Tensor] = []
         last = [part for part in self.net.modules() if isinstance(part, nn.Linear)][-1]
-        with last.register_forward_pre_hook(lambda _, args: seen.append(args[0])):
+        with last.register_forward_pre_hook(lambda _, args: captured.append(args[0])):
             logits = self.net(inputs).float()
-        return logits, seen[0]
+        return logits, captured[0]
 
 
 def content(
@@ -186,7 +190,7 @@ def content(
             program = torch.export.export(module, (example,), dynamic_shapes=dynamic, strict=False)
         except Exception as error:  # whatever the module of a user does
             raise ConfigError(
-                f"torch.export cannot follow the module of this model: {type(error).__name__}: {_first(error)}. Write "
+                f"torch.export cannot follow the module of this model: {type(error).__name__}: {_first_line(error)}. Write "
                 "it without Python that depends on values or on the number of samples; or pickle the model, for "
                 "processes that have FedReach."
             ) from error
@@ -194,9 +198,9 @@ def content(
             written = _onnx(program, about, outputs)
             _check_onnx_runs(written, example)
             return written
-        found = io.BytesIO()
-        torch.export.save(program, found, extra_files={ABOUT: json.dumps(about, indent=1)})
-        return found.getvalue()
+        buffer = io.BytesIO()
+        torch.export.save(program, buffer, extra_files={ABOUT: json.dumps(about, indent=1)})
+        return buffer.getvalue()
 
 
 def _refuse_draws(module: nn.Module, example: Tensor) -> None:
@@ -225,14 +229,14 @@ def _onnx(program: torch.export.ExportedProgram, about: Mapping[str, Any], outpu
             f"Writing ONNX needs {error.name}, which is not installed. Run: pip install 'fedreach[onnx]'."
         ) from error
     try:
-        made = torch.onnx.export(program, dynamo=True, input_names=["samples"], output_names=outputs, verbose=False)
+        exported = torch.onnx.export(program, dynamo=True, input_names=["samples"], output_names=outputs, verbose=False)
     except Exception as error:  # an operation that ONNX has not
         raise ConfigError(
-            f"torch.onnx cannot write this model: {type(error).__name__}: {_first(error)}. Export it --to torch."
+            f"torch.onnx cannot write this model: {type(error).__name__}: {_first_line(error)}. Export it --to torch."
         ) from error
-    assert made is not None  # with dynamo
-    onnx.helper.set_model_props(made.model_proto, {ABOUT: json.dumps(about)})
-    written: bytes = made.model_proto.SerializeToString()
+    assert exported is not None  # with dynamo
+    onnx.helper.set_model_props(exported.model_proto, {ABOUT: json.dumps(about)})
+    written: bytes = exported.model_proto.SerializeToString()
     return written
 
 
@@ -250,7 +254,7 @@ def _check_onnx_runs(graph: bytes, example: Tensor) -> None:
         session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
         session.run(None, {"samples": example.cpu().numpy()})
     except Exception as error:  # it has classes of its own for each reason
-        raise ConfigError(f"onnxruntime cannot run this model: {_first(error)}. Export it --to torch.") from error
+        raise ConfigError(f"onnxruntime cannot run this model: {_first_line(error)}. Export it --to torch.") from error
 
 
 def put(path: Path, text: bytes | str) -> None:
@@ -286,6 +290,6 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _first(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     """Return the first line of an error, without the colors that torch.onnx gives it."""
     return COLOR.sub("", f"{error}").strip().partition("\n")[0].rstrip(".")

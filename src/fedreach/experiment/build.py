@@ -42,10 +42,10 @@ class Builder:
         data = self.experiment.data
         folder = None if data.folder is None else self.base / data.folder
         if ":" in data.name:
-            made = registry.find("data", data.name, self.base)(**data.options)
-            if not isinstance(made, Dataset):
-                raise ConfigError(f"data.name: {data.name!r} must return a Dataset; got {type(made).__name__}.")
-            return made
+            dataset = registry.find("data", data.name, self.base)(**data.options)
+            if not isinstance(dataset, Dataset):
+                raise ConfigError(f"data.name: {data.name!r} must return a Dataset; got {type(dataset).__name__}.")
+            return dataset
         if data.name.endswith(FILES):
             return of_file(self.base / data.name, **data.options)
         name = str(self.base / data.name) if data.name.endswith((".npz", ".npy")) else data.name
@@ -59,29 +59,29 @@ class Builder:
         shift and what is kept for validation.
         """
         e = self.experiment
-        p, own = e.population, e.server_data
+        p, server_data = e.population, e.server_data
         seed = seed if p.seed is None else p.seed
-        held = seed if e.partition.seed is None else e.partition.seed
-        asked = p.participants
+        partition_seed = seed if e.partition.seed is None else e.partition.seed
+        participants = p.participants
         data = federate(
             dataset,
-            self._partition(dataset, held),
-            seed=held,
+            self._partition(dataset, partition_seed),
+            seed=partition_seed,
             population_seed=seed,
-            participants=None if isinstance(asked, str) else asked,
+            participants=None if isinstance(participants, str) else participants,
             exclude_clients=p.exclude_clients,
             exclude_labels=p.exclude_labels,
             held_out=p.held_out,
             noise=self._noise,
-            server_examples=None if own is None else own.examples,
-            server_data=None if own is None or own.file is None else self.base / own.file,
+            server_examples=None if server_data is None else server_data.examples,
+            server_data=None if server_data is None or server_data.file is None else self.base / server_data.file,
         )
         if not data.dataset.num_classes:
-            for option, given in {
+            for option, value in {
                 "target_accuracy": e.target_accuracy,
                 "statistics.detect_points": e.plan.detect_points,
             }.items():
-                if given is not None:
+                if value is not None:
                     raise ConfigError(
                         f"{option} is about shares of right answers, and targets of {data.dataset.name} are numbers. "
                         "Leave it out."
@@ -104,8 +104,8 @@ class Builder:
         labels = dataset.train_y
         if noise is not None and noise.get("scope") == "before_split" and dataset.num_classes:
             labels = noisy_before_split(dataset, noise, seed).labels
-        seen = Labelled(dataset.name, labels, dataset.owners)
-        return divided(seen, section.name, make, *drawn, natural=section.name == "natural")
+        examples = Labelled(dataset.name, labels, dataset.owners)
+        return divided(examples, section.name, make, *drawn, natural=section.name == "natural")
 
     def federation(self, seed: int) -> Federation:
         """Return the federation that `[method]` describes."""
@@ -123,17 +123,17 @@ class Builder:
         data = self.federated(dataset, e.seeds[0])
         refuse_metrics(self.metrics(), data.dataset)
         if not e.methods:
-            self._refuse_untested(data, self.federation(e.seeds[0]))
+            self._check_held_out(data, self.federation(e.seeds[0]))
         for name in e.methods if e.sweep is None and e.tune is None else ():
             try:
                 federation = components.federation(e.resolved(name), e.seeds[0], self.base)
                 refuse_targets_of(federation, data.dataset)
-                self._refuse_untested(data, federation)
+                self._check_held_out(data, federation)
             except ConfigError as error:
                 raise ConfigError(f"methods.{name}: {error}") from None
         return data
 
-    def _refuse_untested(self, data: FederatedData, federation: Federation) -> None:
+    def _check_held_out(self, data: FederatedData, federation: Federation) -> None:
         """Refuse what is decided by held-out data where no participant holds anything out, or where they are no test.
 
         A rule that is fitted by held-out rows would be fitted for a refitted model by rows that it was trained on.
@@ -194,20 +194,22 @@ class Builder:
     def simulation(self, data: FederatedData, seed: int, threads: int = 1, *, examined: bool = False) -> Simulation:
         """Return the federation on its data, with model and engine; see `simulate` for `examined`."""
         e, federation = self.experiment, self.federation(seed)
-        self._refuse_untested(data, federation)
+        self._check_held_out(data, federation)
         n = len(data.population.participants)
         if e.method.cohort > n and not federation.traits["selection"].ignores_cohort:
             raise ConfigError(
                 f"method.cohort must be at most the {n} participants; got {e.method.cohort}. "
                 "Lower it or let more clients take part."
             )
-        return self._simulated(data, federation, threads, examined=examined)
+        return self._build_simulation(data, federation, threads, examined=examined)
 
     def refitted(self, data: FederatedData, seed: int, threads: int = 1) -> Simulation:
         """Return the same on data of which participants hold nothing out, see `on_all_rows`."""
-        return self._simulated(data, self.federation(seed), threads, examined=True)  # by the run before
+        return self._build_simulation(data, self.federation(seed), threads, examined=True)  # by the run before
 
-    def _simulated(self, data: FederatedData, federation: Federation, threads: int, *, examined: bool) -> Simulation:
+    def _build_simulation(
+        self, data: FederatedData, federation: Federation, threads: int, *, examined: bool
+    ) -> Simulation:
         e = self.experiment
         return simulate(
             data,

@@ -44,10 +44,10 @@ def at(experiment: Experiment, setting: Setting, base: Path) -> Experiment:
     """
     # What was not said is left open, so that another `name` of a part comes without the default's options.
     raw: dict[str, Any] = experiment.model_dump(mode="json", exclude_unset=True)
-    found, problems = check(with_setting(raw, setting), base)
-    if problems or found is None:
+    varied, problems = check(with_setting(raw, setting), base)
+    if problems or varied is None:
         raise ConfigError(listed(problems, Path(in_words(setting)), "", ()))
-    return found
+    return varied
 
 
 def candidates(experiment: Experiment, method: str, base: Path) -> list[Cell]:
@@ -61,11 +61,11 @@ def candidates(experiment: Experiment, method: str, base: Path) -> list[Cell]:
     if experiment.tune is None:
         return []
     plain = experiment.model_copy(update={"tune": None})
-    found: dict[str, Cell] = {}
+    cells_by_config: dict[str, Cell] = {}
     for setting in experiment.tune.settings():
-        one = at(plain, setting, base).resolved(method)
-        found.setdefault(one.model_dump_json(), Cell(setting, one))
-    return [*found.values()]
+        resolved = at(plain, setting, base).resolved(method)
+        cells_by_config.setdefault(resolved.model_dump_json(), Cell(setting, resolved))
+    return [*cells_by_config.values()]
 
 
 def trials(tune: TuneSection, tried: Sequence[Cell]) -> list[Experiment]:

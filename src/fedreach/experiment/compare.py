@@ -36,22 +36,26 @@ def check_declared(
     """
     if stored is None:
         return ()
-    looks = tuple(stored.looks or ())
+    seed_counts_before = tuple(stored.looks or ())
     if not has_results(stored, out):
-        return looks
-    others = {method: places for method, places in stored.runs.items() if method not in experiment.methods}
-    gone = [method for method, places in others.items() if any(_has_ended_well(out / p) for p in places.values())]
-    if gone and (new := [method for method in experiment.methods if method not in stored.methods]):
+        return seed_counts_before
+    dropped_runs = {method: places for method, places in stored.runs.items() if method not in experiment.methods}
+    dropped_methods = [
+        method for method, places in dropped_runs.items() if any(_has_ended_well(out / p) for p in places.values())
+    ]
+    if dropped_methods and (new := [method for method in experiment.methods if method not in stored.methods]):
         raise RunFolderError(
-            f"{out} has results of another comparison, with {', '.join(gone)} and without {', '.join(new)}. "
+            f"{out} has results of another comparison, with {', '.join(dropped_methods)} and without {', '.join(new)}. "
             f"Choose {ANOTHER_FOLDER}, or give this experiment a `name` of its own."
         )
-    asked = vars(experiment.plan)
-    changed = [key for key in asked if stored.statistics.get(key) != asked[key]]
+    questions = vars(experiment.plan)
+    changed = [key for key in questions if stored.statistics.get(key) != questions[key]]
     if changed:
-        there = stored.statistics
-        said = "; ".join(f"statistics.{key}: {there.get(key)!r} there, {asked[key]!r} now" for key in changed)
-        raise RunFolderError(f"{out} has results, and was asked something else before. {said}. {DECLARE}")
+        stored_plan = stored.statistics
+        changes = "; ".join(
+            f"statistics.{key}: {stored_plan.get(key)!r} there, {questions[key]!r} now" for key in changed
+        )
+        raise RunFolderError(f"{out} has results, and was asked something else before. {changes}. {DECLARE}")
     pilot = experiment.plan.detect_points is not None
     before, now = list(stored.pilot or []) if pilot else list(stored.seeds), list(experiment.seeds)
     if pilot and before != now:
@@ -62,7 +66,7 @@ def check_declared(
             f"A comparison is not ended early: name all {len(before)}, or choose {ANOTHER_FOLDER}."
         )
     if len(now) == len(before):
-        return looks
+        return seed_counts_before
     if not add_seeds:
         raise RunFolderError(
             f"{out} has results of {len(before)} seeds; now {len(now)} are asked for. Seeds added once results "
@@ -70,7 +74,7 @@ def check_declared(
             "number follows from the spread; --add-seeds (in Python, add_seeds) adds them all the same, and the report "
             "gives no verdict then."
         )
-    return (*looks, len(before))
+    return (*seed_counts_before, len(before))
 
 
 def has_results(stored: ComparisonRecord, out: Path) -> bool:
@@ -177,13 +181,13 @@ def plan(
         raise ConfigError(
             "There is nothing to compare: the experiment has no [methods.NAME] table. Use `fedreach run`."
         )
-    found = {} if tuned is None else tuned.chosen
+    tuned_experiments = {} if tuned is None else tuned.chosen
     return [
         Job(
             method,
             seed,
             out / "runs" / method / f"seed-{seed}",
-            found.get((method, seed)) or experiment.resolved(method),
+            tuned_experiments.get((method, seed)) or experiment.resolved(method),
             out,
         )
         for seed in seeds or experiment.seeds
@@ -230,15 +234,15 @@ def compare(
     status, executor = ComparisonStatus([]), executor or Local()
     with ExitStack() as locks:
         stored = RunFolder(out).read(ComparisonRecord)
-        one = _opened(experiment, out, locks, add_seeds=add_seeds, redo=redo)
+        comparison = _open_comparison(experiment, out, locks, add_seeds=add_seeds, redo=redo)
 
-        def run(seeds: Sequence[int], held: Sequence[int]) -> None:
+        def run(seeds: Sequence[int], recorded_seeds: Sequence[int]) -> None:
             """Run what of these seeds is not finished; the comparison holds more of them if it did before."""
-            run_comparisons([one], [seeds], [held], status, executor, out, base, workers, callbacks)
+            run_comparisons([comparison], [seeds], [recorded_seeds], status, executor, out, base, workers, callbacks)
 
         if experiment.plan.detect_points is None or further is None:  # both or neither
             run(experiment.seeds, experiment.seeds)
-            forget_redone(one.again, status)
+            forget_redone(comparison.again, status)
             return status
         pilot = list(experiment.seeds)
         run(pilot, stored.seeds if stored is not None and stored.pilot == pilot else pilot)
@@ -250,7 +254,7 @@ def compare(
         first = max(pilot) + 1
         seeds = [*pilot, *range(first, first + number - len(pilot))]
         run(seeds, seeds)
-        forget_redone(one.again, status)
+        forget_redone(comparison.again, status)
     return status
 
 
@@ -275,15 +279,20 @@ def compare_several(
     """
     status = ComparisonStatus([])
     with ExitStack() as locks:
-        opened = [_opened(each, place, locks, add_seeds=add_seeds, redo=redo) for each, place in experiments]
-        seeds = [one.experiment.seeds for one in opened]
+        opened = [
+            _open_comparison(experiment, place, locks, add_seeds=add_seeds, redo=redo)
+            for experiment, place in experiments
+        ]
+        seeds = [comparison.experiment.seeds for comparison in opened]
         run_comparisons(opened, seeds, seeds, status, executor or Local(), out, base, workers, callbacks)
-        for one in opened:
-            forget_redone(one.again, status)
+        for comparison in opened:
+            forget_redone(comparison.again, status)
     return status
 
 
-def _opened(experiment: Experiment, out: Path, locks: ExitStack, *, add_seeds: bool, redo: Sequence[str]) -> Comparison:
+def _open_comparison(
+    experiment: Experiment, out: Path, locks: ExitStack, *, add_seeds: bool, redo: Sequence[str]
+) -> Comparison:
     """Lock the folder of a comparison, and return it unless what is asked cannot be asked any more."""
     plan(experiment, out)  # nothing to compare is said before anything is written
     check_redone(experiment, redo)
@@ -292,18 +301,18 @@ def _opened(experiment: Experiment, out: Path, locks: ExitStack, *, add_seeds: b
     folder = RunFolder(out)
     locks.enter_context(folder.locked())
     stored = folder.read(ComparisonRecord)
-    looks = check_declared(experiment, stored, out, add_seeds=add_seeds)
+    seed_counts_before = check_declared(experiment, stored, out, add_seeds=add_seeds)
     seeds = dict.fromkeys([*experiment.seeds, *(() if stored is None else stored.seeds)])
-    again = [job for job in plan(experiment, out, [*seeds]) if job.method in redo]
-    for job in again:
+    moved_jobs = [job for job in plan(experiment, out, [*seeds]) if job.method in redo]
+    for job in moved_jobs:
         set_aside(job)
-    return Comparison(experiment, out, looks, lengths_seen(experiment, stored, out), again)
+    return Comparison(experiment, out, seed_counts_before, lengths_seen(experiment, stored, out), moved_jobs)
 
 
 def run_comparisons(
     opened: Sequence[Comparison],
     seeds: Sequence[Sequence[int]],
-    held: Sequence[Sequence[int]],
+    recorded_seeds: Sequence[Sequence[int]],
     status: ComparisonStatus,
     executor: Executor,
     out: Path,
@@ -319,20 +328,28 @@ def run_comparisons(
         status: Is kept up to date.
     """
     engine = opened[0].experiment.engine
-    tuning = [(one, some) for one, some in zip(opened, seeds, strict=True) if one.experiment.tune is not None]
-    searches = [Search.of(one.experiment, one.out, some, base) for one, some in tuning]
-    for (one, _), tuned in zip(tuning, tune(searches, executor, out, base, workers, callbacks), strict=True):
-        one.tuned = tuned
+    tuning = [
+        (comparison, run_seeds)
+        for comparison, run_seeds in zip(opened, seeds, strict=True)
+        if comparison.experiment.tune is not None
+    ]
+    searches = [Search.of(comparison.experiment, comparison.out, run_seeds, base) for comparison, run_seeds in tuning]
+    for (comparison, _), tuned in zip(tuning, tune(searches, executor, out, base, workers, callbacks), strict=True):
+        comparison.tuned = tuned
     status.jobs = [
-        job for one, some in zip(opened, seeds, strict=True) for job in plan(one.experiment, one.out, some, one.tuned)
+        job
+        for comparison, run_seeds in zip(opened, seeds, strict=True)
+        for job in plan(comparison.experiment, comparison.out, run_seeds, comparison.tuned)
     ]
     waiting = _skip_finished(status, base)
-    for one in opened:
-        for job in [job for job in waiting if job.out == one.out and (job.method, job.seed) in one.tuned.failed]:
+    for comparison in opened:
+        for job in [
+            job for job in waiting if job.out == comparison.out and (job.method, job.seed) in comparison.tuned.failed
+        ]:
             waiting.remove(job)
-            status.failed[job] = one.tuned.failed[job.method, job.seed]
-    for one, all_seeds in zip(opened, held, strict=True):
-        RunFolder(one.out).write(one.record(all_seeds))
+            status.failed[job] = comparison.tuned.failed[job.method, job.seed]
+    for comparison, all_seeds in zip(opened, recorded_seeds, strict=True):
+        RunFolder(comparison.out).write(comparison.record(all_seeds))
     run_jobs(executor, engine, waiting, status, out=out, base=base, workers=workers, callbacks=callbacks)
 
 
@@ -340,12 +357,12 @@ def _skip_finished(status: ComparisonStatus, base: Path) -> list[Job]:
     """Return the jobs that are to be run; note those that are finished and those whose folder cannot be used."""
     waiting = []
     status.finished, status.failed = [], {}
-    others: dict[Job, OtherFilesError] = {}
+    files_errors: dict[Job, OtherFilesError] = {}
     for job in status.jobs:
         try:
             done = finished(RunFolder(job.folder), identity(job.experiment, job.seed, job.method, base))
         except OtherFilesError as error:
-            others[job] = error
+            files_errors[job] = error
             continue
         except OtherExperimentError:
             raise
@@ -356,8 +373,8 @@ def _skip_finished(status: ComparisonStatus, base: Path) -> list[Job]:
             waiting.append(job)
         else:
             status.finished.append(job)
-    if others:
-        raise with_remedy(others)
+    if files_errors:
+        raise with_remedy(files_errors)
     status.skipped = len(status.finished)
     return waiting
 
@@ -391,12 +408,12 @@ def sweep(
     """
     if experiment.sweep is None:
         raise ConfigError("There is nothing to sweep: the experiment has no [sweep] table.")
-    found = cells(experiment, base)
-    places = folders([cell.setting for cell in found], Path(FOLDER))
+    sweep_cells = cells(experiment, base)
+    places = folders([cell.setting for cell in sweep_cells], Path(FOLDER))
     record = SweepRecord(
         name=experiment.name,
         keys=list(experiment.sweep.values),
-        settings=[dict(cell.setting) for cell in found],
+        settings=[dict(cell.setting) for cell in sweep_cells],
         cells=[place.as_posix() for place in places],
         samples=experiment.sweep.samples,
         config=experiment.model_dump(mode="json"),
@@ -409,7 +426,7 @@ def sweep(
             raise RunFolderError(f"{out} holds {what}; now {', '.join(record.keys)} is swept. Choose {ANOTHER_FOLDER}.")
         folder.write(record)
         return compare_several(
-            [(cell.experiment, out / place) for cell, place in zip(found, places, strict=True)],
+            [(cell.experiment, out / place) for cell, place in zip(sweep_cells, places, strict=True)],
             out=out,
             base=base,
             workers=workers,

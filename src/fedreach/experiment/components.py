@@ -57,8 +57,8 @@ def seen_from(base: Path, key: Path_, value: Any) -> Any:
         data = key in (("data",), ("data", "name")) and value.endswith(DATA)
         if not data and key not in PATHS:
             return value
-    there = file if Path(file).is_absolute() else Path(os.path.relpath(file, base)).as_posix()
-    return f"{there}{colon}{name}"
+    relative = file if Path(file).is_absolute() else Path(os.path.relpath(file, base)).as_posix()
+    return f"{relative}{colon}{name}"
 
 
 # --- The parts of a federation, made from what an experiment file says; some of them are made of parts themselves
@@ -85,8 +85,8 @@ def nested(options: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], 
 def with_nested(choice: Choice) -> Iterator[Choice]:
     """Yield a part and all those that it is made of."""
     yield choice
-    for _, said in nested(choice.options):
-        yield from with_nested(Choice.model_validate(said))
+    for _, value in nested(choice.options):
+        yield from with_nested(Choice.model_validate(value))
 
 
 def make(kind: str, choice: Choice, base: Path) -> Any:
@@ -97,12 +97,12 @@ def make(kind: str, choice: Choice, base: Path) -> Any:
     """
     target = registry.find(kind, choice.name, base)
     options = choice.options
-    made = {where: make(kind, Choice.model_validate(said), base) for where, said in nested(options)}
+    inner_components = {where: make(kind, Choice.model_validate(value), base) for where, value in nested(options)}
     for option, value in options.items():
-        if (option,) in made:
-            options[option] = made[option,]
+        if (option,) in inner_components:
+            options[option] = inner_components[option,]
         elif option == "parts" and isinstance(value, list):
-            options[option] = tuple(made[option, i] for i in range(len(value)))
+            options[option] = tuple(inner_components[option, i] for i in range(len(value)))
         elif isinstance(value, list) and is_tuple(hints(target).get(option)):
             options[option] = tuple(value)
     wrapper = registry.wrapper(kind, target)
@@ -117,24 +117,26 @@ OPTIMIZERS: Mapping[str, Callable[..., Any]] = {"adam": Adam, "adamw": AdamW, "t
 
 def local_of(section: LocalSection, base: Path | None = None) -> LocalSGD:
     """Return how clients train; a schedule in a file of one's own is relative to `base`."""
-    said = section.model_dump()
+    arguments = section.model_dump()
     if ":" in section.schedule:
-        said["schedule"] = registry.load_users(section.schedule, registry.base_of(section.schedule, base or Path.cwd()))
-        if not callable(said["schedule"]):
+        arguments["schedule"] = registry.load_users(
+            section.schedule, registry.base_of(section.schedule, base or Path.cwd())
+        )
+        if not callable(arguments["schedule"]):
             raise ConfigError(f"local.schedule must be a function of the round; got {section.schedule!r}.")
-    if isinstance(said["steps"], dict):
-        said["steps"] = UnevenSteps(**said["steps"])
-    options = {key: value for key, value in said["optimizer"].items() if value is not None}
-    said["optimizer"] = _optimizer_of(options.pop("name"), options)
-    return LocalSGD(**said)
+    if isinstance(arguments["steps"], dict):
+        arguments["steps"] = UnevenSteps(**arguments["steps"])
+    options = {key: value for key, value in arguments["optimizer"].items() if value is not None}
+    arguments["optimizer"] = _optimizer_of(options.pop("name"), options)
+    return LocalSGD(**arguments)
 
 
 def _optimizer_of(name: str, options: Mapping[str, Any]) -> Any:
     """Return how a client takes its steps; None: plainly."""
     target = OPTIMIZERS.get(name)
-    known = [] if target is None else [*inspect.signature(target).parameters]
-    if unknown := [option for option in options if option not in known]:
-        has = f"the options {', '.join(known)}" if known else "no options"
+    parameter_names = [] if target is None else [*inspect.signature(target).parameters]
+    if unknown := [option for option in options if option not in parameter_names]:
+        has = f"the options {', '.join(parameter_names)}" if parameter_names else "no options"
         raise ConfigError(f"local.optimizer {name!r} has {has}; got {', '.join(unknown)}. Remove them.")
     if target is TorchSteps and "optimizer" not in options:
         raise ConfigError(
@@ -146,8 +148,10 @@ def _optimizer_of(name: str, options: Mapping[str, Any]) -> Any:
 
 def federation(experiment: Experiment, seed: int, base: Path) -> Federation:
     """Return the federation that `[method]` describes."""
-    said = {field.name: experiment.choice(field.name) for field in fields(Federation) if field.name in registry.KINDS}
-    parts = {kind: make(kind, choice, base) for kind, choice in said.items() if choice is not None}
+    choices = {
+        field.name: experiment.choice(field.name) for field in fields(Federation) if field.name in registry.KINDS
+    }
+    parts = {kind: make(kind, choice, base) for kind, choice in choices.items() if choice is not None}
     return Federation(**parts, local=local_of(experiment.local, base), cohort=experiment.method.cohort, seed=seed)
 
 
@@ -161,11 +165,11 @@ def hints(target: Callable[..., Any]) -> dict[str, Any]:
     try:
         return typing.get_type_hints(function)
     except NameError:  # of a class that came from another process, without all that its module imports
-        found: dict[str, Any] = {}
+        resolved: dict[str, Any] = {}
         for name, hint in getattr(function, "__annotations__", {}).items():
             with contextlib.suppress(NameError):
-                found |= typing.get_type_hints(SimpleNamespace(__annotations__={name: hint}))
-        return found
+                resolved |= typing.get_type_hints(SimpleNamespace(__annotations__={name: hint}))
+        return resolved
 
 
 def is_tuple(hint: Any) -> bool:
@@ -199,10 +203,10 @@ def digest(path: Path) -> str:
     Raises:
         DataError: If it cannot be read.
     """
-    return _readable(path, lambda: _digest(path, *_stamp(path)))
+    return _read_or_refuse(path, lambda: _digest(path, *_stamp(path)))
 
 
-def code_digest(path: Path, called: str) -> str:
+def code_digest(path: Path, name: str) -> str:
     """Return the digest of what a file of code means, see `fedreach._util.code`, by what it is called in a run.
 
     Of ``FILE.py:NAME`` and ``module:NAME`` the name and what it refers to count, of an imported module all.
@@ -210,10 +214,10 @@ def code_digest(path: Path, called: str) -> str:
     Raises:
         DataError: If it cannot be read.
     """
-    return _readable(path, lambda: _digest_of_code(path, name_in(called), *_stamp(path)))
+    return _read_or_refuse(path, lambda: _digest_of_code(path, name_in(name), *_stamp(path)))
 
 
-def _readable(path: Path, read: Callable[[], str]) -> str:
+def _read_or_refuse(path: Path, read: Callable[[], str]) -> str:
     try:
         return read()
     except OSError as error:
@@ -221,8 +225,8 @@ def _readable(path: Path, read: Callable[[], str]) -> str:
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
-    found = path.stat()
-    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
+    status = path.stat()
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
 
 @cache
@@ -244,17 +248,17 @@ def data_files(experiment: Experiment, base: Path, parts: list[Choice]) -> dict[
     e = experiment
     named = [e.partition.file, None if e.server_data is None else e.server_data.file]
     named += [value for part in parts for value in part.options.values() if isinstance(value, str) and "." in value]
-    found = {name: base / name for name in named if name is not None}
+    paths = {name: base / name for name in named if name is not None}
     name = e.data.name
     if name.endswith((".npy", FILE)):
         folder = (base / name).parent
         # What is named by its content is the same wherever it lies.
-        called = Path(folder.name) if registry.BY_CONTENT.search(name) else Path(name).parent
+        folder_name = Path(folder.name) if registry.BY_CONTENT.search(name) else Path(name).parent
         files = sorted({*folder.glob("*.npy"), folder / FILE, folder / NOTE})
-        found |= {(called / file.name).as_posix(): file for file in files}
+        paths |= {(folder_name / file.name).as_posix(): file for file in files}
     elif name.endswith(DATA):
-        found[name] = base / name
-    return {name: path for name, path in found.items() if _is_file(path)}
+        paths[name] = base / name
+    return {name: path for name, path in paths.items() if _is_file(path)}
 
 
 def _is_file(path: Path) -> bool:
@@ -279,8 +283,8 @@ def code_files(name: str, base: Path) -> dict[str, Path]:
         return {}
     where = name.rpartition(":")[0]
     module = "" if where.endswith(".py") else where
-    others = {_key(path, base): path for path in imported_by(file, module, name_in(name)) if path != file}
-    return {name: file, **others}
+    imported_files = {_key(path, base): path for path in imported_by(file, module, name_in(name)) if path != file}
+    return {name: file, **imported_files}
 
 
 def _key(path: Path, base: Path) -> str:
@@ -295,18 +299,18 @@ def imported_by(file: Path, module: str = "", of: str = "") -> list[Path]:
         module: Its name as a module; "" where it is in no package.
         of: A function or class of the file, whose imports count; "": all do.
     """
-    found: dict[Path, None] = {}
+    files: dict[Path, None] = {}
     waiting, first = [(file.resolve(), module)], file.resolve()
     while waiting:
         path, name = waiting.pop()
-        if path in found or not _is_own(path):
+        if path in files or not _is_own(path):
             continue
-        found[path] = None
+        files[path] = None
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-        for wanted in _imports(path, of if path == first else "", *_stamp(path)) if path.suffix == ".py" else ():
-            if whole := _absolute(wanted, package):
-                waiting += _modules(whole, path.parent)
-    return sorted(found)
+        for imported_name in _imports(path, of if path == first else "", *_stamp(path)) if path.suffix == ".py" else ():
+            if full_name := _absolute_name(imported_name, package):
+                waiting += _find_modules(full_name, path.parent)
+    return sorted(files)
 
 
 def _is_own(path: Path) -> bool:
@@ -321,39 +325,39 @@ def _imports(path: Path, of: str, *stamp: int) -> tuple[str, ...]:
         nodes = [*definition_of(tree, of).statements, *imports_for_effect(tree)] if of else [tree]
     except (OSError, SyntaxError, ValueError):
         return ()
-    found: dict[str, None] = {}
-    for node in (inner for each in nodes for inner in ast.walk(each)):
+    names: dict[str, None] = {}
+    for node in (inner for statement in nodes for inner in ast.walk(statement)):
         if isinstance(node, ast.Import):
-            found |= dict.fromkeys(alias.name for alias in node.names)
+            names |= dict.fromkeys(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             start = "." * node.level + (node.module or "")
             joint = "" if start.endswith(".") else "."
-            found |= dict.fromkeys([start, *(f"{start}{joint}{alias.name}" for alias in node.names)])
+            names |= dict.fromkeys([start, *(f"{start}{joint}{alias.name}" for alias in node.names)])
         elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
-            called = ast.unparse(node.func).rpartition(".")[2]
-            if called in ("import_module", "__import__") and isinstance(node.args[0].value, str):
-                found[node.args[0].value] = None
-    return tuple(found)
+            function_name = ast.unparse(node.func).rpartition(".")[2]
+            if function_name in ("import_module", "__import__") and isinstance(node.args[0].value, str):
+                names[node.args[0].value] = None
+    return tuple(names)
 
 
-def _absolute(wanted: str, package: str) -> str:
+def _absolute_name(imported_name: str, package: str) -> str:
     """Return the whole name of what is imported in a package; "" where it cannot be imported."""
-    name = wanted.lstrip(".")
-    up = len(wanted) - len(name) - 1
+    name = imported_name.lstrip(".")
+    up = len(imported_name) - len(name) - 1
     if up < 0:
         return name
     parents = package.split(".") if package else []
     return ".".join([*parents[: len(parents) - up], *([name] if name else [])]) if up < len(parents) else ""
 
 
-def _modules(whole: str, beside: Path) -> Iterator[tuple[Path, str]]:
+def _find_modules(module: str, importing_folder: Path) -> Iterator[tuple[Path, str]]:
     """Yield the files, with their names, of a module and of the packages that it is in, as far as they are found."""
     name = ""
     places: list[str] = []
-    for step in whole.split("."):
+    for step in module.split("."):
         name = f"{name}.{step}" if name else step
         try:
-            spec = _top(step, beside) if name == step else PathFinder.find_spec(name, places)
+            spec = _find_top_module(step, importing_folder) if name == step else PathFinder.find_spec(name, places)
         except KeyError:  # a package without __init__.py in another one: Python asks modules that are not imported
             places = [str(folder) for place in places if (folder := Path(place) / step).is_dir()]
             continue
@@ -369,17 +373,17 @@ def _modules(whole: str, beside: Path) -> Iterator[tuple[Path, str]]:
 
 def module_files(name: str) -> set[Path]:
     """Return the files of a module of one's own by its whole name, with those that it imports; none of others'."""
-    beside = Path.cwd()  # where Python does not find it
-    return {path for file, module in _modules(name, beside) for path in imported_by(file, module)}
+    importing_folder = Path.cwd()  # where Python does not find it
+    return {path for file, module in _find_modules(name, importing_folder) for path in imported_by(file, module)}
 
 
-def _top(name: str, beside: Path) -> ModuleSpec | None:
+def _find_top_module(name: str, importing_folder: Path) -> ModuleSpec | None:
     """Return where a module is that is in no package: where Python finds it, or beside the one that imports it."""
     try:
-        found = importlib.util.find_spec(name)
+        spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):
-        found = None
-    return found or PathFinder.find_spec(name, [str(beside)])
+        spec = None
+    return spec or PathFinder.find_spec(name, [str(importing_folder)])
 
 
 # --- What makes a run this run: its options and the user's own code; and where in that code an error came from
@@ -427,10 +431,10 @@ def users_code(experiment: Experiment, base: Path) -> dict[str, Path]:
 
 def _parts(experiment: Experiment) -> list[Choice]:
     """Return all that an experiment names, with what that is made of."""
-    said = [choice for kind in registry.KINDS if (choice := experiment.choice(kind)) is not None]
+    choices = [choice for kind in registry.KINDS if (choice := experiment.choice(kind)) is not None]
     functions = experiment.model.output, experiment.local.schedule
-    said += [Choice(name=name) for name in functions if isinstance(name, str) and ":" in name]
-    return [choice for whole in [*said, *experiment.evaluation.metrics] for choice in with_nested(whole)]
+    choices += [Choice(name=name) for name in functions if isinstance(name, str) and ":" in name]
+    return [choice for outer in [*choices, *experiment.evaluation.metrics] for choice in with_nested(outer)]
 
 
 @contextmanager
@@ -454,8 +458,8 @@ def locate_user_errors(experiment: Experiment, base: Path) -> Iterator[None]:
         # A StopIteration that leaves a generator becomes a RuntimeError, and stays its cause.
         for cause in (error, error.__cause__):
             if (place := _place(cause, experiment, base)) is not None:
-                said = f": {cause}" if f"{cause}" else ""
-                raise PartError(f"{place}: {type(cause).__name__}{said}.") from error
+                text = f": {cause}" if f"{cause}" else ""
+                raise PartError(f"{place}: {type(cause).__name__}{text}.") from error
         raise
 
 

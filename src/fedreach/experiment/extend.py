@@ -55,7 +55,7 @@ def extend_run(
     """
     folder = RunFolder(path)
     experiment = with_trackers(_experiment(run_of(folder).config, path), trackers, base)
-    stored = _prepared([path], rounds, base)[path]
+    stored = _prepare_runs([path], rounds, base)[path]
     experiment = experiment.model_copy(update={"rounds": rounds})
     result = run(
         experiment, seed=stored.seed, folder=path, base=base, method=stored.method, threads=threads,
@@ -105,17 +105,17 @@ def extend_comparison(
     experiment = experiment.model_copy(update={"rounds": rounds})
     runs = {out / place: (method, int(seed)) for method, of in record.runs.items() for seed, place in of.items()}
     with RunFolder(out).locked():
-        there = [path for path in runs if (path / RunRecord.FILE).exists()]
-        refused = _prepared(there, rounds, base, anew=anew)
-        again = [Job(*runs[path], path, experiment, out) for path in (refused if anew else ())]
-        for job in again:
+        existing = [path for path in runs if (path / RunRecord.FILE).exists()]
+        refused = _prepare_runs(existing, rounds, base, anew=anew)
+        moved_jobs = [Job(*runs[path], path, experiment, out) for path in (refused if anew else ())]
+        for job in moved_jobs:
             set_aside(job)
     status = compare(experiment, out=out, base=base, workers=workers, executor=executor, callbacks=callbacks)
-    forget_redone(again, status)
+    forget_redone(moved_jobs, status)
     return status
 
 
-def _prepared(paths: Sequence[Path], rounds: int, base: Path, *, anew: bool = False) -> dict[Path, RunRecord]:
+def _prepare_runs(paths: Sequence[Path], rounds: int, base: Path, *, anew: bool = False) -> dict[Path, RunRecord]:
     """Have finished runs be unfinished ones of so many rounds; return those of the paths that are not.
 
     Nothing is changed before all were looked at. A run that is interrupted here is still one that can be extended.
@@ -124,18 +124,18 @@ def _prepared(paths: Sequence[Path], rounds: int, base: Path, *, anew: bool = Fa
         RunFolderError: If one cannot be, unless it is to be made anew.
     """
     stored = {path: RunFolder(path).required(RunRecord) for path in paths}
-    reasons = {path: why for path, each in stored.items() if (why := why_not(path, each, rounds, base))}
+    reasons = {path: why for path, record in stored.items() if (why := why_not(path, record, rounds, base))}
     if reasons and not anew:
         several = len(paths) > 1
-        said = "\n  ".join(f"{path}: {why}." for path, why in reasons.items())
+        message = "\n  ".join(f"{path}: {why}." for path, why in reasons.items())
         how = f"`fedreach run {paths[0]}/run.json --set rounds={rounds} --out OTHER` makes it anew at this length."
         if several:
             how = "With --anew these runs are made anew at this length, and the others gone on with."
-            said = f"{len(reasons)} of {len(paths)} runs cannot go on.\n  {said}\n"
-        raise RunFolderError(f"{said} {how}")
+            message = f"{len(reasons)} of {len(paths)} runs cannot go on.\n  {message}\n"
+        raise RunFolderError(f"{message} {how}")
     for path in stored:
         if path not in reasons:
-            _open(path, stored[path], rounds)
+            _reopen(path, stored[path], rounds)
     return {path: stored[path] for path in (reasons if anew else stored)}
 
 
@@ -181,7 +181,7 @@ def _check_longer(before: int, rounds: int, path: Path) -> None:
         raise RunFolderError(f"{path} has {before} rounds; --rounds must be at least as many, got {rounds}.")
 
 
-def _open(path: Path, stored: RunRecord, rounds: int) -> None:
+def _reopen(path: Path, stored: RunRecord, rounds: int) -> None:
     """Have a run be an unfinished one of so many rounds; after each step it is a run that can be gone on with."""
     if stored.config["rounds"] == rounds:
         return

@@ -65,7 +65,7 @@ def read(source: Path) -> tuple[str, dict[str, Any]]:
         raise ConfigError(f"{source} cannot be read: {error.strerror}. Make it readable.") from error
     except (ValueError, RecursionError) as error:  # a number of 5000 digits is a ValueError, and no decode error
         raise ConfigError(
-            f"{source} is not valid {what}: {_said(error)}. `fedreach init` writes a valid one."
+            f"{source} is not valid {what}: {_describe_error(error)}. `fedreach init` writes a valid one."
         ) from error
 
 
@@ -86,7 +86,7 @@ def toml_value(text: str) -> Any:
     except tomllib.TOMLDecodeError:
         value = text.strip()
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{reprlib.repr(text)} is no value: {_said(error)}.") from error
+        raise ConfigError(f"{reprlib.repr(text)} is no value: {_describe_error(error)}.") from error
     check_plain(value, "a value")
     return value
 
@@ -117,8 +117,8 @@ def check_plain(value: Any, where: str) -> None:
     for _ in range(MOST_NESTED + 1):
         for part in level:
             if isinstance(part, str) and (unfit := UNFIT.search(part)):
-                said = f"must not hold the character U+{ord(unfit[0]):04X}; it stands in {reprlib.repr(part)}"
-                raise ConfigError(f"{where} {said}. Leave it out.")
+                rule = f"must not hold the character U+{ord(unfit[0]):04X}; it stands in {reprlib.repr(part)}"
+                raise ConfigError(f"{where} {rule}. Leave it out.")
             if isinstance(part, int) and part.bit_length() > 63:
                 raise ConfigError(f"{where}: a whole number must be of 64 bits, as TOML has them; got {_number(part)}.")
         keys = [key for table in level if isinstance(table, Mapping) for key in table]
@@ -132,7 +132,7 @@ def _number(value: int) -> str:
     return f"{value}" if value.bit_length() < 200 else f"one of {value.bit_length()} bits"
 
 
-def _said(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return "it is nested too deeply" if isinstance(error, RecursionError) else str(error).rstrip(".")
 
 
@@ -186,13 +186,13 @@ def folders(settings: Sequence[Setting], where: Path) -> list[Path]:
         ['cells/partition.alpha=0.1', 'cells/partition.alpha=1.0']
     """
     names: dict[str, int] = {}
-    found = []
+    paths = []
     for setting in settings:
         text = in_words(setting).replace(" = ", "=").replace(", ", ",")
         name = re.sub(r"[^\w.,=+-]", "_", text, flags=re.ASCII)[:LONGEST]
         names[name] = names.get(name, 0) + 1
-        found.append(where / (name if names[name] == 1 else f"{name}~{names[name]}"))
-    return found
+        paths.append(where / (name if names[name] == 1 else f"{name}~{names[name]}"))
+    return paths
 
 
 FIXED: Mapping[str, str] = {
@@ -242,9 +242,9 @@ def refused_settings(
                 problems.append(Problem((section, key), f"{why}."))
                 continue
             for value in (values.least, values.most) if isinstance(values, Range) else values:
-                for one in wrong(with_setting(copy.deepcopy(plain), {key: value}))[:1]:
-                    where, said = ".".join(map(str, one.path)), value_in_words(value)
-                    problems.append(Problem((section, key), f"{said} cannot be: {where}: {one.message}"))
+                for problem in wrong(with_setting(copy.deepcopy(plain), {key: value}))[:1]:
+                    where, value_text = ".".join(map(str, problem.path)), value_in_words(value)
+                    problems.append(Problem((section, key), f"{value_text} cannot be: {where}: {problem.message}"))
     if e.sweep is not None and e.plan.detect_points is not None:
         rule = "has the number of seeds follow from one comparison, and a [sweep] makes several. Leave out one of them."
         problems.append(Problem(("statistics", "detect_points"), rule))
@@ -292,7 +292,7 @@ def load(source: Path | None, overrides: Sequence[str] = (), default: Path | Non
         >>> load(None, ["local.rate=0.5", "method.selection=full"]).local.rate
         0.5
     """
-    base, given = folder_of(source), source
+    base, named_file = folder_of(source), source
     source = (default or DEFAULT) if source is None else source
     text, raw = read(source)
     check_plain(raw, str(source))
@@ -302,7 +302,7 @@ def load(source: Path | None, overrides: Sequence[str] = (), default: Path | Non
     check_plain(raw, "--set")
     experiment, problems = check(raw, base)
     if problems or experiment is None:
-        raise ConfigError(listed(problems, given, text, overridden))
+        raise ConfigError(listed(problems, named_file, text, overridden))
     return experiment
 
 
@@ -314,15 +314,15 @@ def check(raw: Mapping[str, Any], base: Path) -> tuple[Experiment | None, list[P
         experiment = Experiment.model_validate(raw)
     except pydantic.ValidationError as error:
         problems += explained(error, raw)
-        experiment = _understood(raw, error)
+        experiment = _parse_accepted(raw, error)
     for kind, path in _choices(raw):
-        value = _at(raw, path)
+        value = _value_at(raw, path)
         choice = {"name": value} if isinstance(value, str) else value
         if isinstance(choice, dict):
             problems += check_choice(kind, path, choice, base)
     methods = raw.get("methods")
     for name in methods if isinstance(methods, dict) else ():
-        local = _at(raw, ("methods", name, "local"))
+        local = _value_at(raw, ("methods", name, "local"))
         if isinstance(local, dict):
             try:
                 LocalSection.model_validate(local)
@@ -330,26 +330,26 @@ def check(raw: Mapping[str, Any], base: Path) -> tuple[Experiment | None, list[P
                 problems += explained(error, local, ("methods", name, "local"), LocalSection)
     if experiment is not None:
         refused = {problem.path for problem in problems}  # in whose place the default stands
-        problems += [problem for problem in _contradictions(experiment, base) if problem.path not in refused]
-        problems += _clashes(experiment, base, problems)
-        problems += _metrics(experiment, base, problems)
+        problems += [problem for problem in _find_contradictions(experiment, base) if problem.path not in refused]
+        problems += _find_clashes(experiment, base, problems)
+        problems += _check_metrics(experiment, base, problems)
         if not problems:
             problems = refused_settings(raw, experiment, lambda tables: check(tables, base)[1])
     return experiment, problems
 
 
-def _understood(raw: Mapping[str, Any], error: pydantic.ValidationError) -> Experiment | None:
+def _parse_accepted(raw: Mapping[str, Any], error: pydantic.ValidationError) -> Experiment | None:
     """Return the experiment without the keys that were refused, so that the others are checked in the same go."""
-    rest = copy.deepcopy(dict(raw))
-    for found in error.errors():
-        table: Any = rest
-        for i, step in enumerate(found["loc"], start=1):
-            if i == len(found["loc"]) or not isinstance(table.get(step), dict):
+    accepted = copy.deepcopy(dict(raw))
+    for refusal in error.errors():
+        table: Any = accepted
+        for i, step in enumerate(refusal["loc"], start=1):
+            if i == len(refusal["loc"]) or not isinstance(table.get(step), dict):
                 table.pop(step, None)
                 break
             table = table[step]
     try:
-        return Experiment.model_validate(rest)
+        return Experiment.model_validate(accepted)
     except pydantic.ValidationError:
         return None
 
@@ -372,7 +372,7 @@ def _names_a_folder(name: str) -> bool:
     return plain and not reserved and len(name.encode()) <= LONGEST_NAME
 
 
-def _contradictions(e: Experiment, base: Path) -> list[Problem]:
+def _find_contradictions(e: Experiment, base: Path) -> list[Problem]:
     problems = []
     if e.baseline is not None and e.baseline not in e.methods:
         hint = nearest(e.baseline, e.methods) if e.methods else " There is no [methods.NAME] table."
@@ -388,10 +388,10 @@ def _contradictions(e: Experiment, base: Path) -> list[Problem]:
     for name in ("seconds", "joules"):
         if getattr(e.budget, name) is not None and e.radio is None:
             problems.append(Problem(("budget", name), "is counted by a [radio], and there is none: add one."))
-    problems += _statistics(e)
-    own = e.server_data
-    if own is not None and (own.examples is None) == (own.file is None):
-        got = "neither" if own.file is None else "both"
+    problems += _check_statistics(e)
+    server_data = e.server_data
+    if server_data is not None and (server_data.examples is None) == (server_data.file is None):
+        got = "neither" if server_data.file is None else "both"
         problems.append(Problem(("server_data",), f"give either `examples` or `file`; got {got}."))
     participants, clients = e.population.participants, e.partition.clients
     drawn = e.partition.file is None and e.partition.name != "natural"  # else the file or the data say how many
@@ -412,7 +412,7 @@ def _contradictions(e: Experiment, base: Path) -> list[Problem]:
     return problems
 
 
-def _statistics(e: Experiment) -> list[Problem]:
+def _check_statistics(e: Experiment) -> list[Problem]:
     """Return what is wrong with the questions that a comparison is asked."""
     plan, where, problems = e.plan, ("statistics",), []
     if not plan.contrasts:
@@ -469,16 +469,16 @@ def _ignores_cohort(selection: Choice, base: Path) -> bool:
         return True  # there is no such policy, or it cannot be made, which is said elsewhere
 
 
-def _clashes(e: Experiment, base: Path, known: Sequence[Problem]) -> list[Problem]:
+def _find_clashes(e: Experiment, base: Path, known_problems: Sequence[Problem]) -> list[Problem]:
     """Return which parts are right by themselves, but not together; parts with a known problem are left alone."""
-    problems = _of_local(e, base, known)
-    known = [*known, *problems]
+    problems = _check_local(e, base, known_problems)
+    known_problems = [*known_problems, *problems]
     for name in e.methods or [None]:
         where: Path_ = ("method",) if name is None else ("methods", name)
-        said = {} if name is None else dict(e.methods[name])
-        places = {kind: (*(where if said.get(kind) else ("method",)), kind) for kind in (*PARTS, "cohort")}
+        method_parts = {} if name is None else dict(e.methods[name])
+        places = {kind: (*(where if method_parts.get(kind) else ("method",)), kind) for kind in (*PARTS, "cohort")}
         wrong = [*places.values(), ("local",), (*where, "local"), ("radio",), ("augmentation",)]
-        if any(problem.path[: len(path)] == path for problem in known for path in wrong):
+        if any(problem.path[: len(path)] == path for problem in known_problems for path in wrong):
             continue
         try:
             federation = components.federation(e.resolved(name), 0, base)
@@ -501,9 +501,9 @@ def _clashes(e: Experiment, base: Path, known: Sequence[Problem]) -> list[Proble
     return problems
 
 
-def _of_local(e: Experiment, base: Path, known: Sequence[Problem]) -> list[Problem]:
+def _check_local(e: Experiment, base: Path, known_problems: Sequence[Problem]) -> list[Problem]:
     """Return what is wrong with how clients train, which all methods share: it is said once."""
-    if any(problem.path[:1] == ("local",) for problem in known):
+    if any(problem.path[:1] == ("local",) for problem in known_problems):
         return []
     try:
         components.local_of(e.local, base)
@@ -512,10 +512,10 @@ def _of_local(e: Experiment, base: Path, known: Sequence[Problem]) -> list[Probl
     return []
 
 
-def _metrics(e: Experiment, base: Path, known: Sequence[Problem]) -> list[Problem]:
+def _check_metrics(e: Experiment, base: Path, known_problems: Sequence[Problem]) -> list[Problem]:
     """Return which metrics are right by themselves, but not together, such as two of one name."""
     where: Path_ = ("evaluation", "metrics")
-    if any(problem.path[: len(where)] == where for problem in known):
+    if any(problem.path[: len(where)] == where for problem in known_problems):
         return []
     try:
         imported(KINDS["metric"].together)([components.make("metric", choice, base) for choice in e.evaluation.metrics])
@@ -531,12 +531,12 @@ def _choices(raw: Mapping[str, Any]) -> list[tuple[str, Path_]]:
     for name in methods if isinstance(methods, dict) else ():
         places += [(part, ("methods", name, part)) for part in PARTS]
     for kind, path in {"metric": ("evaluation", "metrics"), "tracker": ("run", "trackers")}.items():
-        several = _at(raw, path)
+        several = _value_at(raw, path)
         places += [(kind, (*path, i)) for i in range(len(several) if isinstance(several, list) else 0)]
-    return [(kind, path) for kind, path in places if _at(raw, path) is not None]
+    return [(kind, path) for kind, path in places if _value_at(raw, path) is not None]
 
 
-def _at(raw: Mapping[str, Any], path: Path_) -> Any:
+def _value_at(raw: Mapping[str, Any], path: Path_) -> Any:
     value: Any = raw
     for step in path:
         if isinstance(step, int):

@@ -126,19 +126,19 @@ class _MeaningPickler(Pickler):
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, CodeType):
-            return str, ("".join(self._written(obj)),)
+            return str, ("".join(self._instructions(obj)),)
         reduced = super().reducer_override(obj)
         if not isinstance(reduced, tuple) or len(reduced) < 6:  # by its name, where others find it
             return reduced
-        make, arguments, (state, slots), *rest = reduced
+        make, arguments, (state, slots), *remainder = reduced
         if isinstance(obj, FunctionType):  # without the file that it is in, and its docstring
             arguments = arguments[0], {}, *arguments[2:]
             slots = {key: value for key, value in slots.items() if key not in EXPLAINING}
         else:
             state = {key: value for key, value in state.items() if key not in EXPLAINING}
-        return make, arguments, (state, slots), *rest
+        return make, arguments, (state, slots), *remainder
 
-    def _written(self, code: CodeType) -> Iterator[str]:
+    def _instructions(self, code: CodeType) -> Iterator[str]:
         counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
         yield f"{code.co_name} {counts} {code.co_varnames} {code.co_freevars} {code.co_cellvars} "
         yield code.co_exceptiontable.hex()
@@ -156,9 +156,9 @@ class _MeaningPickler(Pickler):
 
     def _argument(self, value: Any) -> Iterator[str]:
         if isinstance(value, CodeType):
-            yield from self._written(value)
+            yield from self._instructions(value)
         elif isinstance(value, frozenset):
-            yield f"{{{', '.join(sorted(''.join(self._argument(each)) for each in value))}}}"
+            yield f"{{{', '.join(sorted(''.join(self._argument(element)) for element in value))}}}"
         else:
             yield repr(value)
 
@@ -170,29 +170,29 @@ class _MeaningPickler(Pickler):
         elif step.opname == "IMPORT_FROM":
             self.imports.add(f"{module}.{name}")
         elif step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and name in AT_RUN_TIME:
-            self._whole(code, f"it uses {name}")
+            self._count_whole_file(code, f"it uses {name}")
         elif step.opname.startswith("LOAD_") and name == "import_module":
-            self.imports |= {each for each in code.co_consts if isinstance(each, str)}
+            self.imports |= {constant for constant in code.co_consts if isinstance(constant, str)}
         if step.opname != "LOAD_CONST" and name and READS_ITSELF.fullmatch(name.encode()):
-            self._whole(code, "it may read its own text")
+            self._count_whole_file(code, "it may read its own text")
 
-    def _whole(self, code: CodeType, because: str) -> None:
+    def _count_whole_file(self, code: CodeType, because: str) -> None:
         self.files.add(code.co_filename)
         self.reasons.add(because)
 
     def own_modules(self) -> set[Path]:
         """Return the files of one's own modules that the thing refers to or imports, and of those that these import."""
-        found: set[Path] = set()
+        paths: set[Path] = set()
         for name in self.words & sys.modules.keys() - {"__main__"}:
             file = getattr(sys.modules[name], "__file__", None)
             if file is not None and name.partition(".")[0] != "fedreach" and not registry.is_installed(file):
-                found |= {*imported_by(Path(file), name)}
+                paths |= {*imported_by(Path(file), name)}
         for name in self.imports:
-            found |= module_files(name)
+            paths |= module_files(name)
         for file in self.files:
             if Path(file).is_file():
-                found |= {*imported_by(Path(file))}
-        return found
+                paths |= {*imported_by(Path(file))}
+        return paths
 
     def whole_files(self) -> list[bytes]:
         """Return the texts of cells of a notebook that count whole; files are among the own modules."""
@@ -218,16 +218,16 @@ class Shelf:
     base: Path | None = None  # that names are relative to; None: the current folder
     waiting: dict[Path, bytes] = field(default_factory=dict)
 
-    def name_of(self, thing: Any, called: str) -> str:
+    def name_of(self, thing: Any, name: str) -> str:
         """Return a name by which other processes find a thing.
 
         Raises:
             ConfigError: If it cannot be handed to another process.
         """
-        content = pickled(thing, called)
+        content = pickled(thing, name)
         with _by_value(thing):
             digest, because = meaning_of(thing)
-        word = re.sub(r"\W+", "", called) or "thing"
+        word = re.sub(r"\W+", "", name) or "thing"
         path = (self.folder / f"{word}-{digest}.pkl").resolve()
         self.waiting[path] = content
         registry.KEPT[path] = thing
@@ -262,7 +262,7 @@ def said(kind: str, value: Any, shelf: Shelf) -> Any:
     """
     if isinstance(value, Mapping):
         if isinstance(module := value.get("name"), nn.Module):
-            value = {**value, "name": _module_said(module, value.get("keep_weights") is True, shelf)}
+            value = {**value, "name": _module_name(module, value.get("keep_weights") is True, shelf)}
         if kind == "model" and callable(value.get("output")):
             value = {**value, "output": function_said(value["output"], shelf)}
         table = {str(key): plain(inner) for key, inner in value.items() if key not in ("name", "inner", "parts")}
@@ -275,23 +275,23 @@ def said(kind: str, value: Any, shelf: Shelf) -> Any:
             table["parts"] = [said(kind, part, shelf) for part in value["parts"]]
         return table
     if isinstance(value, type) or _is_function(value):
-        return _thing_said(kind, value, shelf)
+        return _thing_name(kind, value, shelf)
     if kind == "augmentation" and callable(value) and not hasattr(value, "augment"):  # a transform of torchvision
         return function_said(value, shelf)
     if isinstance(value, nn.Module):
-        return _module_said(value, False, shelf)
+        return _module_name(value, False, shelf)
     if value is None or isinstance(value, str | bytes | bool | int | float | Sequence | np.generic):
         return plain(value)
     if not registry.KINDS[kind].protocol and callable(value):  # an object that makes one
         return shelf.name_of(value, type(value).__name__)
-    return _part_said(kind, value, shelf)
+    return _part_config(kind, value, shelf)
 
 
 def _is_function(value: Any) -> bool:
     return inspect.isroutine(value) or isinstance(value, functools.partial)
 
 
-def _module_said(module: nn.Module, keep_weights: bool, shelf: Shelf) -> str:
+def _module_name(module: nn.Module, keep_weights: bool, shelf: Shelf) -> str:
     """Return the name of a module; where its weights will be drawn anew those that it has are no part of it."""
     if not keep_weights:
         module = copied(module)
@@ -303,13 +303,13 @@ def _module_said(module: nn.Module, keep_weights: bool, shelf: Shelf) -> str:
 
 def function_said(function: Callable[..., Any], shelf: Shelf) -> str:
     """Return the name of a function that is no part, such as ``module:NAME``."""
-    called = getattr(function, "__qualname__", "") or type(function).__name__
+    qualified_name = getattr(function, "__qualname__", "") or type(function).__name__
     if importable(function):
-        return f"{function.__module__}:{called}"
-    return shelf.name_of(function, called.rpartition(".")[2].strip("<>"))
+        return f"{function.__module__}:{qualified_name}"
+    return shelf.name_of(function, qualified_name.rpartition(".")[2].strip("<>"))
 
 
-def _thing_said(kind: str, thing: Callable[..., Any], shelf: Shelf) -> str:
+def _thing_name(kind: str, thing: Callable[..., Any], shelf: Shelf) -> str:
     table = registry.table(kind)
     if getattr(thing, "__module__", "").startswith("fedreach."):
         for name in table:
@@ -318,27 +318,27 @@ def _thing_said(kind: str, thing: Callable[..., Any], shelf: Shelf) -> str:
     return function_said(thing, shelf)
 
 
-def _part_said(kind: str, part: Any, shelf: Shelf) -> Any:
+def _part_config(kind: str, part: Any, shelf: Shelf) -> Any:
     """Return a part that was made, by its class and options where others find the class and these say all of it."""
     cls = type(part)
     if is_dataclass(part) and "__eq__" in vars(cls) and importable(cls):
         options: dict[str, Any] = {}
-        for each in fields(part):
-            value = getattr(part, each.name)
-            if each.init and not _is_default(value, each):
-                options[each.name] = value
+        for option in fields(part):
+            value = getattr(part, option.name)
+            if option.init and not _is_default(value, option):
+                options[option.name] = value
         nested = {key: said(kind, options.pop(key), shelf) for key in ("inner",) if key in options}
         if isinstance(options.get("parts"), list | tuple):
-            nested["parts"] = [said(kind, each, shelf) for each in options.pop("parts")]
+            nested["parts"] = [said(kind, inner, shelf) for inner in options.pop("parts")]
         if all(map(_is_plain, options.values())):
-            name = _thing_said(kind, cls, shelf)
+            name = _thing_name(kind, cls, shelf)
             table = {"name": name, **{key: plain(value) for key, value in options.items()}, **nested}
             return table if len(table) > 1 else name
     return shelf.name_of(Instance(part), cls.__name__)
 
 
-def _is_default(value: Any, each: Any) -> bool:
-    default = each.default if each.default_factory is MISSING else each.default_factory()
+def _is_default(value: Any, option: Any) -> bool:
+    default = option.default if option.default_factory is MISSING else option.default_factory()
     return type(value) is type(default) and bool(value == default)
 
 
@@ -367,21 +367,21 @@ def importable(thing: Any) -> bool:
     loaded = sys.modules.get(module)
     if module == "__main__" or loaded is None or getattr(loaded, name, None) is not thing:
         return False
-    return _found_anew(module, loaded)
+    return _is_findable(module, loaded)
 
 
-def _found_anew(module: str, loaded: ModuleType) -> bool:
-    places, whole = None, ""
+def _is_findable(module: str, loaded: ModuleType) -> bool:
+    places, full_name = None, ""
     for step in module.split("."):
-        whole = f"{whole}.{step}".lstrip(".")
-        spec = PathFinder.find_spec(whole, places)
+        full_name = f"{full_name}.{step}".lstrip(".")
+        spec = PathFinder.find_spec(full_name, places)
         if spec is None:
             return False
         places = spec.submodule_search_locations
     return spec is not None and spec.origin == getattr(loaded, "__file__", None)
 
 
-def pickled(thing: Any, called: str) -> bytes:
+def pickled(thing: Any, name: str) -> bytes:
     """Return a thing as bytes that another process makes the same of; the same program gives the same bytes.
 
     Raises:
@@ -393,7 +393,7 @@ def pickled(thing: Any, called: str) -> bytes:
             Pickler(content, protocol=5).dump(thing)
     except Exception as error:  # pickle raises whatever the thing's own methods do
         raise ConfigError(
-            f"{called} cannot be handed to other processes: {type(error).__name__}: {error}. Define it in a module of "
+            f"{name} cannot be handed to other processes: {type(error).__name__}: {error}. Define it in a module of "
             "its own, without open files, generators or locks."
         ) from error
     return content.getvalue()
@@ -402,7 +402,7 @@ def pickled(thing: Any, called: str) -> bytes:
 @contextmanager
 def _by_value(thing: Any) -> Iterator[None]:
     """Have a thing pickled whole whose module a fresh process would not find."""
-    modules = list(_only_here(thing))
+    modules = list(_local_modules(thing))
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
     try:
@@ -412,7 +412,7 @@ def _by_value(thing: Any) -> Iterator[None]:
             cloudpickle.unregister_pickle_by_value(module)
 
 
-def _only_here(thing: Any) -> Iterator[ModuleType]:
+def _local_modules(thing: Any) -> Iterator[ModuleType]:
     """Yield the modules of a thing that a fresh process would not find, as a test's or that of a ``FILE.py``."""
     inner = thing.part if isinstance(thing, Instance) else thing.module if isinstance(thing, ModuleInstance) else thing
     kinds = {getattr(inner, "__module__", None), type(inner).__module__}
@@ -420,5 +420,5 @@ def _only_here(thing: Any) -> Iterator[ModuleType]:
         kinds |= {type(layer).__module__ for layer in inner.modules()}
     for name in sorted({str(kind) for kind in kinds} - {"None", "__main__", "builtins"}):
         loaded = sys.modules.get(name)
-        if loaded is not None and hasattr(loaded, "__file__") and not _found_anew(name, loaded):
+        if loaded is not None and hasattr(loaded, "__file__") and not _is_findable(name, loaded):
             yield loaded

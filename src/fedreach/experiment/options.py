@@ -47,27 +47,27 @@ INHERIT: Mapping[str, str] = {
 
 def check_choice(kind: str, path: Path_, choice: Mapping[str, Any], base: Path) -> list[Problem]:
     """Return what is wrong with the name or the options of one named thing."""
-    own = OWN_KEYS.get(kind, Choice)
-    name = choice.get("name", own.model_fields["name"].default)
+    section = OWN_KEYS.get(kind, Choice)
+    name = choice.get("name", section.model_fields["name"].default)
     if not isinstance(name, str) or (kind == "partition" and choice.get("file") is not None):
         return []  # said by the section itself; or nothing is drawn
     if kind == "data" and name.endswith(DATA):
         return []  # its options are checked as it is read
     try:
         target = registry.find(kind, name, base)
-        given = registry.given(kind, name, target)
+        supplied = registry.given(kind, name, target)
     except ConfigError as error:
         return [Problem((*path, "name"), str(error))]
-    options = {key: value for key, value in choice.items() if key not in own.model_fields}
+    options = {key: value for key, value in choice.items() if key not in section.model_fields}
     row = registry.KINDS[kind]
     problems = _check_nested(kind, path, options, base) if row.protocol else []
-    model = options_model(target, given)
+    model = options_model(target, supplied)
     if model is not None:
         try:
             model.model_validate(options)
         except pydantic.ValidationError as error:
-            known = [*model.model_fields, *own.model_fields]
-            problems += explained(error, options, path, known=known, owner=f"{kind} {name!r}")
+            allowed = [*model.model_fields, *section.model_fields]
+            problems += explained(error, options, path, allowed=allowed, owner=f"{kind} {name!r}")
     if problems:
         return problems
     if kind == "partition" and ":" not in name and name != "natural":
@@ -84,12 +84,12 @@ def _check_nested(kind: str, path: Path_, options: Mapping[str, Any], base: Path
     listed = options.get("parts")
     if listed is not None and not isinstance(listed, list):
         problems.append(Problem((*path, "parts"), f"must be a list of names or tables with a `name`; got {listed!r}."))
-    for where, said in components.nested(options):
-        choice = {"name": said} if isinstance(said, str) else said
+    for where, value in components.nested(options):
+        choice = {"name": value} if isinstance(value, str) else value
         if isinstance(choice, dict) and isinstance(choice.get("name"), str):
             problems += check_choice(kind, (*path, *where), choice, base)
         else:
-            rule = f"must be a name, or a table with a `name`; got {said!r} ({type(said).__name__})."
+            rule = f"must be a name, or a table with a `name`; got {value!r} ({type(value).__name__})."
             problems.append(Problem((*path, *where), rule))
     return problems
 
@@ -116,7 +116,7 @@ def _broken_contract(kind: str, choice: Choice, base: Path) -> list[str]:
     return [f"{choice.name!r} {rule}{INHERIT.get(kind, '')}" for rule in lacking(kind, part)]
 
 
-def options_model(target: Callable[..., Any], given: Collection[str]) -> type[BaseModel] | None:
+def options_model(target: Callable[..., Any], supplied: Collection[str]) -> type[BaseModel] | None:
     """Return a model of the options that a callable takes by its annotations, without the `given`; None: anything.
 
     Example:
@@ -125,18 +125,18 @@ def options_model(target: Callable[..., Any], given: Collection[str]) -> type[Ba
         ['patience']
     """
     lasting = inspect.isclass(target) or inspect.isroutine(target)  # an object that is called may have no hash
-    return (_options_model if lasting else _options_model.__wrapped__)(target, tuple(given))
+    return (_options_model if lasting else _options_model.__wrapped__)(target, tuple(supplied))
 
 
 @lru_cache(maxsize=256)  # a study checks the same few parts in each of its experiments
-def _options_model(target: Callable[..., Any], given: tuple[str, ...]) -> type[BaseModel] | None:
+def _options_model(target: Callable[..., Any], supplied: tuple[str, ...]) -> type[BaseModel] | None:
     parameters = inspect.signature(target).parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return None
     hints = components.hints(target)
     fields: dict[str, Any] = {}
     for parameter in parameters:
-        if parameter.name in given or parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
+        if parameter.name in supplied or parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
             continue
         hint = hints.get(parameter.name, Any)
         hint = hint if _is_plain(hint) else Any

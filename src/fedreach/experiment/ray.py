@@ -75,8 +75,8 @@ class OnRay:
         out = out.absolute()
         with tidy_log(out), self._ray(max(cores(), cpus * (workers or 1))) as ray, _token(out) as token:
             nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-            most = places(nodes, cpus, gpus)
-            if not most:
+            capacity = places(nodes, cpus, gpus)
+            if not capacity:
                 raise ConfigError(
                     f"A run takes {cpus} CPU{'s' * (cpus > 1)} (engine.threads){' and a GPU' if gpus else ''}, and no "
                     f"node of the Ray cluster has that: its {len(nodes)} nodes have "
@@ -87,7 +87,7 @@ class OnRay:
             site = Site(out, token, versions(), Path.cwd(), handed_on)
             # Messages are waited for in one thread of the actor while jobs come in by another.
             hosts = ray.remote(_Host).options(num_cpus=cpus, num_gpus=gpus, max_concurrency=2)
-            yield [RayWorker(ray, hosts, site, cpus) for _ in range(min(workers or most, jobs))]
+            yield [RayWorker(ray, hosts, site, cpus) for _ in range(min(workers or capacity, jobs))]
 
     @contextlib.contextmanager
     def _ray(self, cpus: int) -> Iterator[Any]:
@@ -193,26 +193,26 @@ def places(nodes: Sequence[Mapping[str, float]], cpus: int, gpus: int) -> int:
         >>> places([{"CPU": 4.0}, {"CPU": 16.0, "GPU": 2.0}], cpus=3, gpus=1)
         2
     """
-    each = (min(node.get("CPU", 0.0) // cpus, node.get("GPU", 0.0) if gpus else float("inf")) for node in nodes)
-    return int(sum(each))
+    capacities = (min(node.get("CPU", 0.0) // cpus, node.get("GPU", 0.0) if gpus else float("inf")) for node in nodes)
+    return int(sum(capacities))
 
 
 def unfit(site: Site) -> str | None:
     """Return why this node cannot be used, or None."""
     node = socket.gethostname()
     try:
-        found = (site.out / TOKEN).read_text(encoding="utf-8")
+        token = (site.out / TOKEN).read_text(encoding="utf-8")
     except OSError:
-        found = None
-    if found != site.token:
+        token = None
+    if token != site.token:
         return (
             f"Node {node} of the Ray cluster does not see the folder {site.out} of this comparison. Choose a folder "
             "that all nodes share by --out."
         )
-    here = versions()
-    if here != site.versions:
+    node_versions = versions()
+    if node_versions != site.versions:
         return (
-            f"Node {node} of the Ray cluster has {_listed(here)}, this one {_listed(site.versions)}. Install the same "
+            f"Node {node} of the Ray cluster has {_list_packages(node_versions)}, this one {_list_packages(site.versions)}. Install the same "
             "on all, else results depend on where they are computed."
         )
     return None
@@ -258,5 +258,5 @@ def _resources(node: Mapping[str, float]) -> str:
     return f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs"
 
 
-def _listed(found: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in found.items())
+def _list_packages(packages: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in packages.items())

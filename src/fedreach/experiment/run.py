@@ -59,7 +59,7 @@ def placed(experiment: Experiment, ranks: Ranks | None, engine: str | None = Non
 def announce(identity: Mapping[str, Any], ranks: Ranks) -> None:
     """Tell the other ranks what is run, so that they read their data meanwhile."""
     for rank in range(1, ranks.size):
-        ranks.send(_common(identity), rank)
+        ranks.send(_shared_identity(identity), rank)
 
 
 def distributed(simulation: Simulation, ranks: Ranks) -> Simulation:
@@ -94,7 +94,7 @@ def serve_run(experiment: Experiment, identity: Mapping[str, Any], base: Path, t
     theirs = ranks.receive(0)
     if theirs is None:  # the run was finished before
         return
-    ours = _common(identity)
+    ours = _shared_identity(identity)
     if different := [name for name in ours if ours[name] != theirs[name]]:
         raise ConfigError(
             f"This rank was started for something else than rank 0: its {' and '.join(different)} differ. Start all "
@@ -130,10 +130,10 @@ def _serve(
     return serve(simulation.engine, ranks)
 
 
-def _common(identity: Mapping[str, Any]) -> dict[str, Any]:
+def _shared_identity(identity: Mapping[str, Any]) -> dict[str, Any]:
     """Return what has to be the same on all ranks: the run, and the packages whose arithmetic it uses."""
-    here = environment()
-    return {**identity, "packages": {"fedreach": here["fedreach"], **here["packages"]}}
+    current_environment = environment()
+    return {**identity, "packages": {"fedreach": current_environment["fedreach"], **current_environment["packages"]}}
 
 
 # -------------------- One run: rounds, evaluation, rows, checkpoints, and going on where an interrupted run stopped
@@ -231,13 +231,13 @@ def each_round_of(
     if ranks is not None and ranks.rank:
         serve_run(experiment, identity, base, threads, ranks)
         return None
-    own, noted, e = RunFolder(folder), RunFolder(agreed or folder), experiment
-    with own.locked():
-        if (done := finished(own, identity)) is not None:
+    run_folder, noted, e = RunFolder(folder), RunFolder(agreed or folder), experiment
+    with run_folder.locked():
+        if (done := finished(run_folder, identity)) is not None:
             return done
-        trackers = [Named(*each) for each in trackers_of(experiment, base)]
-        callbacks = [*callbacks, Tracked(trackers, own, warn)]
-        forget_failed(own, identity)
+        trackers = [Named(*tracker) for tracker in trackers_of(experiment, base)]
+        callbacks = [*callbacks, Tracked(trackers, run_folder, warn)]
+        forget_failed(run_folder, identity)
         (folder / TRACEBACK).unlink(missing_ok=True)
         try:
             if ranks is not None:
@@ -251,10 +251,10 @@ def each_round_of(
                 engine = _engine(builder, data, seed, threads, noted)
                 builder = _with_engine(builder, seed, engine, noted)
                 with _recorded_engine(experiment, noted.path / _note(builder, seed)):
-                    made = builder.simulation(data, seed, threads, examined=True)
+                    plain_simulation = builder.simulation(data, seed, threads, examined=True)
                 _note_examined(builder, seed, noted)
-                simulation = replace(made, memory_file=folder / MEMORY_FILE)
-                for line in (engine.warning, _draws(simulation)):
+                simulation = replace(plain_simulation, memory_file=folder / MEMORY_FILE)
+                for line in (engine.warning, _draw_warning(simulation)):
                     if line is not None:
                         warn("engine", line)
                 if ranks is not None:
@@ -262,7 +262,9 @@ def each_round_of(
                 record = RunRecord(**identity, environment=environment(), git=git_revision(base))
                 serving, metrics = _serving(e, simulation), builder.metrics_of(dataset)
                 baselines = _baselines(e, data, metrics, agreed)
-                recorder = Recorder(own, simulation.federation, simulation.engine.layout, e.run.on_failure == "stop")
+                recorder = Recorder(
+                    run_folder, simulation.federation, simulation.engine.layout, e.run.on_failure == "stop"
+                )
                 if (
                     serving
                     and twin
@@ -294,8 +296,8 @@ def each_round_of(
         except (RunFolderError, LostRankError):  # neither is the run's own failure
             raise
         except Exception as error:
-            note_failure(own, error)
-            _write_traceback(own, error)
+            note_failure(run_folder, error)
+            _write_traceback(run_folder, error)
             raise
 
 
@@ -325,9 +327,9 @@ def _serving(experiment: Experiment, simulation: Simulation) -> ServingEvaluator
     if not federation.serves:
         return None
     summed = exact_sum if federation.traits["label_statistics"].only_sum else None
-    rule, most = federation.serving, e.samples_per_client
+    rule, samples_per_client = federation.serving, e.samples_per_client
     return ServingEvaluator(
-        simulation.engine, simulation.data, rule, most, tuple(e.inputs), summed, simulation.fitting_cost
+        simulation.engine, simulation.data, rule, samples_per_client, tuple(e.inputs), summed, simulation.fitting_cost
     )
 
 
@@ -338,8 +340,8 @@ def _refit(builder: Builder, data: FederatedData, seed: int, threads: int, ranks
         return None
 
     def simulation(folder: Path) -> Simulation:
-        made = replace(builder.refitted(on_all_rows(data), seed, threads), memory_file=folder / MEMORY_FILE)
-        return made if ranks is None else distributed_again(made, ranks)
+        refitted = replace(builder.refitted(on_all_rows(data), seed, threads), memory_file=folder / MEMORY_FILE)
+        return refitted if ranks is None else distributed_again(refitted, ranks)
 
     return Refit(simulation, e.run.checkpoint_seconds)
 
@@ -428,7 +430,7 @@ def _note_examined(builder: Builder, seed: int, agreed: RunFolder) -> None:
         agreed.agree_on(note, {"name": name, "examined": _model_digest(builder)})
 
 
-def _draws(simulation: Simulation) -> str | None:
+def _draw_warning(simulation: Simulation) -> str | None:
     """Return what people are told of a model that draws random numbers in evaluation."""
     engine = simulation.engine
     if not isinstance(engine, TorchEngine) or not engine.trainer.draws_in_evaluation:

@@ -51,7 +51,7 @@ class Range(Section):
     """Whether it is drawn evenly in the logarithm."""
 
     @pydantic.model_validator(mode="after")
-    def _in_order(self) -> Self:
+    def _check_order(self) -> Self:
         if not self.least < self.most:
             raise ValueError(f"`least` must be below `most`; got {self.least} and {self.most}.")
         if self.log and self.least <= 0:
@@ -60,10 +60,10 @@ class Range(Section):
 
     def drawn(self, rng: np.random.Generator) -> int | float:
         """Return a number from it."""
-        whole = isinstance(self.least, int) and isinstance(self.most, int)
-        low, high = (self.least - 0.5, self.most + 0.5) if whole else (self.least, self.most)
+        is_integer = isinstance(self.least, int) and isinstance(self.most, int)
+        low, high = (self.least - 0.5, self.most + 0.5) if is_integer else (self.least, self.most)
         value = math.exp(rng.uniform(math.log(low), math.log(high))) if self.log else float(rng.uniform(low, high))
-        if whole:
+        if is_integer:
             return min(max(round(value), int(self.least)), int(self.most))
         return min(max(float(f"{value:.{DIGITS}g}"), self.least), self.most)
 
@@ -92,21 +92,21 @@ class Grid(BaseModel):
 
     @pydantic.model_validator(mode="before")
     @classmethod
-    def _flat(cls, value: Any) -> Any:
+    def _flatten_options(cls, value: Any) -> Any:
         """Take ``local.rate``, which TOML reads as a table in a table, for the option of that name."""
         if not isinstance(value, dict):
             return value
-        own = {key: inner for key, inner in value.items() if key in cls.model_fields}
-        return own | dict(_options({key: inner for key, inner in value.items() if key not in own}))
+        declared = {key: inner for key, inner in value.items() if key in cls.model_fields}
+        return declared | dict(_options({key: inner for key, inner in value.items() if key not in declared}))
 
     @pydantic.model_validator(mode="after")
-    def _right(self) -> Self:
+    def _check_grid(self) -> Self:
         if not self.values:
             raise ValueError('names no option. Say which values one takes, such as "local.rate" = [0.01, 0.1].')
         for key, values in self.values.items():
             if isinstance(values, Range) and self.samples is None:
                 raise ValueError(f"{key} is a range, from which `samples` are drawn: add samples = 20, or list values.")
-            if isinstance(values, list) and len({json.dumps(each, sort_keys=True) for each in values}) < len(values):
+            if isinstance(values, list) and len({json.dumps(value, sort_keys=True) for value in values}) < len(values):
                 raise ValueError(f"{key} must not repeat a value; got {values}.")
         if self.size > MOST:
             raise ValueError(f"makes {self.size} settings, and at most {MOST} are allowed. List fewer, or set samples.")
@@ -127,15 +127,15 @@ class Grid(BaseModel):
         """Return the settings, the first option's value changing last; drawn ones without repetitions."""
         if self.samples is None:
             lists = [values for values in self.values.values() if isinstance(values, list)]
-            return [dict(zip(self.values, some, strict=True)) for some in itertools.product(*lists)]
-        rng, found = generator(self.seed, "sweep"), {}
+            return [dict(zip(self.values, combination, strict=True)) for combination in itertools.product(*lists)]
+        rng, settings = generator(self.seed, "sweep"), {}
         for _ in range(self.samples):
             setting = {
                 key: values.drawn(rng) if isinstance(values, Range) else values[int(rng.integers(len(values)))]
                 for key, values in self.values.items()
             }
-            found[json.dumps(setting, sort_keys=True)] = setting
-        return [*found.values()]
+            settings[json.dumps(setting, sort_keys=True)] = setting
+        return [*settings.values()]
 
 
 class TuneSection(Grid):
@@ -527,10 +527,10 @@ class Experiment(Section):
         path = KINDS[kind].path
         if path is None:
             return None
-        found: Any = self
+        value: Any = self
         for step in (*path, kind):
-            found = getattr(found, step)
-        result: Choice | None = found
+            value = getattr(value, step)
+        result: Choice | None = value
         return result
 
     @property

@@ -40,12 +40,12 @@ def set_aside(job: Job) -> None:
 
     So the same command goes on where it was interrupted.
     """
-    place, there = _place(job), job.folder
-    tried = job.out / TUNING / job.method / there.name
+    place, run_folder = _backup_folder(job), job.folder
+    tried = job.out / TUNING / job.method / run_folder.name
     try:
         place.mkdir(parents=True, exist_ok=True)
         (place / UNDER_WAY).touch()
-        for path, aside in ((there, place / there.name), (tried, place / TUNING / there.name)):
+        for path, aside in ((run_folder, place / run_folder.name), (tried, place / TUNING / run_folder.name)):
             if aside.exists():
                 continue
             aside.parent.mkdir(exist_ok=True)
@@ -55,26 +55,30 @@ def set_aside(job: Job) -> None:
             with RunFolder(path).locked():  # nobody writes to it
                 path.rename(aside)
     except OSError as error:
-        raise RunFolderError(f"{there} cannot be moved to {place}: {error.strerror}. Move it away yourself.") from error
+        raise RunFolderError(
+            f"{run_folder} cannot be moved to {place}: {error.strerror}. Move it away yourself."
+        ) from error
 
 
-def with_remedy(others: Mapping[Job, OtherFilesError]) -> OtherFilesError:
+def with_remedy(errors: Mapping[Job, OtherFilesError]) -> OtherFilesError:
     """Return what to say of runs that were made with other files: the first refusal, and what would make all anew."""
-    methods = dict.fromkeys(job.method for job in others)
+    methods = dict.fromkeys(job.method for job in errors)
     redo = " ".join(f"--redo {shlex.quote(method)}" for method in methods)
-    said = next(iter(others.values()))
-    return OtherFilesError(f"{said} Or have what depends on it made again: {redo} (in Python, redo={[*methods]!r}).")
+    first_error = next(iter(errors.values()))
+    return OtherFilesError(
+        f"{first_error} Or have what depends on it made again: {redo} (in Python, redo={[*methods]!r})."
+    )
 
 
 def forget_redone(jobs: Sequence[Job], status: ComparisonStatus) -> None:
     """Note that runs were made again, once all of them are: the next time they are moved aside anew."""
     if not {job.folder for job in jobs} <= {job.folder for job in status.finished}:
         return
-    for place in {_place(job) for job in jobs}:
+    for place in {_backup_folder(job) for job in jobs}:
         (place / UNDER_WAY).unlink(missing_ok=True)
 
 
-def _place(job: Job) -> Path:
+def _backup_folder(job: Job) -> Path:
     """Return where runs of a method are moved: a new folder, or the one that is under way."""
     number = 1
     while (place := job.out / REDONE / f"{job.method}-{number}").exists() and not (place / UNDER_WAY).exists():
@@ -130,7 +134,12 @@ class Search:
                 runs = zip(places, trials(section, tried), tried, strict=True)
                 jobs[method, seed] = [Job(method, seed, p, e, out, in_words(cell.setting)) for p, e, cell in runs]
         return Search(
-            experiment, out, seeds, section, cells, {key: some for key, some in jobs.items() if len(some) > 1}
+            experiment,
+            out,
+            seeds,
+            section,
+            cells,
+            {key: candidate_jobs for key, candidate_jobs in jobs.items() if len(candidate_jobs) > 1},
         )
 
 
@@ -151,22 +160,24 @@ def tune(
     """
     if not searches:
         return []
-    status = ComparisonStatus([job for one in searches for some in one.jobs.values() for job in some])
-    waiting, others = [], dict[Job, OtherFilesError]()
+    status = ComparisonStatus(
+        [job for search in searches for candidate_jobs in search.jobs.values() for job in candidate_jobs]
+    )
+    waiting, files_errors = [], dict[Job, OtherFilesError]()
     for job in status.jobs:
         try:
             waiting += [] if _is_over(job, status, base) else [job]
         except OtherFilesError as error:
-            others[job] = error
-    if others:
-        raise with_remedy(others)
+            files_errors[job] = error
+    if files_errors:
+        raise with_remedy(files_errors)
     status.skipped = len(status.finished)
     if waiting:
         for callback in callbacks:
             callback.planned(f"Tuning: {len(waiting)} runs, scored on a part of what participants train on")
         engine = searches[0].experiment.engine
         run_jobs(executor, engine, waiting, status, out=out, base=base, workers=workers, callbacks=callbacks)
-    return [_chosen(one) for one in searches]
+    return [_choose_settings(search) for search in searches]
 
 
 def _is_over(job: Job, status: ComparisonStatus, base: Path) -> bool:
@@ -175,50 +186,54 @@ def _is_over(job: Job, status: ComparisonStatus, base: Path) -> bool:
     done = finished(folder, identity(job.experiment, job.seed, job.method, base))
     if done is not None:
         status.finished.append(job)
-    return done is not None or _diverged(folder)
+    return done is not None or _has_diverged(folder)
 
 
-def _diverged(folder: RunFolder) -> bool:
+def _has_diverged(folder: RunFolder) -> bool:
     result = folder.read(Result)
     return result is not None and STEADIER in (result.error or "")
 
 
-def _chosen(one: Search) -> Tuned:
+def _choose_settings(search: Search) -> Tuned:
     """Return which candidate each method takes with each seed, and write down why."""
-    tuned, settings, by = Tuned(), one.section.settings(), ACCURACY.name
-    scores: dict[str, dict[str, list[float | None]]] = {method: {} for method in one.cells}
-    chosen: dict[str, dict[str, int]] = {method: {} for method in one.cells}
-    for method, tried in one.cells.items():
+    tuned, settings, by = Tuned(), search.section.settings(), ACCURACY.name
+    scores: dict[str, dict[str, list[float | None]]] = {method: {} for method in search.cells}
+    chosen: dict[str, dict[str, int]] = {method: {} for method in search.cells}
+    for method, tried in search.cells.items():
         places = [settings.index(dict(cell.setting)) for cell in tried]
-        for seed in one.seeds:
-            judged = [_judged(job, one.experiment.plan.last_rounds) for job in one.jobs.get((method, seed), ())]
-            if judged and (why := _unusable(one.jobs[method, seed], judged)):
+        for seed in search.seeds:
+            candidate_scores = [
+                _score_candidate(job, search.experiment.plan.last_rounds) for job in search.jobs.get((method, seed), ())
+            ]
+            if candidate_scores and (why := _explain_unusable(search.jobs[method, seed], candidate_scores)):
                 tuned.failed[method, seed] = f"nothing could be chosen for it: {why}"
                 continue
-            best = min(range(len(judged)), key=lambda n: judged[n].order) if judged else 0
-            by = judged[best].by if judged else by
+            best = min(range(len(candidate_scores)), key=lambda n: candidate_scores[n].order) if candidate_scores else 0
+            by = candidate_scores[best].by if candidate_scores else by
             tuned.chosen[method, seed] = tried[best].experiment
             chosen[method][str(seed)] = places[best]
-            found: list[float | None] = [None] * len(settings)
-            for place, each in zip(places, judged, strict=False):
-                found[place] = each.score if isfinite(each.score) else None
-            scores[method][str(seed)] = found
+            seed_scores: list[float | None] = [None] * len(settings)
+            for place, candidate_score in zip(places, candidate_scores, strict=False):
+                seed_scores[place] = candidate_score.score if isfinite(candidate_score.score) else None
+            scores[method][str(seed)] = seed_scores
     record = TuningRecord(
         settings=settings,
-        samples=one.section.samples,
-        rounds=one.experiment.rounds if one.section.rounds is None else one.section.rounds,
-        validation=one.section.validation,
+        samples=search.section.samples,
+        rounds=search.experiment.rounds if search.section.rounds is None else search.section.rounds,
+        validation=search.section.validation,
         score=by,
         scores=scores,
         chosen=chosen,
-        runs={method: sum(len(one.jobs.get((method, seed), ())) for seed in one.seeds) for method in one.cells},
+        runs={
+            method: sum(len(search.jobs.get((method, seed), ())) for seed in search.seeds) for method in search.cells
+        },
     )
-    RunFolder(one.out).write(record)
+    RunFolder(search.out).write(record)
     return tuned
 
 
 @dataclass(frozen=True)
-class _Judged:
+class _CandidateScore:
     """How good a candidate is on validation data: the main score over the last evaluated rounds, then the loss."""
 
     score: float
@@ -234,14 +249,14 @@ class _Judged:
         return (self.score if self.lower_is_better else -self.score), self.loss
 
 
-def _judged(job: Job, last_rounds: int) -> _Judged:
+def _score_candidate(job: Job, last_rounds: int) -> _CandidateScore:
     folder = RunFolder(job.folder)
     result = folder.read(Result)
     if result is None or result.status != "finished":
-        return _Judged(inf, inf)
+        return _CandidateScore(inf, inf)
     rows = [row.evaluated for row in folder.records(RoundRow) if "id_loss" in row.evaluated]
     if not rows:
-        return _Judged(inf, inf)
+        return _CandidateScore(inf, inf)
     by: MainScore = main_score_of(rows[-1])
     rows = rows[-last_rounds:]
 
@@ -249,16 +264,16 @@ def _judged(job: Job, last_rounds: int) -> _Judged:
         values = [row[column] for row in rows]
         return inf if None in values else sum(value for value in values if value is not None) / len(values)
 
-    return _Judged(mean(f"id_{by.name}"), mean("id_loss"), by.name, by.lower_is_better)
+    return _CandidateScore(mean(f"id_{by.name}"), mean("id_loss"), by.name, by.lower_is_better)
 
 
-def _unusable(jobs: Sequence[Job], judged: Sequence[_Judged]) -> str:
+def _explain_unusable(jobs: Sequence[Job], candidate_scores: Sequence[_CandidateScore]) -> str:
     """Say why nothing can be chosen; empty where something can."""
-    for job, each in zip(jobs, judged, strict=True):
+    for job, candidate_score in zip(jobs, candidate_scores, strict=True):
         folder = RunFolder(job.folder)
-        if not isfinite(each.score) and not _diverged(folder):
+        if not isfinite(candidate_score.score) and not _has_diverged(folder):
             result = folder.read(Result) if folder.read(RunRecord) is not None else None
             return f"{job.label}: {'it did not finish' if result is None else result.error}"
-    if all(not isfinite(each.score) for each in judged):
-        return f"training diverged with all {len(judged)} settings. {STEADIER}"
+    if all(not isfinite(candidate_score.score) for candidate_score in candidate_scores):
+        return f"training diverged with all {len(candidate_scores)} settings. {STEADIER}"
     return ""

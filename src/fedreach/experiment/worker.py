@@ -101,9 +101,9 @@ class Rounds(Callback):
 
     def round(self, row: RoundRow, timing: Timing, lost: Mapping[int, str]) -> None:
         name = main_score_of(row.evaluated).name
-        told = [f"{population}_{name}" for population in ("id", "unseen", "train")]
-        shown = {key: row.evaluated[key] for key in told if key in row.evaluated}
-        self.send({"round": row.round, **shown})
+        columns = [f"{population}_{name}" for population in ("id", "unseen", "train")]
+        scores = {key: row.evaluated[key] for key in columns if key in row.evaluated}
+        self.send({"round": row.round, **scores})
 
     def refit_round(self, round_: int, rounds: int) -> None:
         self.send({"refit_round": round_, "refit_rounds": rounds})

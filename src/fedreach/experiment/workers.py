@@ -88,14 +88,14 @@ class ComparisonStatus:
     def rounds_left(self) -> int:
         """Rounds that are not run yet; runs that may end early are taken to be as long as others of their method."""
         over, trained = {*self.finished, *self.failed}, {job.training for job in self.finished}
-        left = {job.training: job for job in reversed(self.jobs) if job not in over and job.training not in trained}
-        return sum(max(0, self._length(job) - self.running.get(job, job.begun)) for job in left.values())
+        pending = {job.training: job for job in reversed(self.jobs) if job not in over and job.training not in trained}
+        return sum(max(0, self._length(job) - self.running.get(job, job.begun)) for job in pending.values())
 
     def _length(self, job: Job) -> int:
         """Return how many rounds a run is likely to have."""
         alike = [rounds for done, rounds in self.lengths.items() if done.method == job.method]
-        seen = alike or [*self.lengths.values()]
-        return round(fmean(seen)) if seen else job.rounds
+        run_lengths = alike or [*self.lengths.values()]
+        return round(fmean(run_lengths)) if run_lengths else job.rounds
 
     def twin(self, job: Job) -> Job | None:
         """Return a finished run whose training a job can take."""
@@ -311,7 +311,7 @@ class Scheduler:
         job = self.busy.pop(worker, None)
         if job is None:  # no job will be missed; and what dies before it does anything would die for ever
             self.alive.remove(worker)
-            self.free = [other for other in self.free if other is not worker]
+            self.free = [free_worker for free_worker in self.free if free_worker is not worker]
             if not self.alive:
                 raise TrainingError(f"No worker is left: the process of the last one died ({cause}){self._hint()}.")
             return
@@ -360,8 +360,8 @@ def search_path() -> dict[str, str]:
 
     A script's own folder is one of the places: what it imports from beside it stands in experiments as ``module:NAME``.
     """
-    own = [str(Path(place).resolve()) for place in sys.path if not is_installed(place)]
-    places = [place for place in dict.fromkeys(own) if Path(place).is_dir()]
+    user_paths = [str(Path(place).resolve()) for place in sys.path if not is_installed(place)]
+    places = [place for place in dict.fromkeys(user_paths) if Path(place).is_dir()]
     return {"PYTHONPATH": os.pathsep.join(places)} if places else {}
 
 
