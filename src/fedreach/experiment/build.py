@@ -52,11 +52,11 @@ class Builder:
         return load(name, folder, download=data.download, progress=progress, **data.options)
 
     def federated(self, dataset: Dataset | OwnData, seed: int) -> FederatedData:
-        """Partition the data set, choose who takes part, hold data out, give the server its share, add noise and shift.
+        """Partition the data set, choose participants, hold data out, give the server its share, add noise and shift.
 
-        All of it depends on ``population.seed``, or on `seed` where that is not set, and on nothing else, so that
-        all methods of a comparison share it. A ``partition.seed`` stands in its place for all but who takes part, the
-        shift and what is kept for validation.
+        The result depends on ``population.seed`` alone, or on `seed` where that is not set. All methods of a comparison
+        share it. A ``partition.seed`` replaces it, except for the choice of participants, the shift and the validation
+        data.
         """
         e = self.experiment
         p, server_data = e.population, e.server_data
@@ -112,12 +112,12 @@ class Builder:
         return components.federation(self.experiment, seed, self.base)
 
     def compared(self, dataset: Dataset | OwnData) -> FederatedData:
-        """Return the data of a comparison's first seed, which all its methods and metrics take.
+        """Return the data of a comparison's first seed, after checking that all its methods and metrics accept them.
 
-        Where settings are swept or tuned, they decide what methods are, and each run refuses for itself.
+        Where settings are swept or tuned, they define the methods, so each run checks its own.
 
         Raises:
-            ConfigError: If one needs classes and targets are numbers, or the other way round; before anything is run.
+            ConfigError: If a method or metric needs classes and the targets are numbers, or the reverse.
         """
         e = self.experiment
         data = self.federated(dataset, e.seeds[0])
@@ -134,9 +134,9 @@ class Builder:
         return data
 
     def _check_held_out(self, data: FederatedData, federation: Federation) -> None:
-        """Refuse what is decided by held-out data where no participant holds anything out, or where they are no test.
+        """Reject options that rely on held-out data where participants hold none out, or where the model trains on it.
 
-        A rule that is fitted by held-out rows would be fitted for a refitted model by rows that it was trained on.
+        An adaptation rule is fitted on held-out rows. A refitted model has trained on these rows.
         """
         if self.experiment.population.refit and next_query(federation.serving, UNFITTED) is not None:
             raise ConfigError(
@@ -159,12 +159,12 @@ class Builder:
             )
 
     def choice(self, data: FederatedData, seed: int, threads: int = 1) -> EngineChoice:
-        """Return which engine is the fastest, by a short trial."""
+        """Return the fastest engine according to a short trial."""
         e, task = self.experiment, self._task(data, seed)
         return choose(task, e.engine.device, threads, e.engine.precision, cohort=self.federation(seed).cohort)
 
     def examine_named_engine(self, data: FederatedData, seed: int) -> str | None:
-        """Return the warning that the named engine gives way, see `fedreach.engines.choice.examine_named`."""
+        """Return the warning that another engine replaces the named one, see `fedreach.engines.choice.examine_named`."""
         engine = self.experiment.engine
         return examine_named(engine.name, self._task(data, seed), engine.device)
 
@@ -174,11 +174,11 @@ class Builder:
         return Task.of(module, data, self.federation(seed))
 
     def metrics(self) -> tuple[Metric, ...]:
-        """Return what models are scored by."""
+        """Return the metrics that score models."""
         return tuple(components.make("metric", choice, self.base) for choice in self.experiment.evaluation.metrics)
 
     def metrics_of(self, dataset: Dataset | OwnData) -> tuple[Metric, ...]:
-        """Return what models of a data set are scored by: of two classes `AUROC` too, unless metrics are named."""
+        """Return the metrics for models of a data set: with two classes also `AUROC`, unless metrics are named."""
         named = self.experiment.evaluation.metrics != EvaluationSection().metrics
         return self.metrics() if named or dataset.num_classes != 2 else (*self.metrics(), AUROC())
 
@@ -204,7 +204,7 @@ class Builder:
         return self._build_simulation(data, federation, threads, examined=examined)
 
     def refitted(self, data: FederatedData, seed: int, threads: int = 1) -> Simulation:
-        """Return the same on data of which participants hold nothing out, see `on_all_rows`."""
+        """Return the simulation on data of which participants hold nothing out, see `on_all_rows`."""
         return self._build_simulation(data, self.federation(seed), threads, examined=True)  # by the run before
 
     def _build_simulation(

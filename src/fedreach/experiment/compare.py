@@ -19,7 +19,7 @@ from fedreach.runs.folder import RunFolder
 from fedreach.runs.identity import OtherExperimentError, OtherFilesError, finished
 from fedreach.runs.schema import ComparisonRecord, Result, RoundRow, SweepRecord
 
-# -------------------- What a comparison was asked before its results could be seen, and what may still be changed then
+# -------------------- The declared questions of a comparison, and changes to them
 
 DECLARE = f"What is asked is said before results can be seen: choose {ANOTHER_FOLDER}."
 
@@ -27,12 +27,12 @@ DECLARE = f"What is asked is said before results can be seen: choose {ANOTHER_FO
 def check_declared(
     experiment: Experiment, stored: ComparisonRecord | None, out: Path, *, add_seeds: bool
 ) -> Sequence[int]:
-    """Return the numbers of seeds before seeds were added, if they were; refuse what only results could have suggested.
+    """Return the numbers of seeds before seeds were added; reject changes that results could have suggested.
 
-    Before there is a result everything may be changed. Then the questions are what they were, and no seed is left out:
-    to stop where a difference happens to be large, or to go on until it is, finds differences that are not there.
-    Methods come or go; where some come and others go it is another comparison, whose report is not written over. One
-    with the same methods has other runs, which are recognised.
+    Before the first result, everything may change. Afterwards the questions are fixed and no seed may be dropped:
+    choosing the number of seeds by the results (optional stopping) finds differences that do not exist.
+    Methods may be added or removed. If both happen, it is another comparison, and its report is not overwritten.
+    Changed options of the same methods make other runs, which FedReach recognizes.
     """
     if stored is None:
         return ()
@@ -78,12 +78,12 @@ def check_declared(
 
 
 def has_results(stored: ComparisonRecord, out: Path) -> bool:
-    """Say whether a run of a comparison has ended."""
+    """Return whether a run of a comparison has ended."""
     return any((out / place / Result.FILE).exists() for places in stored.runs.values() for place in places.values())
 
 
 def lengths_seen(experiment: Experiment, stored: ComparisonRecord | None, out: Path) -> Sequence[int]:
-    """Return after how many rounds results could be seen before the runs of a comparison were made longer."""
+    """Return the numbers of rounds at which results were visible before the runs of a comparison were extended."""
     if stored is None:
         return ()
     before, lengths = stored.config.get("rounds"), tuple(stored.lengths or ())
@@ -96,7 +96,7 @@ def _has_ended_well(folder: Path) -> bool:
     return result is not None and result.status == "finished"
 
 
-# -------------------- Where the runs of a comparison are computed: processes of this machine, or of a Ray cluster
+# -------------------- Executors: processes on this machine, or on a Ray cluster
 
 NAMES = ("local", "ray")
 
@@ -107,7 +107,7 @@ def chosen(name: str, address: str | None = None) -> Executor:
     The address is that of a Ray cluster; None starts one on this machine.
 
     Raises:
-        ConfigError: If there is no such executor, the address is not for it, or Ray is not installed.
+        ConfigError: If the name is unknown, the executor takes no address, or Ray is not installed.
 
     Example:
         >>> chosen("local")
@@ -125,19 +125,19 @@ def chosen(name: str, address: str | None = None) -> Executor:
     return Local()
 
 
-# --- Many runs: methods x seeds in parallel processes, resumed where they stopped, never repeated once done
+# -------------------- Methods x seeds in parallel processes
 
 
 class Further(Protocol):
-    """Says how many seeds a comparison has, once those of its pilot are finished."""
+    """Plans the number of seeds of a comparison, once its pilot is finished."""
 
     def __call__(self, out: Path) -> tuple[int, str]:
-        """Return the number of seeds, those of the pilot included, and why in words."""
+        """Return the number of seeds, including those of the pilot, and the reason in words."""
 
 
 @dataclass
 class Comparison:
-    """One comparison, whose folder this process has locked."""
+    """One comparison; this process has locked its folder."""
 
     experiment: Experiment
     out: Path
@@ -147,7 +147,7 @@ class Comparison:
     tuned: Tuned = field(default_factory=Tuned)
 
     def record(self, seeds: Sequence[int]) -> ComparisonRecord:
-        """Return what is written of it."""
+        """Return the record that the comparison's folder stores."""
         experiment, runs = self.experiment, dict[str, dict[str, str]]()
         for job in plan(experiment, self.out, seeds):
             runs.setdefault(job.method, {})[str(job.seed)] = job.folder.relative_to(self.out).as_posix()
@@ -172,10 +172,10 @@ def plan(
     """Return the runs of a comparison, all methods of one seed before the next seed.
 
     Args:
-        experiment: With its methods.
+        experiment: Experiment with its methods.
         out: Folder of the comparison.
-        seeds: Of the runs; None: as the experiment says.
-        tuned: Which setting each method takes with each seed, where settings were chosen.
+        seeds: Seeds of the runs; default: those of the experiment.
+        tuned: Chosen setting of each method with each seed, if settings were tuned.
     """
     if not experiment.methods:
         raise ConfigError(
@@ -207,27 +207,28 @@ def compare(
     redo: Sequence[str] = (),
     further: Further | None = None,
 ) -> ComparisonStatus:
-    """Run all methods with all seeds; results depend neither on the number of workers nor on where they are.
+    """Run all methods with all seeds; the results depend neither on the number of workers nor on the executor.
 
     Args:
-        experiment: With its methods.
+        experiment: Experiment with its methods.
         out: Folder of the comparison.
         base: Folder that paths in the experiment are relative to.
-        workers: Processes at a time; None takes as many as the executor's machines hold.
-        executor: Where the runs are computed; None: on this machine.
-        callbacks: Are told as it goes on.
-        add_seeds: Whether seeds may be added although there are results; the report says so and gives no verdict.
-        redo: Methods whose runs are moved aside, into ``redone/``, and made again.
-        further: Needed where `statistics.detect_points` is set: then `experiment.seeds` are the pilot's.
+        workers: Number of parallel processes; default: as many as the executor's machines hold.
+        executor: Executor that computes the runs; default: this machine.
+        callbacks: Callbacks that follow the progress.
+        add_seeds: Allow more seeds after the first result; the report then gives no conclusion.
+        redo: Methods whose runs are moved aside, into ``redone/``, and run again.
+        further: Planner of the number of seeds, required with `statistics.detect_points`; `experiment.seeds` are then
+            the pilot.
 
     Returns:
-        What finished and what failed. A failing run does not stop the others.
+        The finished and the failed runs. A failing run does not stop the others.
 
     Raises:
-        RunFolderError: If `out` holds another comparison, or one that was asked something else and has results, or
+        RunFolderError: If `out` holds another comparison, if its questions changed after the first result, or if
             another process writes to it. Nothing is changed then.
-        ConfigError: If the executor's machines cannot run this experiment, or `statistics.detect_points` is set and
-            nobody says how many seeds it takes.
+        ConfigError: If the executor's machines cannot run this experiment, or `statistics.detect_points` is set without
+            `further`.
     """
     if experiment.plan.detect_points is not None and further is None:
         raise ConfigError("statistics.detect_points has the number of seeds follow from a pilot: give `further`.")
@@ -237,7 +238,7 @@ def compare(
         comparison = _open_comparison(experiment, out, locks, add_seeds=add_seeds, redo=redo)
 
         def run(seeds: Sequence[int], recorded_seeds: Sequence[int]) -> None:
-            """Run what of these seeds is not finished; the comparison holds more of them if it did before."""
+            """Run the unfinished runs of these seeds; the comparison's record lists `recorded_seeds`."""
             run_comparisons([comparison], [seeds], [recorded_seeds], status, executor, out, base, workers, callbacks)
 
         if experiment.plan.detect_points is None or further is None:  # both or neither
@@ -269,13 +270,13 @@ def compare_several(
     add_seeds: bool = False,
     redo: Sequence[str] = (),
 ) -> ComparisonStatus:
-    """Run several comparisons by the same workers, each as `compare` does into a folder of its own.
+    """Run several comparisons with the same workers, each as `compare` does into its own folder.
 
     Args:
-        experiments: Each with the folder of its comparison.
-        out: Where what the workers say is kept.
+        experiments: Experiments, each with the folder of its comparison.
+        out: Folder of the workers' log.
 
-    The others are those of `compare`.
+    The other arguments are those of `compare`.
     """
     status = ComparisonStatus([])
     with ExitStack() as locks:
@@ -293,8 +294,8 @@ def compare_several(
 def _open_comparison(
     experiment: Experiment, out: Path, locks: ExitStack, *, add_seeds: bool, redo: Sequence[str]
 ) -> Comparison:
-    """Lock the folder of a comparison, and return it unless what is asked cannot be asked any more."""
-    plan(experiment, out)  # nothing to compare is said before anything is written
+    """Lock the folder of a comparison and return the comparison, or reject changes of its questions."""
+    plan(experiment, out)  # reject an experiment without methods before anything is written
     check_redone(experiment, redo)
     if (out / SweepRecord.FILE).exists():
         raise RunFolderError(f"{out} holds a sweep, whose comparisons lie in {out}/cells. Choose {ANOTHER_FOLDER}.")
@@ -320,12 +321,18 @@ def run_comparisons(
     workers: int | None,
     callbacks: Sequence[ComparisonCallback],
 ) -> None:
-    """Run what is not finished of comparisons whose folders are locked; choose settings first where they ask for it.
+    """Run the unfinished runs of comparisons whose folders are locked; tune settings first where requested.
 
     Args:
-        seeds: Of each, to be run.
-        held: Of each, all that it has.
-        status: Is kept up to date.
+        opened: Comparisons.
+        seeds: Seeds to run, for each comparison.
+        recorded_seeds: All seeds that the record lists, for each comparison.
+        status: Status, kept up to date.
+        executor: Executor that computes the runs.
+        out: Folder of the workers' log.
+        base: Folder that paths in the experiments are relative to.
+        workers: Number of parallel processes.
+        callbacks: Callbacks that follow the progress.
     """
     engine = opened[0].experiment.engine
     tuning = [
@@ -354,7 +361,7 @@ def run_comparisons(
 
 
 def _skip_finished(status: ComparisonStatus, base: Path) -> list[Job]:
-    """Return the jobs that are to be run; note those that are finished and those whose folder cannot be used."""
+    """Return the jobs to run; add finished jobs and jobs with an unusable folder to the status."""
     waiting = []
     status.finished, status.failed = [], {}
     files_errors: dict[Job, OtherFilesError] = {}
@@ -379,7 +386,7 @@ def _skip_finished(status: ComparisonStatus, base: Path) -> list[Job]:
     return waiting
 
 
-# -------------------- A comparison at each setting of ``[sweep]``, all of them by the same workers
+# -------------------- Sweeps: a comparison at each setting
 
 FOLDER = "cells"
 
@@ -395,16 +402,16 @@ def sweep(
     add_seeds: bool = False,
     redo: Sequence[str] = (),
 ) -> ComparisonStatus:
-    """Compare at each setting of the experiment's ``[sweep]``; the same call goes on, and settings may be added.
+    """Compare at each setting of the experiment's ``[sweep]``; the same call resumes, and settings may be added.
 
-    Each setting is a comparison in a folder of its own, ``cells/SETTING``, byte for byte the one that `compare` makes
-    of the experiment with that setting.
+    Each setting is a comparison in its own folder, ``cells/SETTING``. `compare` writes the same bytes for the
+    experiment with that setting.
 
     Args:
-        experiment: With methods and settings.
+        experiment: Experiment with methods and settings.
         out: Folder of the sweep.
 
-    The others, and what is returned and raised, are those of `fedreach.experiment.compare.compare`.
+    The other arguments, the result and the errors are those of `fedreach.experiment.compare.compare`.
     """
     if experiment.sweep is None:
         raise ConfigError("There is nothing to sweep: the experiment has no [sweep] table.")

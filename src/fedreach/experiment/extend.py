@@ -1,4 +1,4 @@
-"""Going on where finished runs ended: to the same bits as runs of that length, or a reason why not."""
+"""Extend finished runs to more rounds, with the same bits as runs of that length, or reject with a reason."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fedreach.runs.identity import finished, run_of
 from fedreach.runs.schema import CHECKPOINT, ComparisonRecord, Result, RunRecord, ServedLine, ServingRecord
 
 TOOK_THE_PLACE = "its last round was evaluated as the last, and found the best model: the one before it is gone"
-ON_FLOWER = "facts.json"  # what clients told there; the simulator has not the same
+ON_FLOWER = "facts.json"  # client statistics of a Flower run, which the simulator cannot reproduce
 
 
 def extend_run(
@@ -37,21 +37,21 @@ def extend_run(
     threads: int | None = None,
     trackers: Sequence[str] = (),
 ) -> Result:
-    """Go on with a run until it has so many rounds, and return how it then ended.
+    """Extend a run to a number of rounds and return its result.
 
-    The folder is afterwards, but for timing, the same as that of one run of this length. The same call again goes on
-    where this one was interrupted.
+    Except for timing, the folder then equals that of a single run of this length. Repeat an interrupted call to resume
+    it.
 
     Args:
         path: The run folder.
-        rounds: In all.
-        base: Folder that paths in its experiment are relative to: that of its TOML file.
-        callbacks: Are told as it goes on.
+        rounds: Total number of rounds.
+        base: Folder that paths in the experiment are relative to, that of its TOML file.
+        callbacks: Callbacks that follow the progress.
         threads: As in `fedreach.experiment.run.run`.
-        trackers: In place of those that the run had, by name; empty: the same.
+        trackers: Names of trackers that replace those of the run; default: the run's own.
 
     Raises:
-        RunFolderError: If the folder holds no run, or one that cannot be gone on with: the message says why not.
+        RunFolderError: If the folder does not hold a run, or the run cannot be extended, with the reason.
     """
     folder = RunFolder(path)
     experiment = with_trackers(_experiment(run_of(folder).config, path), trackers, base)
@@ -61,7 +61,7 @@ def extend_run(
         experiment, seed=stored.seed, folder=path, base=base, method=stored.method, threads=threads,
         callbacks=callbacks,
     )  # fmt: skip
-    assert result is not None  # there are no ranks
+    assert result is not None  # runs without ranks return a result
     return result
 
 
@@ -76,18 +76,19 @@ def extend_comparison(
     callbacks: Sequence[ComparisonCallback] = (),
     trackers: Sequence[str] = (),
 ) -> ComparisonStatus:
-    """Go on with all runs of a comparison until they have so many rounds, as `extend_run` does with one.
+    """Extend all runs of a comparison to a number of rounds, as `extend_run` does for one run.
 
     Args:
         out: The comparison's folder.
-        anew: Whether runs that cannot be gone on with are moved aside, see `set_aside`, and made anew at this length.
+        rounds: Total number of rounds.
+        anew: Move runs that cannot be extended aside, see `set_aside`, and run them again at this length.
         trackers: As in `extend_run`.
 
-    The others are those of `fedreach.experiment.compare.compare`.
+    The other arguments are those of `fedreach.experiment.compare.compare`.
 
     Raises:
-        RunFolderError: If one cannot be gone on with, and they are not to be made anew. Nothing is changed then.
-        ConfigError: If its number of seeds followed from results.
+        RunFolderError: If a run cannot be extended and `anew` is false. Nothing is changed then.
+        ConfigError: If the number of seeds was chosen by a pilot's results.
     """
     record = RunFolder(out).required(ComparisonRecord)
     experiment = with_trackers(_experiment(record.config, out), trackers, base)
@@ -116,12 +117,12 @@ def extend_comparison(
 
 
 def _prepare_runs(paths: Sequence[Path], rounds: int, base: Path, *, anew: bool = False) -> dict[Path, RunRecord]:
-    """Have finished runs be unfinished ones of so many rounds; return those of the paths that are not.
+    """Turn finished runs into unfinished runs with more rounds; with `anew`, return those that cannot be extended.
 
-    Nothing is changed before all were looked at. A run that is interrupted here is still one that can be extended.
+    All runs are checked before any is changed. A run that is interrupted here can still be extended.
 
     Raises:
-        RunFolderError: If one cannot be, unless it is to be made anew.
+        RunFolderError: If a run cannot be extended and `anew` is false.
     """
     stored = {path: RunFolder(path).required(RunRecord) for path in paths}
     reasons = {path: why for path, record in stored.items() if (why := why_not(path, record, rounds, base))}
@@ -140,10 +141,10 @@ def _prepare_runs(paths: Sequence[Path], rounds: int, base: Path, *, anew: bool 
 
 
 def why_not(path: Path, stored: RunRecord, rounds: int, base: Path) -> str:
-    """Say why a run cannot be gone on with until it has so many rounds; empty where it can.
+    """Return why a run cannot be extended to a number of rounds, or "" if it can.
 
     Raises:
-        RunFolderError: If it was made with other files than there are now, was altered, or is longer already.
+        RunFolderError: If its files have changed since, it was altered, or it is already longer.
     """
     folder, experiment = RunFolder(path), _experiment(stored.config, path)
     before = experiment.rounds
@@ -182,7 +183,7 @@ def _check_longer(before: int, rounds: int, path: Path) -> None:
 
 
 def _reopen(path: Path, stored: RunRecord, rounds: int) -> None:
-    """Have a run be an unfinished one of so many rounds; after each step it is a run that can be gone on with."""
+    """Turn a run into an unfinished run with more rounds; after each step the run can still be extended."""
     if stored.config["rounds"] == rounds:
         return
     folder = RunFolder(path)

@@ -1,4 +1,4 @@
-"""Mistakes in an experiment in our words: where they stand, the rule, what arrived, the nearest right name."""
+"""Messages for mistakes in an experiment: the place, the rule, the value, the nearest valid name."""
 
 import inspect
 import re
@@ -32,15 +32,15 @@ def explained(
     allowed: Sequence[str] | None = None,
     owner: str = "",
 ) -> list[Problem]:
-    """Return what pydantic found.
+    """Return the problems that pydantic reported.
 
     Args:
-        error: The refusal.
-        given: What was refused.
-        prefix: Path of the table that was refused.
+        error: Error of pydantic.
+        raw: Rejected table.
+        prefix: Path of that table.
         section: Model of that table.
-        known: Right names of its keys, where they are not the fields of `section`.
-        owner: Whose options they are, such as ``"model 'mlp'"``.
+        allowed: Valid names of its keys; default: the fields of `section`.
+        owner: Owner of the options, such as ``"model 'mlp'"``.
     """
     rules: dict[Path_, tuple[list[str], Any]] = {}
     problems = []
@@ -57,13 +57,13 @@ def explained(
         elif kind == "missing":
             what = f"{owner} needs this option." if owner else "must be given; `fedreach list` shows what there is."
             problems.append(Problem(path, what))
-        else:  # a union such as `int | list[int]` gives one refusal for each member
+        else:  # a union such as `int | list[int]` gives one error for each member
             rules.setdefault(path, ([], refusal["input"]))[0].append(_rule(refusal["msg"]))
     beneath = {
         place[:depth] for place in (*rules, *(problem.path for problem in problems)) for depth in range(len(place))
     }
     for path, (alternatives, got) in rules.items():
-        if path in beneath:  # of a union with a table, where something in the table is wrong
+        if path in beneath:  # a union with a table: the mistake inside the table is reported instead
             continue
         problems.append(Problem(path, f"must be {' or '.join(alternatives)}; got {shown(got)} ({type(got).__name__})."))
     return problems
@@ -86,12 +86,12 @@ def _rule(message: str) -> str:
 
 
 def _keys_of(loc: Path_, value: Any, *, missing: bool) -> Path_:
-    """Return the keys of pydantic's path: it also names members of unions, such as ``list[int]``, which are left out.
+    """Return the keys of pydantic's path, without the members of unions in it, such as ``list[int]``.
 
     Args:
         loc: The path.
-        given: What it leads into.
-        missing: Whether its last step is a key that is not there.
+        value: Value that it leads into.
+        missing: Treat the last step as a missing key.
     """
     keys: list[str | int] = []
     for place, step in enumerate(loc, start=1):
@@ -120,9 +120,9 @@ def _keys_at(section: type[BaseModel], path: Sequence[str | int]) -> list[str]:
 
 
 def listed(problems: Iterable[Problem], source: Path | None, text: str, overridden: Sequence[Path_]) -> str:
-    """Return one line for each mistake, in the order of the file; those that came by --set stand last.
+    """Return one line for each mistake, in the order of the file; mistakes in --set come last.
 
-    `source` is None where the user has no file, as then the default is taken.
+    `source` is None if the user gave no file, so that the default applies.
     """
     lines = []
     has_lines = source is not None and source.suffix != ".json"
@@ -136,7 +136,7 @@ def listed(problems: Iterable[Problem], source: Path | None, text: str, overridd
 
 
 def shown(value: object) -> str:
-    """Return a value as it is shown in a message, of which it is not to be the most part."""
+    """Return a value as text for a message, shortened if it is long."""
     text = repr(value)
     return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 1]}…"
 
@@ -148,15 +148,15 @@ def _key(path: Path_) -> str:
 
 
 def _came_from(path: Path_, overridden: Sequence[Path_]) -> bool:
-    """Say whether a --set wrote this key, a table above it, or the name whose options are wrong."""
+    """Return whether --set wrote this key, a table above it, or the name whose options are wrong."""
     return any(path[: len(o)] == o or (o[:-1] == path and o[-1] != "name") for o in overridden)
 
 
 def _line(text: str, path: Path_) -> int:
-    """Return the line of a key, or of the closest table above it; 0 where the file has neither."""
+    """Return the line of a key, or of the closest table above it; 0 if the file has neither."""
     steps = [str(step) for step in path]
     table: list[str] = []
-    last: dict[tuple[str, ...], int] = {}  # index of the element of each [[list of tables]] that began last
+    last: dict[tuple[str, ...], int] = {}  # index of the latest element of each [[list of tables]]
     best = best_number = 0
     for number, line in enumerate(text.splitlines(), start=1):
         header = re.match(r"\s*\[\[?([^\]]+)\]", line)

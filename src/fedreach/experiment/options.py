@@ -28,7 +28,7 @@ from fedreach.experiment.schema import (
 )
 from fedreach.federation.traits import lacking
 
-# --- Options of named things (a partition, a policy, ...), checked against the signature of what the name stands for
+# -------------------- Options, checked against the signature that their component's name refers to
 
 OWN_KEYS: Mapping[str, type[Choice]] = {
     "data": Data,
@@ -42,17 +42,17 @@ INHERIT: Mapping[str, str] = {
     "selection": " Inherit from fedreach.federation.selection.base.Policy to have all but `select`.",
     "tracker": " Inherit from fedreach.Callback to have all that you leave out.",
 }
-"""Kinds whose methods need not all be written."""
+"""Hints for component types whose base class has defaults for all but the required methods."""
 
 
 def check_choice(kind: str, path: Path_, choice: Mapping[str, Any], base: Path) -> list[Problem]:
-    """Return what is wrong with the name or the options of one named thing."""
+    """Return the problems of the name or the options of one component."""
     section = OWN_KEYS.get(kind, Choice)
     name = choice.get("name", section.model_fields["name"].default)
     if not isinstance(name, str) or (kind == "partition" and choice.get("file") is not None):
-        return []  # said by the section itself; or nothing is drawn
+        return []  # the section itself reports it, or nothing is drawn
     if kind == "data" and name.endswith(DATA):
-        return []  # its options are checked as it is read
+        return []  # its options are checked when the file is read
     try:
         target = registry.find(kind, name, base)
         supplied = registry.given(kind, name, target)
@@ -73,13 +73,13 @@ def check_choice(kind: str, path: Path_, choice: Mapping[str, Any], base: Path) 
     if kind == "partition" and ":" not in name and name != "natural":
         return [Problem(path, message) for message in _out_of_range(target, options)]
     if row.protocol and registry.wrapper(kind, target) is None:
-        named = Choice.model_validate({"name": name, **options})  # without keys of the section, told of elsewhere
+        named = Choice.model_validate({"name": name, **options})  # without the section's keys, checked elsewhere
         return [Problem(path, message) for message in _broken_contract(kind, named, base)]
     return []
 
 
 def _check_nested(kind: str, path: Path_, options: Mapping[str, Any], base: Path) -> list[Problem]:
-    """Return what is wrong with the parts that a part is made of."""
+    """Return the problems of the components nested in a component."""
     problems = []
     listed = options.get("parts")
     if listed is not None and not isinstance(listed, list):
@@ -95,7 +95,7 @@ def _check_nested(kind: str, path: Path_, options: Mapping[str, Any], base: Path
 
 
 def _out_of_range(partitioner: Callable[..., Any], options: Mapping[str, Any]) -> list[str]:
-    """Try the options on a few labels, where a range is refused as ConfigError; that they are few does not matter."""
+    """Return the range errors of options, by a trial on a few labels; errors due to their small number are ignored."""
     try:
         partitioner(np.repeat(np.arange(10), 20), 2, generator(0, "partition"), **options)
     except ConfigError as error:
@@ -106,7 +106,7 @@ def _out_of_range(partitioner: Callable[..., Any], options: Mapping[str, Any]) -
 
 
 def _broken_contract(kind: str, choice: Choice, base: Path) -> list[str]:
-    """Make the part and say what it lacks, or why it cannot be made."""
+    """Return what a component lacks, or why it cannot be built."""
     try:
         part = components.make(kind, choice, base)
     except ConfigError as error:
@@ -117,14 +117,16 @@ def _broken_contract(kind: str, choice: Choice, base: Path) -> list[str]:
 
 
 def options_model(target: Callable[..., Any], supplied: Collection[str]) -> type[BaseModel] | None:
-    """Return a model of the options that a callable takes by its annotations, without the `given`; None: anything.
+    """Return a model of the options that a callable takes by its annotations; None if it takes any.
+
+    `supplied` are the arguments that FedReach itself passes, which are not options.
 
     Example:
         >>> def pick(view, k, rng, patience: float = 1.0): ...
         >>> list(options_model(pick, ("view", "k", "rng")).model_fields)
         ['patience']
     """
-    lasting = inspect.isclass(target) or inspect.isroutine(target)  # an object that is called may have no hash
+    lasting = inspect.isclass(target) or inspect.isroutine(target)  # a callable object may not have a hash
     return (_options_model if lasting else _options_model.__wrapped__)(target, tuple(supplied))
 
 
@@ -151,7 +153,7 @@ def _tuple_for_list(value: Any) -> Any:
 
 
 def _is_plain(hint: Any) -> bool:
-    """Say whether a type can stand in a TOML file; others are left to the callable itself."""
+    """Return whether a TOML file can hold a type; the callable itself checks other types."""
     if hint in (int, float, str, bool, type(None)):
         return True
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
@@ -160,25 +162,25 @@ def _is_plain(hint: Any) -> bool:
     return origin is not None and all(_is_plain(a) for a in arguments if a is not Ellipsis)
 
 
-# --- Who else is told of a run: made from what an experiment says, or from names that stand in its place
+# -------------------- Trackers of a run
 
 KEY = ("run", "trackers")
 
 
 def trackers_of(experiment: Experiment, base: Path) -> list[tuple[str, Any]]:
-    """Return the trackers of an experiment, each with its name there.
+    """Return the trackers of an experiment with their names.
 
     Raises:
-        ConfigError: If there is no such tracker, or its package is not installed.
+        ConfigError: If a tracker is unknown, or its package is not installed.
     """
     return [(choice.name, components.make("tracker", choice, base)) for choice in experiment.run.trackers]
 
 
 def with_trackers(experiment: Experiment, names: Sequence[str], base: Path) -> Experiment:
-    """Return an experiment with these trackers, which are checked, in place of its own; without names, its own are.
+    """Return an experiment with the named trackers in place of its own, or with its own if there are no names.
 
     Raises:
-        ConfigError: If one cannot be had.
+        ConfigError: If a tracker is invalid.
     """
     choices = [Choice(name=seen_from(base, KEY, name)) for name in names] or experiment.run.trackers
     problems = [
