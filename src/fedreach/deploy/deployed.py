@@ -1,6 +1,7 @@
-"""A model that left the house: its graphs, whoever runs them, its fitted rule, and the command that predicts a file.
+"""An exported model: its graphs, its fitted rule, and the command that predicts a file.
 
-It needs numpy alone, so that an exported model can take it along; what runs the graphs is handed in.
+This module needs numpy alone, so that an exported model can contain it; the caller passes a function that runs the
+graphs.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ from fedreach.federation.base import Serving
 from fedreach.federation.types import State
 
 Run = Callable[[str, AnyArray], Sequence[AnyArray]]
-"""Runs a graph by its name on (m, ...) samples: "model", raw to logits; "inputs", raw to inputs; "features", inputs to
-logits and, where the model has any, features."""
+"""Function that runs a graph by its name on (m, ...) examples: "model" maps raw examples to logits, "inputs" maps them
+to inputs, "features" maps inputs to logits and, if the model has any, features."""
 
 
 class Deployed:
     """A model as `fedreach export` wrote it, and its rule.
 
     Args:
-        about: What ``model.json`` says.
-        run: Runs its graphs.
-        rule: By which clients are served; None: by the model as it is.
-        state: As participants fitted it.
-        batch: Samples that a graph is given at a time.
+        about: Content of ``model.json``.
+        run: Function that runs its graphs.
+        rule: Adaptation rule; None: the unadapted model.
+        state: State of the rule, as fitted on the participants.
+        batch: Maximum number of examples per call of a graph.
     """
 
     def __init__(
@@ -48,28 +49,28 @@ class Deployed:
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """(c,) names of classes; None where numbers are predicted."""
+        """(c,) names of classes; None if the model predicts numbers."""
         return classes_of(self.about)
 
     def logits(self, samples: Any) -> Floats:
-        """Return (m, c) logits of samples, or the (m, t) numbers that are predicted.
+        """Return (m, c) logits of examples, or the (m, t) predicted numbers.
 
         Args:
-            samples: A table, a dictionary of a list for each column will do, or an array, as the model was trained on.
+            samples: A table (also as a dictionary of columns) or an array, like the training data.
         """
         return self.raw_logits(self.expected.array(samples))
 
     def raw_logits(self, raw: AnyArray) -> Floats:
-        """Return the same of samples as `SampleFormat.array` returns them."""
+        """Return `logits` of examples as `SampleFormat.array` returns them."""
         return self._parts("model", raw)[0].astype(np.float64)
 
     def answers(self, samples: Any) -> tuple[Floats, Floats | None, Float32s | None]:
-        """Return logits, features and inputs of samples: the arguments of an adapter's `fit` and `predict`."""
+        """Return logits, features and inputs of examples: the arguments of an adapter's `fit` and `predict`."""
         return self.raw_answers(self.expected.array(samples))
 
     def raw_answers(self, raw: AnyArray) -> tuple[Floats, Floats | None, Float32s | None]:
-        """Return the same of samples as `SampleFormat.array` returns them."""
-        if not self.about["reads_inputs"]:  # the rule looks at logits alone
+        """Return `answers` of examples as `SampleFormat.array` returns them."""
+        if not self.about["reads_inputs"]:  # the rule needs logits alone
             return self.raw_logits(raw), None, None
         inputs = self._run("inputs", raw)[0]
         logits, features = self.again(inputs)
@@ -81,13 +82,13 @@ class Deployed:
         return outputs[0].astype(np.float64), outputs[1].astype(np.float64) if len(outputs) > 1 else None
 
     def new_adapter(self) -> Adapter:
-        """Return a client that has seen no input yet."""
+        """Return the adapter of a new client."""
         if self.rule is None or self.state is None:
             raise ConfigError("This model was exported without a serving rule: predict by the model as it is.")
         return Adapter(self.rule, self.state, self.again if self.about["reads_inputs"] else None)
 
     def predict(self, rows: Rows, *, plain: bool = False) -> Predictions:
-        """Return predictions of rows, each client served by its own; `plain`: by the model as it is."""
+        """Return predictions of rows, adapted to each client by its rows; with `plain`, unadapted."""
         serves = self.rule is not None and not plain
         adapter = self.new_adapter if serves else None
         return predictions(
@@ -108,14 +109,14 @@ class Deployed:
 
 
 def classes_of(about: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return (c,) names of classes, numbers where they have none; None where numbers are predicted."""
+    """Return (c,) names of classes, or their numbers if they have no names; None if the model predicts numbers."""
     if about["targets"] is not None:
         return None
     return tuple(about["classes"] or map(str, range(about["outputs"])))
 
 
 def rows_for(about: Mapping[str, Any], path: Path, client: str | None = None, label: str | None = None) -> Rows:
-    """Return rows of a file for a model, see `read_rows`; `about` it as ``model.json`` has it."""
+    """Return rows of a file for a model, see `read_rows`; `about` is the content of ``model.json``."""
     columns = Columns(about["client_column"], tuple(about["label_columns"]))
     expected = SampleFormat.of_json(about["name"], about)
     classes, targets = classes_of(about), about["targets"]
@@ -123,7 +124,7 @@ def rows_for(about: Mapping[str, Any], path: Path, client: str | None = None, la
 
 
 def schema(expected: SampleFormat) -> str:
-    """Return what a file must hold, for people: the columns of a table, or the shape of a sample."""
+    """Return a description of what a file must hold: the columns of a table, or the shape of an example."""
     if expected.preparation is not None:
         return str(expected.preparation)
     return f"{expected.kind} of shape {tuple(expected.shape)}, {expected.dtype}, as x in an .npz file, or a column each"
@@ -135,7 +136,7 @@ def written(predicted: Predictions, about: Mapping[str, Any], client: str | None
 
 
 def record(predicted: Predictions, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what became of the rows, for machines."""
+    """Return a summary of predictions as JSON values."""
     return {
         **{key: about[key] for key in ("name", "method", "seed", "model", "cluster", "round")},
         "rows": len(predicted.outputs),
@@ -147,7 +148,7 @@ def record(predicted: Predictions, about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def lines(predicted: Predictions, about: Mapping[str, Any]) -> list[str]:
-    """Return what became of the rows, for people."""
+    """Return a summary of predictions as lines of text."""
     rows, who, is_adapted = len(predicted.outputs), len(predicted.clients), predicted.decisions is not None
     rule = str(about["rule"]).partition("(")[0]
     how = f"each client served by its own rows ({rule})" if is_adapted else "by the model as it is"
@@ -159,7 +160,7 @@ def lines(predicted: Predictions, about: Mapping[str, Any]) -> list[str]:
 
 
 def origin(about: Mapping[str, Any]) -> str:
-    """Return where a model is from, for people.
+    """Return the origin of a model in words.
 
     Example:
         >>> origin({"method": "plain", "seed": 0, "model": "last", "cluster": 1, "round": 30})
@@ -175,7 +176,7 @@ def origin(about: Mapping[str, Any]) -> str:
 
 
 def main(model: Deployed, arguments: Sequence[str] | None = None) -> int:
-    """Predict a file from the command line; return the exit code: 2 for a wrong call, 3 for a file of no use."""
+    """Predict a file from the command line; return the exit code: 2 for a wrong call, 3 for an invalid file."""
     parser = argparse.ArgumentParser(description="Predict the rows of a .csv, .parquet or .npz file.")
     parser.add_argument("file", type=Path, nargs="?")
     parser.add_argument("--schema", action="store_true", help="print what each column must hold, and predict nothing")
@@ -212,5 +213,5 @@ def main(model: Deployed, arguments: Sequence[str] | None = None) -> int:
 
 
 def _json(document: Mapping[str, Any]) -> str:
-    """Return a document as JSON, which has no nan and no infinity: they become null."""
+    """Return a document as JSON, with null for nan and infinity."""
     return json.dumps(json.loads(json.dumps(document), parse_constant=lambda _: None))

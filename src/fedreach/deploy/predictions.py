@@ -20,25 +20,25 @@ from fedreach.data.table_source import column_of, read_table
 from fedreach.deploy.adapter import Adapter
 from fedreach.federation.adaptation.base import log_softmax
 
-# -------------------- Rows of a file that are to be predicted: samples, their clients, labels where the file has any
-# It needs numpy and pyarrow alone, so that an exported model can take it along.
+# -------------------- Rows of a file: examples, their clients, and labels if the file has any
+# This code needs numpy and pyarrow alone, so that an exported model can contain it.
 
-SAMPLES = "x"  # of an ``.npz`` file, as of one to train on, and so are a client and a y
+SAMPLES = "x"  # name of the examples in an ``.npz`` file, as in one to train on
 USUAL = {"client": ("client",), "label": ("label", "y")}
-"""What columns are called where the data that a model was trained on do not say."""
+"""Usual names of columns, if the training data do not name them."""
 ENDINGS = (".csv", ".tsv", ".txt", ".gz", ".parquet", ".npz")
-FEW = 3  # that are named where there may be many
-FAR = 20.0  # deviations from the participants' mean: so far out a single value is told
-FAR_HALF = 5.0  # so far out it is told where half of all values are, as where a unit is another one
-LEAST_VALUES = 3  # of a column whose middle says something
+FEW = 3  # maximum number of names in a list
+FAR = 20.0  # standard deviations from the participants' mean beyond which a single value is reported
+FAR_HALF = 5.0  # the same for the median of a column, as with a wrong unit
+LEAST_VALUES = 3  # minimum number of values for a meaningful median
 
 
 @dataclass(frozen=True)
 class Columns:
-    """What columns of a table are called that are no inputs."""
+    """Names of a table's columns other than inputs."""
 
-    client: str | None = None  # whose a row is
-    labels: tuple[str, ...] = ()  # the class, or the numbers that are to be predicted
+    client: str | None = None  # column with the client of each row
+    labels: tuple[str, ...] = ()  # columns of the class, or of the numbers to predict
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,12 +46,12 @@ class Rows:
     """m rows of a file."""
 
     samples: AnyArray  # (m, ...) as the model takes them
-    clients: tuple[str, ...] | None  # (m,) whose they are; None where the file does not say
-    labels: AnyArray | None  # (m,) classes, -1 where one is not known; or (m, t) numbers, nan likewise
-    notes: tuple[str, ...]  # what the model does not know of them
+    clients: tuple[str, ...] | None  # (m,) client of each row; None if the file does not name clients
+    labels: AnyArray | None  # (m,) classes, -1 if unknown; or (m, t) numbers, nan if unknown
+    notes: tuple[str, ...]  # what the model does not know about the rows
 
     def by_client(self) -> dict[str, Ints]:
-        """Return the rows of each client, in the order in which clients appear; all are of one where nobody says.
+        """Return the rows of each client, in order of appearance; without client names, all rows are one client's.
 
         Example:
             >>> Rows(np.zeros((3, 1)), ("b", "a", "b"), None, ()).by_client()
@@ -79,16 +79,16 @@ def read_rows(
 
     Args:
         path: The file.
-        expected: What the model takes.
-        known: Columns of the data that it was trained on; these may be there, and need not.
-        classes: (c,) names of classes, also where these are numbers; None where numbers are predicted.
-        targets: How many of these, or None.
-        client: Column that must be there, in place of the known one.
-        label: Likewise.
+        expected: Form of examples that the model takes.
+        data_columns: Columns of the training data, which the file may lack.
+        classes: (c,) names of classes, or their numbers as text; None if the model predicts numbers.
+        targets: Number of predicted numbers, or None.
+        client: Required column of clients, in place of that of the training data.
+        label: Required column of labels, in place of that of the training data.
 
     Raises:
-        ConfigError: If a column is not there.
-        DataError: If the file cannot be read, or holds other samples than the model was trained on.
+        ConfigError: If a column is missing.
+        DataError: If the file cannot be read, or its examples differ in form from those that the model was trained on.
     """
     table, is_arrays = _read(path, expected, data_columns, client, label)
     names = list(table)
@@ -132,7 +132,7 @@ def read_rows(
 def _read(
     path: Path, expected: SampleFormat, data_columns: Columns, client: str | None, label: str | None
 ) -> tuple[Any, bool]:
-    """Return what stands in a file, by name, and whether that are arrays of samples."""
+    """Return the columns or arrays of a file by name, and whether they are arrays of examples."""
     ending = path.suffix.lower()
     if ending not in ENDINGS:
         raise DataError(f"{path}: rows must be a .csv, a .parquet or an .npz file; got {ending or 'no ending'!r}.")
@@ -143,7 +143,7 @@ def _read(
             return read_npz(stream), expected.preparation is None
     except FileNotFoundError as error:
         raise no_such_file(path, ENDINGS) from error
-    except (OSError, ValueError) as error:  # no whole file, or a path that is none
+    except (OSError, ValueError) as error:  # an incomplete file, or an invalid path
         if isinstance(error, DataError):
             raise
         raise DataError(
@@ -159,7 +159,7 @@ def _choose_column(
     requested: str | None,
     data_column: str | None,
 ) -> str | None:
-    """Return the column that is asked for, or else the one that the data had, or else one with a usual name."""
+    """Return the requested column, or else that of the training data, or else one with a usual name."""
     if requested is not None and requested not in names:
         raise ConfigError(f"--{what}: there is no column {requested!r}.{nearest(requested, names)}")
     if requested is not None or data_column is not None:
@@ -168,7 +168,7 @@ def _choose_column(
 
 
 def _texts(table: Any, name: str, reading: Reading) -> list[str]:
-    """Return names, each as it stands in the file."""
+    """Return the names in a column, as the file has them."""
     plain = named_rows(f"column {name!r}", _arrow(table, name), reading)
     gone = [row for row, value in enumerate(plain) if value is None]
     if gone:
@@ -189,7 +189,7 @@ def _numbers(table: Any, name: str) -> Floats:
 
 
 def _values(table: Any, name: str, what: str, reading: Reading = AS_USUAL) -> Floats:
-    """Return (m,) numbers, nan where a cell is empty."""
+    """Return (m,) numbers, nan for empty cells."""
     cells = cells_of(name, _arrow(table, name), reading=reading)
     if cells is None or cells.words is not None:
         raise DataError(f"column {name!r} must hold {what}. Leave it out.")
@@ -197,7 +197,7 @@ def _values(table: Any, name: str, what: str, reading: Reading = AS_USUAL) -> Fl
 
 
 def _classes(table: Any, name: str, classes: Sequence[str], reading: Reading) -> tuple[Ints, list[str]]:
-    """Return (m,) classes, -1 where a row tells none, and what is no class."""
+    """Return (m,) classes, -1 for missing and unknown ones, and a note about unknown classes."""
     place = {class_name: number for number, class_name in enumerate(classes)}
     plain = named_rows(f"column {name!r}", _arrow(table, name), reading)
     numbers = np.array([-1 if value is None else place.get(value, -1) for value in plain], np.int64)
@@ -207,7 +207,7 @@ def _classes(table: Any, name: str, classes: Sequence[str], reading: Reading) ->
 
 
 def _targets(table: Any, names: Sequence[str], targets: int, reading: Reading) -> Floats:
-    """Return (m, t) numbers, nan where a row tells none."""
+    """Return (m, t) numbers, nan for missing ones."""
     array = np.asarray(table[names[0]])
     if len(names) == 1 and array.ndim == 2 and array.dtype.kind in "uif" and array.shape[1] == targets:
         several: Floats = array.astype(np.float64)  # one array of an .npz file
@@ -219,7 +219,7 @@ def _targets(table: Any, names: Sequence[str], targets: int, reading: Reading) -
 
 
 def _describe_unknown(preparation: Preparation, table: Mapping[str, Cells | None]) -> list[str]:
-    """Return what of a table the model does not know: categories, cells of another kind, and what was never missing."""
+    """Return notes about what the model does not know: categories, cells of another kind, new missing values."""
     notes = []
     for column in preparation.used:
         cells = table[column.name]
@@ -241,17 +241,18 @@ def _describe_unknown(preparation: Preparation, table: Mapping[str, Cells | None
         if gone and not column.missing:
             instead = "none of its categories" if column.kind == "category" else f"their mean, {column.mean:.4g}"
             notes.append(
-                f"{column.name}: missing in {_count_rows(gone)} and in none of the participants'; it counts as {instead}"
+                f"{column.name}: missing in {_count_rows(gone)} and in none of the participants'; "
+                f"it counts as {instead}"
             )
         notes += _describe_far(column, values)
     return notes
 
 
 def _describe_far(column: InputColumn, values: Floats) -> list[str]:
-    """Return what of a column's numbers is far from what participants had, by the mean and deviation of these.
+    """Return a note about a column's numbers that are far from the participants' mean, in their standard deviations.
 
-    Bounds are wide, as columns with a long tail have a few values far out at many clients: in the 31 real tables of
-    ``benchmarks/natural_tables.py``, the rows of 1 unseen client in 170 are noted.
+    The bounds are wide, as columns with a long tail have a few distant values at many clients. In the 31 real tables
+    of ``benchmarks/natural_tables.py``, the rows of 1 unseen client in 170 get a note.
     """
     if column.kind not in ("number", "date") or np.isnan(values).all():
         return []
@@ -270,7 +271,7 @@ def _describe_far(column: InputColumn, values: Floats) -> list[str]:
 
 
 def _describe_unused(preparation: Preparation, names: Sequence[str]) -> list[str]:
-    """Return which columns of a file nobody trained on; those that were dropped or left out then are known."""
+    """Return a note about the columns of a file that the training data did not have."""
     trained_names = {column.name for column in preparation.columns}
     strange = [name for name in names if name not in trained_names]
     if not strange:
@@ -288,17 +289,17 @@ def _quote_names(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:FEW])) + more
 
 
-# --- Rows become predictions: by the model as it is, or each client's by a fitted rule and its own inputs
-# It needs numpy alone, so that an exported model can take it along.
+# -------------------- Predictions of rows: unadapted, or adapted to each client by its inputs
+# This code needs numpy alone, so that an exported model can contain it.
 
-LEAST = 1e-12  # probability of a true class in the log loss, as that of an impossible one has no logarithm
+LEAST = 1e-12  # minimum probability of the true class in the log loss, as 0 does not have a logarithm
 
 
 class AnswersModel(Protocol):
-    """A model, wherever it runs, asked about samples as `SampleFormat.array` returns them."""
+    """A model, in this process or exported, that takes examples as `SampleFormat.array` returns them."""
 
     def raw_logits(self, raw: AnyArray) -> Floats:
-        """Return (m, c) logits of raw samples, or the (m, t) numbers that it predicts."""
+        """Return (m, c) logits of raw examples, or the (m, t) predicted numbers."""
         ...
 
     def raw_answers(self, raw: AnyArray) -> tuple[Floats, Floats | None, Float32s | None]:
@@ -308,31 +309,31 @@ class AnswersModel(Protocol):
 
 @dataclass(frozen=True)
 class Client:
-    """One client, and how it was served."""
+    """One client with the decision about its adaptation."""
 
-    name: str  # "" where the file does not tell clients apart
+    name: str  # "" if the file does not name clients
     rows: int
-    decision: str | None  # "adapted", "repaired, adapted", "abstained" ...; None: by the model as it is
-    scores: dict[str, float]  # of its labelled rows; empty without
+    decision: str | None  # "adapted", "repaired, adapted", "abstained" ...; None: unadapted
+    scores: dict[str, float]  # of its labeled rows; empty without labels
 
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """What a model says of m rows."""
+    """The predictions of a model for m rows."""
 
     rows: Rows
     clients: tuple[Client, ...]
     outputs: Floats  # (m, c) probabilities, or (m, t) numbers
-    classes: tuple[str, ...] | None  # (c,) names; None where numbers are predicted
-    decisions: tuple[str, ...] | None  # (m,) how each row's client was served; None: by the model as it is
-    scores: dict[str, float]  # of all labelled rows; empty without
+    classes: tuple[str, ...] | None  # (c,) names; None if the model predicts numbers
+    decisions: tuple[str, ...] | None  # (m,) decision about the adaptation to each row's client; None: unadapted
+    scores: dict[str, float]  # of all labeled rows; empty without labels
 
     def table(self, client: str | None = None, targets: Sequence[str] = ()) -> list[dict[str, Any]]:
-        """Return a row for each row: its client, the prediction, how it was served, a probability for each class.
+        """Return a table of the rows: client, prediction, decision about the adaptation, probability of each class.
 
         Args:
-            client: What the column of clients is called; it is ``client`` where another column has that name.
-            targets: What predicted numbers are called, where there are several.
+            client: Name of the column of clients; ``client`` if another column has that name.
+            targets: Names of several predicted numbers.
         """
         columns: dict[str, Sequence[Any]] = {}
         if self.classes is None:
@@ -354,12 +355,12 @@ class Predictions:
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def csv(self, client: str | None = None, targets: Sequence[str] = ()) -> str:
-        """Return that table as CSV; nothing where there are no rows."""
+        """Return the table as CSV; an empty text without rows."""
         table = self.table(client, targets)
         return csv_text(table) if table else ""
 
     def lines(self) -> list[str]:
-        """Return what became of the clients, for people."""
+        """Return a table of the clients with decisions and scores, as lines of text."""
         header = ["client", "rows", "decision", *self.scores]
         body = [
             [visible(client.name) or "(all rows)", str(client.rows), client.decision or "plain"]
@@ -382,15 +383,15 @@ def predictions(
     new_adapter: Callable[[], Adapter] | None = None,
     mixes: bool = False,
 ) -> Predictions:
-    """Return what a model says of rows; where there is a rule, each client is served by all its rows and no label.
+    """Return a model's predictions of rows; a rule adapts to each client by all its rows, without labels.
 
     Args:
         model: The model.
         rows: The rows.
-        classes: (c,) names; None where numbers are predicted.
-        outputs: c, or how many numbers are predicted.
-        new_adapter: Makes the adapter of a client; None: the model as it is.
-        mixes: Whether the model mixes the examples of a batch, so that each client needs batches of its own.
+        classes: (c,) names; None if the model predicts numbers.
+        outputs: Number of classes c, or of predicted numbers.
+        new_adapter: Function that returns the adapter of a client; None: predict unadapted.
+        mixes: Whether the output for an example depends on its batch, so that each client needs its own batches.
     """
     predicted, plain = np.empty((len(rows.samples), outputs)), np.empty((len(rows.samples), outputs))
     decisions: list[str | None] = [None] * len(rows.samples)
@@ -427,7 +428,7 @@ def predictions(
 def _scores(
     rows: Rows, outputs: Floats, plain: Floats | None, indices: Ints, classes: Sequence[str] | None
 ) -> dict[str, float]:
-    """Return how right predictions of some rows are, as far as these have labels."""
+    """Return the scores of the predictions of some rows, as far as these have labels."""
     if rows.labels is None:
         return {}
     labels = rows.labels[indices]

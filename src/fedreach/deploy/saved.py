@@ -28,7 +28,7 @@ from fedreach.runs.folder import CONSTANTS, LAST, RunFolder
 from fedreach.runs.identity import check_code, run_of
 from fedreach.runs.schema import FederationRecord, RunRecord
 
-# -------------------- A run folder becomes a model
+# -------------------- Loading a model
 
 
 def load(
@@ -39,20 +39,20 @@ def load(
     base: Path | str | None = None,
     model: Callable[..., nn.Module] | None = None,
 ) -> TrainedModel:
-    """Return the model of a finished run, whole: it takes raw images, columns of a table or tokens.
+    """Return the model of a finished run with its preprocessing: it takes raw images, columns of a table or tokens.
 
     Args:
-        folder: The run folder; or what `fedreach export --to safetensors` wrote, which holds one model.
-        which: The last model, the best by participants' held-out data, or ``"refit"``, which was trained once more on
-            all rows. Default: of a run with `population.refit` that one, else the last; of a file that which it holds.
-        cluster: Number of the model, where the run has one a cluster.
-        base: Folder that the name of code of one's own is relative to, that of the experiment's TOML file; default: the
-            current one.
-        model: What makes the module, see `build`, of a run whose experiment does not say.
+        folder: The run folder, or the result of `fedreach export --to safetensors`, which holds one model.
+        which: The last model, the best by participants' held-out data, or ``"refit"``, which was refitted on all rows.
+            Default: the refitted model if the run has `population.refit`, else the last; for a file, the one in it.
+        cluster: Number of the cluster, if the run has one model per cluster.
+        base: Folder that names of the user's code are relative to, that of the experiment's TOML file; default: the
+            current folder.
+        model: Function or class that builds the module, see `build`, if the experiment does not name a model.
 
     Raises:
-        ConfigError: If an argument is wrong, or the user's own code is not there.
-        RunFolderError: If the folder holds no such model, or the user's own code was changed.
+        ConfigError: If an argument is wrong, or the user's code is missing.
+        RunFolderError: If the folder does not hold such a model, or the user's code was changed.
     """
     if which is not None and which not in get_args(Which):
         raise ConfigError(
@@ -87,7 +87,7 @@ def load(
 
 
 def default_model(run: RunRecord) -> Which:
-    """Return which model of a run is meant where nothing is said."""
+    """Return the default model of a run."""
     return "refit" if _refits(run) else "last"
 
 
@@ -96,7 +96,7 @@ def _refits(run: RunRecord) -> bool:
 
 
 def _why_not(run: RunRecord, which: Which, run_folder: RunFolder) -> str:
-    """Return why a run has no such model, and what to do."""
+    """Return why a run lacks a model, and what to do."""
     if which == "refit" and not _refits(run):
         return "The run did not train again on all rows: take the last, or run with population.refit = true."
     if which == "best" and (run_folder.path / LAST).exists():
@@ -105,7 +105,7 @@ def _why_not(run: RunRecord, which: Which, run_folder: RunFolder) -> str:
 
 
 def _find_exported_file(path: Path) -> Path | None:
-    """Return the file of an exported model, named itself or by its folder; None where that is a run's."""
+    """Return the file of an exported model, given it or its folder; None for a run folder."""
     if path.suffix == ".safetensors" or path.is_file():
         return path
     if (path / "model.json").exists():
@@ -148,14 +148,14 @@ def _describe_model(which: str, cluster: int | None) -> str:
 
 
 def _copy_storage(net: nn.Module) -> nn.Module:
-    """Give each tensor a storage of its own."""
+    """Copy each tensor into its own storage."""
     for tensor in (*net.parameters(), *net.buffers()):
         tensor.data = tensor.data.clone()
     return net
 
 
 def _code_name(section: ModelSection, model: Callable[..., nn.Module] | None) -> str | None:
-    """Return the name of the user's own code that the module is made by."""
+    """Return the name of the user's code that builds the module, or None."""
     return section.name if model is None and ":" in section.name else None
 
 
@@ -167,7 +167,7 @@ def _build_module(
     folders: tuple[Path, ...],
     model: Callable[..., nn.Module] | None,
 ) -> nn.Module:
-    """Return the module that was trained, as it was before that."""
+    """Return the module as it was before training."""
     name = section.name
     if model is None and not name:
         raise ConfigError(
@@ -184,7 +184,7 @@ def _build_module(
 
 
 def _model_index(folder: Path | str, count: int, cluster: int | None) -> int:
-    """Return which of the models is asked for."""
+    """Return the index of the requested model."""
     if count == 1 and cluster is None:
         return 0
     if count == 1:

@@ -33,29 +33,29 @@ from fedreach.experiment.schema import Choice
 from fedreach.federation.base import Serving
 from fedreach.runs.schema import RunRecord
 
-# --- A model as one safetensors file: weights by name, and in its metadata all that makes the model of them again
-# Metadata ``fedreach`` is JSON: what ``model.json`` of other exports says (where the model is from, what samples are
-# like, classes), and beside it
+# -------------------- A model as one safetensors file
+# The tensors are the weights; the metadata describe how to build the model. Metadata ``fedreach`` is JSON: the content
+# of ``model.json`` of other exports (the model's origin, the form of its examples, its classes), and in addition
 #
 # - ``construction``: ``model``, the table of the experiment; ``data``, its columns of client and label; ``code``, the
 #   sha256 of the user's own files that are needed,
-# - ``serving``: the part ``method.serving`` of the experiment, or null.
+# - ``serving``: the component ``method.serving`` of the experiment, or null.
 #
-# Tensors are those of the module's ``state_dict()`` by name, its buffers that are not persistent, and ``serving/NAME``,
-# what participants fitted. Of a type that numpy does not know, such as bfloat16, they are whole numbers of the same
-# bits.
+# The tensors are those of the module's ``state_dict()`` by name, its buffers that are not persistent, and
+# ``serving/NAME``, the state fitted on the participants. A type that numpy does not know, such as bfloat16, is stored
+# as integers with the same bits.
 
 FILE, KEY, FITTED = "model.safetensors", "fedreach", "serving/"
 
 
 class Stored(NamedTuple):
-    """What a file holds."""
+    """The content of a file."""
 
     about: dict[str, Any]
     tensors: dict[str, AnyArray]
 
     def run(self) -> RunRecord:
-        """Return of the run what the model needs of it."""
+        """Return the run's record as far as the model needs it."""
         construction, config = self.about["construction"], {"name": self.about["name"]}
         config |= {"model": construction["model"], "method": {"serving": self.about["serving"]}}
         return RunRecord(
@@ -69,7 +69,7 @@ class Stored(NamedTuple):
 
 
 def weights_file_content(net: nn.Module, run: RunRecord, saved: SavedRule | None, about: Mapping[str, Any]) -> bytes:
-    """Return the content of the file of a model and the rule that goes with it."""
+    """Return the content of a file with a model and its rule."""
     config = run.config
     metadata = {
         **about,
@@ -86,15 +86,15 @@ def weights_file_content(net: nn.Module, run: RunRecord, saved: SavedRule | None
 
 
 def read_weights_file(path: Path) -> Stored:
-    """Return what a file holds.
+    """Return the content of a file.
 
     Raises:
-        DataError: If it is none that `content` wrote.
+        DataError: If the file is not one that `weights_file_content` wrote.
     """
     try:
         with safe_open(path, framework="numpy") as file:
             about = json.loads(file.metadata()[KEY])
-            about["construction"], about["serving"]  # or it is another file
+            about["construction"], about["serving"]  # missing in other files
             return Stored(about, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 (no mapping)
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise DataError(
@@ -103,7 +103,7 @@ def read_weights_file(path: Path) -> Stored:
 
 
 def fill(net: nn.Module, stored: Stored, path: Path) -> None:
-    """Give a module that was made anew the stored numbers."""
+    """Load the stored numbers into a new module."""
     layout = Layout.of(net)
     expected_shapes = {name: tuple(tensor.shape) for name, tensor in _state(net).items()}
     stored_shapes = {name: value.shape for name, value in stored.tensors.items() if not name.startswith(FITTED)}
@@ -127,7 +127,7 @@ def fill(net: nn.Module, stored: Stored, path: Path) -> None:
 
 
 def _state(net: nn.Module) -> dict[str, Tensor]:
-    """Return all that a module holds by name: its `state_dict`, and buffers that are not persistent."""
+    """Return the tensors of a module by name: its `state_dict`, and buffers that are not persistent."""
     return {**dict(net.named_buffers()), **net.state_dict()}
 
 
@@ -142,7 +142,7 @@ def rule(path: Path, base: Path) -> SavedRule | None:
     return SavedRule(adaptation, state, choice.name, stored.run(), stored.about["round"])
 
 
-# --- A model as one file for processes with torch or onnxruntime alone: graphs, and what they say of themselves
+# -------------------- A model as graphs for processes with torch or onnxruntime alone
 
 ABOUT = "fedreach.json"
 COLOR = re.compile(r"\x1b\[[0-9;]*m")
@@ -150,7 +150,7 @@ ENDINGS = {"torch": ".pt2", "onnx": ".onnx"}
 
 
 class Features(nn.Module):
-    """A module that also returns what comes to its last linear layer, as `logits_and_features` does."""
+    """A module that also returns the input of its last linear layer, like `logits_and_features`."""
 
     def __init__(self, net: nn.Module, example: Tensor) -> None:
         super().__init__()
@@ -170,28 +170,28 @@ class Features(nn.Module):
 def content(
     module: nn.Module, example: Tensor, library: str, about: Mapping[str, Any], outputs: Sequence[str] = ("logits",)
 ) -> bytes:
-    """Return a file's content: a graph that takes any number of samples and tells what it is.
+    """Return the content of a file: a graph that takes any number of examples, with its description.
 
     Args:
-        module: In evaluation mode.
-        example: Two samples.
+        module: Module in evaluation mode.
+        example: Two examples.
         library: ``"torch"``, for `torch.export.load`; or ``"onnx"``.
-        about: What the file says.
-        outputs: Names of what an ONNX graph returns; its input is ``samples``.
+        about: Description of the model.
+        outputs: Names of the outputs of an ONNX graph; its input is ``samples``.
 
     Raises:
-        ConfigError: If torch.export cannot follow the module, it draws random numbers, what writes ONNX is missing, or
-            onnxruntime cannot run it.
+        ConfigError: If torch.export cannot follow the module, the module draws random numbers, the ONNX writer is not
+            installed, or onnxruntime cannot run the graph.
     """
     _refuse_draws(module, example)
     with _quiet():
         try:
             dynamic = ({0: torch.export.Dim("m")},)
             program = torch.export.export(module, (example,), dynamic_shapes=dynamic, strict=False)
-        except Exception as error:  # whatever the module of a user does
+        except Exception as error:  # a user's module may raise anything
             raise ConfigError(
-                f"torch.export cannot follow the module of this model: {type(error).__name__}: {_first_line(error)}. Write "
-                "it without Python that depends on values or on the number of samples; or pickle the model, for "
+                f"torch.export cannot follow the module of this model: {type(error).__name__}: {_first_line(error)}. "
+                "Write it without Python that depends on values or on the number of samples; or pickle the model, for "
                 "processes that have FedReach."
             ) from error
         if library == "onnx":
@@ -204,10 +204,10 @@ def content(
 
 
 def _refuse_draws(module: nn.Module, example: Tensor) -> None:
-    """Refuse a module that draws random numbers in evaluation, which a graph would draw without a seed, or never again.
+    """Reject a module that draws random numbers in evaluation, as a graph draws them without a seed or not at all.
 
     Raises:
-        ConfigError: If it does.
+        ConfigError: If the module draws random numbers.
     """
     before = states(example.device)
     with torch.no_grad(), generators_kept(example.device):
@@ -230,7 +230,7 @@ def _onnx(program: torch.export.ExportedProgram, about: Mapping[str, Any], outpu
         ) from error
     try:
         exported = torch.onnx.export(program, dynamo=True, input_names=["samples"], output_names=outputs, verbose=False)
-    except Exception as error:  # an operation that ONNX has not
+    except Exception as error:  # an operation that ONNX lacks
         raise ConfigError(
             f"torch.onnx cannot write this model: {type(error).__name__}: {_first_line(error)}. Export it --to torch."
         ) from error
@@ -241,10 +241,10 @@ def _onnx(program: torch.export.ExportedProgram, about: Mapping[str, Any], outpu
 
 
 def _check_onnx_runs(graph: bytes, example: Tensor) -> None:
-    """Refuse a graph that onnxruntime does not run, where that is installed: it lacks operations in bfloat16, say.
+    """Reject a graph that onnxruntime, if installed, cannot run, such as one with operations in bfloat16.
 
     Raises:
-        ConfigError: If it does not.
+        ConfigError: If onnxruntime cannot run the graph.
     """
     try:
         import onnxruntime
@@ -253,15 +253,15 @@ def _check_onnx_runs(graph: bytes, example: Tensor) -> None:
     try:
         session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
         session.run(None, {"samples": example.cpu().numpy()})
-    except Exception as error:  # it has classes of its own for each reason
+    except Exception as error:  # onnxruntime has its own exception classes
         raise ConfigError(f"onnxruntime cannot run this model: {_first_line(error)}. Export it --to torch.") from error
 
 
 def put(path: Path, text: bytes | str) -> None:
-    """Write a file, whole or not at all.
+    """Write a file completely or not at all.
 
     Raises:
-        ConfigError: If it cannot be written there.
+        ConfigError: If the file cannot be written.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
     try:
@@ -278,7 +278,7 @@ def put(path: Path, text: bytes | str) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep back what torch says of its own LSTM layers, its own serialisation, and of libraries that are not needed."""
+    """Suppress torch's warnings about its LSTM layers, its serialization, and optional libraries."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -164,7 +164,7 @@ class Builder:
         return choose(task, e.engine.device, threads, e.engine.precision, cohort=self.federation(seed).cohort)
 
     def examine_named_engine(self, data: FederatedData, seed: int) -> str | None:
-        """Return the warning that another engine replaces the named one, see `fedreach.engines.choice.examine_named`."""
+        """Return the warning that another engine replaces the named one, see `engines.choice.examine_named`."""
         engine = self.experiment.engine
         return examine_named(engine.name, self._task(data, seed), engine.device)
 
@@ -203,7 +203,7 @@ class Builder:
             )
         return self._build_simulation(data, federation, threads, examined=examined)
 
-    def refitted(self, data: FederatedData, seed: int, threads: int = 1) -> Simulation:
+    def refit_simulation(self, data: FederatedData, seed: int, threads: int = 1) -> Simulation:
         """Return the simulation on data of which participants hold nothing out, see `on_all_rows`."""
         return self._build_simulation(data, self.federation(seed), threads, examined=True)  # by the run before
 

@@ -117,7 +117,9 @@ def extend_comparison(
 
 
 def _prepare_runs(paths: Sequence[Path], rounds: int, base: Path, *, anew: bool = False) -> dict[Path, RunRecord]:
-    """Turn finished runs into unfinished runs with more rounds; with `anew`, return those that cannot be extended.
+    """Turn finished runs into unfinished runs with more rounds.
+
+    Returns the records of the runs, or with `anew` of those that cannot be extended.
 
     All runs are checked before any is changed. A run that is interrupted here can still be extended.
 

@@ -177,7 +177,7 @@ def trackers_of(experiment: Experiment, base: Path) -> list[tuple[str, Any]]:
 
 
 def with_trackers(experiment: Experiment, names: Sequence[str], base: Path) -> Experiment:
-    """Return an experiment with the named trackers in place of its own, or with its own if there are no names.
+    """Return an experiment with the named trackers in place of its own; without names, with its own.
 
     Raises:
         ConfigError: If a tracker is invalid.

@@ -19,26 +19,24 @@ from fedreach.runs.folder import RunFolder
 from fedreach.runs.identity import OtherFilesError, finished
 from fedreach.runs.schema import Result, RoundRow, RunRecord, TuningRecord
 
-# -------------------- Making the runs of a method again: those that are there are moved aside, and nothing is deleted
+# -------------------- Running a method again: old runs are moved aside, and nothing is deleted
 
 REDONE, TUNING = "redone", "tuning"
 UNDER_WAY = ".under-way"
-"""Of a folder in `REDONE`: its runs are being made again, and what is there of them now is new."""
+"""Mark of a folder in `REDONE`: its runs are being repeated, and those in the comparison are already new."""
 
 
 def check_redone(experiment: Experiment, methods: Sequence[str]) -> None:
-    """Refuse methods that the experiment does not have."""
+    """Reject methods that the experiment does not have."""
     for method in methods:
         if method not in experiment.methods:
             raise ConfigError(f"There is no method {method!r} to redo." + nearest(method, experiment.methods))
 
 
 def set_aside(job: Job) -> None:
-    """Move a run, and what its setting was chosen by, into ``redone/METHOD-N/`` of its comparison.
+    """Move a run and its tuning runs into ``redone/METHOD-N/`` of its comparison.
 
-    That is done once, and not to what is being made again.
-
-    So the same command goes on where it was interrupted.
+    Runs that are being repeated are not moved a second time, so that the same command resumes after an interruption.
     """
     place, run_folder = _backup_folder(job), job.folder
     tried = job.out / TUNING / job.method / run_folder.name
@@ -50,9 +48,9 @@ def set_aside(job: Job) -> None:
                 continue
             aside.parent.mkdir(exist_ok=True)
             if not path.exists():
-                aside.mkdir()  # empty: what is made from now on is new
+                aside.mkdir()  # empty: later runs are new
                 continue
-            with RunFolder(path).locked():  # nobody writes to it
+            with RunFolder(path).locked():  # no process writes to it
                 path.rename(aside)
     except OSError as error:
         raise RunFolderError(
@@ -61,7 +59,7 @@ def set_aside(job: Job) -> None:
 
 
 def with_remedy(errors: Mapping[Job, OtherFilesError]) -> OtherFilesError:
-    """Return what to say of runs that were made with other files: the first refusal, and what would make all anew."""
+    """Return the first error of runs that used other files, with the command that repeats all such runs."""
     methods = dict.fromkeys(job.method for job in errors)
     redo = " ".join(f"--redo {shlex.quote(method)}" for method in methods)
     first_error = next(iter(errors.values()))
@@ -71,7 +69,7 @@ def with_remedy(errors: Mapping[Job, OtherFilesError]) -> OtherFilesError:
 
 
 def forget_redone(jobs: Sequence[Job], status: ComparisonStatus) -> None:
-    """Note that runs were made again, once all of them are: the next time they are moved aside anew."""
+    """Remove the marks of repeated runs once all of them are finished, so that they can be moved aside again."""
     if not {job.folder for job in jobs} <= {job.folder for job in status.finished}:
         return
     for place in {_backup_folder(job) for job in jobs}:
@@ -79,17 +77,17 @@ def forget_redone(jobs: Sequence[Job], status: ComparisonStatus) -> None:
 
 
 def _backup_folder(job: Job) -> Path:
-    """Return where runs of a method are moved: a new folder, or the one that is under way."""
+    """Return the folder that runs of a method are moved to: a new one, or the one under way."""
     number = 1
     while (place := job.out / REDONE / f"{job.method}-{number}").exists() and not (place / UNDER_WAY).exists():
         number += 1
     return place
 
 
-# --- Choosing settings: each method, with each seed, is given those that serve it best on its participants' own data
-# A run tries each candidate on the federation of that seed, in which a part of what participants train on is held out,
-# and from which all else that models are scored on is gone (`fedreach.data.validation`). So no number that is reported
-# had a say, and nothing passes from one seed to another: a seed is all of it once, the choice included.
+# -------------------- Choosing the best setting of each method and seed on validation data
+# A run tries each candidate on the federation of that seed. A part of the participants' training data is held out, and
+# all other data that scores models is removed (`fedreach.data.validation`). So reported numbers do not affect the
+# choice, and seeds stay independent: each repeats everything once, including the choice.
 
 Key = tuple[str, int]
 """Method and seed."""
@@ -97,7 +95,7 @@ Key = tuple[str, int]
 
 @dataclass
 class Tuned:
-    """What was chosen, and for whom nothing could be."""
+    """The chosen settings, and the methods and seeds for which the choice failed."""
 
     chosen: dict[Key, Experiment] = field(default_factory=dict)
     failed: dict[Key, str] = field(default_factory=dict)
@@ -105,7 +103,7 @@ class Tuned:
 
 @dataclass
 class Search:
-    """What is tried for one comparison."""
+    """The tuning runs of one comparison."""
 
     experiment: Experiment
     out: Path
@@ -116,16 +114,16 @@ class Search:
 
     @staticmethod
     def of(experiment: Experiment, out: Path, seeds: Sequence[int], base: Path) -> Search:
-        """Return what ``[tune]`` of an experiment asks for.
+        """Return the tuning runs of an experiment with a ``[tune]`` section.
 
         Args:
-            experiment: With its methods.
-            out: Folder of the comparison; the runs lie in ``tuning/METHOD/seed-N/``.
-            seeds: Of the comparison.
+            experiment: Experiment with its methods.
+            out: Folder of the comparison; the runs are stored in ``tuning/METHOD/seed-N/``.
+            seeds: Seeds of the comparison.
             base: Folder that paths in the experiment are relative to.
         """
         section = experiment.tune
-        assert section is not None  # who asks knows
+        assert section is not None  # callers check it
         cells = {method: candidates(experiment, method, base) for method in experiment.methods}
         jobs: dict[Key, list[Job]] = {}
         for seed in seeds:
@@ -151,10 +149,10 @@ def tune(
     workers: int | None,
     callbacks: Sequence[ComparisonCallback],
 ) -> list[Tuned]:
-    """Try what is not tried yet, note what is best in ``tuning.json`` of each comparison, and return it.
+    """Try all settings not tried yet, store the best in ``tuning.json`` of each comparison, and return them.
 
-    A method with one candidate only is given it, and nothing is tried. A candidate with which training diverges is the
-    worst there is; if it fails in another way, or all diverge, nothing can be chosen.
+    A method with a single candidate takes it without a trial. A candidate whose training diverges ranks last. If a
+    candidate fails in another way, or all diverge, the choice fails.
 
     The arguments are those of `fedreach.experiment.compare.compare_several`.
     """
@@ -181,7 +179,7 @@ def tune(
 
 
 def _is_over(job: Job, status: ComparisonStatus, base: Path) -> bool:
-    """Say whether a candidate needs no run any more: it was run to the end, or diverges."""
+    """Return whether a candidate needs no further run, as its run is finished or diverged."""
     folder = RunFolder(job.folder)
     done = finished(folder, identity(job.experiment, job.seed, job.method, base))
     if done is not None:
@@ -195,7 +193,7 @@ def _has_diverged(folder: RunFolder) -> bool:
 
 
 def _choose_settings(search: Search) -> Tuned:
-    """Return which candidate each method takes with each seed, and write down why."""
+    """Return the candidate that each method takes with each seed, and store the scores."""
     tuned, settings, by = Tuned(), search.section.settings(), ACCURACY.name
     scores: dict[str, dict[str, list[float | None]]] = {method: {} for method in search.cells}
     chosen: dict[str, dict[str, int]] = {method: {} for method in search.cells}
@@ -234,7 +232,7 @@ def _choose_settings(search: Search) -> Tuned:
 
 @dataclass(frozen=True)
 class _CandidateScore:
-    """How good a candidate is on validation data: the main score over the last evaluated rounds, then the loss."""
+    """A candidate's scores on validation data: the main score over the last evaluated rounds, then the loss."""
 
     score: float
     loss: float
@@ -243,7 +241,7 @@ class _CandidateScore:
 
     @property
     def order(self) -> tuple[float, float]:
-        """The less, the better; where all is the same, the candidate that was named first is taken."""
+        """Sort key, smaller is better; ties go to the candidate that is listed first."""
         if not isfinite(self.score):
             return inf, inf
         return (self.score if self.lower_is_better else -self.score), self.loss
@@ -268,7 +266,7 @@ def _score_candidate(job: Job, last_rounds: int) -> _CandidateScore:
 
 
 def _explain_unusable(jobs: Sequence[Job], candidate_scores: Sequence[_CandidateScore]) -> str:
-    """Say why nothing can be chosen; empty where something can."""
+    """Return why the choice fails, or "" if it does not."""
     for job, candidate_score in zip(jobs, candidate_scores, strict=True):
         folder = RunFolder(job.folder)
         if not isfinite(candidate_score.score) and not _has_diverged(folder):
