@@ -404,6 +404,6 @@ def test_a_package_without_init_in_another_is_read_without_being_imported(tmp_pa
     """Python asks modules that are not imported where such a package lies, and ends in a KeyError."""
     (tmp_path / "proj" / "utils").mkdir(parents=True)
     (tmp_path / "proj" / "utils" / "plots.py").write_text("def draw(): pass")
-    found = list(components._modules("proj.utils.plots", tmp_path))
+    found = list(components._find_modules("proj.utils.plots", tmp_path))
     assert [name for _, name in found] == ["proj.utils.plots"]
     assert "proj" not in sys.modules

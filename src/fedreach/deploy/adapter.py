@@ -26,28 +26,29 @@ if TYPE_CHECKING:
     from fedreach.federation.base import LearnsMoreLabels, ServesOnline
 
 
-# --- One client's own use of a deployed model: an estimator in the manner of scikit-learn, which needs numpy alone
+# -------------------- One client's use of a deployed model: an estimator like those of scikit-learn, with numpy alone
 
 
 class Adapter:
-    """One client's own use of a model, by a fitted rule and the client's inputs, which have no labels.
+    """One client's use of a model: a fitted adaptation rule with the client's inputs, which have no labels.
 
-    Whoever holds the model computes its logits; nothing here needs torch. `fit` begins anew with a client's inputs,
-    `partial_fit` goes on with further ones. With logits alone a rule's guard against changed inputs is off, which
-    `guarded_` says; with `features` (of the layer before the last), `inputs` and `model` it is on.
+    The caller computes the model's logits, so that this class does not need torch. `fit` starts with a client's inputs,
+    `partial_fit` adds more. The safeguard against covariate shift needs `features` (of the layer before the last),
+    `inputs` and `model`; with logits alone it is off, and `guarded_` is false.
 
     Args:
-        rule: The rule.
-        state: As it was fitted on the participants.
-        model: Returns (logits, features) for inputs, (m, ...): where a rule repairs inputs, it asks again.
+        rule: The adaptation rule.
+        state: Its state, as fitted on the participants.
+        model: Function that returns (logits, features) for inputs, (m, ...); rules with intensity correction call it
+            on corrected inputs.
 
     Attributes:
-        prior_: (c,) estimated class shares of the client, where the rule estimates them.
-        decision_: What was decided about inputs: ``"adapted"``, ``"abstained"``, ``"repaired, adapted"`` ..., after
-            ``"labels, "`` where the client knows some.
-        guarded_: Whether a guard was at work.
-        n_inputs_: How many inputs were seen without a label.
-        n_labels_: How many labeled examples were seen.
+        prior_: (c,) estimated label distribution of the client, if the rule estimates it.
+        decision_: Decision about the inputs: ``"adapted"``, ``"abstained"``, ``"repaired, adapted"`` ..., after
+            ``"labels, "`` if the client knows some labels.
+        guarded_: Whether a safeguard was active.
+        n_inputs_: Number of inputs without a label so far.
+        n_labels_: Number of labeled examples so far.
 
     Example:
         >>> from fedreach.federation.adaptation.label_shift import LabelShift
@@ -76,18 +77,18 @@ class Adapter:
         inputs: ArrayLike | None = None,
         labels: ArrayLike | None = None,
     ) -> Self:
-        """Begin with a client's inputs, as the model sees them.
+        """Start with a client's inputs.
 
         Args:
-            logits: (m, c), m at least 1.
-            features: (m, h) of the layer before the last.
-            inputs: (m, ...) as the model gets them.
-            labels: (m,) numbers of the classes, -1 where a label is not known; for a rule that learns from labels, such
-                as `few_shot`.
+            logits: (m, c) logits, m at least 1.
+            features: (m, h) features of the layer before the last.
+            inputs: (m, ...) inputs as the model takes them.
+            labels: (m,) class numbers, -1 for unknown labels; only for a rule that learns from labels, such as
+                `few_shot`.
         """
-        outputs, known = self._outputs(logits, features, inputs), self._known(labels, logits)
+        outputs, label_numbers = self._outputs(logits, features, inputs), self._check_labels(labels, logits)
         self._begin()
-        return self._learn(outputs, known)
+        return self._learn(outputs, label_numbers)
 
     def partial_fit(
         self,
@@ -96,37 +97,37 @@ class Adapter:
         inputs: ArrayLike | None = None,
         labels: ArrayLike | None = None,
     ) -> Self:
-        """Go on with more of the client's inputs, or with labels that have arrived; arguments as those of `fit`.
+        """Add more of the client's inputs, or labels that have arrived; the arguments are those of `fit`.
 
-        An input that was seen before without its label counts once, as a labeled example.
+        An input that came before without its label counts once, as a labeled example.
         """
         if not hasattr(self, "client_"):
             return self.fit(logits, features, inputs, labels)
-        return self._learn(self._outputs(logits, features, inputs), self._known(labels, logits))
+        return self._learn(self._outputs(logits, features, inputs), self._check_labels(labels, logits))
 
-    def _known(self, labels: ArrayLike | None, logits: ArrayLike) -> Ints | None:
-        """Return (m,) labels, or refuse what are none."""
+    def _check_labels(self, labels: ArrayLike | None, logits: ArrayLike) -> Ints | None:
+        """Return (m,) labels, or reject invalid ones."""
         if labels is None:
             return None
         if not hasattr(self.rule, "learn_labels"):
             name = type(self.rule).__name__
             raise ConfigError(f"Adapter.fit: labels must be None, as {name} learns from inputs alone; use 'few_shot'.")
-        given, z = np.asarray(labels), np.asarray(logits)
-        is_whole = given.dtype.kind in "iu" and given.shape == z.shape[:1]
-        if not is_whole or (given < -1).any() or (given >= z.shape[1]).any():
+        label_numbers, z = np.asarray(labels), np.asarray(logits)
+        is_whole = label_numbers.dtype.kind in "iu" and label_numbers.shape == z.shape[:1]
+        if not is_whole or (label_numbers < -1).any() or (label_numbers >= z.shape[1]).any():
             raise ConfigError(
                 f"Adapter.fit: labels must be ({len(z)},) whole numbers from 0 to {z.shape[1] - 1}, or -1 where a "
-                f"label is not known; got {given.dtype} of shape {given.shape}."
+                f"label is not known; got {label_numbers.dtype} of shape {label_numbers.shape}."
             )
-        return given.astype(np.int64)
+        return label_numbers.astype(np.int64)
 
     def predict_online(
         self, logits: ArrayLike, features: ArrayLike | None = None, inputs: ArrayLike | None = None
     ) -> Floats:
-        """Return the (m, c) probabilities of the classes of a stream's next inputs, each before it is learned from.
+        """Return the (m, c) class probabilities of a stream's next inputs, each before the rule learns from it.
 
-        For inputs that come in an order that means something: sorted by class, in bursts, at other times of day. The
-        rule must know how (`label_shift` does); arguments as those of `fit`.
+        Use it if the order of the inputs is informative: sorted by class, in bursts, or by time of day. The rule must
+        support it, as `label_shift` does. The arguments are those of `fit`.
         """
         if not hasattr(self.rule, "predict_online"):
             name = type(self.rule).__name__
@@ -137,31 +138,31 @@ class Adapter:
         self._check_features(outputs)
         log_p, self.client_ = cast("ServesOnline", self.rule).predict_online(self.state, self.client_, outputs)
         self._count(outputs)
-        found: Floats = np.exp(log_p)
-        return found
+        probabilities: Floats = np.exp(log_p)
+        return probabilities
 
     def _check_features(self, outputs: Outputs) -> None:
         if self.n_inputs_ + self.n_labels_ and (outputs.features is None) == self._with_features:
-            other = "without features" if self._with_features else "with features"
+            how_given = "without features" if self._with_features else "with features"
             raise ConfigError(
                 "Adapter.partial_fit must be given features as fit was, as a guard looks at all inputs together; "
-                f"these came {other}. Call fit anew."
+                f"these came {how_given}. Call fit anew."
             )
         self._with_features = outputs.features is not None
 
     def _count(self, outputs: Outputs) -> None:
-        # A rule that says how many inputs count knows of those whose label came later.
+        # A rule that counts its inputs excludes those whose label came later.
         self.n_inputs_ = int(self.client_["n"].item()) if "n" in self.client_ else self.n_inputs_ + len(outputs.logits)
         self.guarded_ = self.guarded_ and "adapted" in self.client_
 
     def _learn(self, outputs: Outputs, labels: Ints | None = None) -> Self:
         self._check_features(outputs)
         if labels is not None:
-            known, rest = np.flatnonzero(labels >= 0), np.flatnonzero(labels < 0)
+            labeled, unlabeled = np.flatnonzero(labels >= 0), np.flatnonzero(labels < 0)
             rule = cast("LearnsMoreLabels", self.rule)
-            self.client_ = rule.learn_labels(self.state, self.client_, outputs.at(known), labels[known])
-            self.n_labels_ += len(known)
-            outputs = outputs.at(rest)
+            self.client_ = rule.learn_labels(self.state, self.client_, outputs.at(labeled), labels[labeled])
+            self.n_labels_ += len(labeled)
+            outputs = outputs.at(unlabeled)
         if len(outputs.logits):
             self.client_ = self.rule.update(self.state, self.client_, outputs)
         self._count(outputs)
@@ -175,50 +176,50 @@ class Adapter:
     def predict_proba(
         self, logits: ArrayLike, features: ArrayLike | None = None, inputs: ArrayLike | None = None
     ) -> Floats:
-        """Return the (m, c) probabilities of the classes."""
-        found: Floats = np.exp(self._log_p(logits, features, inputs))
-        return found
+        """Return the (m, c) class probabilities."""
+        probabilities: Floats = np.exp(self._log_p(logits, features, inputs))
+        return probabilities
 
     @property
     def prior_(self) -> Floats:
         """See `Adapter`."""
-        return self._said("prior")
+        return self._estimate("prior")
 
     @property
     def decision_(self) -> str:
         """See `Adapter`."""
-        kept = self._fitted()
-        adapted, repaired = kept.get("adapted", np.ones(1)), kept.get("repaired", np.zeros(1))
+        client_state = self._require_fitted()
+        adapted, repaired = client_state.get("adapted", np.ones(1)), client_state.get("repaired", np.zeros(1))
         words = ["labels"] if self.n_labels_ else []
         words += ["repaired"] if repaired.item() else []
         return ", ".join([*words, "adapted" if adapted.item() else "abstained"])
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the arguments that it was made with."""
+        """Return the constructor's arguments."""
         return {"rule": self.rule, "state": self.state, "model": self.model}
 
     def set_params(self, **params: Any) -> Self:
-        """Change arguments; what was fitted stays until `fit`."""
+        """Change arguments; the fitted state stays until `fit`."""
         for name, value in params.items():
             if name not in self.get_params():
                 raise ConfigError(f"Adapter has no parameter {name!r}; it has {', '.join(self.get_params())}.")
             setattr(self, name, value)
         return self
 
-    def _fitted(self) -> State:
+    def _require_fitted(self) -> State:
         if not hasattr(self, "client_"):
             raise ConfigError(f"The adapter of {type(self.rule).__name__} has seen no inputs yet. Call fit first.")
         return self.client_
 
-    def _said(self, name: str) -> Floats:
-        kept = self._fitted()
-        if name not in kept:
+    def _estimate(self, name: str) -> Floats:
+        client_state = self._require_fitted()
+        if name not in client_state:
             raise ConfigError(f"{type(self.rule).__name__} estimates no {name}.")
-        return kept[name]
+        return client_state[name]
 
     def _log_p(self, logits: ArrayLike, features: ArrayLike | None, inputs: ArrayLike | None) -> Floats:
-        kept = self.client_ if hasattr(self, "client_") else self.rule.start(self.state)
-        return self.rule.predict(self.state, kept, self._outputs(logits, features, inputs))
+        client_state = self.client_ if hasattr(self, "client_") else self.rule.start(self.state)
+        return self.rule.predict(self.state, client_state, self._outputs(logits, features, inputs))
 
     def _outputs(self, logits: ArrayLike, features: ArrayLike | None, inputs: ArrayLike | None) -> Outputs:
         z = np.asarray(logits, np.float64)
@@ -227,48 +228,50 @@ class Adapter:
             raise ConfigError(f"Adapter: logits must be finite numbers of shape (m, {classes}); got shape {z.shape}.")
         h = None if features is None else np.asarray(features, np.float64)
         x = None if inputs is None else np.asarray(inputs, np.float32)
-        for what, given in (("features", h), ("inputs", x)):
-            if given is not None and len(given) != len(z):
-                raise ConfigError(f"Adapter: {what} must be as many as logits, {len(z)}; got {len(given)}.")
-        return Outputs(z, h, x, None if self.model is None else self._again)
+        for what, values in (("features", h), ("inputs", x)):
+            if values is not None and len(values) != len(z):
+                raise ConfigError(f"Adapter: {what} must be as many as logits, {len(z)}; got {len(values)}.")
+        return Outputs(z, h, x, None if self.model is None else self._rerun_model)
 
-    def _again(self, inputs: Float32s) -> Outputs:
-        assert self.model is not None  # or nobody could ask again
+    def _rerun_model(self, inputs: Float32s) -> Outputs:
+        assert self.model is not None  # the rule has this method only with a model
         logits, features = self.model(inputs)
         return self._outputs(logits, features, inputs)
 
 
-# -------------------- The fitted rule that lies beside the model in the folder of a run
+# -------------------- The fitted rule in a run folder
 
 Which = Literal["last", "best", "refit"]
-"""The last model, the best by participants' held-out data, or the one that was trained once more on all rows."""
+"""The last model, the best by participants' held-out data, or the one that was refitted on all rows."""
 
 
 class SavedRule(NamedTuple):
-    """A rule as it was fitted at the end of a run."""
+    """An adaptation rule as fitted at the end of a run."""
 
     rule: Serving
     state: State
     name: str  # of the rule in the experiment, such as "label_shift" or "my.py:Mine"
     run: RunRecord
-    round: int  # of the model that it was fitted for
+    round: int  # of the model for which it was fitted
 
 
 def read(
     folder: Path | str, which: Which = "last", *, cluster: int | None = None, base: Path | None = None
 ) -> SavedRule:
-    """Return the rule that was fitted for a model of a finished run; arguments as those of `load`.
+    """Return the fitted rule for a model of a finished run; the arguments are those of `load`.
 
     Raises:
-        RunFolderError: If the folder holds no fitted rule of that model.
-        ConfigError: If the rule learns from labels of those that it serves.
+        RunFolderError: If the folder does not hold a fitted rule for that model.
+        ConfigError: If the rule needs labels of unseen clients.
     """
-    held = RunFolder(Path(folder))
-    run, record, stored = run_of(held), held.read(ServingRecord), held.read_tensors(SERVING)
+    run_folder = RunFolder(Path(folder))
+    run, record, stored = run_of(run_folder), run_folder.read(ServingRecord), run_folder.read_tensors(SERVING)
     if record is None or stored is None:
-        raise RunFolderError(f"{folder} holds no serving rule ({SERVING}). {_why(run)}")
+        raise RunFolderError(f"{folder} holds no serving rule ({SERVING}). {_why_not_fitted(run)}")
     choice = Choice.model_validate(run.config["method"]["serving"])
-    rule: Serving = make("serving", choice, registry.base_of(choice.name, base or Path.cwd(), held.path.resolve()))
+    rule: Serving = make(
+        "serving", choice, registry.base_of(choice.name, base or Path.cwd(), run_folder.path.resolve())
+    )
     if Traits.of(rule).learns_labels and Traits.of(rule).is_reference:
         raise ConfigError(
             f"{folder}: {type(rule).__name__} learns from labels of those that it serves: a reference, which none can "
@@ -292,22 +295,22 @@ def load(
     """Return the adapter of a finished run.
 
     Args:
-        folder: The run folder, which holds the fitted rule beside the model.
-        which: Of the last or the best model.
-        cluster: Number of the model, where the run has one a cluster.
-        base: Folder that the name of a rule of one's own is relative to; default: the current one.
+        folder: The run folder, which holds the model and the fitted rule.
+        which: Model: the last, the best or the refitted one.
+        cluster: Number of the cluster, if the run has one model per cluster.
+        base: Folder that the name of a custom rule is relative to; default: the current folder.
         model: See `Adapter`.
 
     Raises:
-        RunFolderError: If the folder holds no fitted rule of that model.
-        ConfigError: If the rule learns from labels of those that it serves.
+        RunFolderError: If the folder does not hold a fitted rule for that model.
+        ConfigError: If the rule needs labels of unseen clients.
     """
     saved = read(folder, which, cluster=cluster, base=base)
     return Adapter(saved.rule, saved.state, model)
 
 
 def check_supported(saved: SavedRule) -> None:
-    """Refuse a rule that participants do not support, by a ConfigError."""
+    """Reject a rule that participants do not support, with a ConfigError."""
     if not trust.is_supported(saved.state):
         labels = "" if Traits.of(saved.rule).learns_labels else "Where clients learn some labels, try 'few_shot'. "
         raise ConfigError(
@@ -316,10 +319,10 @@ def check_supported(saved: SavedRule) -> None:
         )
 
 
-def _why(run: RunRecord) -> str:
+def _why_not_fitted(run: RunRecord) -> str:
     """Return what to do about a run without a fitted rule."""
-    said = run.config["method"]["serving"]
-    if said is None or Choice.model_validate(said).name == "none":
+    adaptation = run.config["method"]["serving"]
+    if adaptation is None or Choice.model_validate(adaptation).name == "none":
         return "The run serves clients by the model as it is. Run with method.serving, such as 'label_shift'."
     return "The run is not finished: the same command again goes on with it."
 

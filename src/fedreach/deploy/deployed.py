@@ -1,6 +1,7 @@
-"""A model that left the house: its graphs, whoever runs them, its fitted rule, and the command that predicts a file.
+"""An exported model: its graphs, its fitted rule, and the command that predicts a file.
 
-It needs numpy alone, so that an exported model can take it along; what runs the graphs is handed in.
+This module needs numpy alone, so that an exported model can contain it; the caller passes a function that runs the
+graphs.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ from fedreach.federation.base import Serving
 from fedreach.federation.types import State
 
 Run = Callable[[str, AnyArray], Sequence[AnyArray]]
-"""Runs a graph by its name on (m, ...) samples: "model", raw to logits; "inputs", raw to inputs; "features", inputs to
-logits and, where the model has any, features."""
+"""Function that runs a graph by its name on (m, ...) examples: "model" maps raw examples to logits, "inputs" maps them
+to inputs, "features" maps inputs to logits and, if the model has any, features."""
 
 
 class Deployed:
     """A model as `fedreach export` wrote it, and its rule.
 
     Args:
-        about: What ``model.json`` says.
-        run: Runs its graphs.
-        rule: By which clients are served; None: by the model as it is.
-        state: As participants fitted it.
-        batch: Samples that a graph is given at a time.
+        about: Content of ``model.json``.
+        run: Function that runs its graphs.
+        rule: Adaptation rule; None: the unadapted model.
+        state: State of the rule, as fitted on the participants.
+        batch: Maximum number of examples per call of a graph.
     """
 
     def __init__(
@@ -48,28 +49,28 @@ class Deployed:
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """(c,) names of classes; None where numbers are predicted."""
+        """(c,) names of classes; None if the model predicts numbers."""
         return classes_of(self.about)
 
     def logits(self, samples: Any) -> Floats:
-        """Return (m, c) logits of samples, or the (m, t) numbers that are predicted.
+        """Return (m, c) logits of examples, or the (m, t) predicted numbers.
 
         Args:
-            samples: A table, a dictionary of a list for each column will do, or an array, as the model was trained on.
+            samples: A table (also as a dictionary of columns) or an array, like the training data.
         """
         return self.raw_logits(self.expected.array(samples))
 
     def raw_logits(self, raw: AnyArray) -> Floats:
-        """Return the same of samples as `SampleFormat.array` returns them."""
+        """Return `logits` of examples as `SampleFormat.array` returns them."""
         return self._parts("model", raw)[0].astype(np.float64)
 
     def answers(self, samples: Any) -> tuple[Floats, Floats | None, Float32s | None]:
-        """Return logits, features and inputs of samples: the arguments of an adapter's `fit` and `predict`."""
+        """Return logits, features and inputs of examples: the arguments of an adapter's `fit` and `predict`."""
         return self.raw_answers(self.expected.array(samples))
 
     def raw_answers(self, raw: AnyArray) -> tuple[Floats, Floats | None, Float32s | None]:
-        """Return the same of samples as `SampleFormat.array` returns them."""
-        if not self.about["reads_inputs"]:  # the rule looks at logits alone
+        """Return `answers` of examples as `SampleFormat.array` returns them."""
+        if not self.about["reads_inputs"]:  # the rule needs logits alone
             return self.raw_logits(raw), None, None
         inputs = self._run("inputs", raw)[0]
         logits, features = self.again(inputs)
@@ -77,17 +78,17 @@ class Deployed:
 
     def again(self, inputs: AnyArray) -> tuple[Floats, Floats | None]:
         """Return logits and features of inputs, which a rule may have changed."""
-        found = self._parts("features", inputs)
-        return found[0].astype(np.float64), found[1].astype(np.float64) if len(found) > 1 else None
+        outputs = self._parts("features", inputs)
+        return outputs[0].astype(np.float64), outputs[1].astype(np.float64) if len(outputs) > 1 else None
 
     def new_adapter(self) -> Adapter:
-        """Return a client that has seen no input yet."""
+        """Return the adapter of a new client."""
         if self.rule is None or self.state is None:
             raise ConfigError("This model was exported without a serving rule: predict by the model as it is.")
         return Adapter(self.rule, self.state, self.again if self.about["reads_inputs"] else None)
 
     def predict(self, rows: Rows, *, plain: bool = False) -> Predictions:
-        """Return predictions of rows, each client served by its own; `plain`: by the model as it is."""
+        """Return predictions of rows, adapted to each client by its rows; with `plain`, unadapted."""
         serves = self.rule is not None and not plain
         adapter = self.new_adapter if serves else None
         return predictions(
@@ -108,58 +109,58 @@ class Deployed:
 
 
 def classes_of(about: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return (c,) names of classes, numbers where they have none; None where numbers are predicted."""
+    """Return (c,) names of classes, or their numbers if they have no names; None if the model predicts numbers."""
     if about["targets"] is not None:
         return None
     return tuple(about["classes"] or map(str, range(about["outputs"])))
 
 
 def rows_for(about: Mapping[str, Any], path: Path, client: str | None = None, label: str | None = None) -> Rows:
-    """Return rows of a file for a model, see `read_rows`; `about` it as ``model.json`` has it."""
-    known = Columns(about["client_column"], tuple(about["label_columns"]))
+    """Return rows of a file for a model, see `read_rows`; `about` is the content of ``model.json``."""
+    columns = Columns(about["client_column"], tuple(about["label_columns"]))
     expected = SampleFormat.of_json(about["name"], about)
     classes, targets = classes_of(about), about["targets"]
-    return read_rows(path, expected, known, classes=classes, targets=targets, client=client, label=label)
+    return read_rows(path, expected, columns, classes=classes, targets=targets, client=client, label=label)
 
 
 def schema(expected: SampleFormat) -> str:
-    """Return what a file must hold, for people: the columns of a table, or the shape of a sample."""
+    """Return a description of what a file must hold: the columns of a table, or the shape of an example."""
     if expected.preparation is not None:
         return str(expected.preparation)
     return f"{expected.kind} of shape {tuple(expected.shape)}, {expected.dtype}, as x in an .npz file, or a column each"
 
 
-def written(found: Predictions, about: Mapping[str, Any], client: str | None = None) -> str:
+def written(predicted: Predictions, about: Mapping[str, Any], client: str | None = None) -> str:
     """Return predictions as CSV."""
-    return found.csv(client or about["client_column"], about["label_columns"])
+    return predicted.csv(client or about["client_column"], about["label_columns"])
 
 
-def record(found: Predictions, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what became of the rows, for machines."""
+def record(predicted: Predictions, about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a summary of predictions as JSON values."""
     return {
         **{key: about[key] for key in ("name", "method", "seed", "model", "cluster", "round")},
-        "rows": len(found.outputs),
-        "rule": about["rule"] if found.decisions is not None else None,
-        "clients": [vars(client) for client in found.clients],
-        "scores": found.scores,
-        "notes": list(found.rows.notes),
+        "rows": len(predicted.outputs),
+        "rule": about["rule"] if predicted.decisions is not None else None,
+        "clients": [vars(client) for client in predicted.clients],
+        "scores": predicted.scores,
+        "notes": list(predicted.rows.notes),
     }
 
 
-def lines(found: Predictions, about: Mapping[str, Any]) -> list[str]:
-    """Return what became of the rows, for people."""
-    rows, who, served = len(found.outputs), len(found.clients), found.decisions is not None
+def lines(predicted: Predictions, about: Mapping[str, Any]) -> list[str]:
+    """Return a summary of predictions as lines of text."""
+    rows, who, is_adapted = len(predicted.outputs), len(predicted.clients), predicted.decisions is not None
     rule = str(about["rule"]).partition("(")[0]
-    how = f"each client served by its own rows ({rule})" if served else "by the model as it is"
-    clients = "" if found.rows.clients is None else f" of {who} client{'s' * (who != 1)}"
-    told = [f"{rows} row{'s' * (rows != 1)}{clients}: {origin(about)}, {how}."]
-    if served and found.rows.clients is None:
-        told.append("No column tells clients apart, so that all rows count as one client's.")
-    return [*told, *(f"note: {visible(note)}." for note in found.rows.notes), "", *found.lines()]
+    how = f"each client served by its own rows ({rule})" if is_adapted else "by the model as it is"
+    clients = "" if predicted.rows.clients is None else f" of {who} client{'s' * (who != 1)}"
+    messages = [f"{rows} row{'s' * (rows != 1)}{clients}: {origin(about)}, {how}."]
+    if is_adapted and predicted.rows.clients is None:
+        messages.append("No column tells clients apart, so that all rows count as one client's.")
+    return [*messages, *(f"note: {visible(note)}." for note in predicted.rows.notes), "", *predicted.lines()]
 
 
 def origin(about: Mapping[str, Any]) -> str:
-    """Return where a model is from, for people.
+    """Return the origin of a model in words.
 
     Example:
         >>> origin({"method": "plain", "seed": 0, "model": "last", "cluster": 1, "round": 30})
@@ -175,7 +176,7 @@ def origin(about: Mapping[str, Any]) -> str:
 
 
 def main(model: Deployed, arguments: Sequence[str] | None = None) -> int:
-    """Predict a file from the command line; return the exit code: 2 for a wrong call, 3 for a file of no use."""
+    """Predict a file from the command line; return the exit code: 2 for a wrong call, 3 for an invalid file."""
     parser = argparse.ArgumentParser(description="Predict the rows of a .csv, .parquet or .npz file.")
     parser.add_argument("file", type=Path, nargs="?")
     parser.add_argument("--schema", action="store_true", help="print what each column must hold, and predict nothing")
@@ -184,33 +185,33 @@ def main(model: Deployed, arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--label", help="column of the true class or number, which is scored and not looked at")
     parser.add_argument("--plain", action="store_true", help="by the model as it is, without serving")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    given = parser.parse_args(arguments)
-    if given.schema:
+    args = parser.parse_args(arguments)
+    if args.schema:
         print(visible_lines(schema(model.expected)))
         return 0
-    if given.file is None:
+    if args.file is None:
         parser.error("name the file to predict; --schema prints what must stand in it")
     try:
-        found = model.predict(rows_for(model.about, given.file, given.client, given.label), plain=given.plain)
-        text = written(found, model.about, given.client)
-        if given.out is not None and given.out.resolve() == given.file.resolve():
-            raise ConfigError(f"--out must be another file than the rows, {given.file}.")
-        if given.out is not None:
-            given.out.write_text(text, encoding="utf-8")
+        predicted = model.predict(rows_for(model.about, args.file, args.client, args.label), plain=args.plain)
+        text = written(predicted, model.about, args.client)
+        if args.out is not None and args.out.resolve() == args.file.resolve():
+            raise ConfigError(f"--out must be another file than the rows, {args.file}.")
+        if args.out is not None:
+            args.out.write_text(text, encoding="utf-8")
     except (FedReachError, OSError) as error:
         print(visible_lines(f"error: {error}"), file=sys.stderr)
-        if given.json:
+        if args.json:
             print(_json({"error": str(error)}))
         return getattr(error, "exit_code", 3)
-    if given.json:
-        print(_json(record(found, model.about) | {"out": None if given.out is None else str(given.out)}))
+    if args.json:
+        print(_json(record(predicted, model.about) | {"out": None if args.out is None else str(args.out)}))
         return 0
-    if given.out is None:
+    if args.out is None:
         sys.stdout.write(text)
-    print("\n".join(lines(found, model.about)), file=sys.stderr if given.out is None else sys.stdout)
+    print("\n".join(lines(predicted, model.about)), file=sys.stderr if args.out is None else sys.stdout)
     return 0
 
 
 def _json(document: Mapping[str, Any]) -> str:
-    """Return a document as JSON, which has no nan and no infinity: they become null."""
+    """Return a document as JSON, with null for nan and infinity."""
     return json.dumps(json.loads(json.dumps(document), parse_constant=lambda _: None))

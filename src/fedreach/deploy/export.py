@@ -29,7 +29,7 @@ ABOUT, PROGRAM = "model.json", "predict.py"
 
 
 class Exported(NamedTuple):
-    """What was written."""
+    """The files of an exported model."""
 
     folder: Path
     files: tuple[str, ...]
@@ -37,21 +37,21 @@ class Exported(NamedTuple):
 
 
 def export(model: TrainedModel, out: Path, form: Form, *, plain: bool = False, force: bool = False) -> Exported:
-    """Write a model into a folder of its own, with all that a process needs that has no FedReach.
+    """Write a model into its own folder, with all that a process without FedReach needs.
 
     ``torch`` and ``onnx`` write graphs, ``model.json``, and ``predict.py``, which needs numpy and torch, or numpy and
-    onnxruntime. ``safetensors`` writes ``model.safetensors``, of which `fedreach.deploy.saved.load` makes the model.
+    onnxruntime. ``safetensors`` writes ``model.safetensors``, which `fedreach.deploy.saved.load` reads.
 
     Args:
         model: See `fedreach.deploy.saved.load`.
-        out: The folder; there must be nothing in it yet.
-        form: See above.
-        plain: Leave the serving rule out, where there is one.
-        force: Also with a rule that participants do not support.
+        out: The folder, which must be empty or new.
+        form: Form of the files, see above.
+        plain: Leave out the adaptation rule.
+        force: Export even if participants do not support the rule.
 
     Raises:
-        ConfigError: If the folder is not empty, nobody can deploy the rule, participants do not support it, or the form
-            cannot hold the model.
+        ConfigError: If the folder is not empty, the rule cannot be deployed, participants do not support it, or the
+            form cannot hold the model.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} is there already. Remove it, or name another folder with --out.")
@@ -68,7 +68,7 @@ def export(model: TrainedModel, out: Path, form: Form, *, plain: bool = False, f
         reads = saved is not None and Traits.of(saved.rule).reads_inputs
         about["reads_inputs"] = reads
         rule, state = (None, {}) if saved is None else (saved.rule, saved.state)
-        text = program(about, form, rule, state, EVALUATION_BATCH)  # first: it refuses soon
+        text = program(about, form, rule, state, EVALUATION_BATCH)  # first, as it fails early
         files = _graphs(model, form, about, reads=reads) | {ABOUT: json.dumps(about, indent=1) + "\n", PROGRAM: text}
     is_new = not out.exists()
     try:
@@ -81,7 +81,7 @@ def export(model: TrainedModel, out: Path, form: Form, *, plain: bool = False, f
     return Exported(out, tuple(files), about)
 
 
-class _Here:
+class _LocalModel:
     """A model in this process, see `fedreach.deploy.predictions.AnswersModel`."""
 
     def __init__(self, model: TrainedModel) -> None:
@@ -97,18 +97,18 @@ class _Here:
 def predicted(
     model: TrainedModel, path: Path, *, client: str | None = None, label: str | None = None, plain: bool = False
 ) -> tuple[Predictions, dict[str, Any]]:
-    """Return what a model says of the rows of a file, and what it says of itself.
+    """Return a model's predictions for the rows of a file, and the model's description (`TrainedModel.about`).
 
     Args:
         model: See `fedreach.deploy.saved.load`.
-        path: Of a ``.csv``, ``.parquet`` or ``.npz`` file.
-        client: Column that tells clients apart; default: that of the run's data, where the file has it.
-        label: Column of labels, which are scored and never looked at; default likewise.
-        plain: By the model as it is, also where there is a serving rule.
+        path: A ``.csv``, ``.parquet`` or ``.npz`` file.
+        client: Column with the client of each row; default: that of the run's data, if the file has it.
+        label: Column of labels, used for scores only; default: that of the run's data, if the file has it.
+        plain: Predict with the unadapted model, even if there is an adaptation rule.
 
     Raises:
-        ConfigError: If a column is not there, or nobody can deploy the rule.
-        DataError: If the file cannot be read, or holds other samples than the model was trained on.
+        ConfigError: If a column is missing, or the rule cannot be deployed.
+        DataError: If the file cannot be read, or its examples differ in form from those that the model was trained on.
     """
     model.expected.refuse_form("fedreach predict")
     saved = rule_of(model, plain=plain)
@@ -116,22 +116,22 @@ def predicted(
     rows = rows_for(about, path, client, label)
     new_adapter = None if saved is None else partial(model.adapter_of, saved)
     classes = classes_of(about)
-    found = predictions(
-        _Here(model),
+    result = predictions(
+        _LocalModel(model),
         rows,
         classes=classes,
         outputs=about["outputs"],
         new_adapter=new_adapter,
         mixes=model.mixes,
     )
-    return found, about
+    return result, about
 
 
 def rule_of(model: TrainedModel, *, plain: bool) -> SavedRule | None:
-    """Return the rule by which a model's clients are served, or None.
+    """Return the rule that adapts a model to clients, or None.
 
     Raises:
-        ConfigError: If there is one that nobody can deploy; or its file was changed.
+        ConfigError: If the rule cannot be deployed, or its file was changed.
     """
     if plain:
         return None
@@ -149,11 +149,11 @@ def rule_of(model: TrainedModel, *, plain: bool) -> SavedRule | None:
 def _graphs(model: TrainedModel, form: Form, about: dict[str, Any], *, reads: bool) -> dict[str, bytes | str]:
     device = next(model.parameters()).device
     raw = model.expected.example().to(device)
-    found: dict[str, bytes | str] = {f"model{ENDINGS[form]}": content(model, raw, form, about)}
+    graphs: dict[str, bytes | str] = {f"model{ENDINGS[form]}": content(model, raw, form, about)}
     if reads:
         inputs = model.inputs(raw)
-        both = Features(model.net, inputs).eval()
-        names = ("logits", "features") if both.has_features else ("logits",)
-        found[f"inputs{ENDINGS[form]}"] = content(model.inputs, raw, form, about, ("inputs",))
-        found[f"features{ENDINGS[form]}"] = content(both, inputs, form, about, names)
-    return found
+        with_features = Features(model.net, inputs).eval()
+        names = ("logits", "features") if with_features.has_features else ("logits",)
+        graphs[f"inputs{ENDINGS[form]}"] = content(model.inputs, raw, form, about, ("inputs",))
+        graphs[f"features{ENDINGS[form]}"] = content(with_features, inputs, form, about, names)
+    return graphs

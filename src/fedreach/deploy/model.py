@@ -29,32 +29,32 @@ from fedreach.federation.adaptation.base import log_softmax
 from fedreach.runs.folder import SERVING
 from fedreach.runs.schema import FederationRecord, RunRecord
 
-# -------------------- Raw samples become what a model was trained on, by a module that goes with it
+# -------------------- Modules that turn raw examples into a model's inputs
 
 
 class Expected(SampleFormat):
-    """What samples must be like, for torch."""
+    """The required form of examples, for torch."""
 
     @classmethod
     def of(cls, record: FederationRecord) -> Self:
-        """Return what a run was trained on.
+        """Return the form of a run's training data.
 
         Raises:
-            RunFolderError: If its folder does not say, as one of clients that kept their data to themselves.
+            RunFolderError: If the folder does not store it, as its clients kept their data private.
         """
-        said, name = record.dataset, record.dataset["name"]
-        if "shape" not in said:
+        dataset, name = record.dataset, record.dataset["name"]
+        if "shape" not in dataset:
             raise RunFolderError(
                 f"{record.FILE} does not say what a sample of {name!r} looks like: its clients kept that to "
                 "themselves, or an earlier version wrote it. Build the module yourself and read its weights, "
                 "last.safetensors, by safetensors.torch.load_file."
             )
         prepared = None if record.preparation is None else Preparation.of_json(record.preparation)
-        scale = tuple(said["mean"]), tuple(said["std"])
-        return cls(name, said["kind"], tuple(said["shape"]), *scale, prepared, *form_of(said))
+        scale = tuple(dataset["mean"]), tuple(dataset["std"])
+        return cls(name, dataset["kind"], tuple(dataset["shape"]), *scale, prepared, *form_of(dataset))
 
     def module(self) -> nn.Module:
-        """Return what makes inputs of raw samples."""
+        """Return the module that turns raw examples into inputs."""
         if self.preparation is not None:
             return Columns(self.preparation)
         if self.kind == "image":
@@ -62,11 +62,11 @@ class Expected(SampleFormat):
         return Tokens() if self.kind == "tokens" else nn.Identity()
 
     def example(self) -> Tensor:
-        """Return two raw samples."""
+        """Return two raw examples."""
         return torch.zeros(2, *self.raw_shape, dtype=getattr(torch, self.dtype))
 
     def raw(self, samples: Any) -> Tensor:
-        """Return raw samples as a tensor, see `SampleFormat.array`; they may be one, also that which this returned."""
+        """Return raw examples as a tensor, see `SampleFormat.array`; a tensor from this method stays as it is."""
         if not isinstance(samples, Tensor):
             return torch.from_numpy(self.array(samples))
         if self.layout is not None and samples.dtype == torch.uint8 and samples.shape[1:] == self.raw_shape:
@@ -128,8 +128,8 @@ class Tokens(nn.Module):
 class Columns(nn.Module):
     """(m, k) float64 numbers of a table's columns become (m, d) inputs; see `fedreach.data.preparation`.
 
-    An input is a number x, (x - mean) / sd and 0 where it is missing; whether a word is of a category; or whether
-    something is missing.
+    An input is a standardized number, (x - mean) / sd, with 0 for missing values; or it indicates that a word is of a
+    category; or that a value is missing.
 
     Example:
         >>> from fedreach.data.preparation import InputColumn
@@ -139,20 +139,20 @@ class Columns(nn.Module):
         [[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 1.0, 0.0], [-1.0, 0.0, 0.0, 0.0]]
     """
 
-    column: Tensor  # (d,) that an input is of
-    mean: Tensor  # (d,) of a number
+    column: Tensor  # (d,) column of each input
+    mean: Tensor  # (d,) mean of a number
     sd: Tensor  # (d,)
-    category: Tensor  # (d,) that an input asks for, nan where it asks for none
-    asks_missing: Tensor  # (d,) whether it asks for what is missing
+    category: Tensor  # (d,) category that an input indicates, or nan
+    asks_missing: Tensor  # (d,) whether an input indicates missing values
 
     def __init__(self, preparation: Preparation) -> None:
         super().__init__()
         rows: list[tuple[int, float, float, float, bool]] = []
-        for place, each in enumerate(preparation.used):
-            if each.kind != "category":
-                rows.append((place, each.mean, each.sd, np.nan, False))
-            rows += [(place, 0.0, 1.0, float(category), False) for category in range(len(each.categories))]
-            if each.missing:
+        for place, input_column in enumerate(preparation.used):
+            if input_column.kind != "category":
+                rows.append((place, input_column.mean, input_column.sd, np.nan, False))
+            rows += [(place, 0.0, 1.0, float(category), False) for category in range(len(input_column.categories))]
+            if input_column.missing:
                 rows.append((place, 0.0, 1.0, np.nan, True))
         column, mean, sd, category, asks_missing = zip(*rows, strict=True)
         self.register_buffer("column", torch.tensor(column))
@@ -164,59 +164,59 @@ class Columns(nn.Module):
         x = raw.double().index_select(1, self.column)
         gone = torch.isnan(x)
         number = torch.where(gone, 0.0, (x - self.mean) / self.sd)
-        asked = (self.asks_missing & gone) | (x == self.category)  # no torch.where: onnxruntime has none for bools
+        indicator = (self.asks_missing & gone) | (x == self.category)  # no torch.where: onnxruntime has none for bools
         is_number = self.category.isnan() & ~self.asks_missing
-        return torch.where(is_number, number, asked.to(number.dtype)).float()
+        return torch.where(is_number, number, indicator.to(number.dtype)).float()
 
 
-# -------------------- A trained model as a torch module that takes raw samples, and what goes with it
+# -------------------- A trained model as a torch module that takes raw examples
 
 
 @dataclass(frozen=True)
 class RunOrigin:
-    """Where a model is from."""
+    """The origin of a model."""
 
     folder: Path  # of the run, or the file that `fedreach export --to safetensors` wrote
     which: Which
     cluster: int | None
-    base: Path  # that names of the user's own code are relative to
+    base: Path  # folder that names of the user's code are relative to
     run: RunRecord
-    round: int  # after which it was the model
-    code: str | None  # the name of the user's own code that the module is made by
+    round: int  # round after which the model was stored
+    code: str | None  # name of the user's code that builds the module
 
 
 class Answers(NamedTuple):
-    """What a model says of m samples: the arguments of `Adapter.fit` and the like, in their order."""
+    """The outputs of a model for m examples, in the order of the arguments of `Adapter.fit`."""
 
     logits: Floats  # (m, c)
-    features: Floats | None  # (m, h) of the layer before the last, where it is a linear one
-    inputs: Float32s | None  # (m, ...) as the model gets them; None of tokens
+    features: Floats | None  # (m, h) of the layer before the last, if the last is linear
+    inputs: Float32s | None  # (m, ...) as the model takes them; None for tokens
 
 
 class TrainedModel(nn.Module):
-    """The model of a run, whole: what makes inputs of raw samples, the trained module, and names; see `load`.
+    """The model of a run with its preprocessing, trained module and names; see `load`.
 
-    It is in evaluation mode and its parameters want no gradient. Called, it returns the (m, c) logits of raw samples,
+    It is in evaluation mode and its parameters do not require gradients. It returns the (m, c) logits of raw examples,
     or the (m, t) numbers that it predicts:
 
     - images: (m, C, H, W) uint8, 0 to 255;
-    - a table: (m, k) float64, one number for each of its `columns`, which `raw` makes of a table: a number as it is,
-      of a word the place of its category, -1 for a word that no participant had, nan where it is missing;
-    - features: (m, ...) float32; tokens: (m, T) whole numbers;
-    - several inputs: records of bytes, which `raw` makes of a dictionary or a tuple of arrays.
+    - a table: (m, k) float64, one number for each of its `columns`, as `raw` returns it. Numbers stay as they are, a
+      word becomes the index of its category, or -1 if no participant had it; missing values are nan;
+    - features: (m, ...) float32; tokens: (m, T) integers;
+    - several inputs: records of bytes, as `raw` returns them for a dictionary or a tuple of arrays.
 
-    Where labels stood at positions, logits are (m, positions..., c), and so is all that comes of them.
+    If labels had positions, logits and all that follows from them are (m, positions..., c).
 
     Attributes:
-        inputs: The module that makes inputs of raw samples.
-        net: The module that was trained.
-        num_classes: c; 0 where it predicts numbers,
-        targets: t of them; None where it tells classes.
-        scale: On which these were learned; None: as they are. `net` returns numbers on it,
-        units: and this makes of them numbers in the units of their columns.
-        class_names: (c,) what classes are called; None where they are numbers.
-        mixes: Whether outputs for a sample depend on its batch, so that each client needs batches of its own.
-        origin: The run that it is from.
+        inputs: Module that turns raw examples into inputs.
+        net: Trained module.
+        num_classes: Number of classes c; 0 if the model predicts numbers.
+        targets: Number t of predicted numbers; None for a classifier.
+        scale: Scale of the numbers that `net` predicts; None: that of their columns.
+        units: Module that turns outputs of `net` into the units of their columns.
+        class_names: (c,) names of classes; None if classes are numbers.
+        mixes: Whether the output for an example depends on its batch, so that each client needs its own batches.
+        origin: Run of the model.
     """
 
     def __init__(
@@ -245,7 +245,7 @@ class TrainedModel(nn.Module):
         return logits
 
     def _several_inputs(self) -> Tensor:
-        """Return inputs of the module, which differ in size and sign where they are numbers."""
+        """Return several inputs of the module; numbers differ in size and sign."""
         x: Tensor = self.inputs(self.expected.example())[:1].repeat_interleave(TRIED, 0)
         if x.is_floating_point():
             steps = torch.arange(1, TRIED + 1, device=x.device)
@@ -253,32 +253,32 @@ class TrainedModel(nn.Module):
         return x
 
     def raw(self, samples: Any) -> Tensor:
-        """Return what the model is called with: raw samples as a tensor.
+        """Return raw examples as a tensor, which the model takes.
 
         Args:
-            samples: A table of pandas, polars or pyarrow, or a dictionary of a list for each column, where the model
-                was trained on one; or else an array or a tensor.
+            samples: A table of pandas, polars or pyarrow, or a dictionary of columns, if the model was trained on a
+                table; or else an array or a tensor.
 
         Raises:
-            ConfigError: If a column is missing, or it is no table.
-            DataError: If the samples are not like those that the model was trained on.
+            ConfigError: If a column is missing, or `samples` is not a table.
+            DataError: If the examples differ in form from those that the model was trained on.
         """
         return self.expected.raw(samples)
 
     def predict(self, samples: Any) -> AnyArray:
-        """Return the (m,) names of the samples' classes, or numbers where classes have no names; see `raw`.
+        """Return the (m,) names of the examples' classes, or class numbers if they have no names; see `raw`.
 
-        Where numbers were learnt, it is these, (m,) floats, or (m, t) of several.
+        A model of numbers returns (m,) floats, or (m, t) for several targets.
         """
-        said = self.logits(samples)
+        outputs = self.logits(samples)
         if self.targets is not None:
-            return said[:, 0] if self.targets == 1 else said
-        classes = said.argmax(axis=-1)
+            return outputs[:, 0] if self.targets == 1 else outputs
+        classes = outputs.argmax(axis=-1)
         names: AnyArray = classes if self.class_names is None else np.array(self.class_names)[classes]
         return names
 
     def predict_proba(self, samples: Any) -> Floats:
-        """Return the (m, c) probabilities of the classes; see `raw`.
+        """Return the (m, c) class probabilities; see `raw`.
 
         Raises:
             ConfigError: If the model predicts numbers.
@@ -286,12 +286,12 @@ class TrainedModel(nn.Module):
         if self.targets is not None:
             raise ConfigError("The model predicts numbers, which have no probabilities. Call predict.")
         logits = self.logits(samples)
-        found: Floats = np.exp(log_softmax(logits.reshape(-1, self.num_classes))).reshape(logits.shape)
-        return found
+        probabilities: Floats = np.exp(log_softmax(logits.reshape(-1, self.num_classes))).reshape(logits.shape)
+        return probabilities
 
     def logits(self, samples: Any) -> Floats:
-        """Return the (m, c) logits of samples, see `raw`, or the (m, t) numbers that are predicted, in float64."""
-        x = self._asked(samples)
+        """Return the (m, c) logits of examples, see `raw`, or the (m, t) predicted numbers, in float64."""
+        x = self._prepare_samples(samples)
         if not len(x):
             return np.empty((0, *self.expected.positions, self.targets or self.num_classes))
         try:
@@ -304,39 +304,39 @@ class TrainedModel(nn.Module):
                     ]
                 )
         except (RuntimeError, IndexError) as error:
-            raise self._does_not_take(error) from error
+            raise self._refusal(error) from error
         return logits.cpu().numpy().astype(np.float64)
 
     def answers(self, samples: Any) -> Answers:
-        """Return all that an `adapter` wants to know of a client's samples; see `raw`."""
-        x = self._asked(samples)
+        """Return the outputs that an `adapter` needs for a client's examples; see `raw`."""
+        x = self._prepare_samples(samples)
         try:
             with torch.no_grad():
                 inputs = self.inputs(x)
             logits, features = logits_and_features(self.net, inputs, even=self.mixes)
         except (RuntimeError, IndexError) as error:
-            raise self._does_not_take(error) from error
+            raise self._refusal(error) from error
         return Answers(logits, features, inputs.cpu().numpy() if inputs.is_floating_point() else None)
 
     @property
     def feature_names(self) -> tuple[str, ...] | None:
-        """(d,) names of what the module is given, where the model was trained on a table."""
+        """(d,) names of the module's inputs, if the model was trained on a table."""
         preparation = self.expected.preparation
         return None if preparation is None else preparation.feature_names
 
     @property
     def columns(self) -> tuple[str, ...] | None:
-        """(k,) names of the columns that a table must have, where the model was trained on one."""
+        """(k,) names of the columns that a table must have, if the model was trained on a table."""
         preparation = self.expected.preparation
         return None if preparation is None else tuple(column.name for column in preparation.used)
 
     @property
     def serving(self) -> SavedRule | None:
-        """The serving rule that was fitted for the model, from the run folder; None where the run has none.
+        """The fitted adaptation rule of the model, from the run folder; None if the run has none.
 
         Raises:
-            RunFolderError: If the folder is not there any more.
-            ConfigError: If the rule learns from labels of those that it serves.
+            RunFolderError: If the folder no longer exists.
+            ConfigError: If the rule needs labels of unseen clients.
         """
         origin = self.origin
         if origin.folder.is_file():
@@ -348,10 +348,10 @@ class TrainedModel(nn.Module):
         return None
 
     def adapter(self) -> Adapter:
-        """Return one client's own use of the model: ``adapter.fit(*model.answers(samples))``, and `predict` likewise.
+        """Return the adapter of one client: ``adapter.fit(*model.answers(samples))``, and likewise `predict`.
 
         Raises:
-            ConfigError: If the run serves clients by the model as it is, or the rule learns from their labels.
+            ConfigError: If the run does not have an adaptation rule, or the rule needs labels of unseen clients.
         """
         saved = self.serving
         if saved is None:
@@ -362,20 +362,20 @@ class TrainedModel(nn.Module):
         return self.adapter_of(saved)
 
     def adapter_of(self, saved: SavedRule) -> Adapter:
-        """Return one client's own use of the model by a rule that was fitted for it."""
-        return Adapter(saved.rule, saved.state, self._again)
+        """Return the adapter of one client with a rule that was fitted for the model."""
+        return Adapter(saved.rule, saved.state, self._rerun_model)
 
     def save(self, path: Path | str) -> None:
         """Write the model as a file for processes with torch alone, which `torch.export.load` reads.
 
-        The file takes any number of samples. Beside the graph it holds ``fedreach.json``: where the model is from, what
-        its samples are like, and names of classes, columns and their categories.
+        The graph takes any number of examples. The file also holds ``fedreach.json``: the model's origin, the form of
+        its examples, and the names of classes, columns and their categories.
 
         Args:
-            path: Ends with ``.pt2``; what stands there is written over.
+            path: File name that ends with ``.pt2``; an existing file is overwritten.
 
         Raises:
-            ConfigError: If the path does not end so, or torch.export cannot follow the module.
+            ConfigError: If the name ends otherwise, or torch.export cannot follow the module.
         """
         self._check_mode()
         self.expected.refuse_form("A .pt2 file")
@@ -386,10 +386,10 @@ class TrainedModel(nn.Module):
         put(target, content(self, example, "torch", self.about()))
 
     def about(self, rule: str | None = None) -> dict[str, Any]:
-        """Return what an exported model says of itself, as plain JSON values.
+        """Return the description of an exported model, as plain JSON values.
 
         Args:
-            rule: The serving rule that goes with it, for people to read.
+            rule: The model's adaptation rule as text.
         """
         run, table = self.origin.run, self.expected.preparation
         return {
@@ -407,7 +407,7 @@ class TrainedModel(nn.Module):
             "target_scale": None if self.scale is None else self.scale.to_json(),
             "classes": None if self.class_names is None else list(self.class_names),
             "client_column": None if table is None or table.client is None else table.client.name,
-            "label_columns": [] if table is None else [each.name for each in table.labels],
+            "label_columns": [] if table is None else [label.name for label in table.labels],
             **self.expected.to_json(),
         }
 
@@ -417,10 +417,10 @@ class TrainedModel(nn.Module):
         return f"{origin.run.method} on {self.expected.name}, seed {origin.run.seed}, {origin.which}{cluster}"
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        """Name the user's own code first, so that a process that unpickles the model finds the classes in it."""
+        """Name the user's code first, so that a process that unpickles the model finds its classes."""
         return _blank, (self.origin.code, self.origin.base), self.__dict__
 
-    def _asked(self, samples: Any) -> Tensor:
+    def _prepare_samples(self, samples: Any) -> Tensor:
         self._check_mode()
         return self.raw(samples).to(next(self.net.parameters()).device)
 
@@ -428,20 +428,20 @@ class TrainedModel(nn.Module):
         if self.training:
             raise ConfigError("The model is in training mode, in which it says other things. Call model.eval() first.")
 
-    def _does_not_take(self, error: Exception) -> DataError:
+    def _refusal(self, error: Exception) -> DataError:
         return DataError(
             f"The model does not take these samples, though they look like those of {self.expected.name!r} "
             f"({f'{error}'.rstrip('.')}). Give samples with the range of values that it was trained on."
         )
 
-    def _again(self, inputs: Float32s) -> tuple[Floats, Floats | None]:
+    def _rerun_model(self, inputs: Float32s) -> tuple[Floats, Floats | None]:
         """Return logits and features of inputs that a rule has changed."""
         x = torch.from_numpy(inputs).to(next(self.net.parameters()).device)
         return logits_and_features(self.net, x, even=self.mixes)
 
 
 def _blank(code: str | None, base: Path) -> TrainedModel:
-    """Return a model to be filled, once the user's own code is imported."""
+    """Import the user's code and return an empty model for pickle to fill."""
     if code is not None:
         registry.load_users(code, base)
     return TrainedModel.__new__(TrainedModel)

@@ -20,25 +20,25 @@ from fedreach.data.table_source import column_of, read_table
 from fedreach.deploy.adapter import Adapter
 from fedreach.federation.adaptation.base import log_softmax
 
-# -------------------- Rows of a file that are to be predicted: samples, their clients, labels where the file has any
-# It needs numpy and pyarrow alone, so that an exported model can take it along.
+# -------------------- Rows of a file: examples, their clients, and labels if the file has any
+# This code needs numpy and pyarrow alone, so that an exported model can contain it.
 
-SAMPLES = "x"  # of an ``.npz`` file, as of one to train on, and so are a client and a y
+SAMPLES = "x"  # name of the examples in an ``.npz`` file, as in one to train on
 USUAL = {"client": ("client",), "label": ("label", "y")}
-"""What columns are called where the data that a model was trained on do not say."""
+"""Usual names of columns, if the training data do not name them."""
 ENDINGS = (".csv", ".tsv", ".txt", ".gz", ".parquet", ".npz")
-FEW = 3  # that are named where there may be many
-FAR = 20.0  # deviations from the participants' mean: so far out a single value is told
-FAR_HALF = 5.0  # so far out it is told where half of all values are, as where a unit is another one
-LEAST_VALUES = 3  # of a column whose middle says something
+FEW = 3  # maximum number of names in a list
+FAR = 20.0  # standard deviations from the participants' mean beyond which a single value is reported
+FAR_HALF = 5.0  # the same for the median of a column, as with a wrong unit
+LEAST_VALUES = 3  # minimum number of values for a meaningful median
 
 
 @dataclass(frozen=True)
 class Columns:
-    """What columns of a table are called that are no inputs."""
+    """Names of a table's columns other than inputs."""
 
-    client: str | None = None  # whose a row is
-    labels: tuple[str, ...] = ()  # the class, or the numbers that are to be predicted
+    client: str | None = None  # column with the client of each row
+    labels: tuple[str, ...] = ()  # columns of the class, or of the numbers to predict
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,12 +46,12 @@ class Rows:
     """m rows of a file."""
 
     samples: AnyArray  # (m, ...) as the model takes them
-    clients: tuple[str, ...] | None  # (m,) whose they are; None where the file does not say
-    labels: AnyArray | None  # (m,) classes, -1 where one is not known; or (m, t) numbers, nan likewise
-    notes: tuple[str, ...]  # what the model does not know of them
+    clients: tuple[str, ...] | None  # (m,) client of each row; None if the file does not name clients
+    labels: AnyArray | None  # (m,) classes, -1 if unknown; or (m, t) numbers, nan if unknown
+    notes: tuple[str, ...]  # what the model does not know about the rows
 
     def by_client(self) -> dict[str, Ints]:
-        """Return the rows of each client, in the order in which clients appear; all are of one where nobody says.
+        """Return the rows of each client, in order of appearance; without client names, all rows are one client's.
 
         Example:
             >>> Rows(np.zeros((3, 1)), ("b", "a", "b"), None, ()).by_client()
@@ -62,13 +62,13 @@ class Rows:
         rows: dict[str, list[int]] = {}
         for row, client in enumerate(self.clients):
             rows.setdefault(client, []).append(row)
-        return {client: np.array(own, np.int64) for client, own in rows.items()}
+        return {client: np.array(indices, np.int64) for client, indices in rows.items()}
 
 
 def read_rows(
     path: Path,
     expected: SampleFormat,
-    known: Columns,
+    data_columns: Columns,
     *,
     classes: Sequence[str] | None,
     targets: int | None,
@@ -79,32 +79,35 @@ def read_rows(
 
     Args:
         path: The file.
-        expected: What the model takes.
-        known: Columns of the data that it was trained on; these may be there, and need not.
-        classes: (c,) names of classes, also where these are numbers; None where numbers are predicted.
-        targets: How many of these, or None.
-        client: Column that must be there, in place of the known one.
-        label: Likewise.
+        expected: Form of examples that the model takes.
+        data_columns: Columns of the training data, which the file may lack.
+        classes: (c,) names of classes, or their numbers as text; None if the model predicts numbers.
+        targets: Number of predicted numbers, or None.
+        client: Required column of clients, in place of that of the training data.
+        label: Required column of labels, in place of that of the training data.
 
     Raises:
-        ConfigError: If a column is not there.
-        DataError: If the file cannot be read, or holds other samples than the model was trained on.
+        ConfigError: If a column is missing.
+        DataError: If the file cannot be read, or its examples differ in form from those that the model was trained on.
     """
-    table, is_arrays = _read(path, expected, known, client, label)
+    table, is_arrays = _read(path, expected, data_columns, client, label)
     names = list(table)
     prepared = () if expected.preparation is None else expected.preparation.used
-    free = [name for name in names if name not in {each.name for each in prepared}]  # a column "y" may be an input
-    of_client = _chosen("client", names, free, client, known.client)
-    of_labels = known.labels if label is None and all(name in names for name in known.labels) else ()
-    if label is not None or not known.labels:
-        of_labels = tuple(filter(None, [_chosen("label", names, free, label, None)]))
+    free = [name for name in names if name not in {column.name for column in prepared}]  # a column "y" may be an input
+    of_client = _choose_column("client", names, free, client, data_columns.client)
+    of_labels = data_columns.labels if label is None and all(name in names for name in data_columns.labels) else ()
+    if label is not None or not data_columns.labels:
+        of_labels = tuple(filter(None, [_choose_column("label", names, free, label, None)]))
     reading = AS_USUAL if expected.preparation is None else expected.preparation.reading
     owners = None if of_client is None else tuple(_texts(table, of_client, reading))
     notes: list[str] = []
     if expected.preparation is not None:
         cells = expected.preparation.cells(table)
-        samples, notes = np.column_stack(expected.preparation.numbers(cells)), _unknown(expected.preparation, cells)
-        notes += _unused(expected.preparation, [name for name in names if name not in (of_client, *of_labels)])
+        samples, notes = (
+            np.column_stack(expected.preparation.numbers(cells)),
+            _describe_unknown(expected.preparation, cells),
+        )
+        notes += _describe_unused(expected.preparation, [name for name in names if name not in (of_client, *of_labels)])
     elif is_arrays:
         if SAMPLES not in names:
             raise DataError(f"{path}: there is no array {SAMPLES!r}, of samples.{nearest(SAMPLES, names)}")
@@ -127,9 +130,9 @@ def read_rows(
 
 
 def _read(
-    path: Path, expected: SampleFormat, known: Columns, client: str | None, label: str | None
+    path: Path, expected: SampleFormat, data_columns: Columns, client: str | None, label: str | None
 ) -> tuple[Any, bool]:
-    """Return what stands in a file, by name, and whether that are arrays of samples."""
+    """Return the columns or arrays of a file by name, and whether they are arrays of examples."""
     ending = path.suffix.lower()
     if ending not in ENDINGS:
         raise DataError(f"{path}: rows must be a .csv, a .parquet or an .npz file; got {ending or 'no ending'!r}.")
@@ -140,7 +143,7 @@ def _read(
             return read_npz(stream), expected.preparation is None
     except FileNotFoundError as error:
         raise no_such_file(path, ENDINGS) from error
-    except (OSError, ValueError) as error:  # no whole file, or a path that is none
+    except (OSError, ValueError) as error:  # an incomplete file, or an invalid path
         if isinstance(error, DataError):
             raise
         raise DataError(
@@ -149,19 +152,23 @@ def _read(
         ) from error
 
 
-def _chosen(
-    what: Literal["client", "label"], names: Sequence[str], free: Sequence[str], asked: str | None, known: str | None
+def _choose_column(
+    what: Literal["client", "label"],
+    names: Sequence[str],
+    free: Sequence[str],
+    requested: str | None,
+    data_column: str | None,
 ) -> str | None:
-    """Return the column that is asked for, or else the one that the data had, or else one with a usual name."""
-    if asked is not None and asked not in names:
-        raise ConfigError(f"--{what}: there is no column {asked!r}.{nearest(asked, names)}")
-    if asked is not None or known is not None:
-        return asked or (known if known in names else None)
+    """Return the requested column, or else that of the training data, or else one with a usual name."""
+    if requested is not None and requested not in names:
+        raise ConfigError(f"--{what}: there is no column {requested!r}.{nearest(requested, names)}")
+    if requested is not None or data_column is not None:
+        return requested or (data_column if data_column in names else None)
     return next((name for name in USUAL[what] if name in free), None)
 
 
 def _texts(table: Any, name: str, reading: Reading) -> list[str]:
-    """Return names, each as it stands in the file."""
+    """Return the names in a column, as the file has them."""
     plain = named_rows(f"column {name!r}", _arrow(table, name), reading)
     gone = [row for row, value in enumerate(plain) if value is None]
     if gone:
@@ -182,7 +189,7 @@ def _numbers(table: Any, name: str) -> Floats:
 
 
 def _values(table: Any, name: str, what: str, reading: Reading = AS_USUAL) -> Floats:
-    """Return (m,) numbers, nan where a cell is empty."""
+    """Return (m,) numbers, nan for empty cells."""
     cells = cells_of(name, _arrow(table, name), reading=reading)
     if cells is None or cells.words is not None:
         raise DataError(f"column {name!r} must hold {what}. Leave it out.")
@@ -190,17 +197,17 @@ def _values(table: Any, name: str, what: str, reading: Reading = AS_USUAL) -> Fl
 
 
 def _classes(table: Any, name: str, classes: Sequence[str], reading: Reading) -> tuple[Ints, list[str]]:
-    """Return (m,) classes, -1 where a row tells none, and what is no class."""
-    place = {each: number for number, each in enumerate(classes)}
+    """Return (m,) classes, -1 for missing and unknown ones, and a note about unknown classes."""
+    place = {class_name: number for number, class_name in enumerate(classes)}
     plain = named_rows(f"column {name!r}", _arrow(table, name), reading)
-    found = np.array([-1 if value is None else place.get(value, -1) for value in plain], np.int64)
+    numbers = np.array([-1 if value is None else place.get(value, -1) for value in plain], np.int64)
     strange = sorted({value for value in plain if value is not None and value not in place})
     be = "is" if len(strange) == 1 else "are"
-    return found, [f"{name}: {_named(strange)} {be} no class of the model, and not scored"] if strange else []
+    return numbers, [f"{name}: {_quote_names(strange)} {be} no class of the model, and not scored"] if strange else []
 
 
 def _targets(table: Any, names: Sequence[str], targets: int, reading: Reading) -> Floats:
-    """Return (m, t) numbers, nan where a row tells none."""
+    """Return (m, t) numbers, nan for missing ones."""
     array = np.asarray(table[names[0]])
     if len(names) == 1 and array.ndim == 2 and array.dtype.kind in "uif" and array.shape[1] == targets:
         several: Floats = array.astype(np.float64)  # one array of an .npz file
@@ -211,40 +218,41 @@ def _targets(table: Any, names: Sequence[str], targets: int, reading: Reading) -
     return np.column_stack([_values(table, name, what, reading) for name in names])
 
 
-def _unknown(preparation: Preparation, table: Mapping[str, Cells | None]) -> list[str]:
-    """Return what of a table the model does not know: categories, cells of another kind, and what was never missing."""
+def _describe_unknown(preparation: Preparation, table: Mapping[str, Cells | None]) -> list[str]:
+    """Return notes about what the model does not know: categories, cells of another kind, new missing values."""
     notes = []
-    for each in preparation.used:
-        cells = table[each.name]
+    for column in preparation.used:
+        cells = table[column.name]
         assert cells is not None  # `numbers` refuses it
-        there, values = held(cells), each.raw(cells)
-        if each.kind == "category":
+        has_value, values = held(cells), column.raw(cells)
+        if column.kind == "category":
             words = cells.words or Words((), np.full(len(cells), -1))
-            known = set(each.categories)
-            strange = {code: level for code, level in enumerate(words.levels) if level not in known}
+            categories = set(column.categories)
+            strange = {code: level for code, level in enumerate(words.levels) if level not in categories}
             rows = int(np.isin(words.codes, [*strange]).sum())
             if strange:
-                named = _named([*strange.values()])
-                notes.append(f"{each.name}: no participant had {named} ({_count(rows)}); it counts as none")
-        elif (odd := int((there & np.isnan(values)).sum())) and cells.words is not None:
-            texts = np.unique(cells.words.codes[there & np.isnan(values)])
-            named = _named([cells.words.levels[code] for code in texts.tolist()])
-            notes.append(f"{each.name}: {named} ({_count(odd)}) is no {each.kind}; it counts as missing")
-        gone = int((~there).sum())
-        if gone and not each.missing:
-            instead = "none of its categories" if each.kind == "category" else f"their mean, {each.mean:.4g}"
+                named = _quote_names([*strange.values()])
+                notes.append(f"{column.name}: no participant had {named} ({_count_rows(rows)}); it counts as none")
+        elif (odd := int((has_value & np.isnan(values)).sum())) and cells.words is not None:
+            texts = np.unique(cells.words.codes[has_value & np.isnan(values)])
+            named = _quote_names([cells.words.levels[code] for code in texts.tolist()])
+            notes.append(f"{column.name}: {named} ({_count_rows(odd)}) is no {column.kind}; it counts as missing")
+        gone = int((~has_value).sum())
+        if gone and not column.missing:
+            instead = "none of its categories" if column.kind == "category" else f"their mean, {column.mean:.4g}"
             notes.append(
-                f"{each.name}: missing in {_count(gone)} and in none of the participants'; it counts as {instead}"
+                f"{column.name}: missing in {_count_rows(gone)} and in none of the participants'; "
+                f"it counts as {instead}"
             )
-        notes += _far(each, values)
+        notes += _describe_far(column, values)
     return notes
 
 
-def _far(column: InputColumn, values: Floats) -> list[str]:
-    """Return what of a column's numbers is far from what participants had, by the mean and deviation of these.
+def _describe_far(column: InputColumn, values: Floats) -> list[str]:
+    """Return a note about a column's numbers that are far from the participants' mean, in their standard deviations.
 
-    Bounds are wide, as columns with a long tail have a few values far out at many clients: in the 31 real tables of
-    ``benchmarks/natural_tables.py``, the rows of 1 unseen client in 170 are noted.
+    The bounds are wide, as columns with a long tail have a few distant values at many clients. In the 31 real tables
+    of ``benchmarks/natural_tables.py``, the rows of 1 unseen client in 170 get a note.
     """
     if column.kind not in ("number", "date") or np.isnan(values).all():
         return []
@@ -258,40 +266,40 @@ def _far(column: InputColumn, values: Floats) -> list[str]:
     if not far.any():
         return []
     row = int(np.nanargmax(distance))
-    about = f"far from what participants had in {_count(int(far.sum()))}: {column.shown(values[row])} in row {row}"
+    about = f"far from what participants had in {_count_rows(int(far.sum()))}: {column.shown(values[row])} in row {row}"
     return [f"{column.name}: {about}; theirs were {theirs}"]
 
 
-def _unused(preparation: Preparation, names: Sequence[str]) -> list[str]:
-    """Return which columns of a file nobody trained on; those that were dropped or left out then are known."""
-    known = {each.name for each in preparation.columns}
-    strange = [name for name in names if name not in known]
+def _describe_unused(preparation: Preparation, names: Sequence[str]) -> list[str]:
+    """Return a note about the columns of a file that the training data did not have."""
+    trained_names = {column.name for column in preparation.columns}
+    strange = [name for name in names if name not in trained_names]
     if not strange:
         return []
     columns, are = ("columns", "are") if len(strange) > 1 else ("column", "is")
-    return [f"{columns} {_named(strange)} {are} not used: nobody trained on {'them' if are == 'are' else 'it'}"]
+    return [f"{columns} {_quote_names(strange)} {are} not used: nobody trained on {'them' if are == 'are' else 'it'}"]
 
 
-def _count(rows: int) -> str:
+def _count_rows(rows: int) -> str:
     return f"{rows} row{'s' * (rows != 1)}"
 
 
-def _named(names: Sequence[str]) -> str:
+def _quote_names(names: Sequence[str]) -> str:
     more = "" if len(names) <= FEW else f" and {len(names) - FEW} more"
     return ", ".join(map(repr, names[:FEW])) + more
 
 
-# --- Rows become predictions: by the model as it is, or each client's by a fitted rule and its own inputs
-# It needs numpy alone, so that an exported model can take it along.
+# -------------------- Predictions of rows: unadapted, or adapted to each client by its inputs
+# This code needs numpy alone, so that an exported model can contain it.
 
-LEAST = 1e-12  # probability of a true class in the log loss, as that of an impossible one has no logarithm
+LEAST = 1e-12  # minimum probability of the true class in the log loss, as 0 does not have a logarithm
 
 
 class AnswersModel(Protocol):
-    """A model, wherever it runs, asked about samples as `SampleFormat.array` returns them."""
+    """A model, in this process or exported, that takes examples as `SampleFormat.array` returns them."""
 
     def raw_logits(self, raw: AnyArray) -> Floats:
-        """Return (m, c) logits of raw samples, or the (m, t) numbers that it predicts."""
+        """Return (m, c) logits of raw examples, or the (m, t) predicted numbers."""
         ...
 
     def raw_answers(self, raw: AnyArray) -> tuple[Floats, Floats | None, Float32s | None]:
@@ -301,31 +309,31 @@ class AnswersModel(Protocol):
 
 @dataclass(frozen=True)
 class Client:
-    """One client, and how it was served."""
+    """One client with the decision about its adaptation."""
 
-    name: str  # "" where the file does not tell clients apart
+    name: str  # "" if the file does not name clients
     rows: int
-    decision: str | None  # "adapted", "repaired, adapted", "abstained" ...; None: by the model as it is
-    scores: dict[str, float]  # of its labelled rows; empty without
+    decision: str | None  # "adapted", "repaired, adapted", "abstained" ...; None: unadapted
+    scores: dict[str, float]  # of its labeled rows; empty without labels
 
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """What a model says of m rows."""
+    """The predictions of a model for m rows."""
 
     rows: Rows
     clients: tuple[Client, ...]
     outputs: Floats  # (m, c) probabilities, or (m, t) numbers
-    classes: tuple[str, ...] | None  # (c,) names; None where numbers are predicted
-    decisions: tuple[str, ...] | None  # (m,) how each row's client was served; None: by the model as it is
-    scores: dict[str, float]  # of all labelled rows; empty without
+    classes: tuple[str, ...] | None  # (c,) names; None if the model predicts numbers
+    decisions: tuple[str, ...] | None  # (m,) decision about the adaptation to each row's client; None: unadapted
+    scores: dict[str, float]  # of all labeled rows; empty without labels
 
     def table(self, client: str | None = None, targets: Sequence[str] = ()) -> list[dict[str, Any]]:
-        """Return a row for each row: its client, the prediction, how it was served, a probability for each class.
+        """Return a table of the rows: client, prediction, decision about the adaptation, probability of each class.
 
         Args:
-            client: What the column of clients is called; it is ``client`` where another column has that name.
-            targets: What predicted numbers are called, where there are several.
+            client: Name of the column of clients; ``client`` if another column has that name.
+            targets: Names of several predicted numbers.
         """
         columns: dict[str, Sequence[Any]] = {}
         if self.classes is None:
@@ -342,26 +350,26 @@ class Predictions:
             for number, name in enumerate(self.classes):
                 columns[f"p_{name}"] = self.outputs[:, number].tolist()
         if self.rows.clients is not None:
-            own = client if client and client not in columns else "client"
-            columns = {own: self.rows.clients, **columns}
+            client_column = client if client and client not in columns else "client"
+            columns = {client_column: self.rows.clients, **columns}
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def csv(self, client: str | None = None, targets: Sequence[str] = ()) -> str:
-        """Return that table as CSV; nothing where there are no rows."""
+        """Return the table as CSV; an empty text without rows."""
         table = self.table(client, targets)
         return csv_text(table) if table else ""
 
     def lines(self) -> list[str]:
-        """Return what became of the clients, for people."""
+        """Return a table of the clients with decisions and scores, as lines of text."""
         header = ["client", "rows", "decision", *self.scores]
         body = [
-            [visible(each.name) or "(all rows)", str(each.rows), each.decision or "plain"]
-            + [_shown(name, each.scores.get(name)) for name in self.scores]
-            for each in self.clients
+            [visible(client.name) or "(all rows)", str(client.rows), client.decision or "plain"]
+            + [_format_score(name, client.scores.get(name)) for name in self.scores]
+            for client in self.clients
         ]
         if len(self.clients) > 1 and self.scores:
-            whole = [_shown(name, value) for name, value in self.scores.items()]
-            body.append(["all", str(len(self.rows.samples)), "", *whole])
+            overall = [_format_score(name, value) for name, value in self.scores.items()]
+            body.append(["all", str(len(self.rows.samples)), "", *overall])
         widths = [max(map(len, cells)) for cells in zip(header, *body, strict=True)]
         return ["  ".join(map(str.ljust, cells, widths)).rstrip() for cells in (header, *body)]
 
@@ -375,68 +383,74 @@ def predictions(
     new_adapter: Callable[[], Adapter] | None = None,
     mixes: bool = False,
 ) -> Predictions:
-    """Return what a model says of rows; where there is a rule, each client is served by all its rows and no label.
+    """Return a model's predictions of rows; a rule adapts to each client by all its rows, without labels.
 
     Args:
         model: The model.
         rows: The rows.
-        classes: (c,) names; None where numbers are predicted.
-        outputs: c, or how many numbers are predicted.
-        new_adapter: Makes the adapter of a client; None: the model as it is.
-        mixes: Whether the model mixes the examples of a batch, so that each client needs batches of its own.
+        classes: (c,) names; None if the model predicts numbers.
+        outputs: Number of classes c, or of predicted numbers.
+        new_adapter: Function that returns the adapter of a client; None: predict unadapted.
+        mixes: Whether the output for an example depends on its batch, so that each client needs its own batches.
     """
-    found, plain = np.empty((len(rows.samples), outputs)), np.empty((len(rows.samples), outputs))
+    predicted, plain = np.empty((len(rows.samples), outputs)), np.empty((len(rows.samples), outputs))
     decisions: list[str | None] = [None] * len(rows.samples)
     by_client = rows.by_client()
     if new_adapter is None and len(rows.samples):
-        for mine in by_client.values() if mixes else [np.arange(len(rows.samples))]:
-            said = model.raw_logits(rows.samples[mine])
-            found[mine] = said if classes is None else np.exp(log_softmax(said))
+        for indices in by_client.values() if mixes else [np.arange(len(rows.samples))]:
+            raw_outputs = model.raw_logits(rows.samples[indices])
+            predicted[indices] = raw_outputs if classes is None else np.exp(log_softmax(raw_outputs))
     clients = []
-    for name, mine in by_client.items():
+    for name, indices in by_client.items():
         decision = None
         if new_adapter is not None:
-            answers = model.raw_answers(rows.samples[mine])
+            answers = model.raw_answers(rows.samples[indices])
             adapter = new_adapter().fit(*answers)
-            found[mine], decision = adapter.predict_proba(*answers), adapter.decision_
-            plain[mine] = np.exp(log_softmax(answers[0]))
-            for row in mine.tolist():
+            predicted[indices], decision = adapter.predict_proba(*answers), adapter.decision_
+            plain[indices] = np.exp(log_softmax(answers[0]))
+            for row in indices.tolist():
                 decisions[row] = decision
-        clients.append((name, mine, decision))
-    beside = None if new_adapter is None else plain
+        clients.append((name, indices, decision))
+    unadapted = None if new_adapter is None else plain
     return Predictions(
         rows,
-        tuple(Client(name, len(mine), how, _scores(rows, found, beside, mine, classes)) for name, mine, how in clients),
-        found,
+        tuple(
+            Client(name, len(indices), how, _scores(rows, predicted, unadapted, indices, classes))
+            for name, indices, how in clients
+        ),
+        predicted,
         None if classes is None else tuple(classes),
-        None if new_adapter is None else tuple(str(each) for each in decisions),
-        _scores(rows, found, beside, np.arange(len(found)), classes),
+        None if new_adapter is None else tuple(str(decision) for decision in decisions),
+        _scores(rows, predicted, unadapted, np.arange(len(predicted)), classes),
     )
 
 
 def _scores(
-    rows: Rows, outputs: Floats, plain: Floats | None, mine: Ints, classes: Sequence[str] | None
+    rows: Rows, outputs: Floats, plain: Floats | None, indices: Ints, classes: Sequence[str] | None
 ) -> dict[str, float]:
-    """Return how right predictions of some rows are, as far as these have labels."""
+    """Return the scores of the predictions of some rows, as far as these have labels."""
     if rows.labels is None:
         return {}
-    labels = rows.labels[mine]
+    labels = rows.labels[indices]
     if classes is None:
-        there = ~np.isnan(labels).any(axis=1)
-        errors = outputs[mine][there] - labels[there]
+        has_label = ~np.isnan(labels).any(axis=1)
+        errors = outputs[indices][has_label] - labels[has_label]
         return {} if not len(errors) else {"mae": float(abs(errors).mean()), "rmse": float((errors**2).mean() ** 0.5)}
-    there = labels >= 0
-    if not there.any():
+    has_label = labels >= 0
+    if not has_label.any():
         return {}
-    labels, scores = labels[there], {}
-    for head, p in (("", outputs[mine][there]), *((("plain_", plain[mine][there]),) if plain is not None else ())):
+    labels, scores = labels[has_label], {}
+    for head, p in (
+        ("", outputs[indices][has_label]),
+        *((("plain_", plain[indices][has_label]),) if plain is not None else ()),
+    ):
         scores[f"{head}accuracy"] = float((p.argmax(axis=1) == labels).mean())
-        own = np.maximum(p[np.arange(len(labels)), labels], LEAST)
-        scores[f"{head}log_loss"] = float(-np.log(own).mean())
+        true_probabilities = np.maximum(p[np.arange(len(labels)), labels], LEAST)
+        scores[f"{head}log_loss"] = float(-np.log(true_probabilities).mean())
     return scores
 
 
-def _shown(name: str, value: float | None) -> str:
+def _format_score(name: str, value: float | None) -> str:
     if value is None:
         return ""
     return f"{100 * value:.1f} %" if name.endswith("accuracy") else f"{value:.4g}"

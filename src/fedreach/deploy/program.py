@@ -27,67 +27,67 @@ from fedreach.federation.traits import Traits
 from fedreach.federation.types import State
 from fedreach.runs.identity import check_code
 
-# --- The sources that a rule consists of: its own module and all of FedReach's that it imports, as modules of one file
-# What is imported from FedReach becomes an import from beside: ``from fedreach._util.arrays import Floats`` is
-# ``from .arrays import Floats`` in the file. Everything else is taken as it stands, so that nothing is said twice.
+# -------------------- The sources of a rule: its module and the modules of FedReach that it imports, in one file
+# Imports from FedReach become relative: ``from fedreach._util.arrays import Floats`` becomes
+# ``from .arrays import Floats`` in the file. All other code is copied without changes.
 
 THERE = frozenset({"numpy", *sys.stdlib_module_names})
 """Packages that a client has."""
 READS_TABLES = frozenset({"narwhals", "pyarrow"})
-"""Packages that FedReach's own modules read tables by: whoever predicts tables has them, too."""
+"""Packages with which FedReach's modules read tables; processes that predict tables have them."""
 
 
 class Module(NamedTuple):
-    """A module as the file holds it."""
+    """A module in the exported file."""
 
     name: str  # within the file
     source: str
-    is_users: bool  # and not FedReach's
+    is_users: bool  # not FedReach's
 
 
 class _Place(NamedTuple):
-    """Where a module is."""
+    """The place of a module."""
 
-    name: str  # "fedreach._util.arrays"; of a user's own file, its path
+    name: str  # "fedreach._util.arrays", or the path of a user's file
     file: Path
 
 
 def modules(roots: list[Path | str]) -> dict[str, Module]:
-    """Return the modules that others need come first, by their full name, or path where they are a user's own.
+    """Return the modules that the roots need, by their full name, or by path for a user's file; imported ones first.
 
     Args:
-        roots: Full names of FedReach's modules, or paths of a user's own files.
+        roots: Full names of FedReach's modules, or paths of a user's files.
 
     Raises:
-        ConfigError: If one of them imports what is neither numpy, nor the standard library, nor FedReach's.
+        ConfigError: If a module imports anything but numpy, the standard library and FedReach.
     """
-    found: dict[str, Module] = {}
+    collected: dict[str, Module] = {}
     for root in roots:
-        place = _place(root) if isinstance(root, str) else _Place(str(root), root)
-        _collect(place, found, ())
-    return found
+        place = _find_module(root) if isinstance(root, str) else _Place(str(root), root)
+        _collect(place, collected, ())
+    return collected
 
 
-def _collect(place: _Place, found: dict[str, Module], through: tuple[_Place, ...]) -> str:
-    """Take a module and first all that it imports; return its name within the file."""
-    if place.name not in found:
+def _collect(place: _Place, collected: dict[str, Module], through: tuple[_Place, ...]) -> str:
+    """Add a module after all that it imports; return its name within the file."""
+    if place.name not in collected:
         source = place.file.read_text(encoding="utf-8")
         changes = [
-            (node, _rewritten(node, found, (*through, place)))
+            (node, _rewrite_import(node, collected, (*through, place)))
             for node in _imports(ast.parse(source))
             if _is_fedreachs(node, (*through, place))
         ]
         is_users = not place.name.startswith("fedreach.")
-        found[place.name] = Module(_free_name(place, found), _replaced(source, changes), is_users)
-    return found[place.name].name
+        collected[place.name] = Module(_free_name(place, collected), _replace_statements(source, changes), is_users)
+    return collected[place.name].name
 
 
 def _imports(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
-    """Yield the imports of a module, wherever they stand, but for those that only type checkers see."""
+    """Yield all imports of a module, except those for type checkers only."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test).rpartition(".")[2] == "TYPE_CHECKING":
-            for other in node.orelse:
-                yield from _imports(other)
+            for branch in node.orelse:
+                yield from _imports(branch)
         elif isinstance(node, ast.Import | ast.ImportFrom):
             yield node
         else:
@@ -95,7 +95,7 @@ def _imports(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
 
 
 def _is_fedreachs(node: ast.Import | ast.ImportFrom, through: tuple[_Place, ...]) -> bool:
-    """Return whether FedReach's own modules are imported; refuse what a client does not have."""
+    """Return whether an import is from FedReach; reject packages that a client does not have."""
     names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
     tops = {name.partition(".")[0] for name in names}
     way = " -> ".join(place.file.name for place in through)
@@ -116,54 +116,56 @@ def _is_fedreachs(node: ast.Import | ast.ImportFrom, through: tuple[_Place, ...]
     return False
 
 
-def _rewritten(node: ast.Import | ast.ImportFrom, found: dict[str, Module], through: tuple[_Place, ...]) -> str:
-    """Return the statement that imports the same within the file."""
+def _rewrite_import(
+    node: ast.Import | ast.ImportFrom, collected: dict[str, Module], through: tuple[_Place, ...]
+) -> str:
+    """Return the equivalent import statement within the file."""
     assert isinstance(node, ast.ImportFrom)
     assert node.module is not None
-    place, lines = _place(node.module), []
+    place, lines = _find_module(node.module), []
     for alias in node.names:
-        whole = f"{node.module}.{alias.name}"
-        if place.file.name == "__init__.py" and importlib.util.find_spec(whole) is not None:
-            inside = _collect(_place(whole), found, through)
+        full_name = f"{node.module}.{alias.name}"
+        if place.file.name == "__init__.py" and importlib.util.find_spec(full_name) is not None:
+            inside = _collect(_find_module(full_name), collected, through)
             lines.append(f"from . import {inside} as {alias.asname or alias.name}")
         else:
-            inside = _collect(place, found, through)
-            own = f" as {alias.asname}" if alias.asname else ""
-            lines.append(f"from .{inside} import {alias.name}{own}")
+            inside = _collect(place, collected, through)
+            suffix = f" as {alias.asname}" if alias.asname else ""
+            lines.append(f"from .{inside} import {alias.name}{suffix}")
     return f"\n{' ' * node.col_offset}".join(lines)
 
 
-def _place(name: str) -> _Place:
+def _find_module(name: str) -> _Place:
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
         raise ConfigError(f"there is no module {name!r}.")
     return _Place(name, Path(spec.origin))
 
 
-def _free_name(place: _Place, found: dict[str, Module]) -> str:
+def _free_name(place: _Place, collected: dict[str, Module]) -> str:
     """Return a name within the file that no other module has."""
     if not place.name.startswith("fedreach."):
         return f"own_{place.file.stem}"
-    taken, parts = {module.name for module in found.values()}, place.name.split(".")
+    used_names, parts = {module.name for module in collected.values()}, place.name.split(".")
     names = ("_".join(parts[-length:]) for length in range(1, len(parts) + 1))
-    return next(name for name in names if name not in taken)
+    return next(name for name in names if name not in used_names)
 
 
-def _replaced(source: str, changes: list[tuple[ast.Import | ast.ImportFrom, str]]) -> str:
-    """Return the source with other text in place of some of its statements."""
+def _replace_statements(source: str, changes: list[tuple[ast.Import | ast.ImportFrom, str]]) -> str:
+    """Return the source with some of its statements replaced."""
     text = source.encode()
     starts = [0]
     for line in text.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
     for node, new in sorted(changes, key=lambda change: -change[0].lineno):
-        assert node.end_lineno is not None  # ast.parse says it of every statement
+        assert node.end_lineno is not None  # ast.parse sets it for every statement
         assert node.end_col_offset is not None
         begin, end = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
         text = text[:begin] + new.encode() + text[end:]
     return text.decode()
 
 
-# -------------------- How modules, numbers and a rule are written down in one Python file
+# -------------------- Modules, numbers and a rule as text of one Python file
 
 LOADER = '''\
 import base64
@@ -200,20 +202,20 @@ for _name, _source in SOURCES.items():
 LINE = 112
 
 
-def loader(found: Iterable[Module]) -> str:
-    """Return the lines that make modules of their sources."""
+def loader(bundled: Iterable[Module]) -> str:
+    """Return the lines that load the modules from their sources."""
     return LOADER.format(
-        sources="".join(f"    {module.name!r}: {quoted(module.source)},\n" for module in found)
+        sources="".join(f"    {module.name!r}: {quoted(module.source)},\n" for module in bundled)
     ).rstrip()
 
 
-def authors(found: Iterable[Module]) -> str:
-    """Return whose the modules are that are not FedReach's."""
-    return "".join(f", but for {module.name}, which is its author's" for module in found if module.is_users)
+def authors(bundled: Iterable[Module]) -> str:
+    """Return a clause that excludes the user's modules from FedReach's license."""
+    return "".join(f", but for {module.name}, which is its author's" for module in bundled if module.is_users)
 
 
 def said(about: Mapping[str, Any]) -> str:
-    """Return lines of a docstring that tell where something is from."""
+    """Return the lines of a docstring that describe an origin."""
     lines = "\n".join(textwrap.fill(f"{key}: {value}", LINE) for key, value in about.items())
     return lines.replace("\\", "\\\\").replace('"""', "'''")
 
@@ -224,7 +226,7 @@ def arrays(state: State) -> str:
 
 
 def made(rule: Any, module: str) -> str:
-    """Return the expression that makes a rule again."""
+    """Return an expression that evaluates to the rule."""
     kind = type(rule)
     if not is_dataclass(rule) or "<locals>" in kind.__qualname__:
         raise ConfigError(
@@ -233,7 +235,7 @@ def made(rule: Any, module: str) -> str:
     options = {field.name: getattr(rule, field.name) for field in fields(rule) if field.init}
     written = {name: repr(value) for name, value in options.items()}
     for name, value in options.items():
-        if isinstance(value, float) and math.isinf(value):  # whose repr is no literal
+        if isinstance(value, float) and math.isinf(value):  # its repr is not a literal
             written[name] = f"float({str(value)!r})"
             continue
         try:
@@ -248,7 +250,7 @@ def made(rule: Any, module: str) -> str:
 
 
 def quoted(source: str) -> str:
-    """Return a string literal of a source, to be read where that is possible."""
+    """Return a source as a string literal, readable if possible."""
     readable = "'''" not in source and source.endswith("\n")
     return f"r'''{source}'''" if readable else repr(source)
 
@@ -259,7 +261,7 @@ def array(value: AnyArray) -> str:
     return f"_array({value.dtype.str!r}, {value.shape}, {wrapped})"
 
 
-# --- A fitted rule as one Python file, which serves a client where there is neither FedReach nor torch: numpy alone
+# -------------------- A fitted rule as one Python file that needs numpy alone
 
 SCRIPT_TEMPLATE = '''\
 # SPDX-License-Identifier: Apache-2.0
@@ -309,20 +311,20 @@ def export(
     base: Path | None = None,
     force: bool = False,
 ) -> SavedRule:
-    """Write the fitted rule of a finished run as one Python file, and return what was written.
+    """Write the fitted rule of a finished run as one Python file, and return the rule.
 
     Args:
         folder: The run folder.
-        out: The file, whose name ends in .py; there must be none yet.
-        which: Of the last or the best model.
-        cluster: Number of the model, where the run has one a cluster.
-        base: Folder that the name of a rule of one's own is relative to; default: the current one.
-        force: Also a rule that participants do not support.
+        out: New file, whose name ends with .py.
+        which: Model: the last, the best or the refitted one.
+        cluster: Number of the cluster, if the run has one model per cluster.
+        base: Folder that the name of a custom rule is relative to; default: the current folder.
+        force: Export even if participants do not support the rule.
 
     Raises:
-        RunFolderError: If the folder holds no fitted rule of that model, or a rule's own file is another one by now.
-        ConfigError: If the rule needs labels, or more than numpy; if participants do not support it; or the file cannot
-            be written there.
+        RunFolderError: If the folder does not hold a fitted rule for that model, or the rule's file has changed.
+        ConfigError: If the rule needs labels, or more than numpy; if participants do not support it; or if the file
+            cannot be written.
     """
     if out.suffix != ".py" or not out.stem.isidentifier():
         raise ConfigError(f"The file of a client must be named as a Python module, such as client.py; got {out.name}.")
@@ -331,8 +333,8 @@ def export(
     saved = read(folder, which, cluster=cluster, base=base)
     if not force:
         check_supported(saved)
-    here = base or Path.cwd()
-    check_code(saved.run, saved.name, here, code_files(saved.name, here))
+    code_folder = base or Path.cwd()
+    check_code(saved.run, saved.name, code_folder, code_files(saved.name, code_folder))
     run = saved.run
     about = {
         "name": run.config["name"],
@@ -353,33 +355,33 @@ def written(rule: Serving, state: State, about: Mapping[str, Any], stem: str = "
     """Return the text of the file.
 
     Args:
-        rule: A dataclass; its options must be numbers, texts and the like.
-        state: As it was fitted.
-        about: What the file says of where the rule is from.
+        rule: Adaptation rule, a dataclass whose options are numbers, texts or tuples of them.
+        state: Fitted state of the rule.
+        about: Origin of the rule, for the file's docstring.
         stem: Name of the file without its ending.
 
     Raises:
-        ConfigError: If the rule needs labels, its options cannot be written down, or it needs more than numpy.
+        ConfigError: If the rule needs labels, its options cannot be written as literals, or it needs more than numpy.
     """
     check_deployable(rule)
     place = place_of(rule)
-    found = modules([Adapter.__module__, place])
+    bundled = modules([Adapter.__module__, place])
     return SCRIPT_TEMPLATE.format(
         version=fedreach.__version__,
-        users=authors(found.values()),
+        users=authors(bundled.values()),
         about=said(about),
         stem=stem,
         classes=len(state["base"]) if "base" in state else "c",
-        loader=loader(found.values()),
+        loader=loader(bundled.values()),
         run="".join(f"    {key!r}: {value!r},\n" for key, value in about.items()),
         state=arrays(state),
-        rule=made(rule, found[str(place)].name),
-        adapter=found[Adapter.__module__].name,
+        rule=made(rule, bundled[str(place)].name),
+        adapter=bundled[Adapter.__module__].name,
     )
 
 
 def check_deployable(rule: Serving) -> None:
-    """Refuse a rule by which nobody can be served who has nothing but inputs and a model, by a ConfigError."""
+    """Reject a rule that needs more than inputs and a model, with a ConfigError."""
     kind = type(rule)
     if Traits.of(rule).is_reference:
         raise ConfigError(
@@ -393,12 +395,12 @@ def check_deployable(rule: Serving) -> None:
 
 
 def place_of(rule: Serving) -> str | Path:
-    """Return the module that a rule is of: its full name, or the path of a user's own file."""
+    """Return the module of a rule: its full name, or the path of a user's file."""
     kind = type(rule)
     return kind.__module__ if kind.__module__.startswith("fedreach.") else Path(inspect.getfile(kind)).resolve()
 
 
-# --- The program beside an exported model: it predicts files where there are numpy, pyarrow, and torch or onnxruntime
+# -------------------- The program of an exported model, which needs numpy, pyarrow, and torch or onnxruntime
 
 Library = Literal["torch", "onnx"]
 
@@ -473,35 +475,36 @@ def program(
     """Return the text of the program.
 
     Args:
-        about: What ``model.json`` says.
-        library: What runs the graphs beside it.
-        rule: By which clients are served, a dataclass; None: by the model as it is.
-        state: As it was fitted.
-        batch: Samples that a graph is given at a time.
+        about: Content of ``model.json``.
+        library: Library that runs the graphs in the same folder.
+        rule: Adaptation rule, a dataclass; None: the unadapted model.
+        state: Fitted state of the rule.
+        batch: Maximum number of examples per call of a graph.
         stem: Name of the file without its ending.
 
     Raises:
-        ConfigError: If nobody can be served so, the rule's options cannot be written down, or it needs more than numpy.
+        ConfigError: If the rule cannot be deployed, its options cannot be written as literals, or it needs more than
+            numpy.
     """
     roots: list[str | Path] = [deployed.__name__]
     if rule is not None:
         check_deployable(rule)
         roots.append(place_of(rule))
-    found = modules(roots)
-    told = {key: about[key] for key in ("name", "method", "seed", "model", "cluster", "round", "rule")}
+    bundled = modules(roots)
+    summary = {key: about[key] for key in ("name", "method", "seed", "model", "cluster", "round", "rule")}
     return PROGRAM_TEMPLATE.format(
         version=fedreach.__version__,
-        users=authors(found.values()),
+        users=authors(bundled.values()),
         package=PACKAGE[library],
         serving="" if rule is None else ", each client served by its own inputs",
-        about=said(told),
+        about=said(summary),
         stem=stem,
         outputs=about["outputs"],
         samples="a table" if about["kind"] == "table" else f"{about['kind']} of shape {tuple(about['shape'])}",
-        loader=loader(found.values()),
+        loader=loader(bundled.values()),
         state="None" if rule is None else "{\n" + arrays(state) + "}",
-        rule="None" if rule is None else made(rule, found[str(roots[-1])].name),
+        rule="None" if rule is None else made(rule, bundled[str(roots[-1])].name),
         run=RUN[library],
-        deployed=found[deployed.__name__].name,
+        deployed=bundled[deployed.__name__].name,
         batch=batch,
     )

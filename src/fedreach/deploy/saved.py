@@ -28,7 +28,7 @@ from fedreach.runs.folder import CONSTANTS, LAST, RunFolder
 from fedreach.runs.identity import check_code, run_of
 from fedreach.runs.schema import FederationRecord, RunRecord
 
-# -------------------- A run folder becomes a model
+# -------------------- Loading a model
 
 
 def load(
@@ -39,55 +39,55 @@ def load(
     base: Path | str | None = None,
     model: Callable[..., nn.Module] | None = None,
 ) -> TrainedModel:
-    """Return the model of a finished run, whole: it takes raw images, columns of a table or tokens.
+    """Return the model of a finished run with its preprocessing: it takes raw images, columns of a table or tokens.
 
     Args:
-        folder: The run folder; or what `fedreach export --to safetensors` wrote, which holds one model.
-        which: The last model, the best by participants' held-out data, or ``"refit"``, which was trained once more on
-            all rows. Default: of a run with `population.refit` that one, else the last; of a file that which it holds.
-        cluster: Number of the model, where the run has one a cluster.
-        base: Folder that the name of code of one's own is relative to, that of the experiment's TOML file; default: the
-            current one.
-        model: What makes the module, see `build`, of a run whose experiment does not say.
+        folder: The run folder, or the result of `fedreach export --to safetensors`, which holds one model.
+        which: The last model, the best by participants' held-out data, or ``"refit"``, which was refitted on all rows.
+            Default: the refitted model if the run has `population.refit`, else the last; for a file, the one in it.
+        cluster: Number of the cluster, if the run has one model per cluster.
+        base: Folder that names of the user's code are relative to, that of the experiment's TOML file; default: the
+            current folder.
+        model: Function or class that builds the module, see `build`, if the experiment does not name a model.
 
     Raises:
-        ConfigError: If an argument is wrong, or the user's own code is not there.
-        RunFolderError: If the folder holds no such model, or the user's own code was changed.
+        ConfigError: If an argument is wrong, or the user's code is missing.
+        RunFolderError: If the folder does not hold such a model, or the user's code was changed.
     """
     if which is not None and which not in get_args(Which):
         raise ConfigError(
             f"which must be 'last', 'best' or 'refit'; got {which!r}.{nearest(str(which), get_args(Which))}"
         )
-    held, base = RunFolder(Path(folder)), Path(base or Path.cwd()).resolve()
-    written = _written(Path(folder))
+    run_folder, base = RunFolder(Path(folder)), Path(base or Path.cwd()).resolve()
+    written = _find_exported_file(Path(folder))
     if written is not None:
         return _of_file(written, which, cluster, base, model)
-    run = run_of(held)
+    run = run_of(run_folder)
     which = which or default_model(run)
-    federation = held.read(FederationRecord)
+    federation = run_folder.read(FederationRecord)
     if federation is None:
         raise RunFolderError(f"{folder} holds no {FederationRecord.FILE}. {AGAIN}")
     expected = Expected.of(federation)
     section = ModelSection.model_validate(run.config.get("model", {"name": ""}))
-    folders = base, held.path.resolve()
+    folders = base, run_folder.path.resolve()
     base = registry.base_of(section.name, *folders)
-    net = _built(run, section, expected.sample_shape, federation.outputs, folders, model)
+    net = _build_module(run, section, expected.sample_shape, federation.outputs, folders, model)
     layout = Layout.of(net)
-    stored = read_models(held, which, layout)
+    stored = read_models(run_folder, which, layout)
     if stored is None:
-        raise RunFolderError(f"{folder} holds no {which}.safetensors. {_why_not(run, which, held)}")
-    constants = held.read_tensors(CONSTANTS)
+        raise RunFolderError(f"{folder} holds no {which}.safetensors. {_why_not(run, which, run_folder)}")
+    constants = run_folder.read_tensors(CONSTANTS)
     if constants is not None:
         set_constants(net, constants[0])
-    bind(net, torch.from_numpy(stored.vectors[_row(folder, len(stored.vectors), cluster)]), layout=layout)
-    origin = RunOrigin(held.path.resolve(), which, cluster, base, run, stored.round, _code(section, model))
+    bind(net, torch.from_numpy(stored.vectors[_model_index(folder, len(stored.vectors), cluster)]), layout=layout)
+    origin = RunOrigin(run_folder.path.resolve(), which, cluster, base, run, stored.round, _code_name(section, model))
     targets, scale = federation.targets, _scale(federation.target_scale)
     classes = 0 if targets else federation.outputs
-    return TrainedModel(_own(net), expected, classes, federation.class_names, origin, targets, scale)
+    return TrainedModel(_copy_storage(net), expected, classes, federation.class_names, origin, targets, scale)
 
 
 def default_model(run: RunRecord) -> Which:
-    """Return which model of a run is meant where nothing is said."""
+    """Return the default model of a run."""
     return "refit" if _refits(run) else "last"
 
 
@@ -95,17 +95,17 @@ def _refits(run: RunRecord) -> bool:
     return bool((run.config.get("population") or {}).get("refit"))
 
 
-def _why_not(run: RunRecord, which: Which, held: RunFolder) -> str:
-    """Return why a run has no such model, and what to do."""
+def _why_not(run: RunRecord, which: Which, run_folder: RunFolder) -> str:
+    """Return why a run lacks a model, and what to do."""
     if which == "refit" and not _refits(run):
         return "The run did not train again on all rows: take the last, or run with population.refit = true."
-    if which == "best" and (held.path / LAST).exists():
+    if which == "best" and (run_folder.path / LAST).exists():
         return "Nobody holds data out, so that no model is the best: take the last."
     return AGAIN
 
 
-def _written(path: Path) -> Path | None:
-    """Return the file of an exported model, named itself or by its folder; None where that is a run's."""
+def _find_exported_file(path: Path) -> Path | None:
+    """Return the file of an exported model, given it or its folder; None for a run folder."""
     if path.suffix == ".safetensors" or path.is_file():
         return path
     if (path / "model.json").exists():
@@ -122,41 +122,44 @@ def _of_file(
     stored = weights.read_weights_file(path)
     about, run = stored.about, stored.run()
     if which not in (None, about["model"]) or cluster not in (None, about["cluster"]):
-        held, asked = _named(about["model"], about["cluster"]), _named(which or about["model"], cluster)
-        raise ConfigError(f"{path} holds one model, {held}; got {asked}. Name none, or the run.")
+        stored_name, requested_name = (
+            _describe_model(about["model"], about["cluster"]),
+            _describe_model(which or about["model"], cluster),
+        )
+        raise ConfigError(f"{path} holds one model, {stored_name}; got {requested_name}. Name none, or the run.")
     section = ModelSection.model_validate(run.config["model"])
     expected = Expected.of_json(about["name"], about)
-    net = _built(run, section, expected.sample_shape, about["outputs"], (base,), model)
+    net = _build_module(run, section, expected.sample_shape, about["outputs"], (base,), model)
     weights.fill(net, stored, path)
     origin = RunOrigin(
-        path.resolve(), about["model"], about["cluster"], base, run, about["round"], _code(section, model)
+        path.resolve(), about["model"], about["cluster"], base, run, about["round"], _code_name(section, model)
     )
     classes = 0 if about["targets"] is not None else about["outputs"]
     scale = _scale(about["target_scale"])
-    return TrainedModel(_own(net), expected, classes, about["classes"], origin, about["targets"], scale)
+    return TrainedModel(_copy_storage(net), expected, classes, about["classes"], origin, about["targets"], scale)
 
 
 def _scale(stored: Mapping[str, Any] | None) -> TargetScale | None:
     return None if stored is None else TargetScale.of_json(stored)
 
 
-def _named(which: str, cluster: int | None) -> str:
+def _describe_model(which: str, cluster: int | None) -> str:
     return f"the {which} one" if cluster is None else f"the {which} one of cluster {cluster}"
 
 
-def _own(net: nn.Module) -> nn.Module:
-    """Give each tensor a storage of its own."""
+def _copy_storage(net: nn.Module) -> nn.Module:
+    """Copy each tensor into its own storage."""
     for tensor in (*net.parameters(), *net.buffers()):
         tensor.data = tensor.data.clone()
     return net
 
 
-def _code(section: ModelSection, model: Callable[..., nn.Module] | None) -> str | None:
-    """Return the name of the user's own code that the module is made by."""
+def _code_name(section: ModelSection, model: Callable[..., nn.Module] | None) -> str | None:
+    """Return the name of the user's code that builds the module, or None."""
     return section.name if model is None and ":" in section.name else None
 
 
-def _built(
+def _build_module(
     run: RunRecord,
     section: ModelSection,
     shape: Any,
@@ -164,7 +167,7 @@ def _built(
     folders: tuple[Path, ...],
     model: Callable[..., nn.Module] | None,
 ) -> nn.Module:
-    """Return the module that was trained, as it was before that."""
+    """Return the module as it was before training."""
     name = section.name
     if model is None and not name:
         raise ConfigError(
@@ -173,15 +176,15 @@ def _built(
         )
     for code in (name if model is None else "", section.output):
         if is_code(code):
-            held = registry.base_of(str(code), *folders)
-            check_code(run, str(code), held, code_files(str(code), held))
-    made = model or (registry.find("model", name, registry.base_of(name, *folders)) if ":" in name else name)
+            code_folder = registry.base_of(str(code), *folders)
+            check_code(run, str(code), code_folder, code_files(str(code), code_folder))
+    factory = model or (registry.find("model", name, registry.base_of(name, *folders)) if ":" in name else name)
     seed = torch_seed(run.seed if section.seed is None else section.seed, "model")
-    return build(made, shape, outputs, seed=seed, options=with_functions(section.options, *folders))
+    return build(factory, shape, outputs, seed=seed, options=with_functions(section.options, *folders))
 
 
-def _row(folder: Path | str, count: int, cluster: int | None) -> int:
-    """Return which of the models is asked for."""
+def _model_index(folder: Path | str, count: int, cluster: int | None) -> int:
+    """Return the index of the requested model."""
     if count == 1 and cluster is None:
         return 0
     if count == 1:

@@ -33,45 +33,45 @@ from fedreach.experiment.schema import Choice
 from fedreach.federation.base import Serving
 from fedreach.runs.schema import RunRecord
 
-# --- A model as one safetensors file: weights by name, and in its metadata all that makes the model of them again
-# Metadata ``fedreach`` is JSON: what ``model.json`` of other exports says (where the model is from, what samples are
-# like, classes), and beside it
+# -------------------- A model as one safetensors file
+# The tensors are the weights; the metadata describe how to build the model. Metadata ``fedreach`` is JSON: the content
+# of ``model.json`` of other exports (the model's origin, the form of its examples, its classes), and in addition
 #
 # - ``construction``: ``model``, the table of the experiment; ``data``, its columns of client and label; ``code``, the
 #   sha256 of the user's own files that are needed,
-# - ``serving``: the part ``method.serving`` of the experiment, or null.
+# - ``serving``: the component ``method.serving`` of the experiment, or null.
 #
-# Tensors are those of the module's ``state_dict()`` by name, its buffers that are not persistent, and ``serving/NAME``,
-# what participants fitted. Of a type that numpy does not know, such as bfloat16, they are whole numbers of the same
-# bits.
+# The tensors are those of the module's ``state_dict()`` by name, its buffers that are not persistent, and
+# ``serving/NAME``, the state fitted on the participants. A type that numpy does not know, such as bfloat16, is stored
+# as integers with the same bits.
 
 FILE, KEY, FITTED = "model.safetensors", "fedreach", "serving/"
 
 
 class Stored(NamedTuple):
-    """What a file holds."""
+    """The content of a file."""
 
     about: dict[str, Any]
     tensors: dict[str, AnyArray]
 
     def run(self) -> RunRecord:
-        """Return of the run what the model needs of it."""
-        made, config = self.about["construction"], {"name": self.about["name"]}
-        config |= {"model": made["model"], "method": {"serving": self.about["serving"]}}
+        """Return the run's record as far as the model needs it."""
+        construction, config = self.about["construction"], {"name": self.about["name"]}
+        config |= {"model": construction["model"], "method": {"serving": self.about["serving"]}}
         return RunRecord(
             method=self.about["method"],
             seed=self.about["seed"],
             config=config,
-            code=made["code"],
+            code=construction["code"],
             environment={},
             git=None,
         )
 
 
 def weights_file_content(net: nn.Module, run: RunRecord, saved: SavedRule | None, about: Mapping[str, Any]) -> bytes:
-    """Return the content of the file of a model and the rule that goes with it."""
+    """Return the content of a file with a model and its rule."""
     config = run.config
-    said = {
+    metadata = {
         **about,
         "construction": {
             "model": config.get("model", {"name": ""}),
@@ -82,19 +82,19 @@ def weights_file_content(net: nn.Module, run: RunRecord, saved: SavedRule | None
     tensors = {name: array_of(tensor) for name, tensor in _state(net).items()}
     fitted = {} if saved is None else saved.state
     tensors |= {FITTED + name: np.asarray(value) for name, value in fitted.items()}
-    return save({name: np.asarray(value, order="C") for name, value in tensors.items()}, {KEY: json.dumps(said)})
+    return save({name: np.asarray(value, order="C") for name, value in tensors.items()}, {KEY: json.dumps(metadata)})
 
 
 def read_weights_file(path: Path) -> Stored:
-    """Return what a file holds.
+    """Return the content of a file.
 
     Raises:
-        DataError: If it is none that `content` wrote.
+        DataError: If the file is not one that `weights_file_content` wrote.
     """
     try:
         with safe_open(path, framework="numpy") as file:
             about = json.loads(file.metadata()[KEY])
-            about["construction"], about["serving"]  # or it is another file
+            about["construction"], about["serving"]  # missing in other files
             return Stored(about, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 (no mapping)
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise DataError(
@@ -103,27 +103,31 @@ def read_weights_file(path: Path) -> Stored:
 
 
 def fill(net: nn.Module, stored: Stored, path: Path) -> None:
-    """Give a module that was made anew the stored numbers."""
+    """Load the stored numbers into a new module."""
     layout = Layout.of(net)
-    wanted = {name: tuple(tensor.shape) for name, tensor in _state(net).items()}
-    found = {name: value.shape for name, value in stored.tensors.items() if not name.startswith(FITTED)}
-    if found != wanted:
-        key = min(name for name in found.keys() | wanted if found.get(name) != wanted.get(name))
+    expected_shapes = {name: tuple(tensor.shape) for name, tensor in _state(net).items()}
+    stored_shapes = {name: value.shape for name, value in stored.tensors.items() if not name.startswith(FITTED)}
+    if stored_shapes != expected_shapes:
+        key = min(
+            name
+            for name in stored_shapes.keys() | expected_shapes
+            if stored_shapes.get(name) != expected_shapes.get(name)
+        )
         raise DataError(
-            f"{path} holds the weights of another model: {key!r} is {found.get(key, 'not there')}, and "
-            f"{wanted.get(key, 'not there')} in the model. Give the one that was trained."
+            f"{path} holds the weights of another model: {key!r} is {stored_shapes.get(key, 'not there')}, and "
+            f"{expected_shapes.get(key, 'not there')} in the model. Give the one that was trained."
         )
     vector = torch.empty(layout.size)
-    kept = _state(net)
+    module_state = _state(net)
     for name, view in layout.views(vector).items():
-        view.copy_(tensor_of(stored.tensors[name], kept[name].dtype))
+        view.copy_(tensor_of(stored.tensors[name], module_state[name].dtype))
     for name, tensor in constants_of(net).items():
         tensor.data.copy_(tensor_of(stored.tensors[name], tensor.dtype))
     bind(net, vector, layout=layout)
 
 
 def _state(net: nn.Module) -> dict[str, Tensor]:
-    """Return all that a module holds by name: its `state_dict`, and buffers that are not persistent."""
+    """Return the tensors of a module by name: its `state_dict`, and buffers that are not persistent."""
     return {**dict(net.named_buffers()), **net.state_dict()}
 
 
@@ -133,12 +137,12 @@ def rule(path: Path, base: Path) -> SavedRule | None:
     if stored.about["serving"] is None:
         return None
     choice = Choice.model_validate(stored.about["serving"])
-    made: Serving = make("serving", choice, base)
+    adaptation: Serving = make("serving", choice, base)
     state = {name[len(FITTED) :]: value for name, value in stored.tensors.items() if name.startswith(FITTED)}
-    return SavedRule(made, state, choice.name, stored.run(), stored.about["round"])
+    return SavedRule(adaptation, state, choice.name, stored.run(), stored.about["round"])
 
 
-# --- A model as one file for processes with torch or onnxruntime alone: graphs, and what they say of themselves
+# -------------------- A model as graphs for processes with torch or onnxruntime alone
 
 ABOUT = "fedreach.json"
 COLOR = re.compile(r"\x1b\[[0-9;]*m")
@@ -146,7 +150,7 @@ ENDINGS = {"torch": ".pt2", "onnx": ".onnx"}
 
 
 class Features(nn.Module):
-    """A module that also returns what comes to its last linear layer, as `logits_and_features` does."""
+    """A module that also returns the input of its last linear layer, like `logits_and_features`."""
 
     def __init__(self, net: nn.Module, example: Tensor) -> None:
         super().__init__()
@@ -156,54 +160,54 @@ class Features(nn.Module):
     def forward(self, inputs: Tensor) -> tuple[Tensor, ...]:
         if not self.has_features:
             return (self.net(inputs).float(),)
-        seen: list[Tensor] = []
+        captured: list[Tensor] = []
         last = [part for part in self.net.modules() if isinstance(part, nn.Linear)][-1]
-        with last.register_forward_pre_hook(lambda _, args: seen.append(args[0])):
+        with last.register_forward_pre_hook(lambda _, args: captured.append(args[0])):
             logits = self.net(inputs).float()
-        return logits, seen[0]
+        return logits, captured[0]
 
 
 def content(
     module: nn.Module, example: Tensor, library: str, about: Mapping[str, Any], outputs: Sequence[str] = ("logits",)
 ) -> bytes:
-    """Return a file's content: a graph that takes any number of samples and tells what it is.
+    """Return the content of a file: a graph that takes any number of examples, with its description.
 
     Args:
-        module: In evaluation mode.
-        example: Two samples.
+        module: Module in evaluation mode.
+        example: Two examples.
         library: ``"torch"``, for `torch.export.load`; or ``"onnx"``.
-        about: What the file says.
-        outputs: Names of what an ONNX graph returns; its input is ``samples``.
+        about: Description of the model.
+        outputs: Names of the outputs of an ONNX graph; its input is ``samples``.
 
     Raises:
-        ConfigError: If torch.export cannot follow the module, it draws random numbers, what writes ONNX is missing, or
-            onnxruntime cannot run it.
+        ConfigError: If torch.export cannot follow the module, the module draws random numbers, the ONNX writer is not
+            installed, or onnxruntime cannot run the graph.
     """
     _refuse_draws(module, example)
     with _quiet():
         try:
             dynamic = ({0: torch.export.Dim("m")},)
             program = torch.export.export(module, (example,), dynamic_shapes=dynamic, strict=False)
-        except Exception as error:  # whatever the module of a user does
+        except Exception as error:  # a user's module may raise anything
             raise ConfigError(
-                f"torch.export cannot follow the module of this model: {type(error).__name__}: {_first(error)}. Write "
-                "it without Python that depends on values or on the number of samples; or pickle the model, for "
+                f"torch.export cannot follow the module of this model: {type(error).__name__}: {_first_line(error)}. "
+                "Write it without Python that depends on values or on the number of samples; or pickle the model, for "
                 "processes that have FedReach."
             ) from error
         if library == "onnx":
             written = _onnx(program, about, outputs)
             _check_onnx_runs(written, example)
             return written
-        found = io.BytesIO()
-        torch.export.save(program, found, extra_files={ABOUT: json.dumps(about, indent=1)})
-        return found.getvalue()
+        buffer = io.BytesIO()
+        torch.export.save(program, buffer, extra_files={ABOUT: json.dumps(about, indent=1)})
+        return buffer.getvalue()
 
 
 def _refuse_draws(module: nn.Module, example: Tensor) -> None:
-    """Refuse a module that draws random numbers in evaluation, which a graph would draw without a seed, or never again.
+    """Reject a module that draws random numbers in evaluation, as a graph draws them without a seed or not at all.
 
     Raises:
-        ConfigError: If it does.
+        ConfigError: If the module draws random numbers.
     """
     before = states(example.device)
     with torch.no_grad(), generators_kept(example.device):
@@ -225,22 +229,22 @@ def _onnx(program: torch.export.ExportedProgram, about: Mapping[str, Any], outpu
             f"Writing ONNX needs {error.name}, which is not installed. Run: pip install 'fedreach[onnx]'."
         ) from error
     try:
-        made = torch.onnx.export(program, dynamo=True, input_names=["samples"], output_names=outputs, verbose=False)
-    except Exception as error:  # an operation that ONNX has not
+        exported = torch.onnx.export(program, dynamo=True, input_names=["samples"], output_names=outputs, verbose=False)
+    except Exception as error:  # an operation that ONNX lacks
         raise ConfigError(
-            f"torch.onnx cannot write this model: {type(error).__name__}: {_first(error)}. Export it --to torch."
+            f"torch.onnx cannot write this model: {type(error).__name__}: {_first_line(error)}. Export it --to torch."
         ) from error
-    assert made is not None  # with dynamo
-    onnx.helper.set_model_props(made.model_proto, {ABOUT: json.dumps(about)})
-    written: bytes = made.model_proto.SerializeToString()
+    assert exported is not None  # with dynamo
+    onnx.helper.set_model_props(exported.model_proto, {ABOUT: json.dumps(about)})
+    written: bytes = exported.model_proto.SerializeToString()
     return written
 
 
 def _check_onnx_runs(graph: bytes, example: Tensor) -> None:
-    """Refuse a graph that onnxruntime does not run, where that is installed: it lacks operations in bfloat16, say.
+    """Reject a graph that onnxruntime, if installed, cannot run, such as one with operations in bfloat16.
 
     Raises:
-        ConfigError: If it does not.
+        ConfigError: If onnxruntime cannot run the graph.
     """
     try:
         import onnxruntime
@@ -249,15 +253,15 @@ def _check_onnx_runs(graph: bytes, example: Tensor) -> None:
     try:
         session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
         session.run(None, {"samples": example.cpu().numpy()})
-    except Exception as error:  # it has classes of its own for each reason
-        raise ConfigError(f"onnxruntime cannot run this model: {_first(error)}. Export it --to torch.") from error
+    except Exception as error:  # onnxruntime has its own exception classes
+        raise ConfigError(f"onnxruntime cannot run this model: {_first_line(error)}. Export it --to torch.") from error
 
 
 def put(path: Path, text: bytes | str) -> None:
-    """Write a file, whole or not at all.
+    """Write a file completely or not at all.
 
     Raises:
-        ConfigError: If it cannot be written there.
+        ConfigError: If the file cannot be written.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
     try:
@@ -274,7 +278,7 @@ def put(path: Path, text: bytes | str) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep back what torch says of its own LSTM layers, its own serialisation, and of libraries that are not needed."""
+    """Suppress torch's warnings about its LSTM layers, its serialization, and optional libraries."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -286,6 +290,6 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _first(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     """Return the first line of an error, without the colors that torch.onnx gives it."""
     return COLOR.sub("", f"{error}").strip().partition("\n")[0].rstrip(".")

@@ -42,46 +42,46 @@ class Builder:
         data = self.experiment.data
         folder = None if data.folder is None else self.base / data.folder
         if ":" in data.name:
-            made = registry.find("data", data.name, self.base)(**data.options)
-            if not isinstance(made, Dataset):
-                raise ConfigError(f"data.name: {data.name!r} must return a Dataset; got {type(made).__name__}.")
-            return made
+            dataset = registry.find("data", data.name, self.base)(**data.options)
+            if not isinstance(dataset, Dataset):
+                raise ConfigError(f"data.name: {data.name!r} must return a Dataset; got {type(dataset).__name__}.")
+            return dataset
         if data.name.endswith(FILES):
             return of_file(self.base / data.name, **data.options)
         name = str(self.base / data.name) if data.name.endswith((".npz", ".npy")) else data.name
         return load(name, folder, download=data.download, progress=progress, **data.options)
 
     def federated(self, dataset: Dataset | OwnData, seed: int) -> FederatedData:
-        """Partition the data set, choose who takes part, hold data out, give the server its share, add noise and shift.
+        """Partition the data set, choose participants, hold data out, give the server its share, add noise and shift.
 
-        All of it depends on ``population.seed``, or on `seed` where that is not set, and on nothing else, so that
-        all methods of a comparison share it. A ``partition.seed`` stands in its place for all but who takes part, the
-        shift and what is kept for validation.
+        The result depends on ``population.seed`` alone, or on `seed` where that is not set. All methods of a comparison
+        share it. A ``partition.seed`` replaces it, except for the choice of participants, the shift and the validation
+        data.
         """
         e = self.experiment
-        p, own = e.population, e.server_data
+        p, server_data = e.population, e.server_data
         seed = seed if p.seed is None else p.seed
-        held = seed if e.partition.seed is None else e.partition.seed
-        asked = p.participants
+        partition_seed = seed if e.partition.seed is None else e.partition.seed
+        participants = p.participants
         data = federate(
             dataset,
-            self._partition(dataset, held),
-            seed=held,
+            self._partition(dataset, partition_seed),
+            seed=partition_seed,
             population_seed=seed,
-            participants=None if isinstance(asked, str) else asked,
+            participants=None if isinstance(participants, str) else participants,
             exclude_clients=p.exclude_clients,
             exclude_labels=p.exclude_labels,
             held_out=p.held_out,
             noise=self._noise,
-            server_examples=None if own is None else own.examples,
-            server_data=None if own is None or own.file is None else self.base / own.file,
+            server_examples=None if server_data is None else server_data.examples,
+            server_data=None if server_data is None or server_data.file is None else self.base / server_data.file,
         )
         if not data.dataset.num_classes:
-            for option, given in {
+            for option, value in {
                 "target_accuracy": e.target_accuracy,
                 "statistics.detect_points": e.plan.detect_points,
             }.items():
-                if given is not None:
+                if value is not None:
                     raise ConfigError(
                         f"{option} is about shares of right answers, and targets of {data.dataset.name} are numbers. "
                         "Leave it out."
@@ -104,39 +104,39 @@ class Builder:
         labels = dataset.train_y
         if noise is not None and noise.get("scope") == "before_split" and dataset.num_classes:
             labels = noisy_before_split(dataset, noise, seed).labels
-        seen = Labelled(dataset.name, labels, dataset.owners)
-        return divided(seen, section.name, make, *drawn, natural=section.name == "natural")
+        examples = Labelled(dataset.name, labels, dataset.owners)
+        return divided(examples, section.name, make, *drawn, natural=section.name == "natural")
 
     def federation(self, seed: int) -> Federation:
         """Return the federation that `[method]` describes."""
         return components.federation(self.experiment, seed, self.base)
 
     def compared(self, dataset: Dataset | OwnData) -> FederatedData:
-        """Return the data of a comparison's first seed, which all its methods and metrics take.
+        """Return the data of a comparison's first seed, after checking that all its methods and metrics accept them.
 
-        Where settings are swept or tuned, they decide what methods are, and each run refuses for itself.
+        Where settings are swept or tuned, they define the methods, so each run checks its own.
 
         Raises:
-            ConfigError: If one needs classes and targets are numbers, or the other way round; before anything is run.
+            ConfigError: If a method or metric needs classes and the targets are numbers, or the reverse.
         """
         e = self.experiment
         data = self.federated(dataset, e.seeds[0])
         refuse_metrics(self.metrics(), data.dataset)
         if not e.methods:
-            self._refuse_untested(data, self.federation(e.seeds[0]))
+            self._check_held_out(data, self.federation(e.seeds[0]))
         for name in e.methods if e.sweep is None and e.tune is None else ():
             try:
                 federation = components.federation(e.resolved(name), e.seeds[0], self.base)
                 refuse_targets_of(federation, data.dataset)
-                self._refuse_untested(data, federation)
+                self._check_held_out(data, federation)
             except ConfigError as error:
                 raise ConfigError(f"methods.{name}: {error}") from None
         return data
 
-    def _refuse_untested(self, data: FederatedData, federation: Federation) -> None:
-        """Refuse what is decided by held-out data where no participant holds anything out, or where they are no test.
+    def _check_held_out(self, data: FederatedData, federation: Federation) -> None:
+        """Reject options that rely on held-out data where participants hold none out, or where the model trains on it.
 
-        A rule that is fitted by held-out rows would be fitted for a refitted model by rows that it was trained on.
+        An adaptation rule is fitted on held-out rows. A refitted model has trained on these rows.
         """
         if self.experiment.population.refit and next_query(federation.serving, UNFITTED) is not None:
             raise ConfigError(
@@ -159,12 +159,12 @@ class Builder:
             )
 
     def choice(self, data: FederatedData, seed: int, threads: int = 1) -> EngineChoice:
-        """Return which engine is the fastest, by a short trial."""
+        """Return the fastest engine according to a short trial."""
         e, task = self.experiment, self._task(data, seed)
         return choose(task, e.engine.device, threads, e.engine.precision, cohort=self.federation(seed).cohort)
 
     def examine_named_engine(self, data: FederatedData, seed: int) -> str | None:
-        """Return the warning that the named engine gives way, see `fedreach.engines.choice.examine_named`."""
+        """Return the warning that another engine replaces the named one, see `engines.choice.examine_named`."""
         engine = self.experiment.engine
         return examine_named(engine.name, self._task(data, seed), engine.device)
 
@@ -174,11 +174,11 @@ class Builder:
         return Task.of(module, data, self.federation(seed))
 
     def metrics(self) -> tuple[Metric, ...]:
-        """Return what models are scored by."""
+        """Return the metrics that score models."""
         return tuple(components.make("metric", choice, self.base) for choice in self.experiment.evaluation.metrics)
 
     def metrics_of(self, dataset: Dataset | OwnData) -> tuple[Metric, ...]:
-        """Return what models of a data set are scored by: of two classes `AUROC` too, unless metrics are named."""
+        """Return the metrics for models of a data set: with two classes also `AUROC`, unless metrics are named."""
         named = self.experiment.evaluation.metrics != EvaluationSection().metrics
         return self.metrics() if named or dataset.num_classes != 2 else (*self.metrics(), AUROC())
 
@@ -194,20 +194,22 @@ class Builder:
     def simulation(self, data: FederatedData, seed: int, threads: int = 1, *, examined: bool = False) -> Simulation:
         """Return the federation on its data, with model and engine; see `simulate` for `examined`."""
         e, federation = self.experiment, self.federation(seed)
-        self._refuse_untested(data, federation)
+        self._check_held_out(data, federation)
         n = len(data.population.participants)
         if e.method.cohort > n and not federation.traits["selection"].ignores_cohort:
             raise ConfigError(
                 f"method.cohort must be at most the {n} participants; got {e.method.cohort}. "
                 "Lower it or let more clients take part."
             )
-        return self._simulated(data, federation, threads, examined=examined)
+        return self._build_simulation(data, federation, threads, examined=examined)
 
-    def refitted(self, data: FederatedData, seed: int, threads: int = 1) -> Simulation:
-        """Return the same on data of which participants hold nothing out, see `on_all_rows`."""
-        return self._simulated(data, self.federation(seed), threads, examined=True)  # by the run before
+    def refit_simulation(self, data: FederatedData, seed: int, threads: int = 1) -> Simulation:
+        """Return the simulation on data of which participants hold nothing out, see `on_all_rows`."""
+        return self._build_simulation(data, self.federation(seed), threads, examined=True)  # by the run before
 
-    def _simulated(self, data: FederatedData, federation: Federation, threads: int, *, examined: bool) -> Simulation:
+    def _build_simulation(
+        self, data: FederatedData, federation: Federation, threads: int, *, examined: bool
+    ) -> Simulation:
         e = self.experiment
         return simulate(
             data,

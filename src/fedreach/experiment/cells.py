@@ -1,4 +1,4 @@
-"""The experiments that a sweep is made of, and those that tuning tries."""
+"""The experiments of a sweep, and the candidates of tuning."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Cell(NamedTuple):
 
 
 def cells(experiment: Experiment, base: Path) -> list[Cell]:
-    """Return the comparison at each setting of ``[sweep]``: what ``--set`` with that setting makes of the experiment.
+    """Return the comparison at each setting of ``[sweep]``: the experiment after ``--set`` with that setting.
 
     Raises:
-        ConfigError: If an experiment cannot be like that.
+        ConfigError: If a setting makes the experiment invalid.
 
     Example:
         >>> from fedreach.experiment.load import load
@@ -40,36 +40,36 @@ def at(experiment: Experiment, setting: Setting, base: Path) -> Experiment:
     """Return an experiment with a setting.
 
     Raises:
-        ConfigError: If it cannot be like that.
+        ConfigError: If the setting makes the experiment invalid.
     """
-    # What was not said is left open, so that another `name` of a part comes without the default's options.
+    # Unset keys stay unset, so that another `name` of a component comes without the options of the default.
     raw: dict[str, Any] = experiment.model_dump(mode="json", exclude_unset=True)
-    found, problems = check(with_setting(raw, setting), base)
-    if problems or found is None:
+    varied, problems = check(with_setting(raw, setting), base)
+    if problems or varied is None:
         raise ConfigError(listed(problems, Path(in_words(setting)), "", ()))
-    return found
+    return varied
 
 
 def candidates(experiment: Experiment, method: str, base: Path) -> list[Cell]:
-    """Return what of ``[tune]`` is tried for a method: a run each, without settings that make no difference to it.
+    """Return the settings of ``[tune]`` to try for a method, one run each, without settings that do not change it.
 
-    Of participants a part of what they train on is held out, and nobody else is looked at.
+    Candidates are scored only on validation data, a part of the participants' training data.
 
     Raises:
-        ConfigError: If an experiment cannot be like that.
+        ConfigError: If a setting makes the experiment invalid.
     """
     if experiment.tune is None:
         return []
     plain = experiment.model_copy(update={"tune": None})
-    found: dict[str, Cell] = {}
+    cells_by_config: dict[str, Cell] = {}
     for setting in experiment.tune.settings():
-        one = at(plain, setting, base).resolved(method)
-        found.setdefault(one.model_dump_json(), Cell(setting, one))
-    return [*found.values()]
+        resolved = at(plain, setting, base).resolved(method)
+        cells_by_config.setdefault(resolved.model_dump_json(), Cell(setting, resolved))
+    return [*cells_by_config.values()]
 
 
 def trials(tune: TuneSection, tried: Sequence[Cell]) -> list[Experiment]:
-    """Return the runs by which candidates are judged."""
+    """Return the runs that score candidates."""
     return [_trial(tune, cell.experiment) for cell in tried]
 
 

@@ -19,7 +19,7 @@ from fedreach.runs.folder import RunFolder
 from fedreach.runs.identity import OtherExperimentError, OtherFilesError, finished
 from fedreach.runs.schema import ComparisonRecord, Result, RoundRow, SweepRecord
 
-# -------------------- What a comparison was asked before its results could be seen, and what may still be changed then
+# -------------------- The declared questions of a comparison, and changes to them
 
 DECLARE = f"What is asked is said before results can be seen: choose {ANOTHER_FOLDER}."
 
@@ -27,31 +27,35 @@ DECLARE = f"What is asked is said before results can be seen: choose {ANOTHER_FO
 def check_declared(
     experiment: Experiment, stored: ComparisonRecord | None, out: Path, *, add_seeds: bool
 ) -> Sequence[int]:
-    """Return the numbers of seeds before seeds were added, if they were; refuse what only results could have suggested.
+    """Return the numbers of seeds before seeds were added; reject changes that results could have suggested.
 
-    Before there is a result everything may be changed. Then the questions are what they were, and no seed is left out:
-    to stop where a difference happens to be large, or to go on until it is, finds differences that are not there.
-    Methods come or go; where some come and others go it is another comparison, whose report is not written over. One
-    with the same methods has other runs, which are recognised.
+    Before the first result, everything may change. Afterwards the questions are fixed and no seed may be dropped:
+    choosing the number of seeds by the results (optional stopping) finds differences that do not exist.
+    Methods may be added or removed. If both happen, it is another comparison, and its report is not overwritten.
+    Changed options of the same methods make other runs, which FedReach recognizes.
     """
     if stored is None:
         return ()
-    looks = tuple(stored.looks or ())
+    seed_counts_before = tuple(stored.looks or ())
     if not has_results(stored, out):
-        return looks
-    others = {method: places for method, places in stored.runs.items() if method not in experiment.methods}
-    gone = [method for method, places in others.items() if any(_has_ended_well(out / p) for p in places.values())]
-    if gone and (new := [method for method in experiment.methods if method not in stored.methods]):
+        return seed_counts_before
+    dropped_runs = {method: places for method, places in stored.runs.items() if method not in experiment.methods}
+    dropped_methods = [
+        method for method, places in dropped_runs.items() if any(_has_ended_well(out / p) for p in places.values())
+    ]
+    if dropped_methods and (new := [method for method in experiment.methods if method not in stored.methods]):
         raise RunFolderError(
-            f"{out} has results of another comparison, with {', '.join(gone)} and without {', '.join(new)}. "
+            f"{out} has results of another comparison, with {', '.join(dropped_methods)} and without {', '.join(new)}. "
             f"Choose {ANOTHER_FOLDER}, or give this experiment a `name` of its own."
         )
-    asked = vars(experiment.plan)
-    changed = [key for key in asked if stored.statistics.get(key) != asked[key]]
+    questions = vars(experiment.plan)
+    changed = [key for key in questions if stored.statistics.get(key) != questions[key]]
     if changed:
-        there = stored.statistics
-        said = "; ".join(f"statistics.{key}: {there.get(key)!r} there, {asked[key]!r} now" for key in changed)
-        raise RunFolderError(f"{out} has results, and was asked something else before. {said}. {DECLARE}")
+        stored_plan = stored.statistics
+        changes = "; ".join(
+            f"statistics.{key}: {stored_plan.get(key)!r} there, {questions[key]!r} now" for key in changed
+        )
+        raise RunFolderError(f"{out} has results, and was asked something else before. {changes}. {DECLARE}")
     pilot = experiment.plan.detect_points is not None
     before, now = list(stored.pilot or []) if pilot else list(stored.seeds), list(experiment.seeds)
     if pilot and before != now:
@@ -62,7 +66,7 @@ def check_declared(
             f"A comparison is not ended early: name all {len(before)}, or choose {ANOTHER_FOLDER}."
         )
     if len(now) == len(before):
-        return looks
+        return seed_counts_before
     if not add_seeds:
         raise RunFolderError(
             f"{out} has results of {len(before)} seeds; now {len(now)} are asked for. Seeds added once results "
@@ -70,16 +74,16 @@ def check_declared(
             "number follows from the spread; --add-seeds (in Python, add_seeds) adds them all the same, and the report "
             "gives no verdict then."
         )
-    return (*looks, len(before))
+    return (*seed_counts_before, len(before))
 
 
 def has_results(stored: ComparisonRecord, out: Path) -> bool:
-    """Say whether a run of a comparison has ended."""
+    """Return whether a run of a comparison has ended."""
     return any((out / place / Result.FILE).exists() for places in stored.runs.values() for place in places.values())
 
 
 def lengths_seen(experiment: Experiment, stored: ComparisonRecord | None, out: Path) -> Sequence[int]:
-    """Return after how many rounds results could be seen before the runs of a comparison were made longer."""
+    """Return the numbers of rounds at which results were visible before the runs of a comparison were extended."""
     if stored is None:
         return ()
     before, lengths = stored.config.get("rounds"), tuple(stored.lengths or ())
@@ -92,7 +96,7 @@ def _has_ended_well(folder: Path) -> bool:
     return result is not None and result.status == "finished"
 
 
-# -------------------- Where the runs of a comparison are computed: processes of this machine, or of a Ray cluster
+# -------------------- Executors: processes on this machine, or on a Ray cluster
 
 NAMES = ("local", "ray")
 
@@ -103,7 +107,7 @@ def chosen(name: str, address: str | None = None) -> Executor:
     The address is that of a Ray cluster; None starts one on this machine.
 
     Raises:
-        ConfigError: If there is no such executor, the address is not for it, or Ray is not installed.
+        ConfigError: If the name is unknown, the executor takes no address, or Ray is not installed.
 
     Example:
         >>> chosen("local")
@@ -121,19 +125,19 @@ def chosen(name: str, address: str | None = None) -> Executor:
     return Local()
 
 
-# --- Many runs: methods x seeds in parallel processes, resumed where they stopped, never repeated once done
+# -------------------- Methods x seeds in parallel processes
 
 
 class Further(Protocol):
-    """Says how many seeds a comparison has, once those of its pilot are finished."""
+    """Plans the number of seeds of a comparison, once its pilot is finished."""
 
     def __call__(self, out: Path) -> tuple[int, str]:
-        """Return the number of seeds, those of the pilot included, and why in words."""
+        """Return the number of seeds, including those of the pilot, and the reason in words."""
 
 
 @dataclass
 class Comparison:
-    """One comparison, whose folder this process has locked."""
+    """One comparison; this process has locked its folder."""
 
     experiment: Experiment
     out: Path
@@ -143,7 +147,7 @@ class Comparison:
     tuned: Tuned = field(default_factory=Tuned)
 
     def record(self, seeds: Sequence[int]) -> ComparisonRecord:
-        """Return what is written of it."""
+        """Return the record that the comparison's folder stores."""
         experiment, runs = self.experiment, dict[str, dict[str, str]]()
         for job in plan(experiment, self.out, seeds):
             runs.setdefault(job.method, {})[str(job.seed)] = job.folder.relative_to(self.out).as_posix()
@@ -168,22 +172,22 @@ def plan(
     """Return the runs of a comparison, all methods of one seed before the next seed.
 
     Args:
-        experiment: With its methods.
+        experiment: Experiment with its methods.
         out: Folder of the comparison.
-        seeds: Of the runs; None: as the experiment says.
-        tuned: Which setting each method takes with each seed, where settings were chosen.
+        seeds: Seeds of the runs; default: those of the experiment.
+        tuned: Chosen setting of each method with each seed, if settings were tuned.
     """
     if not experiment.methods:
         raise ConfigError(
             "There is nothing to compare: the experiment has no [methods.NAME] table. Use `fedreach run`."
         )
-    found = {} if tuned is None else tuned.chosen
+    tuned_experiments = {} if tuned is None else tuned.chosen
     return [
         Job(
             method,
             seed,
             out / "runs" / method / f"seed-{seed}",
-            found.get((method, seed)) or experiment.resolved(method),
+            tuned_experiments.get((method, seed)) or experiment.resolved(method),
             out,
         )
         for seed in seeds or experiment.seeds
@@ -203,42 +207,43 @@ def compare(
     redo: Sequence[str] = (),
     further: Further | None = None,
 ) -> ComparisonStatus:
-    """Run all methods with all seeds; results depend neither on the number of workers nor on where they are.
+    """Run all methods with all seeds; the results depend neither on the number of workers nor on the executor.
 
     Args:
-        experiment: With its methods.
+        experiment: Experiment with its methods.
         out: Folder of the comparison.
         base: Folder that paths in the experiment are relative to.
-        workers: Processes at a time; None takes as many as the executor's machines hold.
-        executor: Where the runs are computed; None: on this machine.
-        callbacks: Are told as it goes on.
-        add_seeds: Whether seeds may be added although there are results; the report says so and gives no verdict.
-        redo: Methods whose runs are moved aside, into ``redone/``, and made again.
-        further: Needed where `statistics.detect_points` is set: then `experiment.seeds` are the pilot's.
+        workers: Number of parallel processes; default: as many as the executor's machines hold.
+        executor: Executor that computes the runs; default: this machine.
+        callbacks: Callbacks that follow the progress.
+        add_seeds: Allow more seeds after the first result; the report then gives no conclusion.
+        redo: Methods whose runs are moved aside, into ``redone/``, and run again.
+        further: Planner of the number of seeds, required with `statistics.detect_points`; `experiment.seeds` are then
+            the pilot.
 
     Returns:
-        What finished and what failed. A failing run does not stop the others.
+        The finished and the failed runs. A failing run does not stop the others.
 
     Raises:
-        RunFolderError: If `out` holds another comparison, or one that was asked something else and has results, or
+        RunFolderError: If `out` holds another comparison, if its questions changed after the first result, or if
             another process writes to it. Nothing is changed then.
-        ConfigError: If the executor's machines cannot run this experiment, or `statistics.detect_points` is set and
-            nobody says how many seeds it takes.
+        ConfigError: If the executor's machines cannot run this experiment, or `statistics.detect_points` is set without
+            `further`.
     """
     if experiment.plan.detect_points is not None and further is None:
         raise ConfigError("statistics.detect_points has the number of seeds follow from a pilot: give `further`.")
     status, executor = ComparisonStatus([]), executor or Local()
     with ExitStack() as locks:
         stored = RunFolder(out).read(ComparisonRecord)
-        one = _opened(experiment, out, locks, add_seeds=add_seeds, redo=redo)
+        comparison = _open_comparison(experiment, out, locks, add_seeds=add_seeds, redo=redo)
 
-        def run(seeds: Sequence[int], held: Sequence[int]) -> None:
-            """Run what of these seeds is not finished; the comparison holds more of them if it did before."""
-            run_comparisons([one], [seeds], [held], status, executor, out, base, workers, callbacks)
+        def run(seeds: Sequence[int], recorded_seeds: Sequence[int]) -> None:
+            """Run the unfinished runs of these seeds; the comparison's record lists `recorded_seeds`."""
+            run_comparisons([comparison], [seeds], [recorded_seeds], status, executor, out, base, workers, callbacks)
 
         if experiment.plan.detect_points is None or further is None:  # both or neither
             run(experiment.seeds, experiment.seeds)
-            forget_redone(one.again, status)
+            forget_redone(comparison.again, status)
             return status
         pilot = list(experiment.seeds)
         run(pilot, stored.seeds if stored is not None and stored.pilot == pilot else pilot)
@@ -250,7 +255,7 @@ def compare(
         first = max(pilot) + 1
         seeds = [*pilot, *range(first, first + number - len(pilot))]
         run(seeds, seeds)
-        forget_redone(one.again, status)
+        forget_redone(comparison.again, status)
     return status
 
 
@@ -265,45 +270,50 @@ def compare_several(
     add_seeds: bool = False,
     redo: Sequence[str] = (),
 ) -> ComparisonStatus:
-    """Run several comparisons by the same workers, each as `compare` does into a folder of its own.
+    """Run several comparisons with the same workers, each as `compare` does into its own folder.
 
     Args:
-        experiments: Each with the folder of its comparison.
-        out: Where what the workers say is kept.
+        experiments: Experiments, each with the folder of its comparison.
+        out: Folder of the workers' log.
 
-    The others are those of `compare`.
+    The other arguments are those of `compare`.
     """
     status = ComparisonStatus([])
     with ExitStack() as locks:
-        opened = [_opened(each, place, locks, add_seeds=add_seeds, redo=redo) for each, place in experiments]
-        seeds = [one.experiment.seeds for one in opened]
+        opened = [
+            _open_comparison(experiment, place, locks, add_seeds=add_seeds, redo=redo)
+            for experiment, place in experiments
+        ]
+        seeds = [comparison.experiment.seeds for comparison in opened]
         run_comparisons(opened, seeds, seeds, status, executor or Local(), out, base, workers, callbacks)
-        for one in opened:
-            forget_redone(one.again, status)
+        for comparison in opened:
+            forget_redone(comparison.again, status)
     return status
 
 
-def _opened(experiment: Experiment, out: Path, locks: ExitStack, *, add_seeds: bool, redo: Sequence[str]) -> Comparison:
-    """Lock the folder of a comparison, and return it unless what is asked cannot be asked any more."""
-    plan(experiment, out)  # nothing to compare is said before anything is written
+def _open_comparison(
+    experiment: Experiment, out: Path, locks: ExitStack, *, add_seeds: bool, redo: Sequence[str]
+) -> Comparison:
+    """Lock the folder of a comparison and return the comparison, or reject changes of its questions."""
+    plan(experiment, out)  # reject an experiment without methods before anything is written
     check_redone(experiment, redo)
     if (out / SweepRecord.FILE).exists():
         raise RunFolderError(f"{out} holds a sweep, whose comparisons lie in {out}/cells. Choose {ANOTHER_FOLDER}.")
     folder = RunFolder(out)
     locks.enter_context(folder.locked())
     stored = folder.read(ComparisonRecord)
-    looks = check_declared(experiment, stored, out, add_seeds=add_seeds)
+    seed_counts_before = check_declared(experiment, stored, out, add_seeds=add_seeds)
     seeds = dict.fromkeys([*experiment.seeds, *(() if stored is None else stored.seeds)])
-    again = [job for job in plan(experiment, out, [*seeds]) if job.method in redo]
-    for job in again:
+    moved_jobs = [job for job in plan(experiment, out, [*seeds]) if job.method in redo]
+    for job in moved_jobs:
         set_aside(job)
-    return Comparison(experiment, out, looks, lengths_seen(experiment, stored, out), again)
+    return Comparison(experiment, out, seed_counts_before, lengths_seen(experiment, stored, out), moved_jobs)
 
 
 def run_comparisons(
     opened: Sequence[Comparison],
     seeds: Sequence[Sequence[int]],
-    held: Sequence[Sequence[int]],
+    recorded_seeds: Sequence[Sequence[int]],
     status: ComparisonStatus,
     executor: Executor,
     out: Path,
@@ -311,41 +321,55 @@ def run_comparisons(
     workers: int | None,
     callbacks: Sequence[ComparisonCallback],
 ) -> None:
-    """Run what is not finished of comparisons whose folders are locked; choose settings first where they ask for it.
+    """Run the unfinished runs of comparisons whose folders are locked; tune settings first where requested.
 
     Args:
-        seeds: Of each, to be run.
-        held: Of each, all that it has.
-        status: Is kept up to date.
+        opened: Comparisons.
+        seeds: Seeds to run, for each comparison.
+        recorded_seeds: All seeds that the record lists, for each comparison.
+        status: Status, kept up to date.
+        executor: Executor that computes the runs.
+        out: Folder of the workers' log.
+        base: Folder that paths in the experiments are relative to.
+        workers: Number of parallel processes.
+        callbacks: Callbacks that follow the progress.
     """
     engine = opened[0].experiment.engine
-    tuning = [(one, some) for one, some in zip(opened, seeds, strict=True) if one.experiment.tune is not None]
-    searches = [Search.of(one.experiment, one.out, some, base) for one, some in tuning]
-    for (one, _), tuned in zip(tuning, tune(searches, executor, out, base, workers, callbacks), strict=True):
-        one.tuned = tuned
+    tuning = [
+        (comparison, run_seeds)
+        for comparison, run_seeds in zip(opened, seeds, strict=True)
+        if comparison.experiment.tune is not None
+    ]
+    searches = [Search.of(comparison.experiment, comparison.out, run_seeds, base) for comparison, run_seeds in tuning]
+    for (comparison, _), tuned in zip(tuning, tune(searches, executor, out, base, workers, callbacks), strict=True):
+        comparison.tuned = tuned
     status.jobs = [
-        job for one, some in zip(opened, seeds, strict=True) for job in plan(one.experiment, one.out, some, one.tuned)
+        job
+        for comparison, run_seeds in zip(opened, seeds, strict=True)
+        for job in plan(comparison.experiment, comparison.out, run_seeds, comparison.tuned)
     ]
     waiting = _skip_finished(status, base)
-    for one in opened:
-        for job in [job for job in waiting if job.out == one.out and (job.method, job.seed) in one.tuned.failed]:
+    for comparison in opened:
+        for job in [
+            job for job in waiting if job.out == comparison.out and (job.method, job.seed) in comparison.tuned.failed
+        ]:
             waiting.remove(job)
-            status.failed[job] = one.tuned.failed[job.method, job.seed]
-    for one, all_seeds in zip(opened, held, strict=True):
-        RunFolder(one.out).write(one.record(all_seeds))
+            status.failed[job] = comparison.tuned.failed[job.method, job.seed]
+    for comparison, all_seeds in zip(opened, recorded_seeds, strict=True):
+        RunFolder(comparison.out).write(comparison.record(all_seeds))
     run_jobs(executor, engine, waiting, status, out=out, base=base, workers=workers, callbacks=callbacks)
 
 
 def _skip_finished(status: ComparisonStatus, base: Path) -> list[Job]:
-    """Return the jobs that are to be run; note those that are finished and those whose folder cannot be used."""
+    """Return the jobs to run; add finished jobs and jobs with an unusable folder to the status."""
     waiting = []
     status.finished, status.failed = [], {}
-    others: dict[Job, OtherFilesError] = {}
+    files_errors: dict[Job, OtherFilesError] = {}
     for job in status.jobs:
         try:
             done = finished(RunFolder(job.folder), identity(job.experiment, job.seed, job.method, base))
         except OtherFilesError as error:
-            others[job] = error
+            files_errors[job] = error
             continue
         except OtherExperimentError:
             raise
@@ -356,13 +380,13 @@ def _skip_finished(status: ComparisonStatus, base: Path) -> list[Job]:
             waiting.append(job)
         else:
             status.finished.append(job)
-    if others:
-        raise with_remedy(others)
+    if files_errors:
+        raise with_remedy(files_errors)
     status.skipped = len(status.finished)
     return waiting
 
 
-# -------------------- A comparison at each setting of ``[sweep]``, all of them by the same workers
+# -------------------- Sweeps: a comparison at each setting
 
 FOLDER = "cells"
 
@@ -378,25 +402,25 @@ def sweep(
     add_seeds: bool = False,
     redo: Sequence[str] = (),
 ) -> ComparisonStatus:
-    """Compare at each setting of the experiment's ``[sweep]``; the same call goes on, and settings may be added.
+    """Compare at each setting of the experiment's ``[sweep]``; the same call resumes, and settings may be added.
 
-    Each setting is a comparison in a folder of its own, ``cells/SETTING``, byte for byte the one that `compare` makes
-    of the experiment with that setting.
+    Each setting is a comparison in its own folder, ``cells/SETTING``. `compare` writes the same bytes for the
+    experiment with that setting.
 
     Args:
-        experiment: With methods and settings.
+        experiment: Experiment with methods and settings.
         out: Folder of the sweep.
 
-    The others, and what is returned and raised, are those of `fedreach.experiment.compare.compare`.
+    The other arguments, the result and the errors are those of `fedreach.experiment.compare.compare`.
     """
     if experiment.sweep is None:
         raise ConfigError("There is nothing to sweep: the experiment has no [sweep] table.")
-    found = cells(experiment, base)
-    places = folders([cell.setting for cell in found], Path(FOLDER))
+    sweep_cells = cells(experiment, base)
+    places = folders([cell.setting for cell in sweep_cells], Path(FOLDER))
     record = SweepRecord(
         name=experiment.name,
         keys=list(experiment.sweep.values),
-        settings=[dict(cell.setting) for cell in found],
+        settings=[dict(cell.setting) for cell in sweep_cells],
         cells=[place.as_posix() for place in places],
         samples=experiment.sweep.samples,
         config=experiment.model_dump(mode="json"),
@@ -409,7 +433,7 @@ def sweep(
             raise RunFolderError(f"{out} holds {what}; now {', '.join(record.keys)} is swept. Choose {ANOTHER_FOLDER}.")
         folder.write(record)
         return compare_several(
-            [(cell.experiment, out / place) for cell, place in zip(found, places, strict=True)],
+            [(cell.experiment, out / place) for cell, place in zip(sweep_cells, places, strict=True)],
             out=out,
             base=base,
             workers=workers,

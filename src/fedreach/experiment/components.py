@@ -31,10 +31,11 @@ from fedreach.experiment.schema import Choice, Experiment, LocalSection
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import Adam, AdamW, LocalSGD, TorchSteps, UnevenSteps
 
-# --- What paths are relative to: those in a TOML file to its folder, all others to where the user stands
+# -------------------- Relative paths
+# Paths in a TOML file are relative to its folder, all others to the current folder.
 
 PATHS: tuple[Path_, ...] = (("data", "folder"), ("partition", "file"), ("server_data", "file"))
-"""Options that are paths, beside files of code, ``FILE.py:NAME`` anywhere, and of data."""
+"""Options that are paths, in addition to files of code (``FILE.py:NAME`` anywhere) and of data."""
 DATA = (".npz", ".npy", *FILES)
 
 
@@ -57,18 +58,18 @@ def seen_from(base: Path, key: Path_, value: Any) -> Any:
         data = key in (("data",), ("data", "name")) and value.endswith(DATA)
         if not data and key not in PATHS:
             return value
-    there = file if Path(file).is_absolute() else Path(os.path.relpath(file, base)).as_posix()
-    return f"{there}{colon}{name}"
+    relative = file if Path(file).is_absolute() else Path(os.path.relpath(file, base)).as_posix()
+    return f"{relative}{colon}{name}"
 
 
-# --- The parts of a federation, made from what an experiment file says; some of them are made of parts themselves
+# -------------------- The components of a federation, some of which nest others
 
 
 def nested(options: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """Yield where options name further parts, and what is said there.
+    """Yield where options name nested components, and the value there.
 
-    A part that is made of others of its kind takes one as its option ``inner`` or a list as ``parts``; each is written
-    as everywhere, as a name or as a table with a name.
+    A component that nests others of its type takes one as its option ``inner`` or a list as ``parts``. Each is a name
+    or a table with a name.
 
     Example:
         >>> list(nested({"most": 0.3, "inner": "entropy"}))
@@ -83,32 +84,32 @@ def nested(options: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], 
 
 
 def with_nested(choice: Choice) -> Iterator[Choice]:
-    """Yield a part and all those that it is made of."""
+    """Yield a component and all that it nests."""
     yield choice
-    for _, said in nested(choice.options):
-        yield from with_nested(Choice.model_validate(said))
+    for _, value in nested(choice.options):
+        yield from with_nested(Choice.model_validate(value))
 
 
 def make(kind: str, choice: Choice, base: Path) -> Any:
-    """Return a part of a federation; a user's function is wrapped, and lists become tuples, which never change.
+    """Return a component; a user's function is wrapped, and lists become tuples, which never change.
 
     Raises:
-        ConfigError: If there is no such part, or its options are refused.
+        ConfigError: If the name is unknown or an option is invalid.
     """
     target = registry.find(kind, choice.name, base)
     options = choice.options
-    made = {where: make(kind, Choice.model_validate(said), base) for where, said in nested(options)}
+    inner_components = {where: make(kind, Choice.model_validate(value), base) for where, value in nested(options)}
     for option, value in options.items():
-        if (option,) in made:
-            options[option] = made[option,]
+        if (option,) in inner_components:
+            options[option] = inner_components[option,]
         elif option == "parts" and isinstance(value, list):
-            options[option] = tuple(made[option, i] for i in range(len(value)))
+            options[option] = tuple(inner_components[option, i] for i in range(len(value)))
         elif isinstance(value, list) and is_tuple(hints(target).get(option)):
             options[option] = tuple(value)
     wrapper = registry.wrapper(kind, target)
     try:
         return target(**options) if wrapper is None else wrapper(_with_options(target, options))
-    except SystemExit as error:  # or the whole program would end there, and as if all was well
+    except SystemExit as error:  # otherwise the program would end here, with status 0
         raise ConfigError(f"{choice.name!r} cannot be made: SystemExit: {error}.") from error
 
 
@@ -116,25 +117,27 @@ OPTIMIZERS: Mapping[str, Callable[..., Any]] = {"adam": Adam, "adamw": AdamW, "t
 
 
 def local_of(section: LocalSection, base: Path | None = None) -> LocalSGD:
-    """Return how clients train; a schedule in a file of one's own is relative to `base`."""
-    said = section.model_dump()
+    """Return how clients train; the path of a custom schedule is relative to `base`."""
+    arguments = section.model_dump()
     if ":" in section.schedule:
-        said["schedule"] = registry.load_users(section.schedule, registry.base_of(section.schedule, base or Path.cwd()))
-        if not callable(said["schedule"]):
+        arguments["schedule"] = registry.load_users(
+            section.schedule, registry.base_of(section.schedule, base or Path.cwd())
+        )
+        if not callable(arguments["schedule"]):
             raise ConfigError(f"local.schedule must be a function of the round; got {section.schedule!r}.")
-    if isinstance(said["steps"], dict):
-        said["steps"] = UnevenSteps(**said["steps"])
-    options = {key: value for key, value in said["optimizer"].items() if value is not None}
-    said["optimizer"] = _optimizer_of(options.pop("name"), options)
-    return LocalSGD(**said)
+    if isinstance(arguments["steps"], dict):
+        arguments["steps"] = UnevenSteps(**arguments["steps"])
+    options = {key: value for key, value in arguments["optimizer"].items() if value is not None}
+    arguments["optimizer"] = _optimizer_of(options.pop("name"), options)
+    return LocalSGD(**arguments)
 
 
 def _optimizer_of(name: str, options: Mapping[str, Any]) -> Any:
-    """Return how a client takes its steps; None: plainly."""
+    """Return the optimizer of a client's steps, or None for plain SGD."""
     target = OPTIMIZERS.get(name)
-    known = [] if target is None else [*inspect.signature(target).parameters]
-    if unknown := [option for option in options if option not in known]:
-        has = f"the options {', '.join(known)}" if known else "no options"
+    parameter_names = [] if target is None else [*inspect.signature(target).parameters]
+    if unknown := [option for option in options if option not in parameter_names]:
+        has = f"the options {', '.join(parameter_names)}" if parameter_names else "no options"
         raise ConfigError(f"local.optimizer {name!r} has {has}; got {', '.join(unknown)}. Remove them.")
     if target is TorchSteps and "optimizer" not in options:
         raise ConfigError(
@@ -146,30 +149,32 @@ def _optimizer_of(name: str, options: Mapping[str, Any]) -> Any:
 
 def federation(experiment: Experiment, seed: int, base: Path) -> Federation:
     """Return the federation that `[method]` describes."""
-    said = {field.name: experiment.choice(field.name) for field in fields(Federation) if field.name in registry.KINDS}
-    parts = {kind: make(kind, choice, base) for kind, choice in said.items() if choice is not None}
+    choices = {
+        field.name: experiment.choice(field.name) for field in fields(Federation) if field.name in registry.KINDS
+    }
+    parts = {kind: make(kind, choice, base) for kind, choice in choices.items() if choice is not None}
     return Federation(**parts, local=local_of(experiment.local, base), cohort=experiment.method.cohort, seed=seed)
 
 
 def hints(target: Callable[..., Any]) -> dict[str, Any]:
-    """Return the types of the arguments of a class or function, as far as they can be told."""
+    """Return the types of the arguments of a class or function, as far as they are known."""
     function: Any = target
     if inspect.isclass(target):
         function = vars(target).get("__init__", target)
-    elif not inspect.isroutine(target):  # an object that is called
+    elif not inspect.isroutine(target):  # a callable object
         function = type(target).__call__
     try:
         return typing.get_type_hints(function)
     except NameError:  # of a class that came from another process, without all that its module imports
-        found: dict[str, Any] = {}
+        resolved: dict[str, Any] = {}
         for name, hint in getattr(function, "__annotations__", {}).items():
             with contextlib.suppress(NameError):
-                found |= typing.get_type_hints(SimpleNamespace(__annotations__={name: hint}))
-        return found
+                resolved |= typing.get_type_hints(SimpleNamespace(__annotations__={name: hint}))
+        return resolved
 
 
 def is_tuple(hint: Any) -> bool:
-    """Say whether a type is a tuple, or may be one: a TOML file can only write a list."""
+    """Return whether a type is or may be a tuple, which a TOML file can only write as a list."""
     return typing.get_origin(hint) is tuple or any(map(is_tuple, typing.get_args(hint)))
 
 
@@ -184,36 +189,38 @@ def _with_options(function: Any, options: dict[str, Any]) -> Any:
     return configured
 
 
-# --- The files of one's own that the numbers of a run depend on: code with what it imports, data, what options name
-# Of code the imports count that its text names, wherever they stand in it: of a name in a file those of what that
-# refers
-# to, see `fedreach._util.code`, and those whose own names nothing refers to. A module whose name is made up as
-# the code runs, and a file that the code opens by itself, cannot be known before it runs.
+# -------------------- The user's files that the numbers of a run depend on
+# These are code with its imports, data, and files that options name. All imports in the text of the code count. For
+# ``FILE.py:NAME``, only the imports that NAME refers to count (see `fedreach._util.code`), and imports for their side
+# effects. FedReach cannot see a module whose name is computed at run time, or a file that the code itself opens.
 
 LIBRARY = Path(fedreach.__file__).parent
 
 
 def digest(path: Path) -> str:
-    """Return the sha256 of a file; one that did not change since is not read again.
+    """Return the sha256 of a file; an unchanged file is not read again.
 
     Raises:
-        DataError: If it cannot be read.
+        DataError: If the file cannot be read.
     """
-    return _readable(path, lambda: _digest(path, *_stamp(path)))
+    return _read_or_refuse(path, lambda: _digest(path, *_stamp(path)))
 
 
-def code_digest(path: Path, called: str) -> str:
-    """Return the digest of what a file of code means, see `fedreach._util.code`, by what it is called in a run.
+def code_digest(path: Path, name: str) -> str:
+    """Return the digest of the meaning of a file of code, see `fedreach._util.code`.
 
-    Of ``FILE.py:NAME`` and ``module:NAME`` the name and what it refers to count, of an imported module all.
+    Args:
+        path: The file.
+        name: Its name in a run. For ``FILE.py:NAME`` and ``module:NAME``, NAME and what it refers to count; for an
+            imported module, everything does.
 
     Raises:
-        DataError: If it cannot be read.
+        DataError: If the file cannot be read.
     """
-    return _readable(path, lambda: _digest_of_code(path, name_in(called), *_stamp(path)))
+    return _read_or_refuse(path, lambda: _digest_of_code(path, name_in(name), *_stamp(path)))
 
 
-def _readable(path: Path, read: Callable[[], str]) -> str:
+def _read_or_refuse(path: Path, read: Callable[[], str]) -> str:
     try:
         return read()
     except OSError as error:
@@ -221,8 +228,8 @@ def _readable(path: Path, read: Callable[[], str]) -> str:
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
-    found = path.stat()
-    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
+    status = path.stat()
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
 
 @cache
@@ -237,50 +244,51 @@ def _digest_of_code(path: Path, name: str, *stamp: int) -> str:
 
 
 def data_files(experiment: Experiment, base: Path, parts: list[Choice]) -> dict[str, Path]:
-    """Return the files of data that an experiment names, by what they are called there.
+    """Return the data files of an experiment, by their names in it.
 
-    Of a folder of arrays, and of what Python handed over, all files count; of a part the files that its options name.
+    For a folder of arrays, and for data passed from Python, all files count; for a component, the files that its
+    options name.
     """
     e = experiment
     named = [e.partition.file, None if e.server_data is None else e.server_data.file]
     named += [value for part in parts for value in part.options.values() if isinstance(value, str) and "." in value]
-    found = {name: base / name for name in named if name is not None}
+    paths = {name: base / name for name in named if name is not None}
     name = e.data.name
     if name.endswith((".npy", FILE)):
         folder = (base / name).parent
-        # What is named by its content is the same wherever it lies.
-        called = Path(folder.name) if registry.BY_CONTENT.search(name) else Path(name).parent
+        # A folder that is named by its content is the same in any place.
+        folder_name = Path(folder.name) if registry.BY_CONTENT.search(name) else Path(name).parent
         files = sorted({*folder.glob("*.npy"), folder / FILE, folder / NOTE})
-        found |= {(called / file.name).as_posix(): file for file in files}
+        paths |= {(folder_name / file.name).as_posix(): file for file in files}
     elif name.endswith(DATA):
-        found[name] = base / name
-    return {name: path for name, path in found.items() if _is_file(path)}
+        paths[name] = base / name
+    return {name: path for name, path in paths.items() if _is_file(path)}
 
 
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except (OSError, ValueError):  # no path at all, such as a long text
+    except (OSError, ValueError):  # not a path, such as a long text
         return False
 
 
 def code_files(name: str, base: Path) -> dict[str, Path]:
-    """Return the files of a user's ``FILE.py:NAME`` or ``module:NAME``: its own by that name, and by path from `base`
-    those of the modules of nobody's package that it imports, and that these import.
+    """Return the files of a user's ``FILE.py:NAME`` or ``module:NAME``.
 
-    Its module is imported first: where others are found may be said there.
+    The file itself has that name as its key. The user's modules that it imports, directly or not, have their path
+    from `base`. The module is imported first, since it may change where Python finds others.
     """
-    if name.rpartition(":")[0].endswith(".pkl"):  # the name has a digest
+    if name.rpartition(":")[0].endswith(".pkl"):  # its name contains a digest
         return {}
-    with suppress(ConfigError):  # that is told where the part is made
+    with suppress(ConfigError):  # reported where the component is made
         registry.load_users(name, base)
     file = registry.code_file(name, base)
     if file is None or not file.is_file():
         return {}
     where = name.rpartition(":")[0]
     module = "" if where.endswith(".py") else where
-    others = {_key(path, base): path for path in imported_by(file, module, name_in(name)) if path != file}
-    return {name: file, **others}
+    imported_files = {_key(path, base): path for path in imported_by(file, module, name_in(name)) if path != file}
+    return {name: file, **imported_files}
 
 
 def _key(path: Path, base: Path) -> str:
@@ -288,25 +296,25 @@ def _key(path: Path, base: Path) -> str:
 
 
 def imported_by(file: Path, module: str = "", of: str = "") -> list[Path]:
-    """Return a file of code, and those of the modules of nobody's package that it needs, directly or not.
+    """Return a file of code and the files of the user's modules that it imports, directly or not.
 
     Args:
         file: The file.
-        module: Its name as a module; "" where it is in no package.
-        of: A function or class of the file, whose imports count; "": all do.
+        module: Its name as a module; "" if it is not in a package.
+        of: Function or class of the file whose imports count; "": all imports.
     """
-    found: dict[Path, None] = {}
+    files: dict[Path, None] = {}
     waiting, first = [(file.resolve(), module)], file.resolve()
     while waiting:
         path, name = waiting.pop()
-        if path in found or not _is_own(path):
+        if path in files or not _is_own(path):
             continue
-        found[path] = None
+        files[path] = None
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-        for wanted in _imports(path, of if path == first else "", *_stamp(path)) if path.suffix == ".py" else ():
-            if whole := _absolute(wanted, package):
-                waiting += _modules(whole, path.parent)
-    return sorted(found)
+        for imported_name in _imports(path, of if path == first else "", *_stamp(path)) if path.suffix == ".py" else ():
+            if full_name := _absolute_name(imported_name, package):
+                waiting += _find_modules(full_name, path.parent)
+    return sorted(files)
 
 
 def _is_own(path: Path) -> bool:
@@ -315,46 +323,46 @@ def _is_own(path: Path) -> bool:
 
 @cache
 def _imports(path: Path, of: str, *stamp: int) -> tuple[str, ...]:
-    """Return what may be modules of what a file imports, relative ones with their dots; nothing where it is no code."""
+    """Return the possible module names in a file's imports, relative ones with their dots; () if it is not code."""
     try:
         tree = ast.parse(path.read_bytes())
         nodes = [*definition_of(tree, of).statements, *imports_for_effect(tree)] if of else [tree]
     except (OSError, SyntaxError, ValueError):
         return ()
-    found: dict[str, None] = {}
-    for node in (inner for each in nodes for inner in ast.walk(each)):
+    names: dict[str, None] = {}
+    for node in (inner for statement in nodes for inner in ast.walk(statement)):
         if isinstance(node, ast.Import):
-            found |= dict.fromkeys(alias.name for alias in node.names)
+            names |= dict.fromkeys(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             start = "." * node.level + (node.module or "")
             joint = "" if start.endswith(".") else "."
-            found |= dict.fromkeys([start, *(f"{start}{joint}{alias.name}" for alias in node.names)])
+            names |= dict.fromkeys([start, *(f"{start}{joint}{alias.name}" for alias in node.names)])
         elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
-            called = ast.unparse(node.func).rpartition(".")[2]
-            if called in ("import_module", "__import__") and isinstance(node.args[0].value, str):
-                found[node.args[0].value] = None
-    return tuple(found)
+            function_name = ast.unparse(node.func).rpartition(".")[2]
+            if function_name in ("import_module", "__import__") and isinstance(node.args[0].value, str):
+                names[node.args[0].value] = None
+    return tuple(names)
 
 
-def _absolute(wanted: str, package: str) -> str:
-    """Return the whole name of what is imported in a package; "" where it cannot be imported."""
-    name = wanted.lstrip(".")
-    up = len(wanted) - len(name) - 1
+def _absolute_name(imported_name: str, package: str) -> str:
+    """Return the full name of a module imported in a package; "" if it cannot be imported."""
+    name = imported_name.lstrip(".")
+    up = len(imported_name) - len(name) - 1
     if up < 0:
         return name
     parents = package.split(".") if package else []
     return ".".join([*parents[: len(parents) - up], *([name] if name else [])]) if up < len(parents) else ""
 
 
-def _modules(whole: str, beside: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the files, with their names, of a module and of the packages that it is in, as far as they are found."""
+def _find_modules(module: str, importing_folder: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the existing files of a module and of the packages around it, with their module names."""
     name = ""
     places: list[str] = []
-    for step in whole.split("."):
+    for step in module.split("."):
         name = f"{name}.{step}" if name else step
         try:
-            spec = _top(step, beside) if name == step else PathFinder.find_spec(name, places)
-        except KeyError:  # a package without __init__.py in another one: Python asks modules that are not imported
+            spec = _find_top_module(step, importing_folder) if name == step else PathFinder.find_spec(name, places)
+        except KeyError:  # a nested package without __init__.py: Python looks up parents that are not imported
             places = [str(folder) for place in places if (folder := Path(place) / step).is_dir()]
             continue
         if spec is None:
@@ -368,27 +376,27 @@ def _modules(whole: str, beside: Path) -> Iterator[tuple[Path, str]]:
 
 
 def module_files(name: str) -> set[Path]:
-    """Return the files of a module of one's own by its whole name, with those that it imports; none of others'."""
-    beside = Path.cwd()  # where Python does not find it
-    return {path for file, module in _modules(name, beside) for path in imported_by(file, module)}
+    """Return the files of a user's module by its full name, with those that it imports; none for installed modules."""
+    importing_folder = Path.cwd()  # searched if Python does not find the module
+    return {path for file, module in _find_modules(name, importing_folder) for path in imported_by(file, module)}
 
 
-def _top(name: str, beside: Path) -> ModuleSpec | None:
-    """Return where a module is that is in no package: where Python finds it, or beside the one that imports it."""
+def _find_top_module(name: str, importing_folder: Path) -> ModuleSpec | None:
+    """Return the spec of a top-level module: from Python's path, or from the folder of the module that imports it."""
     try:
-        found = importlib.util.find_spec(name)
+        spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):
-        found = None
-    return found or PathFinder.find_spec(name, [str(beside)])
+        spec = None
+    return spec or PathFinder.find_spec(name, [str(importing_folder)])
 
 
-# --- What makes a run this run: its options and the user's own code; and where in that code an error came from
+# -------------------- The identity of a run, and the place of errors in the user's code
 
 
 def identity(experiment: Experiment, seed: int, method: str, base: Path) -> dict[str, Any]:
-    """Return what makes a run this run: its method, seed, options, the user's own code and data.
+    """Return the identity of a run: its method, seed, options, the user's code and data.
 
-    Code that Python handed over is known by its name already, which has a digest.
+    Code passed from Python is already identified by its name, which contains a digest.
 
     Raises:
         DataError: If a file cannot be read.
@@ -402,9 +410,9 @@ def identity(experiment: Experiment, seed: int, method: str, base: Path) -> dict
 
 
 def file_digests(experiment: Experiment, base: Path) -> dict[str, dict[str, str] | None]:
-    """Return the digests of the user's own ``code`` and ``data`` in the experiment; of data None where there are none.
+    """Return the digests of the user's ``code`` and ``data`` in the experiment; data is None without data files.
 
-    Of code what it means counts, see `fedreach._util.code`.
+    The digest of code is that of its meaning, see `fedreach._util.code`.
 
     Raises:
         DataError: If a file cannot be read.
@@ -417,7 +425,7 @@ def file_digests(experiment: Experiment, base: Path) -> dict[str, dict[str, str]
 
 
 def users_code(experiment: Experiment, base: Path) -> dict[str, Path]:
-    """Return the files of the user's own code in the experiment, by its name there; by path those that it imports."""
+    """Return the files of the user's code in the experiment, by their names there; imported files by their path."""
     files: dict[str, Path] = {}
     for choice in _parts(experiment):
         if ":" in choice.name:
@@ -426,19 +434,19 @@ def users_code(experiment: Experiment, base: Path) -> dict[str, Path]:
 
 
 def _parts(experiment: Experiment) -> list[Choice]:
-    """Return all that an experiment names, with what that is made of."""
-    said = [choice for kind in registry.KINDS if (choice := experiment.choice(kind)) is not None]
+    """Return all components that an experiment names, nested ones included."""
+    choices = [choice for kind in registry.KINDS if (choice := experiment.choice(kind)) is not None]
     functions = experiment.model.output, experiment.local.schedule
-    said += [Choice(name=name) for name in functions if isinstance(name, str) and ":" in name]
-    return [choice for whole in [*said, *experiment.evaluation.metrics] for choice in with_nested(whole)]
+    choices += [Choice(name=name) for name in functions if isinstance(name, str) and ":" in name]
+    return [choice for outer in [*choices, *experiment.evaluation.metrics] for choice in with_nested(outer)]
 
 
 @contextmanager
 def locate_user_errors(experiment: Experiment, base: Path) -> Iterator[None]:
-    """Say of an exception that passed through the user's own code where in it that was.
+    """Add to an exception from the user's code its place in that code.
 
-    Of an error that FedReach made of one, such as that of a client whose model failed, the place is said, too. Ctrl-C
-    passes: nobody can tell whether a part raised it.
+    Errors that FedReach raised from such an exception, such as that of a failing client, also get the place. Ctrl-C
+    passes unchanged, since a component may not have raised it.
 
     Raises:
         PartError: In place of such an exception, which is its cause.
@@ -451,16 +459,16 @@ def locate_user_errors(experiment: Experiment, base: Path) -> Iterator[None]:
             error.args = (f"{str(error).rstrip('.')}. That was in {place}.", *error.args[1:])
         raise
     except (Exception, SystemExit) as error:
-        # A StopIteration that leaves a generator becomes a RuntimeError, and stays its cause.
+        # Python turns a StopIteration that leaves a generator into a RuntimeError with that cause.
         for cause in (error, error.__cause__):
             if (place := _place(cause, experiment, base)) is not None:
-                said = f": {cause}" if f"{cause}" else ""
-                raise PartError(f"{place}: {type(cause).__name__}{said}.") from error
+                text = f": {cause}" if f"{cause}" else ""
+                raise PartError(f"{place}: {type(cause).__name__}{text}.") from error
         raise
 
 
 def _place(error: BaseException | None, experiment: Experiment, base: Path) -> str | None:
-    """Return where in the user's own code an error came from; None where it came from elsewhere."""
+    """Return where in the user's code an error came from; None if it came from elsewhere."""
     if error is None or isinstance(error, FedReachError):
         return None
     files = {path.resolve() for path in users_code(experiment, base).values()}
@@ -476,7 +484,7 @@ def _place(error: BaseException | None, experiment: Experiment, base: Path) -> s
 
 
 def _is_users(frame: FrameType, file: str) -> bool:
-    """Say whether code is nobody's library: a file of one's own, a script, or what was typed in."""
+    """Return whether code is the user's: a file, a script or interactive input, not a library."""
     module = frame.f_globals.get("__name__") or ""
     if module.partition(".")[0] == "fedreach":
         return False

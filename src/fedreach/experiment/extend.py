@@ -1,4 +1,4 @@
-"""Going on where finished runs ended: to the same bits as runs of that length, or a reason why not."""
+"""Extend finished runs to more rounds, with the same bits as runs of that length, or reject with a reason."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fedreach.runs.identity import finished, run_of
 from fedreach.runs.schema import CHECKPOINT, ComparisonRecord, Result, RunRecord, ServedLine, ServingRecord
 
 TOOK_THE_PLACE = "its last round was evaluated as the last, and found the best model: the one before it is gone"
-ON_FLOWER = "facts.json"  # what clients told there; the simulator has not the same
+ON_FLOWER = "facts.json"  # client statistics of a Flower run, which the simulator cannot reproduce
 
 
 def extend_run(
@@ -37,31 +37,31 @@ def extend_run(
     threads: int | None = None,
     trackers: Sequence[str] = (),
 ) -> Result:
-    """Go on with a run until it has so many rounds, and return how it then ended.
+    """Extend a run to a number of rounds and return its result.
 
-    The folder is afterwards, but for timing, the same as that of one run of this length. The same call again goes on
-    where this one was interrupted.
+    Except for timing, the folder then equals that of a single run of this length. Repeat an interrupted call to resume
+    it.
 
     Args:
         path: The run folder.
-        rounds: In all.
-        base: Folder that paths in its experiment are relative to: that of its TOML file.
-        callbacks: Are told as it goes on.
+        rounds: Total number of rounds.
+        base: Folder that paths in the experiment are relative to, that of its TOML file.
+        callbacks: Callbacks that follow the progress.
         threads: As in `fedreach.experiment.run.run`.
-        trackers: In place of those that the run had, by name; empty: the same.
+        trackers: Names of trackers that replace those of the run; default: the run's own.
 
     Raises:
-        RunFolderError: If the folder holds no run, or one that cannot be gone on with: the message says why not.
+        RunFolderError: If the folder does not hold a run, or the run cannot be extended, with the reason.
     """
     folder = RunFolder(path)
     experiment = with_trackers(_experiment(run_of(folder).config, path), trackers, base)
-    stored = _prepared([path], rounds, base)[path]
+    stored = _prepare_runs([path], rounds, base)[path]
     experiment = experiment.model_copy(update={"rounds": rounds})
     result = run(
         experiment, seed=stored.seed, folder=path, base=base, method=stored.method, threads=threads,
         callbacks=callbacks,
     )  # fmt: skip
-    assert result is not None  # there are no ranks
+    assert result is not None  # runs without ranks return a result
     return result
 
 
@@ -76,18 +76,19 @@ def extend_comparison(
     callbacks: Sequence[ComparisonCallback] = (),
     trackers: Sequence[str] = (),
 ) -> ComparisonStatus:
-    """Go on with all runs of a comparison until they have so many rounds, as `extend_run` does with one.
+    """Extend all runs of a comparison to a number of rounds, as `extend_run` does for one run.
 
     Args:
         out: The comparison's folder.
-        anew: Whether runs that cannot be gone on with are moved aside, see `set_aside`, and made anew at this length.
+        rounds: Total number of rounds.
+        anew: Move runs that cannot be extended aside, see `set_aside`, and run them again at this length.
         trackers: As in `extend_run`.
 
-    The others are those of `fedreach.experiment.compare.compare`.
+    The other arguments are those of `fedreach.experiment.compare.compare`.
 
     Raises:
-        RunFolderError: If one cannot be gone on with, and they are not to be made anew. Nothing is changed then.
-        ConfigError: If its number of seeds followed from results.
+        RunFolderError: If a run cannot be extended and `anew` is false. Nothing is changed then.
+        ConfigError: If the number of seeds was chosen by a pilot's results.
     """
     record = RunFolder(out).required(ComparisonRecord)
     experiment = with_trackers(_experiment(record.config, out), trackers, base)
@@ -105,45 +106,47 @@ def extend_comparison(
     experiment = experiment.model_copy(update={"rounds": rounds})
     runs = {out / place: (method, int(seed)) for method, of in record.runs.items() for seed, place in of.items()}
     with RunFolder(out).locked():
-        there = [path for path in runs if (path / RunRecord.FILE).exists()]
-        refused = _prepared(there, rounds, base, anew=anew)
-        again = [Job(*runs[path], path, experiment, out) for path in (refused if anew else ())]
-        for job in again:
+        existing = [path for path in runs if (path / RunRecord.FILE).exists()]
+        refused = _prepare_runs(existing, rounds, base, anew=anew)
+        moved_jobs = [Job(*runs[path], path, experiment, out) for path in (refused if anew else ())]
+        for job in moved_jobs:
             set_aside(job)
     status = compare(experiment, out=out, base=base, workers=workers, executor=executor, callbacks=callbacks)
-    forget_redone(again, status)
+    forget_redone(moved_jobs, status)
     return status
 
 
-def _prepared(paths: Sequence[Path], rounds: int, base: Path, *, anew: bool = False) -> dict[Path, RunRecord]:
-    """Have finished runs be unfinished ones of so many rounds; return those of the paths that are not.
+def _prepare_runs(paths: Sequence[Path], rounds: int, base: Path, *, anew: bool = False) -> dict[Path, RunRecord]:
+    """Turn finished runs into unfinished runs with more rounds.
 
-    Nothing is changed before all were looked at. A run that is interrupted here is still one that can be extended.
+    Returns the records of the runs, or with `anew` of those that cannot be extended.
+
+    All runs are checked before any is changed. A run that is interrupted here can still be extended.
 
     Raises:
-        RunFolderError: If one cannot be, unless it is to be made anew.
+        RunFolderError: If a run cannot be extended and `anew` is false.
     """
     stored = {path: RunFolder(path).required(RunRecord) for path in paths}
-    reasons = {path: why for path, each in stored.items() if (why := why_not(path, each, rounds, base))}
+    reasons = {path: why for path, record in stored.items() if (why := why_not(path, record, rounds, base))}
     if reasons and not anew:
         several = len(paths) > 1
-        said = "\n  ".join(f"{path}: {why}." for path, why in reasons.items())
+        message = "\n  ".join(f"{path}: {why}." for path, why in reasons.items())
         how = f"`fedreach run {paths[0]}/run.json --set rounds={rounds} --out OTHER` makes it anew at this length."
         if several:
             how = "With --anew these runs are made anew at this length, and the others gone on with."
-            said = f"{len(reasons)} of {len(paths)} runs cannot go on.\n  {said}\n"
-        raise RunFolderError(f"{said} {how}")
+            message = f"{len(reasons)} of {len(paths)} runs cannot go on.\n  {message}\n"
+        raise RunFolderError(f"{message} {how}")
     for path in stored:
         if path not in reasons:
-            _open(path, stored[path], rounds)
+            _reopen(path, stored[path], rounds)
     return {path: stored[path] for path in (reasons if anew else stored)}
 
 
 def why_not(path: Path, stored: RunRecord, rounds: int, base: Path) -> str:
-    """Say why a run cannot be gone on with until it has so many rounds; empty where it can.
+    """Return why a run cannot be extended to a number of rounds, or "" if it can.
 
     Raises:
-        RunFolderError: If it was made with other files than there are now, was altered, or is longer already.
+        RunFolderError: If its files have changed since, it was altered, or it is already longer.
     """
     folder, experiment = RunFolder(path), _experiment(stored.config, path)
     before = experiment.rounds
@@ -181,8 +184,8 @@ def _check_longer(before: int, rounds: int, path: Path) -> None:
         raise RunFolderError(f"{path} has {before} rounds; --rounds must be at least as many, got {rounds}.")
 
 
-def _open(path: Path, stored: RunRecord, rounds: int) -> None:
-    """Have a run be an unfinished one of so many rounds; after each step it is a run that can be gone on with."""
+def _reopen(path: Path, stored: RunRecord, rounds: int) -> None:
+    """Turn a run into an unfinished run with more rounds; after each step the run can still be extended."""
     if stored.config["rounds"] == rounds:
         return
     folder = RunFolder(path)

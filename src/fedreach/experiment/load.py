@@ -35,17 +35,17 @@ from fedreach.experiment.schema import (
 from fedreach.federation.round import server_tunes
 from fedreach.federation.traits import Traits, name_of
 
-# --- From the text of an experiment to its raw tables, and the values of --set, with what no TOML may hold refused
+# -------------------- From the text of an experiment to raw tables
 
-MOST_NESTED = 50  # tables and lists within each other
-UNFIT = re.compile("[\0\ud800-\udfff]")  # no file, page or terminal takes these
+MOST_NESTED = 50  # depth of tables and lists
+UNFIT = re.compile("[\0\ud800-\udfff]")  # invalid in files, pages and terminals
 
 
 def read(source: Path) -> tuple[str, dict[str, Any]]:
     """Return the text of an experiment file, or of a run.json, and its raw tables.
 
     Raises:
-        ConfigError: If it cannot be read, or is no valid TOML or JSON.
+        ConfigError: If the file cannot be read, or is not valid TOML or JSON.
     """
     what = "TOML" if source.suffix != ".json" else "JSON"
     try:
@@ -63,9 +63,9 @@ def read(source: Path) -> tuple[str, dict[str, Any]]:
         ) from error
     except OSError as error:
         raise ConfigError(f"{source} cannot be read: {error.strerror}. Make it readable.") from error
-    except (ValueError, RecursionError) as error:  # a number of 5000 digits is a ValueError, and no decode error
+    except (ValueError, RecursionError) as error:  # a number of 5000 digits raises a ValueError, not a decode error
         raise ConfigError(
-            f"{source} is not valid {what}: {_said(error)}. `fedreach init` writes a valid one."
+            f"{source} is not valid {what}: {_describe_error(error)}. `fedreach init` writes a valid one."
         ) from error
 
 
@@ -79,20 +79,20 @@ def toml_value(text: str) -> Any:
     """Return a value written as in TOML; a bare word is a string.
 
     Raises:
-        ConfigError: If it is nested too deeply, or a number too long to be read.
+        ConfigError: If the value is nested too deeply, or is a number with too many digits.
     """
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text.strip()
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{reprlib.repr(text)} is no value: {_said(error)}.") from error
+        raise ConfigError(f"{reprlib.repr(text)} is no value: {_describe_error(error)}.") from error
     check_plain(value, "a value")
     return value
 
 
 def names_in(text: str) -> list[str]:
-    """Return names that commas stand between; one with a comma of its own stands in quotes, as in a CSV file.
+    """Return names separated by commas; a name that contains a comma must be quoted, as in a CSV file.
 
     Example:
         >>> names_in('north,"St. Mary, London", 007')
@@ -102,10 +102,10 @@ def names_in(text: str) -> list[str]:
 
 
 def check_plain(value: Any, where: str) -> None:
-    """Refuse what nests more than `MOST_NESTED` deep, whole numbers beyond 64 bits, and characters that are none.
+    """Reject nesting deeper than `MOST_NESTED`, integers beyond 64 bits, and invalid characters.
 
     Raises:
-        ConfigError: Naming the place.
+        ConfigError: If the value holds one of these; the message gives the place.
 
     Example:
         >>> check_plain({"name": "x", "seeds": [0]}, "x.toml")
@@ -117,8 +117,8 @@ def check_plain(value: Any, where: str) -> None:
     for _ in range(MOST_NESTED + 1):
         for part in level:
             if isinstance(part, str) and (unfit := UNFIT.search(part)):
-                said = f"must not hold the character U+{ord(unfit[0]):04X}; it stands in {reprlib.repr(part)}"
-                raise ConfigError(f"{where} {said}. Leave it out.")
+                rule = f"must not hold the character U+{ord(unfit[0]):04X}; it stands in {reprlib.repr(part)}"
+                raise ConfigError(f"{where} {rule}. Leave it out.")
             if isinstance(part, int) and part.bit_length() > 63:
                 raise ConfigError(f"{where}: a whole number must be of 64 bits, as TOML has them; got {_number(part)}.")
         keys = [key for table in level if isinstance(table, Mapping) for key in table]
@@ -132,35 +132,35 @@ def _number(value: int) -> str:
     return f"{value}" if value.bit_length() < 200 else f"one of {value.bit_length()} bits"
 
 
-def _said(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return "it is nested too deeply" if isinstance(error, RecursionError) else str(error).rstrip(".")
 
 
-# -------------------- One experiment for each setting of some options
+# -------------------- Settings of options
 
-LONGEST = 80  # letters of a setting's folder
+LONGEST = 80  # characters of a setting's folder
 
 
 class Sweep(Section):
-    """The option that a recipe varies, one panel's horizontal axis.
+    """The option that a recipe varies, the horizontal axis of a panel.
 
-    A step ``*`` of `key` stands for all methods, as in ``methods.*.selection.min_examples``. With training, values of
-    an option of methods make one comparison; those of any other option need one each.
+    A step ``*`` of `key` means all methods, as in ``methods.*.selection.min_examples``. With training, the values of
+    an option of methods make one comparison; each value of any other option needs its own.
     """
 
     key: str
     values: Annotated[list[int | float], Field(min_length=2)]
     label: str  # of the axis, with its unit
-    unit: Annotated[float, Field(gt=0)] = 1.0  # of the label, in the unit of the option
+    unit: Annotated[float, Field(gt=0)] = 1.0  # the label's unit, in units of the option
 
 
 def expanded(key: str, methods: tuple[str, ...]) -> Iterator[str]:
-    """Yield the paths that a key stands for, of these methods."""
+    """Yield the paths that a key expands to, given the methods."""
     yield from (key.replace("*", method, 1) for method in methods) if "*" in key else (key,)
 
 
 def put(table: dict[str, Any], key: str, value: Any) -> None:
-    """Set an option of nested tables; a part that is only named becomes a table with its name."""
+    """Set an option in nested tables; a component given by name becomes a table with that name."""
     *steps, last = key.split(".")
     for step in steps:
         inner = table.get(step)
@@ -170,7 +170,7 @@ def put(table: dict[str, Any], key: str, value: Any) -> None:
 
 
 def with_setting(raw: dict[str, Any], setting: Setting) -> dict[str, Any]:
-    """Return the tables of an experiment with a setting, and without what it was one of; `raw` is changed."""
+    """Return the tables of an experiment with a setting; `raw` is changed."""
     methods = tuple(raw.get("methods") or ())
     for key, value in setting.items():
         for path in expanded(key, methods):
@@ -179,20 +179,20 @@ def with_setting(raw: dict[str, Any], setting: Setting) -> dict[str, Any]:
 
 
 def folders(settings: Sequence[Setting], where: Path) -> list[Path]:
-    """Return a folder for each setting, called by it.
+    """Return a folder for each setting, named after it.
 
     Example:
         >>> [path.as_posix() for path in folders([{"partition.alpha": 0.1}, {"partition.alpha": 1.0}], Path("cells"))]
         ['cells/partition.alpha=0.1', 'cells/partition.alpha=1.0']
     """
     names: dict[str, int] = {}
-    found = []
+    paths = []
     for setting in settings:
         text = in_words(setting).replace(" = ", "=").replace(", ", ",")
         name = re.sub(r"[^\w.,=+-]", "_", text, flags=re.ASCII)[:LONGEST]
         names[name] = names.get(name, 0) + 1
-        found.append(where / (name if names[name] == 1 else f"{name}~{names[name]}"))
-    return found
+        paths.append(where / (name if names[name] == 1 else f"{name}~{names[name]}"))
+    return paths
 
 
 FIXED: Mapping[str, str] = {
@@ -206,7 +206,7 @@ FIXED: Mapping[str, str] = {
     "sweep": "cannot be swept itself",
     "tune": "cannot be swept itself",
 }
-"""Keys that no settings are of, and why."""
+"""Keys that cannot be swept or tuned, with the reason."""
 
 NOT_TUNED: Mapping[str, str] = {
     "data": "says what is learnt",
@@ -221,18 +221,18 @@ NOT_TUNED: Mapping[str, str] = {
     "rounds": "says how long a run is",
     "method.serving": "comes after training, and a setting is chosen by the model that was trained",
 }
-"""Keys that are the same for all methods of a comparison, and why: they are swept, not tuned."""
+"""Keys that can be swept but not tuned, as they are the same for all methods of a comparison, with the reason."""
 
 
 def refused_settings(
     raw: Mapping[str, Any], e: Experiment, wrong: Callable[[dict[str, Any]], list[Problem]]
 ) -> list[Problem]:
-    """Return what is wrong with ``[sweep]`` and ``[tune]``: each value is tried by itself.
+    """Return the problems of ``[sweep]`` and ``[tune]``, checking each value separately.
 
     Args:
-        raw: The tables of an experiment that is right but for these.
+        raw: Tables of an experiment that is otherwise valid.
         e: The experiment.
-        wrong: Says what is wrong with tables.
+        wrong: Function that returns the problems of tables.
     """
     problems = []
     plain = {key: table for key, table in raw.items() if key not in ("sweep", "tune")}
@@ -242,9 +242,9 @@ def refused_settings(
                 problems.append(Problem((section, key), f"{why}."))
                 continue
             for value in (values.least, values.most) if isinstance(values, Range) else values:
-                for one in wrong(with_setting(copy.deepcopy(plain), {key: value}))[:1]:
-                    where, said = ".".join(map(str, one.path)), value_in_words(value)
-                    problems.append(Problem((section, key), f"{said} cannot be: {where}: {one.message}"))
+                for problem in wrong(with_setting(copy.deepcopy(plain), {key: value}))[:1]:
+                    where, value_text = ".".join(map(str, problem.path)), value_in_words(value)
+                    problems.append(Problem((section, key), f"{value_text} cannot be: {where}: {problem.message}"))
     if e.sweep is not None and e.plan.detect_points is not None:
         rule = "has the number of seeds follow from one comparison, and a [sweep] makes several. Leave out one of them."
         problems.append(Problem(("statistics", "detect_points"), rule))
@@ -254,7 +254,7 @@ def refused_settings(
 
 
 def refused_key(key: str, *, tuned: bool) -> str:
-    """Say why an option cannot be swept or tuned; empty where it can."""
+    """Return why an option cannot be swept or tuned, or "" if it can."""
     for rules in (FIXED, NOT_TUNED if tuned else {}):
         for head, why in rules.items():
             if key == head or key.startswith(f"{head}."):
@@ -266,13 +266,14 @@ def refused_key(key: str, *, tuned: bool) -> str:
     return ""
 
 
-# --- Reading an experiment. All mistakes are reported at once, each with file, line, the path of the key and the rule
+# -------------------- Reading an experiment
+# All mistakes are reported at once, each with file, line, the path of the key and the rule.
 
 DEFAULT = Path(__file__).parent / "templates" / "digits.toml"
-OF_CLASSES = DEFAULT.with_name("classes.toml")  # of a table that is named on the command line
+OF_CLASSES = DEFAULT.with_name("classes.toml")  # for a table named on the command line
 OF_NUMBERS = DEFAULT.with_name("numbers.toml")
-COLUMNS = ("data", "columns")  # whose keys are lists of names: --set data.columns.drop=insurer,ward
-LONGEST_NAME = 100  # bytes of what becomes a folder
+COLUMNS = ("data", "columns")  # its keys are lists of names: --set data.columns.drop=insurer,ward
+LONGEST_NAME = 100  # bytes of a name that becomes a folder
 FOLDER_NAME = f"no slash, no control character, no dot in front, no name of a device, at most {LONGEST_NAME} bytes"
 
 
@@ -280,19 +281,19 @@ def load(source: Path | None, overrides: Sequence[str] = (), default: Path | Non
     """Read and check an experiment.
 
     Args:
-        source: A TOML file, or the ``run.json`` of a run folder; None is the default.
-        overrides: ``"a.b=c"``, with c written as in TOML; a bare word is taken as a string. A path is relative to the
-            current folder here, and to `folder_of` the source in the experiment.
-        default: Which is that; None: `DEFAULT`.
+        source: A TOML file, or the ``run.json`` of a run folder; None: the default file.
+        overrides: Options ``"a.b=c"``, with c written as in TOML; a bare word is a string. Paths here are relative to
+            the current folder, and in the experiment to `folder_of` the source.
+        default: Default file; None: `DEFAULT`.
 
     Raises:
-        ConfigError: With all mistakes at once.
+        ConfigError: If the experiment is invalid; the message lists all mistakes.
 
     Example:
         >>> load(None, ["local.rate=0.5", "method.selection=full"]).local.rate
         0.5
     """
-    base, given = folder_of(source), source
+    base, named_file = folder_of(source), source
     source = (default or DEFAULT) if source is None else source
     text, raw = read(source)
     check_plain(raw, str(source))
@@ -302,60 +303,60 @@ def load(source: Path | None, overrides: Sequence[str] = (), default: Path | Non
     check_plain(raw, "--set")
     experiment, problems = check(raw, base)
     if problems or experiment is None:
-        raise ConfigError(listed(problems, given, text, overridden))
+        raise ConfigError(listed(problems, named_file, text, overridden))
     return experiment
 
 
 def check(raw: Mapping[str, Any], base: Path) -> tuple[Experiment | None, list[Problem]]:
-    """Return the experiment, as far as it can be understood, and all that is wrong with it."""
+    """Return the experiment, or None if it cannot be parsed, and all its problems."""
     problems: list[Problem] = []
     experiment: Experiment | None = None
     try:
         experiment = Experiment.model_validate(raw)
     except pydantic.ValidationError as error:
         problems += explained(error, raw)
-        experiment = _understood(raw, error)
+        experiment = _parse_accepted(raw, error)
     for kind, path in _choices(raw):
-        value = _at(raw, path)
+        value = _value_at(raw, path)
         choice = {"name": value} if isinstance(value, str) else value
         if isinstance(choice, dict):
             problems += check_choice(kind, path, choice, base)
     methods = raw.get("methods")
     for name in methods if isinstance(methods, dict) else ():
-        local = _at(raw, ("methods", name, "local"))
+        local = _value_at(raw, ("methods", name, "local"))
         if isinstance(local, dict):
             try:
                 LocalSection.model_validate(local)
             except pydantic.ValidationError as error:
                 problems += explained(error, local, ("methods", name, "local"), LocalSection)
     if experiment is not None:
-        refused = {problem.path for problem in problems}  # in whose place the default stands
-        problems += [problem for problem in _contradictions(experiment, base) if problem.path not in refused]
-        problems += _clashes(experiment, base, problems)
-        problems += _metrics(experiment, base, problems)
+        refused = {problem.path for problem in problems}  # replaced by their defaults
+        problems += [problem for problem in _find_contradictions(experiment, base) if problem.path not in refused]
+        problems += _find_clashes(experiment, base, problems)
+        problems += _check_metrics(experiment, base, problems)
         if not problems:
             problems = refused_settings(raw, experiment, lambda tables: check(tables, base)[1])
     return experiment, problems
 
 
-def _understood(raw: Mapping[str, Any], error: pydantic.ValidationError) -> Experiment | None:
-    """Return the experiment without the keys that were refused, so that the others are checked in the same go."""
-    rest = copy.deepcopy(dict(raw))
-    for found in error.errors():
-        table: Any = rest
-        for i, step in enumerate(found["loc"], start=1):
-            if i == len(found["loc"]) or not isinstance(table.get(step), dict):
+def _parse_accepted(raw: Mapping[str, Any], error: pydantic.ValidationError) -> Experiment | None:
+    """Return the experiment without the rejected keys, so that the others are checked at the same time."""
+    accepted = copy.deepcopy(dict(raw))
+    for refusal in error.errors():
+        table: Any = accepted
+        for i, step in enumerate(refusal["loc"], start=1):
+            if i == len(refusal["loc"]) or not isinstance(table.get(step), dict):
                 table.pop(step, None)
                 break
             table = table[step]
     try:
-        return Experiment.model_validate(rest)
+        return Experiment.model_validate(accepted)
     except pydantic.ValidationError:
         return None
 
 
 def named_after(path: Path, default: str) -> str:
-    """Return the last part of a path, or the default where an experiment cannot be called so.
+    """Return the last part of a path, or the default if that is not a valid name of an experiment.
 
     Example:
         >>> named_after(Path("studies/first"), "study"), named_after(Path("studies/.hidden"), "study")
@@ -366,13 +367,13 @@ def named_after(path: Path, default: str) -> str:
 
 
 def _names_a_folder(name: str) -> bool:
-    """Say whether a name is one folder, wherever it stands."""
+    """Return whether a name is a valid folder name on all systems."""
     plain = re.fullmatch(r"[^/\\\x00-\x1f\x7f]+", name) is not None and not name.startswith((".", " "))
     reserved = re.fullmatch(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", name, re.IGNORECASE) is not None
     return plain and not reserved and len(name.encode()) <= LONGEST_NAME
 
 
-def _contradictions(e: Experiment, base: Path) -> list[Problem]:
+def _find_contradictions(e: Experiment, base: Path) -> list[Problem]:
     problems = []
     if e.baseline is not None and e.baseline not in e.methods:
         hint = nearest(e.baseline, e.methods) if e.methods else " There is no [methods.NAME] table."
@@ -388,13 +389,13 @@ def _contradictions(e: Experiment, base: Path) -> list[Problem]:
     for name in ("seconds", "joules"):
         if getattr(e.budget, name) is not None and e.radio is None:
             problems.append(Problem(("budget", name), "is counted by a [radio], and there is none: add one."))
-    problems += _statistics(e)
-    own = e.server_data
-    if own is not None and (own.examples is None) == (own.file is None):
-        got = "neither" if own.file is None else "both"
+    problems += _check_statistics(e)
+    server_data = e.server_data
+    if server_data is not None and (server_data.examples is None) == (server_data.file is None):
+        got = "neither" if server_data.file is None else "both"
         problems.append(Problem(("server_data",), f"give either `examples` or `file`; got {got}."))
     participants, clients = e.population.participants, e.partition.clients
-    drawn = e.partition.file is None and e.partition.name != "natural"  # else the file or the data say how many
+    drawn = e.partition.file is None and e.partition.name != "natural"  # else the file or the data set the number
     if drawn and isinstance(participants, int) and participants > clients:
         rule = f"must be at most the {clients} clients of the partition; got {participants}."
         problems.append(Problem(("population", "participants"), f"{rule} Lower it or raise partition.clients."))
@@ -412,8 +413,8 @@ def _contradictions(e: Experiment, base: Path) -> list[Problem]:
     return problems
 
 
-def _statistics(e: Experiment) -> list[Problem]:
-    """Return what is wrong with the questions that a comparison is asked."""
+def _check_statistics(e: Experiment) -> list[Problem]:
+    """Return the problems of a comparison's statistics section."""
     plan, where, problems = e.plan, ("statistics",), []
     if not plan.contrasts:
         rule = 'must hold a pair of methods at least, such as [["mine", "uniform"]]; got [].'
@@ -447,7 +448,7 @@ def _statistics(e: Experiment) -> list[Problem]:
 
 
 def _cohorts(e: Experiment) -> list[tuple[Path_, int, Choice]]:
-    """Return the cohort of each method, where it is set, and the selection that it is for."""
+    """Return for each method where its cohort size is set, the size, and its selection."""
     shared: Path_ = ("method", "cohort")
     selection = dict(e.method)["selection"]
     if not e.methods:
@@ -466,19 +467,19 @@ def _ignores_cohort(selection: Choice, base: Path) -> bool:
     try:
         return Traits.of(components.make("selection", selection, base)).ignores_cohort
     except Exception:
-        return True  # there is no such policy, or it cannot be made, which is said elsewhere
+        return True  # an unknown or invalid policy, which is reported elsewhere
 
 
-def _clashes(e: Experiment, base: Path, known: Sequence[Problem]) -> list[Problem]:
-    """Return which parts are right by themselves, but not together; parts with a known problem are left alone."""
-    problems = _of_local(e, base, known)
-    known = [*known, *problems]
+def _find_clashes(e: Experiment, base: Path, known_problems: Sequence[Problem]) -> list[Problem]:
+    """Return the problems of components that are valid alone but not together; skip components with known problems."""
+    problems = _check_local(e, base, known_problems)
+    known_problems = [*known_problems, *problems]
     for name in e.methods or [None]:
         where: Path_ = ("method",) if name is None else ("methods", name)
-        said = {} if name is None else dict(e.methods[name])
-        places = {kind: (*(where if said.get(kind) else ("method",)), kind) for kind in (*PARTS, "cohort")}
+        method_parts = {} if name is None else dict(e.methods[name])
+        places = {kind: (*(where if method_parts.get(kind) else ("method",)), kind) for kind in (*PARTS, "cohort")}
         wrong = [*places.values(), ("local",), (*where, "local"), ("radio",), ("augmentation",)]
-        if any(problem.path[: len(path)] == path for problem in known for path in wrong):
+        if any(problem.path[: len(path)] == path for problem in known_problems for path in wrong):
             continue
         try:
             federation = components.federation(e.resolved(name), 0, base)
@@ -488,7 +489,7 @@ def _clashes(e: Experiment, base: Path, known: Sequence[Problem]) -> list[Proble
         except FedReachError as error:
             problems.append(Problem(where, str(error)))
             continue
-        except Exception as error:  # in a user's own part
+        except Exception as error:  # in a custom component
             problems.append(Problem(where, f"the parts cannot be joined: {type(error).__name__}: {error}."))
             continue
         if federation.learning_server is not None and e.server_data is None:
@@ -501,9 +502,9 @@ def _clashes(e: Experiment, base: Path, known: Sequence[Problem]) -> list[Proble
     return problems
 
 
-def _of_local(e: Experiment, base: Path, known: Sequence[Problem]) -> list[Problem]:
-    """Return what is wrong with how clients train, which all methods share: it is said once."""
-    if any(problem.path[:1] == ("local",) for problem in known):
+def _check_local(e: Experiment, base: Path, known_problems: Sequence[Problem]) -> list[Problem]:
+    """Return the problems of local training, which all methods share, so that they are reported once."""
+    if any(problem.path[:1] == ("local",) for problem in known_problems):
         return []
     try:
         components.local_of(e.local, base)
@@ -512,10 +513,10 @@ def _of_local(e: Experiment, base: Path, known: Sequence[Problem]) -> list[Probl
     return []
 
 
-def _metrics(e: Experiment, base: Path, known: Sequence[Problem]) -> list[Problem]:
-    """Return which metrics are right by themselves, but not together, such as two of one name."""
+def _check_metrics(e: Experiment, base: Path, known_problems: Sequence[Problem]) -> list[Problem]:
+    """Return the problems of metrics that are valid alone but not together, such as two with the same name."""
     where: Path_ = ("evaluation", "metrics")
-    if any(problem.path[: len(where)] == where for problem in known):
+    if any(problem.path[: len(where)] == where for problem in known_problems):
         return []
     try:
         imported(KINDS["metric"].together)([components.make("metric", choice, base) for choice in e.evaluation.metrics])
@@ -525,18 +526,18 @@ def _metrics(e: Experiment, base: Path, known: Sequence[Problem]) -> list[Proble
 
 
 def _choices(raw: Mapping[str, Any]) -> list[tuple[str, Path_]]:
-    """Return (kind, path) of every named thing that the file sets."""
+    """Return (component type, path) of every named choice that the file makes."""
     places: list[tuple[str, Path_]] = [(k, (*row.path, k)) for k, row in KINDS.items() if row.path is not None]
     methods = raw.get("methods")
     for name in methods if isinstance(methods, dict) else ():
         places += [(part, ("methods", name, part)) for part in PARTS]
     for kind, path in {"metric": ("evaluation", "metrics"), "tracker": ("run", "trackers")}.items():
-        several = _at(raw, path)
+        several = _value_at(raw, path)
         places += [(kind, (*path, i)) for i in range(len(several) if isinstance(several, list) else 0)]
-    return [(kind, path) for kind, path in places if _at(raw, path) is not None]
+    return [(kind, path) for kind, path in places if _value_at(raw, path) is not None]
 
 
-def _at(raw: Mapping[str, Any], path: Path_) -> Any:
+def _value_at(raw: Mapping[str, Any], path: Path_) -> Any:
     value: Any = raw
     for step in path:
         if isinstance(step, int):
@@ -549,7 +550,7 @@ def _at(raw: Mapping[str, Any], path: Path_) -> Any:
 
 
 def _override(raw: dict[str, Any], override: str, base: Path) -> Path_:
-    """Set one option and return its path; a step into a list is a number, ``parts[1]`` or ``parts.1``."""
+    """Set one option and return its path; a number is a step into a list, as in ``parts[1]``."""
     key, equals, value = override.partition("=")
     path: list[str | int] = [step.strip() for step in re.sub(r"\[(\d+)\]", r".\1", key).split(".")]
     if not equals or not all(path):

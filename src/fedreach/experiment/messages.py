@@ -1,4 +1,4 @@
-"""Mistakes in an experiment in our words: where they stand, the rule, what arrived, the nearest right name."""
+"""Messages for mistakes in an experiment: the place, the rule, the value, the nearest valid name."""
 
 import inspect
 import re
@@ -26,30 +26,30 @@ class Problem(NamedTuple):
 
 def explained(
     error: pydantic.ValidationError,
-    given: Any,
+    raw: Any,
     prefix: Path_ = (),
     section: type[BaseModel] = Experiment,
-    known: Sequence[str] | None = None,
+    allowed: Sequence[str] | None = None,
     owner: str = "",
 ) -> list[Problem]:
-    """Return what pydantic found.
+    """Return the problems that pydantic reported.
 
     Args:
-        error: The refusal.
-        given: What was refused.
-        prefix: Path of the table that was refused.
+        error: Error of pydantic.
+        raw: Rejected table.
+        prefix: Path of that table.
         section: Model of that table.
-        known: Right names of its keys, where they are not the fields of `section`.
-        owner: Whose options they are, such as ``"model 'mlp'"``.
+        allowed: Valid names of its keys; default: the fields of `section`.
+        owner: Owner of the options, such as ``"model 'mlp'"``.
     """
     rules: dict[Path_, tuple[list[str], Any]] = {}
     problems = []
-    for found in error.errors():
-        kind = found["type"]
-        loc = _keys_of(found["loc"], given, missing=kind == "missing")
+    for refusal in error.errors():
+        kind = refusal["type"]
+        loc = _keys_of(refusal["loc"], raw, missing=kind == "missing")
         path = (*prefix, *loc)
         if kind == "extra_forbidden":
-            options = known if known is not None else _keys_at(section, loc[:-1])
+            options = allowed if allowed is not None else _keys_at(section, loc[:-1])
             what = f"{owner} has no such option." if owner else "unknown key."
             problems.append(
                 Problem(path, what + (nearest(str(loc[-1]), options) if options else " It has no options."))
@@ -57,21 +57,23 @@ def explained(
         elif kind == "missing":
             what = f"{owner} needs this option." if owner else "must be given; `fedreach list` shows what there is."
             problems.append(Problem(path, what))
-        else:  # a union such as `int | list[int]` gives one refusal for each member
-            rules.setdefault(path, ([], found["input"]))[0].append(_rule(found["msg"]))
-    beneath = {place[:depth] for place in (*rules, *(each.path for each in problems)) for depth in range(len(place))}
-    for path, (said, got) in rules.items():
-        if path in beneath:  # of a union with a table, where something in the table is wrong
+        else:  # a union such as `int | list[int]` gives one error for each member
+            rules.setdefault(path, ([], refusal["input"]))[0].append(_rule(refusal["msg"]))
+    beneath = {
+        place[:depth] for place in (*rules, *(problem.path for problem in problems)) for depth in range(len(place))
+    }
+    for path, (alternatives, got) in rules.items():
+        if path in beneath:  # a union with a table: the mistake inside the table is reported instead
             continue
-        problems.append(Problem(path, f"must be {' or '.join(said)}; got {shown(got)} ({type(got).__name__})."))
+        problems.append(Problem(path, f"must be {' or '.join(alternatives)}; got {shown(got)} ({type(got).__name__})."))
     return problems
 
 
 def _rule(message: str) -> str:
     """Return pydantic's rule as the end of "must be ..."."""
-    if found := re.search(r"instance of (\w+)", message):
+    if instance := re.search(r"instance of (\w+)", message):
         choices: list[type[BaseModel]] = [Choice, *Choice.__subclasses__(), OptimizerSection]
-        choice = found[1] in {model.__name__ for model in choices}
+        choice = instance[1] in {model.__name__ for model in choices}
         return "a name, or a table with a `name`" if choice else "a table"
     rule = re.sub(r"^((Input|List|Tuple|Dictionary) should (be )?|Value error, )", "", message)
     rule = re.sub(r"^have at least (\d+) items?.*", r"a list of at least \1", rule)
@@ -83,23 +85,23 @@ def _rule(message: str) -> str:
     return rule.replace("a valid ", "a ")
 
 
-def _keys_of(loc: Path_, given: Any, *, missing: bool) -> Path_:
-    """Return the keys of pydantic's path: it also names members of unions, such as ``list[int]``, which are left out.
+def _keys_of(loc: Path_, value: Any, *, missing: bool) -> Path_:
+    """Return the keys of pydantic's path, without the members of unions in it, such as ``list[int]``.
 
     Args:
         loc: The path.
-        given: What it leads into.
-        missing: Whether its last step is a key that is not there.
+        value: Value that it leads into.
+        missing: Treat the last step as a missing key.
     """
     keys: list[str | int] = []
     for place, step in enumerate(loc, start=1):
-        if isinstance(given, Mapping):
-            there = step in given
+        if isinstance(value, Mapping):
+            exists = step in value
         else:
-            there = isinstance(given, list | tuple) and isinstance(step, int) and step < len(given)
-        if there:
-            given = given[step]
-        if there or (missing and place == len(loc)):
+            exists = isinstance(value, list | tuple) and isinstance(step, int) and step < len(value)
+        if exists:
+            value = value[step]
+        if exists or (missing and place == len(loc)):
             keys.append(step)
     return tuple(keys)
 
@@ -118,9 +120,9 @@ def _keys_at(section: type[BaseModel], path: Sequence[str | int]) -> list[str]:
 
 
 def listed(problems: Iterable[Problem], source: Path | None, text: str, overridden: Sequence[Path_]) -> str:
-    """Return one line for each mistake, in the order of the file; those that came by --set stand last.
+    """Return one line for each mistake, in the order of the file; mistakes in --set come last.
 
-    `source` is None where the user has no file, as then the default is taken.
+    `source` is None if the user gave no file, so that the default applies.
     """
     lines = []
     has_lines = source is not None and source.suffix != ".json"
@@ -134,7 +136,7 @@ def listed(problems: Iterable[Problem], source: Path | None, text: str, overridd
 
 
 def shown(value: object) -> str:
-    """Return a value as it is shown in a message, of which it is not to be the most part."""
+    """Return a value as text for a message, shortened if it is long."""
     text = repr(value)
     return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 1]}…"
 
@@ -146,25 +148,25 @@ def _key(path: Path_) -> str:
 
 
 def _came_from(path: Path_, overridden: Sequence[Path_]) -> bool:
-    """Say whether a --set wrote this key, a table above it, or the name whose options are wrong."""
+    """Return whether --set wrote this key, a table above it, or the name whose options are wrong."""
     return any(path[: len(o)] == o or (o[:-1] == path and o[-1] != "name") for o in overridden)
 
 
 def _line(text: str, path: Path_) -> int:
-    """Return the line of a key, or of the closest table above it; 0 where the file has neither."""
+    """Return the line of a key, or of the closest table above it; 0 if the file has neither."""
     steps = [str(step) for step in path]
     table: list[str] = []
-    last: dict[tuple[str, ...], int] = {}  # index of the element of each [[list of tables]] that began last
-    best = found = 0
+    last: dict[tuple[str, ...], int] = {}  # index of the latest element of each [[list of tables]]
+    best = best_number = 0
     for number, line in enumerate(text.splitlines(), start=1):
         header = re.match(r"\s*\[\[?([^\]]+)\]", line)
         key = re.match(r"\s*([A-Za-z0-9_.\"' -]+?)\s*=", line)
         if header:
-            whole = [part.strip().strip("\"'") for part in header[1].split(".")]
+            names = [part.strip().strip("\"'") for part in header[1].split(".")]
             table = []
-            for depth, part in enumerate(whole, start=1):
+            for depth, part in enumerate(names, start=1):
                 table.append(part)
-                if depth == len(whole) and line.lstrip().startswith("[["):
+                if depth == len(names) and line.lstrip().startswith("[["):
                     last[tuple(table)] = last.get(tuple(table), -1) + 1
                 if tuple(table) in last:
                     table.append(str(last[tuple(table)]))
@@ -174,5 +176,5 @@ def _line(text: str, path: Path_) -> int:
         else:
             continue
         if full == steps[: len(full)] and len(full) > best:
-            best, found = len(full), number
-    return found
+            best, best_number = len(full), number
+    return best_number

@@ -1,4 +1,4 @@
-"""Names and identity of what Python hands over."""
+"""Names and identity of objects passed from Python."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ from fedreach._util.registry import Instance
 from fedreach.engines.models.state import ModuleInstance, TensorHook, copied, redraw, register_hooks, tensor_hooks
 from fedreach.experiment.components import imported_by, module_files
 
-# --- What a live function, class or object means, as a digest: its own code and values, and all that it refers to
-# A function of a script or notebook has no file of its own. It is known by its instructions, its defaults and closure,
-# and the functions, classes and values that it refers to, as they are now. So lines that are added elsewhere, comments
-# and docstrings change nothing, nor does the order in which the cells of a notebook were run.
+# -------------------- The meaning of a live object, as a digest
+# A function of a script or notebook does not have its own file. Its instructions, defaults and closure identify it,
+# with the current functions, classes and values that it refers to. So lines added elsewhere, comments and docstrings
+# do not change the digest, nor does the order in which the cells of a notebook were run.
 
-TRACKER_ID = re.compile("[0-9a-f]{32}")  # cloudpickle's number of a class, another one in each process
-EXPLAINING = ("__doc__", "__firstlineno__")  # what a class body says of itself that changes nothing
+TRACKER_ID = re.compile("[0-9a-f]{32}")  # cloudpickle's number of a class, which differs between processes
+EXPLAINING = ("__doc__", "__firstlineno__")  # attributes of a class that do not change its meaning
 
 
 def meaning_of(thing: Any) -> tuple[str, str]:
-    """Return the digest of what a thing means, and why whole files count for it; "" where they do not.
+    """Return the digest of an object's meaning, and why whole files count for it, or "" if they do not.
 
-    The modules of one's own that it refers to count as files, with what they import.
+    The user's modules that it refers to count as files, with their imports.
 
     Raises:
-        Exception: Whatever pickling it raises.
+        Exception: If pickling the object raises it.
 
     Example:
         >>> def twice(x): return 2 * x
@@ -67,18 +67,18 @@ def meaning_of(thing: Any) -> tuple[str, str]:
 
 
 def tensor_reduced(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Return a tensor as an array: torch's own way writes addresses of this process."""
+    """Return a tensor as an array, since torch's pickles contain addresses of this process."""
     return _tensor, (tensor.detach().cpu().numpy(),)
 
 
 def parameter_reduced(parameter: nn.Parameter) -> tuple[Any, ...]:
-    """Return a parameter as an array, likewise, with the hooks on its gradient, which torch's own way drops."""
+    """Return a parameter as an array with the hooks on its gradient, which torch's pickles drop."""
     hooks = tensor_hooks(parameter)
     return _parameter, (parameter.detach().cpu().numpy(), parameter.requires_grad, *([hooks] if hooks else []))
 
 
 def missing_reduced(missing: Any) -> str:
-    """Return the name of what a field of a dataclass has for a default that it lacks, which is one object."""
+    """Return the name of the sentinel for a missing default of a dataclass field."""
     return "MISSING"
 
 
@@ -93,7 +93,7 @@ def _parameter(array: Any, requires_grad: bool, hooks: Sequence[TensorHook] = ()
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it is not typed
-    """Pickles as cloudpickle does, tensors as arrays."""
+    """A cloudpickle pickler that writes tensors as arrays."""
 
     dispatch_table: ClassVar = ChainMap(
         {torch.Tensor: tensor_reduced, nn.Parameter: parameter_reduced, type(MISSING): missing_reduced},
@@ -102,9 +102,9 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it is not typed
 
 
 class _MeaningPickler(Pickler):
-    """Writes what is to be digested, and never read: code as its instructions, texts as numbers.
+    """A pickler whose output is digested and never read: code as instructions, texts as numbers.
 
-    Texts are numbers, as a pickle writes equal texts otherwise where they are one object.
+    Texts are numbers because a pickle writes equal texts differently if they are the same object.
     """
 
     def __init__(self, file: io.BytesIO) -> None:
@@ -112,7 +112,7 @@ class _MeaningPickler(Pickler):
         self.words: set[str] = set()
         self.imports: set[str] = set()
         self.reasons: set[str] = set()
-        self.files: set[str] = set()  # of code that only its whole file tells of
+        self.files: set[str] = set()  # files that count as a whole
 
     def persistent_id(self, obj: Any) -> int | None:
         if type(obj) is bytes:
@@ -126,19 +126,19 @@ class _MeaningPickler(Pickler):
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, CodeType):
-            return str, ("".join(self._written(obj)),)
+            return str, ("".join(self._instructions(obj)),)
         reduced = super().reducer_override(obj)
-        if not isinstance(reduced, tuple) or len(reduced) < 6:  # by its name, where others find it
+        if not isinstance(reduced, tuple) or len(reduced) < 6:  # pickled by its name
             return reduced
-        make, arguments, (state, slots), *rest = reduced
-        if isinstance(obj, FunctionType):  # without the file that it is in, and its docstring
+        make, arguments, (state, slots), *remainder = reduced
+        if isinstance(obj, FunctionType):  # without its file and docstring
             arguments = arguments[0], {}, *arguments[2:]
             slots = {key: value for key, value in slots.items() if key not in EXPLAINING}
         else:
             state = {key: value for key, value in state.items() if key not in EXPLAINING}
-        return make, arguments, (state, slots), *rest
+        return make, arguments, (state, slots), *remainder
 
-    def _written(self, code: CodeType) -> Iterator[str]:
+    def _instructions(self, code: CodeType) -> Iterator[str]:
         counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
         yield f"{code.co_name} {counts} {code.co_varnames} {code.co_freevars} {code.co_cellvars} "
         yield code.co_exceptiontable.hex()
@@ -156,46 +156,46 @@ class _MeaningPickler(Pickler):
 
     def _argument(self, value: Any) -> Iterator[str]:
         if isinstance(value, CodeType):
-            yield from self._written(value)
+            yield from self._instructions(value)
         elif isinstance(value, frozenset):
-            yield f"{{{', '.join(sorted(''.join(self._argument(each)) for each in value))}}}"
+            yield f"{{{', '.join(sorted(''.join(self._argument(element)) for element in value))}}}"
         else:
             yield repr(value)
 
     def _note(self, code: CodeType, step: dis.Instruction, module: str) -> None:
-        """Note what an instruction imports, and whether it makes the whole file count."""
+        """Record an instruction's import, or that it makes the whole file count."""
         name = step.argval if isinstance(step.argval, str) else ""
         if step.opname == "IMPORT_NAME":
             self.imports.add(name)
         elif step.opname == "IMPORT_FROM":
             self.imports.add(f"{module}.{name}")
         elif step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and name in AT_RUN_TIME:
-            self._whole(code, f"it uses {name}")
+            self._count_whole_file(code, f"it uses {name}")
         elif step.opname.startswith("LOAD_") and name == "import_module":
-            self.imports |= {each for each in code.co_consts if isinstance(each, str)}
+            self.imports |= {constant for constant in code.co_consts if isinstance(constant, str)}
         if step.opname != "LOAD_CONST" and name and READS_ITSELF.fullmatch(name.encode()):
-            self._whole(code, "it may read its own text")
+            self._count_whole_file(code, "it may read its own text")
 
-    def _whole(self, code: CodeType, because: str) -> None:
+    def _count_whole_file(self, code: CodeType, because: str) -> None:
         self.files.add(code.co_filename)
         self.reasons.add(because)
 
     def own_modules(self) -> set[Path]:
-        """Return the files of one's own modules that the thing refers to or imports, and of those that these import."""
-        found: set[Path] = set()
+        """Return the files of the user's modules that the object refers to or imports, directly or not."""
+        paths: set[Path] = set()
         for name in self.words & sys.modules.keys() - {"__main__"}:
             file = getattr(sys.modules[name], "__file__", None)
             if file is not None and name.partition(".")[0] != "fedreach" and not registry.is_installed(file):
-                found |= {*imported_by(Path(file), name)}
+                paths |= {*imported_by(Path(file), name)}
         for name in self.imports:
-            found |= module_files(name)
+            paths |= module_files(name)
         for file in self.files:
             if Path(file).is_file():
-                found |= {*imported_by(Path(file))}
-        return found
+                paths |= {*imported_by(Path(file))}
+        return paths
 
     def whole_files(self) -> list[bytes]:
-        """Return the texts of cells of a notebook that count whole; files are among the own modules."""
+        """Return the texts of notebook cells that count as a whole; files are among the own modules."""
         return sorted("".join(linecache.getlines(file)).encode() for file in self.files if not Path(file).is_file())
 
 
@@ -203,31 +203,30 @@ def _number(content: bytes) -> int:
     return int.from_bytes(hashlib.sha256(content).digest()[:16], "big")
 
 
-# -------------------- What Python hands over becomes what an experiment file says: names, with options
-# What has a name is called by it: FedReach's own by their short names, functions and classes of modules
-# ``module:NAME``.
-# What has none, such as a lambda or a class of a notebook, is stored by what it means (``parts/NAME-DIGEST.pkl``, see
-# `fedreach.experiment.naming`), so that other processes, and the same program run again, find the same thing.
+# -------------------- Python objects become names with options, as in an experiment file
+# Built-in components have short names; functions and classes of modules are named ``module:NAME``. Objects without a
+# name, such as a lambda or a class of a notebook, are stored by their meaning (``parts/NAME-DIGEST.pkl``). So other
+# processes, and the same program in a later run, find the same object.
 
 
 @dataclass(eq=False)
 class Shelf:
-    """Where things without names are kept, from when they are first named until they are written."""
+    """A store of objects without names, from when they are first named until they are written."""
 
     folder: Path
-    base: Path | None = None  # that names are relative to; None: the current folder
+    base: Path | None = None  # folder that names are relative to; None: the current folder
     waiting: dict[Path, bytes] = field(default_factory=dict)
 
-    def name_of(self, thing: Any, called: str) -> str:
-        """Return a name by which other processes find a thing.
+    def name_of(self, thing: Any, name: str) -> str:
+        """Return a name by which other processes find an object.
 
         Raises:
-            ConfigError: If it cannot be handed to another process.
+            ConfigError: If the object cannot be passed to another process.
         """
-        content = pickled(thing, called)
+        content = pickled(thing, name)
         with _by_value(thing):
             digest, because = meaning_of(thing)
-        word = re.sub(r"\W+", "", called) or "thing"
+        word = re.sub(r"\W+", "", name) or "thing"
         path = (self.folder / f"{word}-{digest}.pkl").resolve()
         self.waiting[path] = content
         registry.KEPT[path] = thing
@@ -236,7 +235,7 @@ class Shelf:
         return f"{Path(os.path.relpath(path, self.base)).as_posix()}:{word}"
 
     def write(self) -> None:
-        """Write what is not there yet."""
+        """Write the objects that are not stored yet."""
         for path, content in self.waiting.items():
             if not path.exists():
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -247,13 +246,13 @@ class Shelf:
 
 
 def said(kind: str, value: Any, shelf: Shelf) -> Any:
-    """Return what an experiment file says in place of a part: a name, or a table with a name.
+    """Return a component as an experiment file has it: a name, or a table with a name.
 
     Args:
-        kind: A key of `fedreach._util.registry.KINDS`.
-        value: A name, a table with a name, a class, a function, a part that was made; anything else is left to the
-            check of the experiment.
-        shelf: Keeps what has no name.
+        kind: Component type, a key of `fedreach._util.registry.KINDS`.
+        value: A name, a table with a name, a class, a function or a component; the check of the experiment rejects
+            anything else.
+        shelf: Store of objects without names.
 
     Example:
         >>> from fedreach.federation.selection.losses import PowerOfChoice
@@ -262,7 +261,7 @@ def said(kind: str, value: Any, shelf: Shelf) -> Any:
     """
     if isinstance(value, Mapping):
         if isinstance(module := value.get("name"), nn.Module):
-            value = {**value, "name": _module_said(module, value.get("keep_weights") is True, shelf)}
+            value = {**value, "name": _module_name(module, value.get("keep_weights") is True, shelf)}
         if kind == "model" and callable(value.get("output")):
             value = {**value, "output": function_said(value["output"], shelf)}
         table = {str(key): plain(inner) for key, inner in value.items() if key not in ("name", "inner", "parts")}
@@ -275,24 +274,24 @@ def said(kind: str, value: Any, shelf: Shelf) -> Any:
             table["parts"] = [said(kind, part, shelf) for part in value["parts"]]
         return table
     if isinstance(value, type) or _is_function(value):
-        return _thing_said(kind, value, shelf)
+        return _thing_name(kind, value, shelf)
     if kind == "augmentation" and callable(value) and not hasattr(value, "augment"):  # a transform of torchvision
         return function_said(value, shelf)
     if isinstance(value, nn.Module):
-        return _module_said(value, False, shelf)
+        return _module_name(value, False, shelf)
     if value is None or isinstance(value, str | bytes | bool | int | float | Sequence | np.generic):
         return plain(value)
-    if not registry.KINDS[kind].protocol and callable(value):  # an object that makes one
+    if not registry.KINDS[kind].protocol and callable(value):  # a factory object
         return shelf.name_of(value, type(value).__name__)
-    return _part_said(kind, value, shelf)
+    return _part_config(kind, value, shelf)
 
 
 def _is_function(value: Any) -> bool:
     return inspect.isroutine(value) or isinstance(value, functools.partial)
 
 
-def _module_said(module: nn.Module, keep_weights: bool, shelf: Shelf) -> str:
-    """Return the name of a module; where its weights will be drawn anew those that it has are no part of it."""
+def _module_name(module: nn.Module, keep_weights: bool, shelf: Shelf) -> str:
+    """Return the name of a module, which includes its weights only with `keep_weights`."""
     if not keep_weights:
         module = copied(module)
         with torch.random.fork_rng(devices=[]):
@@ -302,14 +301,14 @@ def _module_said(module: nn.Module, keep_weights: bool, shelf: Shelf) -> str:
 
 
 def function_said(function: Callable[..., Any], shelf: Shelf) -> str:
-    """Return the name of a function that is no part, such as ``module:NAME``."""
-    called = getattr(function, "__qualname__", "") or type(function).__name__
+    """Return the name of a function that is not a component, such as ``module:NAME``."""
+    qualified_name = getattr(function, "__qualname__", "") or type(function).__name__
     if importable(function):
-        return f"{function.__module__}:{called}"
-    return shelf.name_of(function, called.rpartition(".")[2].strip("<>"))
+        return f"{function.__module__}:{qualified_name}"
+    return shelf.name_of(function, qualified_name.rpartition(".")[2].strip("<>"))
 
 
-def _thing_said(kind: str, thing: Callable[..., Any], shelf: Shelf) -> str:
+def _thing_name(kind: str, thing: Callable[..., Any], shelf: Shelf) -> str:
     table = registry.table(kind)
     if getattr(thing, "__module__", "").startswith("fedreach."):
         for name in table:
@@ -318,27 +317,27 @@ def _thing_said(kind: str, thing: Callable[..., Any], shelf: Shelf) -> str:
     return function_said(thing, shelf)
 
 
-def _part_said(kind: str, part: Any, shelf: Shelf) -> Any:
-    """Return a part that was made, by its class and options where others find the class and these say all of it."""
+def _part_config(kind: str, part: Any, shelf: Shelf) -> Any:
+    """Return a component by its class and options if these describe it fully, or else by a stored object."""
     cls = type(part)
     if is_dataclass(part) and "__eq__" in vars(cls) and importable(cls):
         options: dict[str, Any] = {}
-        for each in fields(part):
-            value = getattr(part, each.name)
-            if each.init and not _is_default(value, each):
-                options[each.name] = value
+        for option in fields(part):
+            value = getattr(part, option.name)
+            if option.init and not _is_default(value, option):
+                options[option.name] = value
         nested = {key: said(kind, options.pop(key), shelf) for key in ("inner",) if key in options}
         if isinstance(options.get("parts"), list | tuple):
-            nested["parts"] = [said(kind, each, shelf) for each in options.pop("parts")]
+            nested["parts"] = [said(kind, inner, shelf) for inner in options.pop("parts")]
         if all(map(_is_plain, options.values())):
-            name = _thing_said(kind, cls, shelf)
+            name = _thing_name(kind, cls, shelf)
             table = {"name": name, **{key: plain(value) for key, value in options.items()}, **nested}
             return table if len(table) > 1 else name
     return shelf.name_of(Instance(part), cls.__name__)
 
 
-def _is_default(value: Any, each: Any) -> bool:
-    default = each.default if each.default_factory is MISSING else each.default_factory()
+def _is_default(value: Any, option: Any) -> bool:
+    default = option.default if option.default_factory is MISSING else option.default_factory()
     return type(value) is type(default) and bool(value == default)
 
 
@@ -362,38 +361,38 @@ def plain(value: Any) -> Any:
 
 
 def importable(thing: Any) -> bool:
-    """Say whether a fresh process finds a function or class by its module and name."""
+    """Return whether a fresh process finds a function or class by its module and name."""
     name, module = getattr(thing, "__qualname__", ""), getattr(thing, "__module__", None) or ""
     loaded = sys.modules.get(module)
     if module == "__main__" or loaded is None or getattr(loaded, name, None) is not thing:
         return False
-    return _found_anew(module, loaded)
+    return _is_findable(module, loaded)
 
 
-def _found_anew(module: str, loaded: ModuleType) -> bool:
-    places, whole = None, ""
+def _is_findable(module: str, loaded: ModuleType) -> bool:
+    places, full_name = None, ""
     for step in module.split("."):
-        whole = f"{whole}.{step}".lstrip(".")
-        spec = PathFinder.find_spec(whole, places)
+        full_name = f"{full_name}.{step}".lstrip(".")
+        spec = PathFinder.find_spec(full_name, places)
         if spec is None:
             return False
         places = spec.submodule_search_locations
     return spec is not None and spec.origin == getattr(loaded, "__file__", None)
 
 
-def pickled(thing: Any, called: str) -> bytes:
-    """Return a thing as bytes that another process makes the same of; the same program gives the same bytes.
+def pickled(thing: Any, name: str) -> bytes:
+    """Return an object as bytes for another process; the same program gives the same bytes.
 
     Raises:
-        ConfigError: If it holds something that cannot leave this process.
+        ConfigError: If the object holds something that cannot leave this process.
     """
     content = io.BytesIO()
     try:
         with _by_value(thing):
             Pickler(content, protocol=5).dump(thing)
-    except Exception as error:  # pickle raises whatever the thing's own methods do
+    except Exception as error:  # pickle raises whatever the object's methods raise
         raise ConfigError(
-            f"{called} cannot be handed to other processes: {type(error).__name__}: {error}. Define it in a module of "
+            f"{name} cannot be handed to other processes: {type(error).__name__}: {error}. Define it in a module of "
             "its own, without open files, generators or locks."
         ) from error
     return content.getvalue()
@@ -401,8 +400,8 @@ def pickled(thing: Any, called: str) -> bytes:
 
 @contextmanager
 def _by_value(thing: Any) -> Iterator[None]:
-    """Have a thing pickled whole whose module a fresh process would not find."""
-    modules = list(_only_here(thing))
+    """Pickle an object by value if a fresh process would not find its module."""
+    modules = list(_local_modules(thing))
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
     try:
@@ -412,13 +411,13 @@ def _by_value(thing: Any) -> Iterator[None]:
             cloudpickle.unregister_pickle_by_value(module)
 
 
-def _only_here(thing: Any) -> Iterator[ModuleType]:
-    """Yield the modules of a thing that a fresh process would not find, as a test's or that of a ``FILE.py``."""
+def _local_modules(thing: Any) -> Iterator[ModuleType]:
+    """Yield an object's modules that a fresh process would not find, such as those of a test or a ``FILE.py``."""
     inner = thing.part if isinstance(thing, Instance) else thing.module if isinstance(thing, ModuleInstance) else thing
     kinds = {getattr(inner, "__module__", None), type(inner).__module__}
     if isinstance(inner, nn.Module):
         kinds |= {type(layer).__module__ for layer in inner.modules()}
     for name in sorted({str(kind) for kind in kinds} - {"None", "__main__", "builtins"}):
         loaded = sys.modules.get(name)
-        if loaded is not None and hasattr(loaded, "__file__") and not _found_anew(name, loaded):
+        if loaded is not None and hasattr(loaded, "__file__") and not _is_findable(name, loaded):
             yield loaded

@@ -28,7 +28,7 @@ from fedreach.experiment.schema import (
 )
 from fedreach.federation.traits import lacking
 
-# --- Options of named things (a partition, a policy, ...), checked against the signature of what the name stands for
+# -------------------- Options, checked against the signature that their component's name refers to
 
 OWN_KEYS: Mapping[str, type[Choice]] = {
     "data": Data,
@@ -42,60 +42,60 @@ INHERIT: Mapping[str, str] = {
     "selection": " Inherit from fedreach.federation.selection.base.Policy to have all but `select`.",
     "tracker": " Inherit from fedreach.Callback to have all that you leave out.",
 }
-"""Kinds whose methods need not all be written."""
+"""Hints for component types whose base class has defaults for all but the required methods."""
 
 
 def check_choice(kind: str, path: Path_, choice: Mapping[str, Any], base: Path) -> list[Problem]:
-    """Return what is wrong with the name or the options of one named thing."""
-    own = OWN_KEYS.get(kind, Choice)
-    name = choice.get("name", own.model_fields["name"].default)
+    """Return the problems of the name or the options of one component."""
+    section = OWN_KEYS.get(kind, Choice)
+    name = choice.get("name", section.model_fields["name"].default)
     if not isinstance(name, str) or (kind == "partition" and choice.get("file") is not None):
-        return []  # said by the section itself; or nothing is drawn
+        return []  # the section itself reports it, or nothing is drawn
     if kind == "data" and name.endswith(DATA):
-        return []  # its options are checked as it is read
+        return []  # its options are checked when the file is read
     try:
         target = registry.find(kind, name, base)
-        given = registry.given(kind, name, target)
+        supplied = registry.given(kind, name, target)
     except ConfigError as error:
         return [Problem((*path, "name"), str(error))]
-    options = {key: value for key, value in choice.items() if key not in own.model_fields}
+    options = {key: value for key, value in choice.items() if key not in section.model_fields}
     row = registry.KINDS[kind]
     problems = _check_nested(kind, path, options, base) if row.protocol else []
-    model = options_model(target, given)
+    model = options_model(target, supplied)
     if model is not None:
         try:
             model.model_validate(options)
         except pydantic.ValidationError as error:
-            known = [*model.model_fields, *own.model_fields]
-            problems += explained(error, options, path, known=known, owner=f"{kind} {name!r}")
+            allowed = [*model.model_fields, *section.model_fields]
+            problems += explained(error, options, path, allowed=allowed, owner=f"{kind} {name!r}")
     if problems:
         return problems
     if kind == "partition" and ":" not in name and name != "natural":
         return [Problem(path, message) for message in _out_of_range(target, options)]
     if row.protocol and registry.wrapper(kind, target) is None:
-        named = Choice.model_validate({"name": name, **options})  # without keys of the section, told of elsewhere
+        named = Choice.model_validate({"name": name, **options})  # without the section's keys, checked elsewhere
         return [Problem(path, message) for message in _broken_contract(kind, named, base)]
     return []
 
 
 def _check_nested(kind: str, path: Path_, options: Mapping[str, Any], base: Path) -> list[Problem]:
-    """Return what is wrong with the parts that a part is made of."""
+    """Return the problems of the components nested in a component."""
     problems = []
     listed = options.get("parts")
     if listed is not None and not isinstance(listed, list):
         problems.append(Problem((*path, "parts"), f"must be a list of names or tables with a `name`; got {listed!r}."))
-    for where, said in components.nested(options):
-        choice = {"name": said} if isinstance(said, str) else said
+    for where, value in components.nested(options):
+        choice = {"name": value} if isinstance(value, str) else value
         if isinstance(choice, dict) and isinstance(choice.get("name"), str):
             problems += check_choice(kind, (*path, *where), choice, base)
         else:
-            rule = f"must be a name, or a table with a `name`; got {said!r} ({type(said).__name__})."
+            rule = f"must be a name, or a table with a `name`; got {value!r} ({type(value).__name__})."
             problems.append(Problem((*path, *where), rule))
     return problems
 
 
 def _out_of_range(partitioner: Callable[..., Any], options: Mapping[str, Any]) -> list[str]:
-    """Try the options on a few labels, where a range is refused as ConfigError; that they are few does not matter."""
+    """Return the range errors of options, by a trial on a few labels; errors due to their small number are ignored."""
     try:
         partitioner(np.repeat(np.arange(10), 20), 2, generator(0, "partition"), **options)
     except ConfigError as error:
@@ -106,7 +106,7 @@ def _out_of_range(partitioner: Callable[..., Any], options: Mapping[str, Any]) -
 
 
 def _broken_contract(kind: str, choice: Choice, base: Path) -> list[str]:
-    """Make the part and say what it lacks, or why it cannot be made."""
+    """Return what a component lacks, or why it cannot be built."""
     try:
         part = components.make(kind, choice, base)
     except ConfigError as error:
@@ -116,27 +116,29 @@ def _broken_contract(kind: str, choice: Choice, base: Path) -> list[str]:
     return [f"{choice.name!r} {rule}{INHERIT.get(kind, '')}" for rule in lacking(kind, part)]
 
 
-def options_model(target: Callable[..., Any], given: Collection[str]) -> type[BaseModel] | None:
-    """Return a model of the options that a callable takes by its annotations, without the `given`; None: anything.
+def options_model(target: Callable[..., Any], supplied: Collection[str]) -> type[BaseModel] | None:
+    """Return a model of the options that a callable takes by its annotations; None if it takes any.
+
+    `supplied` are the arguments that FedReach itself passes, which are not options.
 
     Example:
         >>> def pick(view, k, rng, patience: float = 1.0): ...
         >>> list(options_model(pick, ("view", "k", "rng")).model_fields)
         ['patience']
     """
-    lasting = inspect.isclass(target) or inspect.isroutine(target)  # an object that is called may have no hash
-    return (_options_model if lasting else _options_model.__wrapped__)(target, tuple(given))
+    lasting = inspect.isclass(target) or inspect.isroutine(target)  # a callable object may not have a hash
+    return (_options_model if lasting else _options_model.__wrapped__)(target, tuple(supplied))
 
 
 @lru_cache(maxsize=256)  # a study checks the same few parts in each of its experiments
-def _options_model(target: Callable[..., Any], given: tuple[str, ...]) -> type[BaseModel] | None:
+def _options_model(target: Callable[..., Any], supplied: tuple[str, ...]) -> type[BaseModel] | None:
     parameters = inspect.signature(target).parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return None
     hints = components.hints(target)
     fields: dict[str, Any] = {}
     for parameter in parameters:
-        if parameter.name in given or parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
+        if parameter.name in supplied or parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
             continue
         hint = hints.get(parameter.name, Any)
         hint = hint if _is_plain(hint) else Any
@@ -151,7 +153,7 @@ def _tuple_for_list(value: Any) -> Any:
 
 
 def _is_plain(hint: Any) -> bool:
-    """Say whether a type can stand in a TOML file; others are left to the callable itself."""
+    """Return whether a TOML file can hold a type; the callable itself checks other types."""
     if hint in (int, float, str, bool, type(None)):
         return True
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
@@ -160,25 +162,25 @@ def _is_plain(hint: Any) -> bool:
     return origin is not None and all(_is_plain(a) for a in arguments if a is not Ellipsis)
 
 
-# --- Who else is told of a run: made from what an experiment says, or from names that stand in its place
+# -------------------- Trackers of a run
 
 KEY = ("run", "trackers")
 
 
 def trackers_of(experiment: Experiment, base: Path) -> list[tuple[str, Any]]:
-    """Return the trackers of an experiment, each with its name there.
+    """Return the trackers of an experiment with their names.
 
     Raises:
-        ConfigError: If there is no such tracker, or its package is not installed.
+        ConfigError: If a tracker is unknown, or its package is not installed.
     """
     return [(choice.name, components.make("tracker", choice, base)) for choice in experiment.run.trackers]
 
 
 def with_trackers(experiment: Experiment, names: Sequence[str], base: Path) -> Experiment:
-    """Return an experiment with these trackers, which are checked, in place of its own; without names, its own are.
+    """Return an experiment with the named trackers in place of its own; without names, with its own.
 
     Raises:
-        ConfigError: If one cannot be had.
+        ConfigError: If a tracker is invalid.
     """
     choices = [Choice(name=seen_from(base, KEY, name)) for name in names] or experiment.run.trackers
     problems = [

@@ -1,4 +1,4 @@
-"""Workers on a Ray cluster: each is an actor that holds a worker process of its node and passes on what it says."""
+"""Workers on a Ray cluster: each is an actor that runs a worker process on its node and forwards its messages."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from fedreach._util.processes import cores
 from fedreach.experiment.schema import EngineSection
 from fedreach.experiment.workers import LOG, Message, Process, tidy_log
 
-TOKEN = ".shared"  # lies in the folder of the comparison while it runs
+TOKEN = ".shared"  # a file in the folder of the comparison while it runs
 CONNECT_SECONDS = 5.0
-OBJECT_STORE_BYTES = 100_000_000  # results go through files, so that Ray needs next to nothing
-SETTINGS = {  # of Ray, where the user has none
-    "RAY_USAGE_STATS_ENABLED": "0",  # Ray tells its makers of its use unless it is told not to
+OBJECT_STORE_BYTES = 100_000_000  # small, as results go through files
+SETTINGS = {  # of Ray, unless the user sets them
+    "RAY_USAGE_STATS_ENABLED": "0",  # by default, Ray sends usage statistics to its makers
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # no warning of what a later Ray will do
-    "RAY_CLIENT_RECONNECT_GRACE_PERIOD": "1",  # seconds that runs go on for a command at ray:// that was killed
+    "RAY_CLIENT_RECONNECT_GRACE_PERIOD": "1",  # seconds that runs continue after a command at ray:// was killed
 }
 
 
@@ -38,8 +38,8 @@ class Site(NamedTuple):
 
     out: Path  # of the comparison
     token: str  # content of the file TOKEN in it
-    versions: Mapping[str, str]  # that decide on numbers
-    folder: Path  # where the command was given
+    versions: Mapping[str, str]  # of the packages that affect the numbers
+    folder: Path  # working folder of the command
     environment: Mapping[str, str]
 
 
@@ -47,8 +47,8 @@ class Site(NamedTuple):
 class OnRay:
     """A Ray cluster whose nodes all see the folder of the comparison.
 
-    A worker takes ``engine.threads`` CPUs (or one), and one GPU where ``engine.device`` is cuda. A job whose process
-    or node dies goes on from its checkpoint on any node, at most `tries` times in all.
+    A worker takes ``engine.threads`` CPUs (or one), and one GPU if ``engine.device`` is cuda. A job whose process or
+    node dies resumes from its checkpoint on any node, with at most `tries` starts in total.
 
     Args:
         address: ``"auto"``, ``"HOST:PORT"`` or ``"ray://HOST:PORT"``; None starts Ray on this machine.
@@ -75,8 +75,8 @@ class OnRay:
         out = out.absolute()
         with tidy_log(out), self._ray(max(cores(), cpus * (workers or 1))) as ray, _token(out) as token:
             nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-            most = places(nodes, cpus, gpus)
-            if not most:
+            capacity = places(nodes, cpus, gpus)
+            if not capacity:
                 raise ConfigError(
                     f"A run takes {cpus} CPU{'s' * (cpus > 1)} (engine.threads){' and a GPU' if gpus else ''}, and no "
                     f"node of the Ray cluster has that: its {len(nodes)} nodes have "
@@ -85,13 +85,13 @@ class OnRay:
                 )
             handed_on = {key: os.environ[key] for key in ("FEDREACH_DATA",) if key in os.environ}
             site = Site(out, token, versions(), Path.cwd(), handed_on)
-            # Messages are waited for in one thread of the actor while jobs come in by another.
+            # One thread of the actor waits for messages while another receives jobs.
             hosts = ray.remote(_Host).options(num_cpus=cpus, num_gpus=gpus, max_concurrency=2)
-            yield [RayWorker(ray, hosts, site, cpus) for _ in range(min(workers or most, jobs))]
+            yield [RayWorker(ray, hosts, site, cpus) for _ in range(min(workers or capacity, jobs))]
 
     @contextlib.contextmanager
     def _ray(self, cpus: int) -> Iterator[Any]:
-        """Start Ray, or join a cluster, and leave it in the end; nothing of that prints."""
+        """Start Ray or join a cluster, and leave it at the end, without printing anything."""
         for name, value in SETTINGS.items():
             os.environ.setdefault(name, value)
         ray: Any = importlib.import_module("ray")
@@ -121,7 +121,7 @@ class RayWorker:
         self.thread: threading.Thread
 
     def start(self, on_message: Callable[[Message], None]) -> None:
-        """Ask for a host; it says that it is ready when the cluster has a place for it."""
+        """Request a host, which reports that it is ready once the cluster has a place for it."""
         self.ready = False
         self.host = self.hosts.remote(self.site, self.threads)
         self.thread = threading.Thread(target=self._listen, args=(self.host, on_message), daemon=True)
@@ -133,7 +133,7 @@ class RayWorker:
                 for message in self.ray.get(host.news.remote()):
                     self.ready |= "ready" in message
                     if "died" in message:
-                        self.ray.kill(host)  # its place is free then
+                        self.ray.kill(host)  # to free its place
                     on_message(message)
                     if "died" in message:
                         return
@@ -148,17 +148,17 @@ class RayWorker:
         if self.ready:
             self.host.end.remote()
         elif self.host is not None:
-            self.ray.kill(self.host)  # it still waits for a place
+            self.ray.kill(self.host)  # it is still waiting for a place
 
     def wait(self) -> None:
         if self.host is not None:
             self.thread.join(timeout=30)
             self.ray.kill(self.host)
-            self.thread.join(timeout=5)  # no thread may be inside Ray when that is shut down
+            self.thread.join(timeout=5)  # no thread may be inside Ray when Ray shuts down
 
 
 class _Host:
-    """Runs on a node of the cluster: a worker process, and what it said since last asked."""
+    """A worker process on a node of the cluster, with its messages since the last request."""
 
     def __init__(self, site: Site, threads: int) -> None:
         self.messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
@@ -171,7 +171,7 @@ class _Host:
             self.process.start(self.messages.put)
 
     def news(self) -> list[Message]:
-        """Wait for news; return all there are."""
+        """Wait for messages and return all of them."""
         news = [self.messages.get()]
         while not self.messages.empty():
             news.append(self.messages.get())
@@ -185,7 +185,7 @@ class _Host:
 
 
 def places(nodes: Sequence[Mapping[str, float]], cpus: int, gpus: int) -> int:
-    """Return how many workers, each on so many CPUs and 0 or 1 GPUs, find a place on nodes of these resources.
+    """Return how many workers, each with `cpus` CPUs and 0 or 1 GPUs, fit on nodes with these resources.
 
     Example:
         >>> places([{"CPU": 4.0}, {"CPU": 16.0, "GPU": 2.0}], cpus=3, gpus=0)
@@ -193,41 +193,41 @@ def places(nodes: Sequence[Mapping[str, float]], cpus: int, gpus: int) -> int:
         >>> places([{"CPU": 4.0}, {"CPU": 16.0, "GPU": 2.0}], cpus=3, gpus=1)
         2
     """
-    each = (min(node.get("CPU", 0.0) // cpus, node.get("GPU", 0.0) if gpus else float("inf")) for node in nodes)
-    return int(sum(each))
+    capacities = (min(node.get("CPU", 0.0) // cpus, node.get("GPU", 0.0) if gpus else float("inf")) for node in nodes)
+    return int(sum(capacities))
 
 
 def unfit(site: Site) -> str | None:
-    """Return why this node cannot be used, or None."""
+    """Return why this node cannot run workers, or None."""
     node = socket.gethostname()
     try:
-        found = (site.out / TOKEN).read_text(encoding="utf-8")
+        token = (site.out / TOKEN).read_text(encoding="utf-8")
     except OSError:
-        found = None
-    if found != site.token:
+        token = None
+    if token != site.token:
         return (
             f"Node {node} of the Ray cluster does not see the folder {site.out} of this comparison. Choose a folder "
             "that all nodes share by --out."
         )
-    here = versions()
-    if here != site.versions:
+    node_versions = versions()
+    if node_versions != site.versions:
         return (
-            f"Node {node} of the Ray cluster has {_listed(here)}, this one {_listed(site.versions)}. Install the same "
-            "on all, else results depend on where they are computed."
+            f"Node {node} of the Ray cluster has {_list_packages(node_versions)}, this one "
+            f"{_list_packages(site.versions)}. Install the same on all, else results depend on where they are computed."
         )
     return None
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that decide on the numbers."""
+    """Return the versions of the packages that affect the numbers."""
     return {name: importlib.metadata.version(name) for name in ("fedreach", "numpy", "torch")}
 
 
 def check_reachable(address: str) -> None:
-    """Refuse an address where nothing answers; Ray itself would try for minutes and then end the process.
+    """Reject an address where nothing answers; Ray itself would try for minutes and then end the process.
 
     Raises:
-        ConfigError: If it is no address, or no machine answers there.
+        ConfigError: If the address is invalid or nothing answers there.
     """
     if address == "auto":
         return
@@ -245,7 +245,7 @@ def check_reachable(address: str) -> None:
 
 @contextlib.contextmanager
 def _token(out: Path) -> Iterator[str]:
-    """Put a file into the folder by which other nodes see that it is the same folder."""
+    """Put a file into the folder, by which other nodes check that they see the same folder."""
     path, token = out / TOKEN, f"{socket.gethostname()} {os.getpid()} {time.time_ns()}\n"
     path.write_text(token, encoding="utf-8")
     try:
@@ -258,5 +258,5 @@ def _resources(node: Mapping[str, float]) -> str:
     return f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs"
 
 
-def _listed(found: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in found.items())
+def _list_packages(packages: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in packages.items())

@@ -1,7 +1,7 @@
-"""One run in many processes: what they agree on before the first round.
+"""One run, in one process or in several ranks.
 
-Rank 0 says what it runs; all read their data at the same time; rank 0 says which engine it chose and which federation
-it found; the others answer that theirs are the same.
+Before the first round of several ranks, rank 0 announces its run, and all ranks read their data at the same time. Rank
+0 then announces its engine and the digest of its federation, and the others confirm that theirs are the same.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from fedreach.runs.trackers import Named, Tracked, Warn, warn
 
 
 def placed(experiment: Experiment, ranks: Ranks | None, engine: str | None = None) -> Experiment:
-    """Return the experiment as this process builds it: on its device, with this engine in place of ``auto``."""
+    """Return the experiment on this process's device, with `engine` in place of ``auto``."""
     if ranks is None:
         return experiment
     section = experiment.engine
@@ -57,16 +57,16 @@ def placed(experiment: Experiment, ranks: Ranks | None, engine: str | None = Non
 
 
 def announce(identity: Mapping[str, Any], ranks: Ranks) -> None:
-    """Tell the other ranks what is run, so that they read their data meanwhile."""
+    """Announce the run to the other ranks, so that they read their data meanwhile."""
     for rank in range(1, ranks.size):
-        ranks.send(_common(identity), rank)
+        ranks.send(_shared_identity(identity), rank)
 
 
 def distributed(simulation: Simulation, ranks: Ranks) -> Simulation:
-    """Return rank 0's simulation with its work handed out over all ranks, once these are ready.
+    """Return rank 0's simulation with its work distributed over all ranks, once these are ready.
 
     Raises:
-        FedReachError: What another rank failed with.
+        FedReachError: If another rank failed, with its error.
     """
     for rank in range(1, ranks.size):
         ranks.send((simulation.engine.name, simulation.data.digest()), rank)
@@ -77,24 +77,24 @@ def distributed(simulation: Simulation, ranks: Ranks) -> Simulation:
 
 
 def distributed_again(simulation: Simulation, ranks: Ranks) -> Simulation:
-    """Return rank 0's simulation of other data likewise, once the others are done with the one before."""
+    """Return rank 0's simulation of other data, distributed again once the other ranks have finished the last one."""
     for rank in range(1, ranks.size):
         ranks.send(FURTHER, rank)
     return distributed(simulation, ranks)
 
 
 def serve_run(experiment: Experiment, identity: Mapping[str, Any], base: Path, threads: int, ranks: Ranks) -> None:
-    """Serve rank 0 until its run is over; nothing is printed or written.
+    """Serve rank 0 until its run is over, without printing or writing anything.
 
     Raises:
-        ConfigError: If rank 0 runs something else.
+        ConfigError: If rank 0 runs another experiment.
         DataError: If rank 0 has other data.
         LostRankError: If rank 0 ends before its run is over.
     """
     theirs = ranks.receive(0)
-    if theirs is None:  # the run was finished before
+    if theirs is None:  # the run is already finished
         return
-    ours = _common(identity)
+    ours = _shared_identity(identity)
     if different := [name for name in ours if ours[name] != theirs[name]]:
         raise ConfigError(
             f"This rank was started for something else than rank 0: its {' and '.join(different)} differ. Start all "
@@ -105,7 +105,7 @@ def serve_run(experiment: Experiment, identity: Mapping[str, Any], base: Path, t
         data = builder.federated(builder.dataset(), identity["seed"])
         first = partial(Builder.simulation, examined=True)  # by rank 0
         if _serve(experiment, data, first, identity["seed"], base, threads, ranks):
-            _serve(experiment, on_all_rows(data), Builder.refitted, identity["seed"], base, threads, ranks)
+            _serve(experiment, on_all_rows(data), Builder.refit_simulation, identity["seed"], base, threads, ranks)
 
 
 def _serve(
@@ -117,7 +117,7 @@ def _serve(
     threads: int,
     ranks: Ranks,
 ) -> bool:
-    """Serve rank 0 with the simulation that a builder makes of these data; return whether the run goes on after it."""
+    """Serve rank 0 with the simulation that `make` returns; return whether the run continues with other data."""
     engine, digest = ranks.receive(0)
     if data.digest() != digest:
         raise DataError(
@@ -130,13 +130,13 @@ def _serve(
     return serve(simulation.engine, ranks)
 
 
-def _common(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what has to be the same on all ranks: the run, and the packages whose arithmetic it uses."""
-    here = environment()
-    return {**identity, "packages": {"fedreach": here["fedreach"], **here["packages"]}}
+def _shared_identity(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what must be the same on all ranks: the run's identity and the versions of the packages."""
+    current_environment = environment()
+    return {**identity, "packages": {"fedreach": current_environment["fedreach"], **current_environment["packages"]}}
 
 
-# -------------------- One run: rounds, evaluation, rows, checkpoints, and going on where an interrupted run stopped
+# -------------------- One run: rounds, evaluation, rows, checkpoints
 
 TRACEBACK = "traceback.txt"  # of a run that failed
 
@@ -160,32 +160,33 @@ def run(
     warn: Warn = warn,
     read: Read = Builder.dataset,
 ) -> Result | None:
-    """Run one resolved experiment in a folder, or go on with it; return how it ended, as ``result.json`` says.
+    """Run or resume one resolved experiment in a folder, and return its result, as in ``result.json``.
 
     Args:
-        experiment: Of one method, see `Experiment.resolved`.
-        seed: Of this run.
-        folder: The run folder. A finished run of the same experiment is left as it is.
+        experiment: Experiment of one method, see `Experiment.resolved`.
+        seed: Seed of this run.
+        folder: The run folder. A finished run of the same experiment stays as it is.
         base: Folder that paths in the experiment are relative to.
         method: Name under which the run is reported.
-        threads: At work where the experiment does not say; default: the cores. Changes no number.
+        threads: Number of threads if the experiment does not set it; default: the cores. Does not change numbers.
         ranks: This process and others that share the work, see `fedreach.engines.distributed.joined`. Only rank 0
-            writes, has callbacks, and returns a result; the others serve it and return None. Changes no number.
-        agreed: Folder in which all runs of a comparison note the engine of the one that tried first, so that all are
-            computed alike, and the data that the first one read; None: the run folder. An engine that the experiment
-            names is noted once it is known to compute the model; `sequential`, which always does, is not.
-        twin: Folder of a run that may differ in its name and in `method.serving` alone: if that is finished, its
-            training is taken, and only the serving is done.
-        files: Digests of the user's own files when the comparison began, see
-            `fedreach.experiment.components.file_digests`; None: any will do.
-        callbacks: Are told as it goes on, before the experiment's trackers; not where the run was finished before.
-        warn: Is told of a tracker that fails, with its name; and as ``"engine"`` of what a model does that decides
-            how it is trained or evaluated.
-        read: What reads the data set that the experiment names, or has it already.
+            writes, has callbacks, and returns a result; the others serve it and return None. Does not change numbers.
+        agreed: Folder in which all runs of a comparison store the engine of the first trial, so that they compute
+            alike, and the digest of the data; default: the run folder. An engine that the experiment names is stored
+            once it is known to compute the model; `sequential`, which always does, is not stored.
+        twin: Folder of a run that differs only in its name and `method.serving`. If it is finished, FedReach takes its
+            training and runs only the adaptation.
+        files: Digests of the user's files when the comparison began, see
+            `fedreach.experiment.components.file_digests`; default: not checked.
+        callbacks: Callbacks that follow the progress, before the experiment's trackers; not called if the run is
+            already finished.
+        warn: Function that receives warnings: with a tracker's name if that fails, with ``"engine"`` if the model
+            changes how it is trained or evaluated.
+        read: Function that reads the experiment's data set.
 
     Raises:
         RunFolderError: If the folder holds another experiment or cannot be read.
-        FedReachError: If the run fails; ``result.json`` then says why.
+        FedReachError: If the run fails; ``result.json`` then gives the reason.
     """
     return exhausted(
         each_round_of(
@@ -222,7 +223,7 @@ def each_round_of(
     warn: Warn = warn,
     read: Read = Builder.dataset,
 ) -> Generator[RoundRow, None, Result | None]:
-    """Run as `run` does, and yield the row of each round that is run; whoever stops can go on later."""
+    """Run as `run` does and yield the row of each round; a stopped run can be resumed later."""
     identity = components.identity(experiment, seed, method, base)
     if files is not None:
         check_unchanged(files, identity)
@@ -231,13 +232,13 @@ def each_round_of(
     if ranks is not None and ranks.rank:
         serve_run(experiment, identity, base, threads, ranks)
         return None
-    own, noted, e = RunFolder(folder), RunFolder(agreed or folder), experiment
-    with own.locked():
-        if (done := finished(own, identity)) is not None:
+    run_folder, noted, e = RunFolder(folder), RunFolder(agreed or folder), experiment
+    with run_folder.locked():
+        if (done := finished(run_folder, identity)) is not None:
             return done
-        trackers = [Named(*each) for each in trackers_of(experiment, base)]
-        callbacks = [*callbacks, Tracked(trackers, own, warn)]
-        forget_failed(own, identity)
+        trackers = [Named(*tracker) for tracker in trackers_of(experiment, base)]
+        callbacks = [*callbacks, Tracked(trackers, run_folder, warn)]
+        forget_failed(run_folder, identity)
         (folder / TRACEBACK).unlink(missing_ok=True)
         try:
             if ranks is not None:
@@ -251,10 +252,10 @@ def each_round_of(
                 engine = _engine(builder, data, seed, threads, noted)
                 builder = _with_engine(builder, seed, engine, noted)
                 with _recorded_engine(experiment, noted.path / _note(builder, seed)):
-                    made = builder.simulation(data, seed, threads, examined=True)
+                    plain_simulation = builder.simulation(data, seed, threads, examined=True)
                 _note_examined(builder, seed, noted)
-                simulation = replace(made, memory_file=folder / MEMORY_FILE)
-                for line in (engine.warning, _draws(simulation)):
+                simulation = replace(plain_simulation, memory_file=folder / MEMORY_FILE)
+                for line in (engine.warning, _draw_warning(simulation)):
                     if line is not None:
                         warn("engine", line)
                 if ranks is not None:
@@ -262,7 +263,9 @@ def each_round_of(
                 record = RunRecord(**identity, environment=environment(), git=git_revision(base))
                 serving, metrics = _serving(e, simulation), builder.metrics_of(dataset)
                 baselines = _baselines(e, data, metrics, agreed)
-                recorder = Recorder(own, simulation.federation, simulation.engine.layout, e.run.on_failure == "stop")
+                recorder = Recorder(
+                    run_folder, simulation.federation, simulation.engine.layout, e.run.on_failure == "stop"
+                )
                 if (
                     serving
                     and twin
@@ -291,25 +294,25 @@ def each_round_of(
                         refit=_refit(builder, data, seed, threads, ranks),
                     )
                 )
-        except (RunFolderError, LostRankError):  # neither is the run's own failure
+        except (RunFolderError, LostRankError):  # not failures of the run itself
             raise
         except Exception as error:
-            note_failure(own, error)
-            _write_traceback(own, error)
+            note_failure(run_folder, error)
+            _write_traceback(run_folder, error)
             raise
 
 
 def _write_traceback(folder: RunFolder, error: Exception) -> None:
-    """Keep where it came from, of an error in the user's own code, too, of which one line is told."""
+    """Store the traceback of an error, of which the message shows one line at most."""
     with suppress(RunFolderError), folder.whole(TRACEBACK) as temporary:
         temporary.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
 
 
 @one_thread()
 def explain(experiment: Experiment, *, seed: int, folder: Path, base: Path) -> tuple[FederatedData, str, str]:
-    """Return the data of a run, the engine that would train it, and why; nothing is trained but by trial, or written.
+    """Return the data of a run, the engine that would train it, and the reason, by a trial at most.
 
-    Arguments are those of `run`.
+    Nothing is written. The arguments are those of `run`.
     """
     with locate_user_errors(experiment, base):
         builder = Builder(experiment, base)
@@ -320,26 +323,26 @@ def explain(experiment: Experiment, *, seed: int, folder: Path, base: Path) -> t
 
 
 def _serving(experiment: Experiment, simulation: Simulation) -> ServingEvaluator | None:
-    """Return who serves clients in the end; None where they are served as the model is."""
+    """Return the evaluator that adapts to clients at the end; None without an adaptation rule."""
     federation, e = simulation.federation, experiment.evaluation
     if not federation.serves:
         return None
     summed = exact_sum if federation.traits["label_statistics"].only_sum else None
-    rule, most = federation.serving, e.samples_per_client
+    rule, samples_per_client = federation.serving, e.samples_per_client
     return ServingEvaluator(
-        simulation.engine, simulation.data, rule, most, tuple(e.inputs), summed, simulation.fitting_cost
+        simulation.engine, simulation.data, rule, samples_per_client, tuple(e.inputs), summed, simulation.fitting_cost
     )
 
 
 def _refit(builder: Builder, data: FederatedData, seed: int, threads: int, ranks: Ranks | None) -> Refit | None:
-    """Return what trains once more in the end; None where that is not asked for."""
+    """Return the refit after the last round; None unless `population.refit` is set."""
     e = builder.experiment
     if not e.population.refit:
         return None
 
     def simulation(folder: Path) -> Simulation:
-        made = replace(builder.refitted(on_all_rows(data), seed, threads), memory_file=folder / MEMORY_FILE)
-        return made if ranks is None else distributed_again(made, ranks)
+        refitted = replace(builder.refit_simulation(on_all_rows(data), seed, threads), memory_file=folder / MEMORY_FILE)
+        return refitted if ranks is None else distributed_again(refitted, ranks)
 
     return Refit(simulation, e.run.checkpoint_seconds)
 
@@ -347,7 +350,7 @@ def _refit(builder: Builder, data: FederatedData, seed: int, threads: int, ranks
 def _baselines(
     experiment: Experiment, data: FederatedData, metrics: Sequence[Metric], agreed: Path | None
 ) -> Baselines | None:
-    """Return what its models must beat; None of a run that only tries a setting, on a part of what is trained on."""
+    """Return the baselines that the models must beat; None for a run that tries a setting on validation data."""
     if experiment.population.validation is not None:
         return None
     shared = None if agreed is None else agreed / "baselines"
@@ -355,12 +358,12 @@ def _baselines(
 
 
 class _Engine(NamedTuple):
-    """Which engine trains; it is known to compute the model."""
+    """The engine that trains; it is known to compute the model."""
 
     name: str
-    why: str  # it is named, or noted, or was tried now
-    warning: str | None = None  # what people are told, once
-    is_chosen: bool = False  # by a trial: other runs of a comparison may have agreed on another one meanwhile
+    why: str  # named by the experiment, stored by another run, or chosen by a trial
+    warning: str | None = None  # shown to the user once
+    is_chosen: bool = False  # by a trial; other runs of a comparison may have stored another engine meanwhile
 
 
 def _engine(builder: Builder, data: FederatedData, seed: int, threads: int, agreed: RunFolder) -> _Engine:
@@ -386,12 +389,12 @@ def _engine(builder: Builder, data: FederatedData, seed: int, threads: int, agre
 
 
 def _is_examined(builder: Builder, record: Mapping[str, Any]) -> bool:
-    """Return whether a noted engine was examined with this model and this code, which may have been changed since."""
+    """Return whether a stored engine was examined with the current model and code."""
     return bool(record.get("examined") == _model_digest(builder))
 
 
 def _model_digest(builder: Builder) -> str:
-    """Return a digest of what an examination depends on: the model, the loss and the user's own code."""
+    """Return a digest of what an examination depends on: the model, the loss and the user's code."""
     config = builder.experiment.model_dump(mode="json")
     code = components.file_digests(builder.experiment, builder.base)["code"]
     examined = {"model": config["model"], "loss": config["method"]["loss"], "code": code}
@@ -399,7 +402,7 @@ def _model_digest(builder: Builder) -> str:
 
 
 def _note(builder: Builder, seed: int) -> str:
-    """Return the file in which the engine is noted: methods with parts that some cannot train by have one apart."""
+    """Return the name of the file that stores the engine; methods that exclude engines have their own file."""
     federation = builder.federation(seed)
     parts = federation.solver, federation.loss, federation.local
     without = [name for name, kind in ENGINES.items() if kind.refusal(*parts) is not None]
@@ -407,7 +410,7 @@ def _note(builder: Builder, seed: int) -> str:
 
 
 def _with_engine(builder: Builder, seed: int, engine: _Engine, agreed: RunFolder) -> Builder:
-    """Return the builder with the engine that trains, which is noted where the experiment leaves it open."""
+    """Return the builder with the engine that trains; an engine chosen by a trial is stored."""
     name = engine.name
     if engine.is_chosen:
         content = {"name": name, "examined": _model_digest(builder)}
@@ -422,14 +425,14 @@ def _with_name(builder: Builder, name: str) -> Builder:
 
 
 def _note_examined(builder: Builder, seed: int, agreed: RunFolder) -> None:
-    """Note an engine that the experiment names, so that a run that is resumed does not examine it again."""
+    """Store an engine that the experiment names, so that a resumed run does not examine it again."""
     name, note = builder.experiment.engine.name, _note(builder, seed)
     if name != "sequential" and agreed.read_json(note) is None:
         agreed.agree_on(note, {"name": name, "examined": _model_digest(builder)})
 
 
-def _draws(simulation: Simulation) -> str | None:
-    """Return what people are told of a model that draws random numbers in evaluation."""
+def _draw_warning(simulation: Simulation) -> str | None:
+    """Return the warning about a model that draws random numbers in evaluation, or None."""
     engine = simulation.engine
     if not isinstance(engine, TorchEngine) or not engine.trainer.draws_in_evaluation:
         return None
@@ -441,7 +444,7 @@ def _draws(simulation: Simulation) -> str | None:
 
 @contextmanager
 def _recorded_engine(experiment: Experiment, note: Path) -> Iterator[None]:
-    """Say where an engine was named that cannot be used here, if not by the experiment."""
+    """Add to the error of an unusable engine the file that named it, unless the experiment did."""
     try:
         yield
     except ConfigError as error:

@@ -18,7 +18,7 @@ from fedreach._util.streams import generator
 from fedreach.evaluation.statistics import AnalysisPlan
 from fedreach.federation.local_sgd import Schedule
 
-# -------------------- What tables of an experiment file are made of
+# -------------------- Building blocks of tables
 
 Positive = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
@@ -26,44 +26,44 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 class Section(BaseModel):
-    """A table of the file: unknown keys are refused, types are not guessed; each field has its meaning below it."""
+    """A table of the file: unknown keys are rejected, types are not converted; each field is described below it."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
 
 
-# -------------------- Settings of some options: every combination of listed values, or so many drawn at random
+# -------------------- Settings of options: all combinations of listed values, or random draws
 
 Setting = Mapping[str, Any]
 """Option -> value; options are written as for ``--set``, such as ``local.rate``."""
 
 MOST = 1000  # settings
-DIGITS = 4  # of a drawn number: enough, and few enough to be read and written again
+DIGITS = 4  # of a drawn number: short enough to read and to write again
 
 
 class Range(Section):
-    """What is drawn between two limits, both included: whole numbers where both are whole."""
+    """Random numbers between two limits, both included: integers if both limits are integers."""
 
     least: int | float
     """The lower limit."""
     most: int | float
     """The upper limit."""
     log: bool = False
-    """Whether it is drawn evenly in the logarithm."""
+    """Draw uniformly in the logarithm."""
 
     @pydantic.model_validator(mode="after")
-    def _in_order(self) -> Self:
+    def _check_order(self) -> Self:
         if not self.least < self.most:
             raise ValueError(f"`least` must be below `most`; got {self.least} and {self.most}.")
         if self.log and self.least <= 0:
             raise ValueError(f"`least` must be above 0 where `log` is true; got {self.least}.")
         return self
 
-    def drawn(self, rng: np.random.Generator) -> int | float:
-        """Return a number from it."""
-        whole = isinstance(self.least, int) and isinstance(self.most, int)
-        low, high = (self.least - 0.5, self.most + 0.5) if whole else (self.least, self.most)
+    def draw(self, rng: np.random.Generator) -> int | float:
+        """Draw a number from the range."""
+        is_integer = isinstance(self.least, int) and isinstance(self.most, int)
+        low, high = (self.least - 0.5, self.most + 0.5) if is_integer else (self.least, self.most)
         value = math.exp(rng.uniform(math.log(low), math.log(high))) if self.log else float(rng.uniform(low, high))
-        if whole:
+        if is_integer:
             return min(max(round(value), int(self.least)), int(self.most))
         return min(max(float(f"{value:.{DIGITS}g}"), self.least), self.most)
 
@@ -72,7 +72,7 @@ Values = list[Any] | Range
 
 
 class Grid(BaseModel):
-    """Options with the values that they take; further keys than those here are options.
+    """Options with the values that they take; all keys other than the fields are options.
 
     Example:
         >>> grid = Grid.model_validate({"local.rate": [0.1, 0.2], "local.epochs": [1, 5]})
@@ -86,27 +86,27 @@ class Grid(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True, frozen=True, use_attribute_docstrings=True)
 
     samples: Positive | None = None
-    """So many settings are drawn. Default: every combination."""
+    """Number of random settings. Default: all combinations."""
     seed: Seed = 0
-    """Of the draw."""
+    """Seed of the draw."""
 
     @pydantic.model_validator(mode="before")
     @classmethod
-    def _flat(cls, value: Any) -> Any:
-        """Take ``local.rate``, which TOML reads as a table in a table, for the option of that name."""
+    def _flatten_options(cls, value: Any) -> Any:
+        """Turn ``local.rate``, which TOML reads as nested tables, into one option."""
         if not isinstance(value, dict):
             return value
-        own = {key: inner for key, inner in value.items() if key in cls.model_fields}
-        return own | dict(_options({key: inner for key, inner in value.items() if key not in own}))
+        declared = {key: inner for key, inner in value.items() if key in cls.model_fields}
+        return declared | dict(_options({key: inner for key, inner in value.items() if key not in declared}))
 
     @pydantic.model_validator(mode="after")
-    def _right(self) -> Self:
+    def _check_grid(self) -> Self:
         if not self.values:
             raise ValueError('names no option. Say which values one takes, such as "local.rate" = [0.01, 0.1].')
         for key, values in self.values.items():
             if isinstance(values, Range) and self.samples is None:
                 raise ValueError(f"{key} is a range, from which `samples` are drawn: add samples = 20, or list values.")
-            if isinstance(values, list) and len({json.dumps(each, sort_keys=True) for each in values}) < len(values):
+            if isinstance(values, list) and len({json.dumps(value, sort_keys=True) for value in values}) < len(values):
                 raise ValueError(f"{key} must not repeat a value; got {values}.")
         if self.size > MOST:
             raise ValueError(f"makes {self.size} settings, and at most {MOST} are allowed. List fewer, or set samples.")
@@ -119,32 +119,32 @@ class Grid(BaseModel):
 
     @property
     def size(self) -> int:
-        """How many settings there are, at most."""
+        """The number of settings, at most."""
         lists = [values for values in self.values.values() if isinstance(values, list)]
         return self.samples or math.prod(map(len, lists))
 
     def settings(self) -> list[dict[str, Any]]:
-        """Return the settings, the first option's value changing last; drawn ones without repetitions."""
+        """Return the settings; the first option's value changes last, and repeated draws are dropped."""
         if self.samples is None:
             lists = [values for values in self.values.values() if isinstance(values, list)]
-            return [dict(zip(self.values, some, strict=True)) for some in itertools.product(*lists)]
-        rng, found = generator(self.seed, "sweep"), {}
+            return [dict(zip(self.values, combination, strict=True)) for combination in itertools.product(*lists)]
+        rng, settings = generator(self.seed, "sweep"), {}
         for _ in range(self.samples):
             setting = {
-                key: values.drawn(rng) if isinstance(values, Range) else values[int(rng.integers(len(values)))]
+                key: values.draw(rng) if isinstance(values, Range) else values[int(rng.integers(len(values)))]
                 for key, values in self.values.items()
             }
-            found[json.dumps(setting, sort_keys=True)] = setting
-        return [*found.values()]
+            settings[json.dumps(setting, sort_keys=True)] = setting
+        return [*settings.values()]
 
 
 class TuneSection(Grid):
-    """What is chosen for each method with each seed, on data of its participants that it is not scored on."""
+    """Settings chosen for each method and seed on validation data of the participants, which no score uses."""
 
     validation: Share = 0.2
-    """Share of each participant's training samples by which a setting is judged."""
+    """Share of each participant's training examples that scores settings."""
     rounds: Positive | None = None
-    """Of a run that tries a setting. Default: as in the comparison."""
+    """Rounds of a run that tries a setting. Default: as in the comparison."""
 
 
 def _options(table: Mapping[str, Any], prefix: str = "") -> Any:
@@ -181,22 +181,22 @@ def in_words(setting: Setting) -> str:
 
 
 def value_in_words(value: Any) -> str:
-    """Return a value as people write it: numbers as short as they are, words without quotes."""
+    """Return a value as people write it: short numbers, words without quotes."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-# --- What an experiment file may say: every key, its type, its range and its default; `loading` reads and checks one
+# -------------------- Every key of an experiment file, with type, range and default
 
 PARTS = {kind: row.default for kind, row in KINDS.items() if row.path == METHOD}
-"""Keys of a method that name a part of its federation, and what stands there by default."""
+"""Keys of a method that name a component, with their defaults."""
 
 
 class Choice(BaseModel):
-    """Something by name, with its options: ``"uniform"`` or ``{ name = "power_of_choice", candidates = 20 }``."""
+    """A component's name with its options: ``"uniform"`` or ``{ name = "power_of_choice", candidates = 20 }``."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True, use_attribute_docstrings=True)
     name: str
-    """Of a built-in one, `fedreach list` shows them all; or `FILE.py:NAME`. Its options stand beside it."""
+    """A built-in name, see `fedreach list`, or `FILE.py:NAME`; the other keys of the table are its options."""
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -215,63 +215,63 @@ class Data(Choice):
     name: str = "digits"
     """One of `fedreach list data`, a table (.csv, .parquet), an .npz file, a folder's `x.npy`, or `FILE.py:NAME`."""
     folder: str | None = None
-    """Where the files lie. Default: the environment variable FEDREACH_DATA, then the cache."""
+    """Folder of the files. Default: the environment variable FEDREACH_DATA, then the cache."""
     download: bool = True
-    """Whether files that are missing may be fetched; they are checked."""
+    """Download missing files and check them."""
 
 
 class PartitionSection(Choice):
-    """Which client holds which sample."""
+    """Which client holds which example."""
 
     name: str = "dirichlet_by_class"
-    """How samples are shared out; `natural` leaves them with the clients that the data name."""
+    """Partition of the examples; `natural` leaves them with the clients that the data name."""
     clients: Positive = 50
-    """How many clients there are."""
+    """Number of clients."""
     file: str | None = None
     """A partition saved by `fedreach partition --save`, instead of drawing one."""
     empty: Literal["error", "drop", "merge"] = "error"
-    """What becomes of clients without data."""
+    """What happens to clients without data."""
     seed: Seed | None = None
-    """Of who holds what, label noise included. Default: the population's."""
+    """Seed of the partition, including label noise. Default: the population's."""
 
 
 class ShiftSection(Choice):
-    """How unseen clients differ from the participants in more than their classes."""
+    """Shift of unseen clients beyond their label distribution."""
 
     share: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """Of the unseen clients, how many are shifted."""
+    """Share of the unseen clients that are shifted."""
 
 
 class PopulationSection(Section):
-    """Who takes part, and when."""
+    """Which clients participate, and when."""
 
     participants: Positive | Share | list[int | str] | Literal["all"] = 0.4
-    """Who may train: how many, a share of those not excluded, ids or names, or all."""
+    """Clients that may train: their number, a share of those not excluded, ids or names, or all."""
     exclude_clients: list[int] = Field(default=[])
     """Ids of clients that never train."""
     exclude_labels: list[int] = Field(default=[])
     """Clients that hold one of these classes never train."""
     held_out: Share = 0.2
-    """Share of each participant's samples that it does not train on."""
+    """Share of each participant's examples that it does not train on."""
     refit: bool = False
-    """Train once more in the end, on held-out rows too, for as many rounds as the best one took; scores stay."""
+    """Train again at the end, also on held-out examples, for as many rounds as the best model; scores stay."""
     validation: Share | None = None
-    """Share of what participants train on by which `[tune]` judges; nothing else is looked at. Default: none."""
+    """Share of the participants' training examples that scores settings of `[tune]`. Default: none."""
     participation: Choice = Choice(name="always")
-    """Which participants can be reached in a round, and whose replies arrive."""
+    """Which participants are available in a round, and whose replies arrive."""
     seed: Seed | None = None
-    """Of who takes part and of the shift, and of a partition without one. Default: the run's."""
+    """Seed of the participants, the shift, and a partition without its own seed. Default: the run's."""
 
 
 class ModelSection(Choice):
-    """What is trained."""
+    """The model."""
 
     name: str = "mlp"
     """A built-in model, or `FILE.py:NAME`: a function or class that makes a `torch.nn.Module`."""
     seed: Seed | None = None
-    """Of its initial weights. Default: the run's."""
+    """Seed of its initial weights. Default: the run's."""
     output: str | int | None = None
-    """Key, attribute or position of the output in what the module returns; or a function of it, `FILE.py:NAME`."""
+    """Key, attribute or position of the output in the module's result; or a function of it, `FILE.py:NAME`."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -280,47 +280,47 @@ class ModelSection(Choice):
 
 
 class ServerDataSection(Section):
-    """Data that the server holds itself, for methods that train on it: drawn from the clients', or a file."""
+    """Data that the server holds, for methods that train on it: drawn from the clients' data, or a file."""
 
     examples: Positive | None = None
-    """So many, taken from the training data of all clients, those that never train too."""
+    """Number of examples, taken from the training data of all clients, including those that never train."""
     file: str | None = None
     """An .npz file with `x` and `y` instead."""
 
 
 class RadioSection(Choice):
-    """Channels, devices and prices; with this section, seconds and joules are counted."""
+    """Channels, devices and prices; with this section, FedReach counts seconds and joules."""
 
     name: str = "gigahertz"
-    """Which cell; its options are bandwidth, devices and prices."""
+    """Name of the cell; its options are bandwidth, devices and prices."""
 
 
 class UnevenStepsSection(Section):
     """Steps that differ between clients, see `fedreach.federation.local_sgd.UnevenSteps`."""
 
     least: Positive
-    """The fewest steps of a client."""
+    """Smallest number of steps of a client."""
     most: Positive
-    """The most steps of a client."""
+    """Largest number of steps of a client."""
     drawn: Literal["client", "round"] = "round"
-    """Whether a client draws its number once, or anew in each round."""
+    """Draw a client's number of steps once, or again in each round."""
 
 
 class OptimizerSection(Section):
     """How a client follows its gradients, see `fedreach.federation.local_sgd`."""
 
     name: Literal["sgd", "adam", "adamw", "torch"] = "sgd"
-    """Plain gradient steps, or Adam, AdamW or any optimizer of PyTorch, which begins again in each round."""
+    """Plain gradient steps, or Adam, AdamW or any optimizer of PyTorch, reset in each round."""
     beta1: Annotated[float, Field(ge=0, lt=1)] | None = None
-    """Of Adam's mean of gradients. Default: as in torch."""
+    """Decay of Adam's mean of gradients. Default: as in torch."""
     beta2: Annotated[float, Field(ge=0, lt=1)] | None = None
-    """Of Adam's mean of squares. Default: as in torch."""
+    """Decay of Adam's mean of squares. Default: as in torch."""
     epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Added to Adam's denominator. Default: as in torch."""
     optimizer: str | None = None
-    """Of `torch`, a class of `torch.optim`, such as `RMSprop`. The rate is `local.rate`."""
+    """With `torch`, a class of `torch.optim`, such as `RMSprop`. Its learning rate is `local.rate`."""
     options: dict[str, Any] | None = None
-    """Of `torch`, the options of that class, such as `{ alpha = 0.9 }`. Default: as in torch."""
+    """With `torch`, the options of that class, such as `{ alpha = 0.9 }`. Default: as in torch."""
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -334,23 +334,23 @@ class LocalSection(Section):
     rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
     """Step size."""
     batch_size: Positive = 32
-    """Examples a step."""
+    """Examples per step."""
     epochs: Positive = 1
     """Passes over a client's examples in a round."""
     steps: Positive | UnevenStepsSection | None = None
-    """So many steps in place of epochs, or numbers that differ between clients."""
+    """Number of steps in place of epochs, or numbers that differ between clients."""
     drop_last: bool = False
-    """Whether an epoch ends with its last full batch; BatchNorm cannot train on one example."""
+    """Drop an incomplete last batch of an epoch; BatchNorm cannot train on one example."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of the last step that is kept."""
+    """Momentum: share of the last step that is kept."""
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """Pull to 0: so much of the weights is added to the gradient."""
+    """Weight decay: share of the weights that is added to the gradient."""
     clip_norm: Annotated[float, Field(gt=0)] | None = None
-    """Longest gradient; longer ones are shortened to it."""
+    """Maximum norm of a gradient; longer gradients are scaled down to it."""
     schedule: str = "constant"
-    """How the rate follows the rounds: `constant`, `exponential`, `cosine`, `step`, `warmup`, or `FILE.py:NAME`."""
+    """Learning rate over rounds: `constant`, `exponential`, `cosine`, `step`, `warmup`, or `FILE.py:NAME`."""
     decay: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Factor a round of `exponential`; share of the rate at the end of `cosine`; factor of each step of `step`."""
+    """Factor per round of `exponential`; share of the rate at the end of `cosine`; factor of each step of `step`."""
     schedule_rounds: Positive | None = None
     """Rounds from one step of `step` to the next; rounds until `warmup` reaches the rate."""
     optimizer: OptimizerSection = OptimizerSection()
@@ -365,16 +365,16 @@ class LocalSection(Section):
 
 
 class EngineSection(Section):
-    """How training is computed; the decisions do not depend on it."""
+    """How training is computed; conclusions do not depend on it."""
 
     name: Literal["auto", "native", "chain", "sequential", "stacked", "compiled"] = "auto"
-    """`auto` takes the fastest in a trial; numbers agree to rounding."""
+    """Engine; `auto` takes the fastest in a trial. Numbers agree up to rounding."""
     device: str = "cpu"
-    """As torch names it, such as `cpu`, `cuda` or `cuda:1`."""
+    """Device as torch names it, such as `cpu`, `cuda` or `cuda:1`."""
     threads: Positive | None = None
-    """At work in one run; changes no number. Default: the cores, shared by all runs."""
+    """Threads of one run; does not change numbers. Default: the cores, shared by all runs."""
     precision: Literal["highest", "high", "medium"] = "highest"
-    """Of products, as torch names it; `medium` is bfloat16."""
+    """Precision of matrix products as torch names it; `medium` is bfloat16."""
 
 
 class EvaluationSection(Section):
@@ -383,67 +383,67 @@ class EvaluationSection(Section):
     every: Positive = 5
     """Rounds from one evaluation to the next."""
     local: bool = False
-    """Whether the local models of the cohort are evaluated before they are aggregated, too."""
+    """Also evaluate the local models of the cohort before aggregation."""
     samples_per_client: Positive | None = None
-    """At most so many of each client's samples are scored. Default: all."""
+    """Maximum number of scored examples per client. Default: all."""
     training: bool = False
-    """Whether participants' training examples are scored, too, as `train_accuracy` and `out_of_sample_gap`."""
+    """Also score participants' training examples, as `train_accuracy` and `out_of_sample_gap`."""
     inputs: list[Positive] = Field(default=[5, 20])
-    """Clients are served with so many inputs, too, and scored on their others."""
+    """Numbers of inputs with which clients are also adapted; their other examples are scored."""
     patience: Positive | None = None
-    """Stop after so many evaluations without a better `id_loss`. Default: never."""
+    """Number of evaluations without a better `id_loss` after which a run stops. Default: never."""
     metrics: list[Choice] = Field(default=[Choice(name="accuracy"), Choice(name="loss")])
-    """Names of `fedreach list metric`, or `FILE.py:NAME`; these two are always there, of two classes `auroc`, too."""
+    """Names of `fedreach list metric`, or `FILE.py:NAME`; these two always, for two classes also `auroc`."""
 
 
 class StatisticsSection(Section):
-    """What a comparison is asked, said before it runs; changes no run. See `AnalysisPlan`."""
+    """The questions of a comparison, declared before it runs; does not change runs. See `AnalysisPlan`."""
 
     contrasts: Literal["baseline", "all"] | list[list[str]] = "baseline"
-    """Which differences are judged: with the baseline, of all pairs, or of these pairs."""
+    """Planned comparisons: each method with the baseline, all pairs, or the listed pairs."""
     correction: Literal["holm", "max_t"] = "holm"
-    """For the number of contrasts."""
+    """Correction for the number of planned comparisons."""
     margin_points: Annotated[float, Field(gt=0, le=100)] = 2.0
-    """Within it two methods are as good as equal."""
+    """Equivalence margin in percentage points."""
     last_rounds: Positive = 1
-    """What is compared is the mean over so many last evaluated rounds."""
+    """Number of last evaluated rounds whose mean is compared."""
     detect_points: Annotated[float, Field(gt=0, le=100)] | None = None
-    """As many seeds as find a difference of so many points; `seeds` are then the pilot."""
+    """Smallest difference in points to detect, from which the number of seeds follows; `seeds` are then the pilot."""
     most_seeds: Positive = 200
-    """No more than these, where that asks for more."""
+    """Maximum number of seeds with `detect_points`."""
 
 
 class RunSection(Section):
-    """How a run behaves; none of this changes its numbers, but `on_failure` where a client fails."""
+    """How a run behaves; only `on_failure` can change its numbers, if a client fails."""
 
     checkpoint_seconds: Annotated[float, Field(ge=0)] = 2.0
-    """Seconds from one checkpoint to the next; 0: one a round."""
+    """Seconds from one checkpoint to the next; 0: one per round."""
     on_failure: Literal["stop", "drop"] = "stop"
-    """What a client whose update is not finite does: end the run, or be left out of the round."""
+    """If a client's update is not finite: stop the run, or drop the client from the round."""
     trackers: list[Choice] = Field(default=[])
-    """Told as it goes on: names of `fedreach list tracker`, or `FILE.py:NAME`."""
+    """Trackers that follow the run: names of `fedreach list tracker`, or `FILE.py:NAME`."""
 
 
 if TYPE_CHECKING:
     Parts = Section
-else:  # a field for each kind
+else:  # a field for each component type
     Parts = pydantic.create_model("Parts", __base__=Section, **dict.fromkeys(PARTS, (Choice | None, None)))
 
 
 class Method(Parts):
-    """What is compared: the parts of one federation. What a method leaves out comes from `[method]`."""
+    """A method to compare: the components of one federation. `[method]` sets those that a method leaves out."""
 
     cohort: Positive | None = None
-    """Clients a round. Default: that of `[method]`."""
+    """Clients per round. Default: that of `[method]`."""
     local: dict[str, Any] = Field({})
-    """Keys of `[local]` that this method has otherwise."""
+    """Keys of `[local]` that this method overrides."""
 
 
 class DefaultMethod(Parts):
-    """The parts that all methods share unless they say otherwise; each kind has its default in `KINDS`."""
+    """The components that all methods share unless they override them; `KINDS` has the defaults."""
 
     cohort: Positive = 10
-    """Clients a round."""
+    """Clients per round."""
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -454,14 +454,14 @@ class DefaultMethod(Parts):
 
 
 class BudgetSection(Section):
-    """What a run may spend: it ends with the round that reaches one of these, or after `rounds`."""
+    """The budget of a run, which ends with the round that reaches a limit, or after `rounds`."""
 
     megabytes: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Sent, both ways, probes included."""
+    """Communication in both directions, probes included."""
     seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Simulated, by `[radio]`."""
+    """Simulated seconds of `[radio]`."""
     joules: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Simulated, by `[radio]`."""
+    """Simulated joules of `[radio]`."""
 
     @property
     def limits(self) -> dict[str, float]:
@@ -470,26 +470,26 @@ class BudgetSection(Section):
 
 
 NO_COMPARISON: dict[str, Any] = {"methods": {}, "baseline": None, "statistics": None, "sweep": None, "tune": None}
-"""What an experiment of one run says of several."""
+"""Keys of several runs, as an experiment of one run has them."""
 
 
 class Experiment(Section):
     """A whole experiment file."""
 
     name: str = "experiment"
-    """In tables and on the page. Default: that of the file."""
+    """Name in tables and in the HTML report. Default: that of the file."""
     rounds: Positive = 50
-    """Of training, at most."""
+    """Maximum number of training rounds."""
     seeds: Annotated[list[Seed], Field(min_length=1)] = Field(default=[0])
-    """Each draws partition, participants, model and batches anew."""
+    """Seeds; each draws its own partition, participants, model and batches."""
     baseline: str | None = None
-    """What the other methods are compared with. Default: the first."""
+    """Method that the others are compared with. Default: the first."""
     target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Rounds, bytes and seconds until unseen clients reach it are told."""
+    """Accuracy on unseen clients; FedReach reports the rounds, bytes and seconds until they reach it."""
     data: Data = Data()
     partition: PartitionSection = PartitionSection.model_validate({"alpha": 0.3})
     noise: Choice | None = None
-    """Wrong labels on training data; those of held-out and test data stay true."""
+    """Label noise on training data; labels of held-out and test data stay true."""
     shift: ShiftSection | None = None
     population: PopulationSection = PopulationSection()
     server_data: ServerDataSection | None = None
@@ -502,20 +502,20 @@ class Experiment(Section):
     engine: EngineSection = EngineSection()
     evaluation: EvaluationSection = EvaluationSection()
     statistics: StatisticsSection | None = None
-    """What a comparison is asked, said before it runs."""
+    """The questions of a comparison, declared before it runs."""
     sweep: Grid | None = None
-    """Settings that are shown, a comparison each."""
+    """Settings to show, one comparison each."""
     tune: TuneSection | None = None
-    """Settings of which each method is given the best."""
+    """Settings of which each method takes the best."""
     run: RunSection = RunSection()
     method: DefaultMethod = DefaultMethod()
     methods: dict[str, Method] = Field(default={})
-    """What is compared, by name."""
+    """Methods to compare, by name."""
 
     @pydantic.model_validator(mode="before")
     @classmethod
     def _numbers_by_squared_error(cls, value: Any) -> Any:
-        """A column that is named as `target` holds numbers: their loss is mse unless another is named."""
+        """Set the loss to mse if `data.target` names columns of numbers and no loss is named."""
         data, method = (value.get(key, {}) for key in ("data", "method")) if isinstance(value, dict) else ({}, None)
         named = isinstance(data, dict) and data.get("target") is not None
         if named and isinstance(method, dict) and method.get("loss") is None:
@@ -523,23 +523,23 @@ class Experiment(Section):
         return value
 
     def choice(self, kind: str) -> Choice | None:
-        """Return what the experiment says of a kind; None where it says nothing."""
+        """Return the experiment's choice for a component type; None if it has none."""
         path = KINDS[kind].path
         if path is None:
             return None
-        found: Any = self
+        value: Any = self
         for step in (*path, kind):
-            found = getattr(found, step)
-        result: Choice | None = found
+            value = getattr(value, step)
+        result: Choice | None = value
         return result
 
     @property
     def plan(self) -> AnalysisPlan:
-        """What a comparison by this experiment is asked."""
+        """The analysis plan of a comparison with this experiment."""
         return AnalysisPlan(**dict(self.statistics or StatisticsSection()))
 
     def resolved(self, method: str | None = None) -> Experiment:
-        """Return the experiment of one method: its parts in `[method]`, and no other methods."""
+        """Return the experiment of one method: its components in `[method]`, without other methods."""
         if method is None:
             return self.model_copy(update=NO_COMPARISON)
         if method not in self.methods:

@@ -19,73 +19,75 @@ from fedreach.runs.folder import RunFolder
 from fedreach.runs.identity import OtherFilesError, finished
 from fedreach.runs.schema import Result, RoundRow, RunRecord, TuningRecord
 
-# -------------------- Making the runs of a method again: those that are there are moved aside, and nothing is deleted
+# -------------------- Running a method again: old runs are moved aside, and nothing is deleted
 
 REDONE, TUNING = "redone", "tuning"
 UNDER_WAY = ".under-way"
-"""Of a folder in `REDONE`: its runs are being made again, and what is there of them now is new."""
+"""Mark of a folder in `REDONE`: its runs are being repeated, and those in the comparison are already new."""
 
 
 def check_redone(experiment: Experiment, methods: Sequence[str]) -> None:
-    """Refuse methods that the experiment does not have."""
+    """Reject methods that the experiment does not have."""
     for method in methods:
         if method not in experiment.methods:
             raise ConfigError(f"There is no method {method!r} to redo." + nearest(method, experiment.methods))
 
 
 def set_aside(job: Job) -> None:
-    """Move a run, and what its setting was chosen by, into ``redone/METHOD-N/`` of its comparison.
+    """Move a run and its tuning runs into ``redone/METHOD-N/`` of its comparison.
 
-    That is done once, and not to what is being made again.
-
-    So the same command goes on where it was interrupted.
+    Runs that are being repeated are not moved a second time, so that the same command resumes after an interruption.
     """
-    place, there = _place(job), job.folder
-    tried = job.out / TUNING / job.method / there.name
+    place, run_folder = _backup_folder(job), job.folder
+    tried = job.out / TUNING / job.method / run_folder.name
     try:
         place.mkdir(parents=True, exist_ok=True)
         (place / UNDER_WAY).touch()
-        for path, aside in ((there, place / there.name), (tried, place / TUNING / there.name)):
+        for path, aside in ((run_folder, place / run_folder.name), (tried, place / TUNING / run_folder.name)):
             if aside.exists():
                 continue
             aside.parent.mkdir(exist_ok=True)
             if not path.exists():
-                aside.mkdir()  # empty: what is made from now on is new
+                aside.mkdir()  # empty: later runs are new
                 continue
-            with RunFolder(path).locked():  # nobody writes to it
+            with RunFolder(path).locked():  # no process writes to it
                 path.rename(aside)
     except OSError as error:
-        raise RunFolderError(f"{there} cannot be moved to {place}: {error.strerror}. Move it away yourself.") from error
+        raise RunFolderError(
+            f"{run_folder} cannot be moved to {place}: {error.strerror}. Move it away yourself."
+        ) from error
 
 
-def with_remedy(others: Mapping[Job, OtherFilesError]) -> OtherFilesError:
-    """Return what to say of runs that were made with other files: the first refusal, and what would make all anew."""
-    methods = dict.fromkeys(job.method for job in others)
+def with_remedy(errors: Mapping[Job, OtherFilesError]) -> OtherFilesError:
+    """Return the first error of runs that used other files, with the command that repeats all such runs."""
+    methods = dict.fromkeys(job.method for job in errors)
     redo = " ".join(f"--redo {shlex.quote(method)}" for method in methods)
-    said = next(iter(others.values()))
-    return OtherFilesError(f"{said} Or have what depends on it made again: {redo} (in Python, redo={[*methods]!r}).")
+    first_error = next(iter(errors.values()))
+    return OtherFilesError(
+        f"{first_error} Or have what depends on it made again: {redo} (in Python, redo={[*methods]!r})."
+    )
 
 
 def forget_redone(jobs: Sequence[Job], status: ComparisonStatus) -> None:
-    """Note that runs were made again, once all of them are: the next time they are moved aside anew."""
+    """Remove the marks of repeated runs once all of them are finished, so that they can be moved aside again."""
     if not {job.folder for job in jobs} <= {job.folder for job in status.finished}:
         return
-    for place in {_place(job) for job in jobs}:
+    for place in {_backup_folder(job) for job in jobs}:
         (place / UNDER_WAY).unlink(missing_ok=True)
 
 
-def _place(job: Job) -> Path:
-    """Return where runs of a method are moved: a new folder, or the one that is under way."""
+def _backup_folder(job: Job) -> Path:
+    """Return the folder that runs of a method are moved to: a new one, or the one under way."""
     number = 1
     while (place := job.out / REDONE / f"{job.method}-{number}").exists() and not (place / UNDER_WAY).exists():
         number += 1
     return place
 
 
-# --- Choosing settings: each method, with each seed, is given those that serve it best on its participants' own data
-# A run tries each candidate on the federation of that seed, in which a part of what participants train on is held out,
-# and from which all else that models are scored on is gone (`fedreach.data.validation`). So no number that is reported
-# had a say, and nothing passes from one seed to another: a seed is all of it once, the choice included.
+# -------------------- Choosing the best setting of each method and seed on validation data
+# A run tries each candidate on the federation of that seed. A part of the participants' training data is held out, and
+# all other data that scores models is removed (`fedreach.data.validation`). So reported numbers do not affect the
+# choice, and seeds stay independent: each repeats everything once, including the choice.
 
 Key = tuple[str, int]
 """Method and seed."""
@@ -93,7 +95,7 @@ Key = tuple[str, int]
 
 @dataclass
 class Tuned:
-    """What was chosen, and for whom nothing could be."""
+    """The chosen settings, and the methods and seeds for which the choice failed."""
 
     chosen: dict[Key, Experiment] = field(default_factory=dict)
     failed: dict[Key, str] = field(default_factory=dict)
@@ -101,7 +103,7 @@ class Tuned:
 
 @dataclass
 class Search:
-    """What is tried for one comparison."""
+    """The tuning runs of one comparison."""
 
     experiment: Experiment
     out: Path
@@ -112,16 +114,16 @@ class Search:
 
     @staticmethod
     def of(experiment: Experiment, out: Path, seeds: Sequence[int], base: Path) -> Search:
-        """Return what ``[tune]`` of an experiment asks for.
+        """Return the tuning runs of an experiment with a ``[tune]`` section.
 
         Args:
-            experiment: With its methods.
-            out: Folder of the comparison; the runs lie in ``tuning/METHOD/seed-N/``.
-            seeds: Of the comparison.
+            experiment: Experiment with its methods.
+            out: Folder of the comparison; the runs are stored in ``tuning/METHOD/seed-N/``.
+            seeds: Seeds of the comparison.
             base: Folder that paths in the experiment are relative to.
         """
         section = experiment.tune
-        assert section is not None  # who asks knows
+        assert section is not None  # callers check it
         cells = {method: candidates(experiment, method, base) for method in experiment.methods}
         jobs: dict[Key, list[Job]] = {}
         for seed in seeds:
@@ -130,7 +132,12 @@ class Search:
                 runs = zip(places, trials(section, tried), tried, strict=True)
                 jobs[method, seed] = [Job(method, seed, p, e, out, in_words(cell.setting)) for p, e, cell in runs]
         return Search(
-            experiment, out, seeds, section, cells, {key: some for key, some in jobs.items() if len(some) > 1}
+            experiment,
+            out,
+            seeds,
+            section,
+            cells,
+            {key: candidate_jobs for key, candidate_jobs in jobs.items() if len(candidate_jobs) > 1},
         )
 
 
@@ -142,84 +149,90 @@ def tune(
     workers: int | None,
     callbacks: Sequence[ComparisonCallback],
 ) -> list[Tuned]:
-    """Try what is not tried yet, note what is best in ``tuning.json`` of each comparison, and return it.
+    """Try all settings not tried yet, store the best in ``tuning.json`` of each comparison, and return them.
 
-    A method with one candidate only is given it, and nothing is tried. A candidate with which training diverges is the
-    worst there is; if it fails in another way, or all diverge, nothing can be chosen.
+    A method with a single candidate takes it without a trial. A candidate whose training diverges ranks last. If a
+    candidate fails in another way, or all diverge, the choice fails.
 
     The arguments are those of `fedreach.experiment.compare.compare_several`.
     """
     if not searches:
         return []
-    status = ComparisonStatus([job for one in searches for some in one.jobs.values() for job in some])
-    waiting, others = [], dict[Job, OtherFilesError]()
+    status = ComparisonStatus(
+        [job for search in searches for candidate_jobs in search.jobs.values() for job in candidate_jobs]
+    )
+    waiting, files_errors = [], dict[Job, OtherFilesError]()
     for job in status.jobs:
         try:
             waiting += [] if _is_over(job, status, base) else [job]
         except OtherFilesError as error:
-            others[job] = error
-    if others:
-        raise with_remedy(others)
+            files_errors[job] = error
+    if files_errors:
+        raise with_remedy(files_errors)
     status.skipped = len(status.finished)
     if waiting:
         for callback in callbacks:
             callback.planned(f"Tuning: {len(waiting)} runs, scored on a part of what participants train on")
         engine = searches[0].experiment.engine
         run_jobs(executor, engine, waiting, status, out=out, base=base, workers=workers, callbacks=callbacks)
-    return [_chosen(one) for one in searches]
+    return [_choose_settings(search) for search in searches]
 
 
 def _is_over(job: Job, status: ComparisonStatus, base: Path) -> bool:
-    """Say whether a candidate needs no run any more: it was run to the end, or diverges."""
+    """Return whether a candidate needs no further run, as its run is finished or diverged."""
     folder = RunFolder(job.folder)
     done = finished(folder, identity(job.experiment, job.seed, job.method, base))
     if done is not None:
         status.finished.append(job)
-    return done is not None or _diverged(folder)
+    return done is not None or _has_diverged(folder)
 
 
-def _diverged(folder: RunFolder) -> bool:
+def _has_diverged(folder: RunFolder) -> bool:
     result = folder.read(Result)
     return result is not None and STEADIER in (result.error or "")
 
 
-def _chosen(one: Search) -> Tuned:
-    """Return which candidate each method takes with each seed, and write down why."""
-    tuned, settings, by = Tuned(), one.section.settings(), ACCURACY.name
-    scores: dict[str, dict[str, list[float | None]]] = {method: {} for method in one.cells}
-    chosen: dict[str, dict[str, int]] = {method: {} for method in one.cells}
-    for method, tried in one.cells.items():
+def _choose_settings(search: Search) -> Tuned:
+    """Return the candidate that each method takes with each seed, and store the scores."""
+    tuned, settings, by = Tuned(), search.section.settings(), ACCURACY.name
+    scores: dict[str, dict[str, list[float | None]]] = {method: {} for method in search.cells}
+    chosen: dict[str, dict[str, int]] = {method: {} for method in search.cells}
+    for method, tried in search.cells.items():
         places = [settings.index(dict(cell.setting)) for cell in tried]
-        for seed in one.seeds:
-            judged = [_judged(job, one.experiment.plan.last_rounds) for job in one.jobs.get((method, seed), ())]
-            if judged and (why := _unusable(one.jobs[method, seed], judged)):
+        for seed in search.seeds:
+            candidate_scores = [
+                _score_candidate(job, search.experiment.plan.last_rounds) for job in search.jobs.get((method, seed), ())
+            ]
+            if candidate_scores and (why := _explain_unusable(search.jobs[method, seed], candidate_scores)):
                 tuned.failed[method, seed] = f"nothing could be chosen for it: {why}"
                 continue
-            best = min(range(len(judged)), key=lambda n: judged[n].order) if judged else 0
-            by = judged[best].by if judged else by
+            best = min(range(len(candidate_scores)), key=lambda n: candidate_scores[n].order) if candidate_scores else 0
+            by = candidate_scores[best].by if candidate_scores else by
             tuned.chosen[method, seed] = tried[best].experiment
             chosen[method][str(seed)] = places[best]
-            found: list[float | None] = [None] * len(settings)
-            for place, each in zip(places, judged, strict=False):
-                found[place] = each.score if isfinite(each.score) else None
-            scores[method][str(seed)] = found
+            seed_scores: list[float | None] = [None] * len(settings)
+            for place, candidate_score in zip(places, candidate_scores, strict=False):
+                seed_scores[place] = candidate_score.score if isfinite(candidate_score.score) else None
+            scores[method][str(seed)] = seed_scores
     record = TuningRecord(
         settings=settings,
-        samples=one.section.samples,
-        rounds=one.experiment.rounds if one.section.rounds is None else one.section.rounds,
-        validation=one.section.validation,
+        samples=search.section.samples,
+        rounds=search.experiment.rounds if search.section.rounds is None else search.section.rounds,
+        validation=search.section.validation,
         score=by,
         scores=scores,
         chosen=chosen,
-        runs={method: sum(len(one.jobs.get((method, seed), ())) for seed in one.seeds) for method in one.cells},
+        runs={
+            method: sum(len(search.jobs.get((method, seed), ())) for seed in search.seeds) for method in search.cells
+        },
     )
-    RunFolder(one.out).write(record)
+    RunFolder(search.out).write(record)
     return tuned
 
 
 @dataclass(frozen=True)
-class _Judged:
-    """How good a candidate is on validation data: the main score over the last evaluated rounds, then the loss."""
+class _CandidateScore:
+    """A candidate's scores on validation data: the main score over the last evaluated rounds, then the loss."""
 
     score: float
     loss: float
@@ -228,20 +241,20 @@ class _Judged:
 
     @property
     def order(self) -> tuple[float, float]:
-        """The less, the better; where all is the same, the candidate that was named first is taken."""
+        """Sort key, smaller is better; ties go to the candidate that is listed first."""
         if not isfinite(self.score):
             return inf, inf
         return (self.score if self.lower_is_better else -self.score), self.loss
 
 
-def _judged(job: Job, last_rounds: int) -> _Judged:
+def _score_candidate(job: Job, last_rounds: int) -> _CandidateScore:
     folder = RunFolder(job.folder)
     result = folder.read(Result)
     if result is None or result.status != "finished":
-        return _Judged(inf, inf)
+        return _CandidateScore(inf, inf)
     rows = [row.evaluated for row in folder.records(RoundRow) if "id_loss" in row.evaluated]
     if not rows:
-        return _Judged(inf, inf)
+        return _CandidateScore(inf, inf)
     by: MainScore = main_score_of(rows[-1])
     rows = rows[-last_rounds:]
 
@@ -249,16 +262,16 @@ def _judged(job: Job, last_rounds: int) -> _Judged:
         values = [row[column] for row in rows]
         return inf if None in values else sum(value for value in values if value is not None) / len(values)
 
-    return _Judged(mean(f"id_{by.name}"), mean("id_loss"), by.name, by.lower_is_better)
+    return _CandidateScore(mean(f"id_{by.name}"), mean("id_loss"), by.name, by.lower_is_better)
 
 
-def _unusable(jobs: Sequence[Job], judged: Sequence[_Judged]) -> str:
-    """Say why nothing can be chosen; empty where something can."""
-    for job, each in zip(jobs, judged, strict=True):
+def _explain_unusable(jobs: Sequence[Job], candidate_scores: Sequence[_CandidateScore]) -> str:
+    """Return why the choice fails, or "" if it does not."""
+    for job, candidate_score in zip(jobs, candidate_scores, strict=True):
         folder = RunFolder(job.folder)
-        if not isfinite(each.score) and not _diverged(folder):
+        if not isfinite(candidate_score.score) and not _has_diverged(folder):
             result = folder.read(Result) if folder.read(RunRecord) is not None else None
             return f"{job.label}: {'it did not finish' if result is None else result.error}"
-    if all(not isfinite(each.score) for each in judged):
-        return f"training diverged with all {len(judged)} settings. {STEADIER}"
+    if all(not isfinite(candidate_score.score) for candidate_score in candidate_scores):
+        return f"training diverged with all {len(candidate_scores)} settings. {STEADIER}"
     return ""

@@ -1,8 +1,8 @@
 """A process that runs one job after the other: ``python -m fedreach.experiment.worker``.
 
-Jobs come in and messages go out as JSON lines on standard input and output. When ``null`` comes, because the
-comparison is over or was interrupted, or when the input ends without it, because the comparison was killed, a run that
-is under way writes its checkpoint and the process ends. So no worker outlives the comparison that started it.
+Jobs arrive and messages leave as JSON lines on standard input and output. The line ``null`` ends the process: the
+comparison is over or interrupted. The end of the input also ends it: the comparison was killed. In both cases, a
+current run first writes its checkpoint. So no worker outlives its comparison.
 """
 
 import _thread
@@ -33,11 +33,11 @@ from fedreach.runs.callbacks import Callback
 from fedreach.runs.schema import RoundRow, Timing
 
 FORSAKEN_SECONDS = LOCK_SECONDS - 1.0
-"""A worker whose comparison was killed ends by then: whoever goes on with its run waits that long for the folder."""
+"""Time after which a worker ends if its comparison was killed; a resuming process waits that long for the folder."""
 
 
 class _Jobs:
-    """The jobs that come in, read by a thread, so that the end of the input is noticed in the middle of a run."""
+    """The incoming jobs, read by a thread that notices the end of the input during a run."""
 
     def __init__(self) -> None:
         self.waiting: queue.Queue[dict[str, Any] | None] = queue.Queue()
@@ -59,10 +59,10 @@ class _Jobs:
         self.waiting.put(None)
         if not expected:
             time.sleep(FORSAKEN_SECONDS)
-            os._exit(1)  # in a long round; nothing is lost but what came after the last checkpoint
+            os._exit(1)  # in a long round; only work since the last checkpoint is lost
 
     def next(self) -> dict[str, Any] | None:
-        """Return the next job, or None where the input ended."""
+        """Return the next job, or None if the input has ended."""
         self.busy = False
         job = self.waiting.get()
         self.busy = True
@@ -70,8 +70,8 @@ class _Jobs:
 
 
 def main() -> None:
-    """Serve until the input ends; a run that is under way is then interrupted."""
-    # Whatever a user's own code prints goes to standard error, so that it cannot be taken for a message.
+    """Run jobs until the input ends, which interrupts the current run."""
+    # The output of user code goes to stderr, so that it cannot be mistaken for a message.
     out = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1, encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
@@ -79,7 +79,7 @@ def main() -> None:
         try:
             out.write(json.dumps(message) + "\n")
         except BrokenPipeError:
-            raise KeyboardInterrupt from None  # nobody listens any more
+            raise KeyboardInterrupt from None  # the comparison no longer reads
 
     signal.signal(signal.SIGINT, _interrupt_once)
     jobs, read = _Jobs(), LastRead()
@@ -95,28 +95,28 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class Rounds(Callback):
-    """Tells the comparison of each round of a job."""
+    """Sends each round of a job to the comparison."""
 
     send: Callable[[Message], None]
 
     def round(self, row: RoundRow, timing: Timing, lost: Mapping[int, str]) -> None:
         name = main_score_of(row.evaluated).name
-        told = [f"{population}_{name}" for population in ("id", "unseen", "train")]
-        shown = {key: row.evaluated[key] for key in told if key in row.evaluated}
-        self.send({"round": row.round, **shown})
+        columns = [f"{population}_{name}" for population in ("id", "unseen", "train")]
+        scores = {key: row.evaluated[key] for key in columns if key in row.evaluated}
+        self.send({"round": row.round, **scores})
 
     def refit_round(self, round_: int, rounds: int) -> None:
         self.send({"refit_round": round_, "refit_rounds": rounds})
 
     def warn(self, name: str, text: str) -> None:
-        """Tell it of a tracker that failed."""
+        """Send the warning of a tracker that failed."""
         self.send({"tracker": name, "warning": text})
 
 
 class LastRead:
-    """Keeps the data set that was read last for jobs that name the same one: reading may take longer than a run.
+    """A cache of the last data set, as reading may take longer than a run.
 
-    A user's function is called for each job: whether it gives the same every time is checked, not supposed.
+    A user's function is called again for each job; a digest checks that it always returns the same data.
     """
 
     def __init__(self) -> None:
@@ -129,13 +129,13 @@ class LastRead:
         if ":" in data.name:
             return builder.dataset()
         if self.dataset is None or named != self.named:
-            self.dataset = None  # before the next one takes its room
+            self.dataset = None  # frees memory before the next read
             self.dataset, self.named = builder.dataset(), named
         return self.dataset
 
 
 def serve(job: Message, rounds: Rounds, read: LastRead) -> Message:
-    """Run one job and return how it ended."""
+    """Run one job and return its last message."""
     try:
         run(
             Experiment.model_validate(job["config"]),
@@ -159,7 +159,7 @@ def serve(job: Message, rounds: Rounds, read: LastRead) -> Message:
     except OSError as error:
         traceback.print_exc()
         return {"ended": "failed", "error": of_system(error)}
-    except Exception as error:  # a mistake of ours: told with its place, and the other runs go on
+    except Exception as error:  # a bug of FedReach: reported with its place; the other runs continue
         traceback.print_exc()
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(last.filename).name}, line {last.lineno}, in {last.name}"
@@ -176,4 +176,4 @@ if __name__ == "__main__":
     with contextlib.suppress(KeyboardInterrupt):
         main()
     sys.stderr.flush()
-    os._exit(0)  # the reading thread may be waiting for input, on which an ordinary exit would stumble
+    os._exit(0)  # an ordinary exit may fail while the reading thread waits for input

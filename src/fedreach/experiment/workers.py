@@ -31,7 +31,7 @@ from fedreach.runs.identity import DATA
 from fedreach.runs.schema import RoundRow
 from fedreach.runs.trackers import warn
 
-# -------------------- The runs of a comparison, and what is known of them while it goes on
+# -------------------- The runs of a comparison and their status
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,19 +43,19 @@ class Job:
     folder: Path
     experiment: Experiment
     out: Path  # folder of the comparison, whose runs agree on engine and data
-    setting: str = ""  # in words, where several of one method are tried
+    setting: str = ""  # in words, if several settings of a method are tried
 
     @cached_property
     def training(self) -> str:
-        """What is trained: the same for runs that differ in `method.serving` alone, of which one trains for all."""
+        """Key of the training: runs that differ only in `method.serving` share it, and one of them trains for all."""
         method = self.experiment.method.model_copy(update={"serving": None})
         return f"{self.seed} {self.experiment.model_copy(update={'method': method}).model_dump_json()}"
 
     @cached_property
     def begun(self) -> int:
-        """Round from which it goes on, as an earlier command was interrupted there; 0 where there was none."""
+        """Round from which the run resumes after an interrupted command; 0 without one."""
         rows = self.folder / RoundRow.FILE
-        return max(0, rows.read_bytes().count(b"\n") - 1) if rows.exists() else 0  # less that of round 0
+        return max(0, rows.read_bytes().count(b"\n") - 1) if rows.exists() else 0  # minus the row of round 0
 
     @property
     def label(self) -> str:
@@ -70,12 +70,12 @@ class Job:
 
 @dataclass
 class ComparisonStatus:
-    """What is known while a comparison goes on."""
+    """The status of a comparison in progress."""
 
     jobs: Sequence[Job]
     skipped: int = 0  # finished before this command
     running: dict[Job, int] = field(default_factory=dict)  # job -> round
-    refitting: dict[Job, tuple[int, int]] = field(default_factory=dict)  # job -> round and rounds of training again
+    refitting: dict[Job, tuple[int, int]] = field(default_factory=dict)  # job -> round and rounds of its refit
     latest: dict[Job, dict[str, float]] = field(default_factory=dict)  # last evaluation
     finished: list[Job] = field(default_factory=list)
     lengths: dict[Job, int] = field(default_factory=dict)  # rounds of runs that this command finished
@@ -86,69 +86,69 @@ class ComparisonStatus:
 
     @property
     def rounds_left(self) -> int:
-        """Rounds that are not run yet; runs that may end early are taken to be as long as others of their method."""
+        """Remaining rounds, if runs that may end early are as long as other runs of their method."""
         over, trained = {*self.finished, *self.failed}, {job.training for job in self.finished}
-        left = {job.training: job for job in reversed(self.jobs) if job not in over and job.training not in trained}
-        return sum(max(0, self._length(job) - self.running.get(job, job.begun)) for job in left.values())
+        pending = {job.training: job for job in reversed(self.jobs) if job not in over and job.training not in trained}
+        return sum(max(0, self._length(job) - self.running.get(job, job.begun)) for job in pending.values())
 
     def _length(self, job: Job) -> int:
         """Return how many rounds a run is likely to have."""
         alike = [rounds for done, rounds in self.lengths.items() if done.method == job.method]
-        seen = alike or [*self.lengths.values()]
-        return round(fmean(seen)) if seen else job.rounds
+        run_lengths = alike or [*self.lengths.values()]
+        return round(fmean(run_lengths)) if run_lengths else job.rounds
 
     def twin(self, job: Job) -> Job | None:
-        """Return a finished run whose training a job can take."""
+        """Return a finished run whose training a job can reuse."""
         return next((done for done in self.finished if done.training == job.training), None)
 
     @property
     def seconds_left(self) -> float | None:
-        """Estimate from the rounds that were run since `began`; None before the first."""
+        """Estimate of the remaining seconds from the rounds since `began`; None before the first."""
         if not self.fresh_rounds:
             return None
         return (time.monotonic() - self.began) * self.rounds_left / self.fresh_rounds
 
 
 class ComparisonCallback:
-    """Is told of a comparison, and does nothing; subclasses say what they do. What they raise ends the comparison."""
+    """A base class for callbacks of a comparison, whose methods do nothing; an exception ends the comparison."""
 
     def begin(self) -> None:
-        """Before the first run starts; not where all are finished."""
+        """Called before the first run starts; not called if all runs are finished."""
 
     def update(self, status: ComparisonStatus) -> None:
-        """Whenever a run has news; before the first run starts, too, if there is something to tell."""
+        """Called after each message of a run, and before the first run for finished and failed runs."""
 
     def planned(self, why: str) -> None:
-        """After a pilot: how many seeds follow from it, in words."""
+        """Called after a pilot, with the number of seeds that follows from it, in words."""
 
 
-# -------------------- What an executor is: it hands out workers, processes somewhere that run one job after the other
+# -------------------- Executors and workers
 
 LOG = "workers.log"
 Message = dict[str, Any]
-"""What a worker says, and a job that it is handed (see `fedreach.experiment.worker`)."""
+"""A message of a worker, or a job for it (see `fedreach.experiment.worker`)."""
 
 
 class Worker(Protocol):
-    """A process somewhere that runs one job after the other. A worker may be started again after it died."""
+    """A process that runs one job after the other. A worker may be started again after it died."""
 
     def start(self, on_message: Callable[[Message], None]) -> None:
-        """Start the process; what it says is handed to `on_message`, which may be called from another thread.
+        """Start the process and pass its messages to `on_message`, possibly from another thread.
 
-        ``{"ready": true}`` comes first and once, then what the job at hand says: ``{"round": 3, ...}`` after every
-        round, ``{"refit_round": 2, "refit_rounds": 5}`` after every round of training again on all rows,
-        ``{"tracker": name, "warning": text}`` of a tracker that fails, and ``{"ended": ...}``. ``{"died":
-        cause}`` is the last; ``{"refused": reason}`` says that this machine cannot be used.
+        The first message is ``{"ready": true}``. A job then sends ``{"round": 3, ...}`` after every round,
+        ``{"refit_round": 2, "refit_rounds": 5}`` after every round of a refit, ``{"tracker": name, "warning": text}``
+        for a failing tracker, and ``{"ended": ...}``. ``{"died": cause}`` is the last message. ``{"refused": reason}``
+        means that this machine cannot be used.
         """
 
     def send(self, job: Message) -> None:
-        """Hand out a job."""
+        """Send a job to the process."""
 
     def end(self) -> None:
-        """Tell the process to end; one that is in a run first writes its checkpoint."""
+        """Ask the process to end; a current run first writes its checkpoint."""
 
     def wait(self) -> None:
-        """Wait for the end, and force it where it does not come."""
+        """Wait for the end of the process, and force it after a time limit."""
 
 
 class Executor(Protocol):
@@ -156,19 +156,19 @@ class Executor(Protocol):
 
     @property
     def tries(self) -> int:
-        """How often a job is begun, at most, where the process that runs it dies."""
+        """Maximum number of starts of a job whose process dies."""
 
     def pool(
         self, engine: EngineSection, out: Path, jobs: int, workers: int | None
     ) -> AbstractContextManager[Sequence[Worker]]:
-        """Hand out workers, at most one a job, that see the folder `out`; clean up in the end.
+        """Provide workers that see the folder `out`, at most one per job; clean up at the end.
 
         Raises:
-            ConfigError: If no machine can run this.
+            ConfigError: If no machine can run these jobs.
         """
 
 
-# -------------------- Hands the jobs of a comparison to workers, and notes what these say
+# -------------------- Running the jobs of a comparison
 
 
 def run_jobs(
@@ -182,13 +182,13 @@ def run_jobs(
     workers: int | None,
     callbacks: Sequence[ComparisonCallback],
 ) -> None:
-    """Tell of what is finished or cannot be run, and run what waits."""
+    """Report finished and failed runs to the callbacks, then run the waiting jobs."""
     for ended in [None, *status.failed]:
         status.ended = ended
         for callback in callbacks:
             callback.update(status)
     for empty in {out, *(job.out for job in status.jobs)} - {job.out for job in status.finished}:
-        (empty / DATA).unlink(missing_ok=True)  # without results there is nothing that other data would not go with
+        (empty / DATA).unlink(missing_ok=True)  # without results, the data may change
     if waiting:
         for callback in callbacks:
             callback.begin()
@@ -197,10 +197,10 @@ def run_jobs(
 
 
 class Scheduler:
-    """The workers of a comparison, and who runs what.
+    """The workers of a comparison and their jobs.
 
-    They are not started yet; the first job that waits is the first to run, and is begun at most `tries` times where the
-    process that runs it dies. `status` is kept up to date.
+    Starts the workers, runs waiting jobs in order, and keeps `status` up to date. A job whose process dies is started
+    at most `tries` times.
     """
 
     def __init__(
@@ -214,7 +214,7 @@ class Scheduler:
     ) -> None:
         self.alive, self.tries, self.status, self.out, self.base = list(workers), tries, status, out, base
         self.waiting = list(waiting)  # of one comparison or several
-        self.files = {job: file_digests(job.experiment, base) for job in waiting}  # as they are when all begins
+        self.files = {job: file_digests(job.experiment, base) for job in waiting}  # at the start
         self.free: list[Worker] = []
         self.busy: dict[Worker, Job] = {}
         self.deaths: Counter[Job] = Counter()
@@ -223,8 +223,8 @@ class Scheduler:
         self.messages: queue.SimpleQueue[tuple[Worker, Message]] = queue.SimpleQueue()
 
     def work(self, callbacks: Sequence[ComparisonCallback]) -> None:
-        """Run all jobs; where that is interrupted, those that run write their checkpoints."""
-        self.status.began, self.status.fresh_rounds = time.monotonic(), 0  # those of a pilot took other seconds
+        """Run all jobs; after an interruption, current runs write their checkpoints."""
+        self.status.began, self.status.fresh_rounds = time.monotonic(), 0  # without those of a pilot
         started: list[Worker] = []
         try:
             for worker in self.alive:
@@ -251,7 +251,7 @@ class Scheduler:
         worker.start(on_message)
 
     def _next(self) -> Job | None:
-        """Return the first job whose training is not under way already: then it is waited for."""
+        """Return the first job whose training no other job is running; the others wait."""
         under_way = {job.training for job in self.busy.values()} - {job.training for job in self.status.finished}
         return next((job for job in self.waiting if job.training not in under_way), None)
 
@@ -281,7 +281,7 @@ class Scheduler:
         elif "died" in message:
             self._replace(worker, message["died"])
         elif "warning" in message:
-            if message["tracker"] not in self.warned:  # what ails one mostly ails all runs
+            if message["tracker"] not in self.warned:  # a failure usually affects all runs
                 warn(message["tracker"], message["warning"])
             self.warned.add(message["tracker"])
         elif "refit_round" in message:
@@ -307,11 +307,11 @@ class Scheduler:
         self.status.ended = job
 
     def _replace(self, worker: Worker, cause: str) -> None:
-        """Start a worker again whose process died, and have its job tried again where it is not the job's fault."""
+        """Restart a worker whose process died, and try its job again, up to `tries` times."""
         job = self.busy.pop(worker, None)
-        if job is None:  # no job will be missed; and what dies before it does anything would die for ever
+        if job is None:  # a process that dies without a job would die again
             self.alive.remove(worker)
-            self.free = [other for other in self.free if other is not worker]
+            self.free = [free_worker for free_worker in self.free if free_worker is not worker]
             if not self.alive:
                 raise TrainingError(f"No worker is left: the process of the last one died ({cause}){self._hint()}.")
             return
@@ -331,17 +331,17 @@ class Scheduler:
         return f"; {self.log} may say why" if self.log.exists() and self.log.stat().st_size else ""
 
 
-# -------------------- Workers on this machine: processes that are spoken to by JSON lines
+# -------------------- Workers on this machine, which exchange JSON lines
 
-PROCESS_BYTES = 10**8  # that a worker takes at least: torch alone
+PROCESS_BYTES = 10**8  # minimum memory of a worker, for torch alone
 
 
 @dataclass(frozen=True)
 class Local:
     """Processes of this machine, as many as it has cores divided by ``engine.threads``.
 
-    A job whose process dies is not tried again: on one's own machine that is mostly for want of memory, and would
-    happen again.
+    A job whose process dies is not tried again: on a single machine, the usual cause is a lack of memory, and would
+    recur.
     """
 
     tries: int = 1
@@ -356,18 +356,18 @@ class Local:
 
 
 def search_path() -> dict[str, str]:
-    """Return the environment in which another Python finds the modules that this one finds.
+    """Return an environment in which another Python process finds the same modules as this one.
 
-    A script's own folder is one of the places: what it imports from beside it stands in experiments as ``module:NAME``.
+    It includes a script's own folder, as experiments name the modules there as ``module:NAME``.
     """
-    own = [str(Path(place).resolve()) for place in sys.path if not is_installed(place)]
-    places = [place for place in dict.fromkeys(own) if Path(place).is_dir()]
+    user_paths = [str(Path(place).resolve()) for place in sys.path if not is_installed(place)]
+    places = [place for place in dict.fromkeys(user_paths) if Path(place).is_dir()]
     return {"PYTHONPATH": os.pathsep.join(places)} if places else {}
 
 
 @contextlib.contextmanager
 def tidy_log(out: Path) -> Iterator[None]:
-    """Remove the workers' log in the end where nothing stands in it."""
+    """Remove the workers' log at the end if it is empty."""
     try:
         yield
     finally:
@@ -379,8 +379,11 @@ def tidy_log(out: Path) -> Iterator[None]:
 class Process:
     """One process, see `fedreach.experiment.worker`.
 
-    What it prints goes to `log`. It has `threads` at work in a run where the experiment does not say, and variables
-    beside those of this process, whose working folder it has unless another is given.
+    Args:
+        log: File of its output.
+        threads: Threads of a run if the experiment does not set them.
+        environment: Variables in addition to those of this process.
+        folder: Working folder; default: that of this process.
     """
 
     def __init__(

@@ -6,9 +6,9 @@ from fedreach.data.datasets import from_arrays
 
 
 def two_moons(samples=2000, seed=0):
-    """Two half circles; replace this by arrays of your own, x (n, ...) and y (n,).
+    """Return two half circles; replace them by your own arrays, x (n, ...) and y (n,).
 
-    Where the data has clients of its own, hand over ``owners=``, the client of each training sample, and choose
+    If your data names clients, pass ``owners=``, the client of each training example, and choose
     ``[partition] name = "natural"``.
     """
     rng = np.random.default_rng(seed)

@@ -4,12 +4,12 @@ import numpy as np
 
 
 def rarely_heard(view, k, rng, patience=1.0):
-    """Choose k of the available clients, those with a high or unknown last loss more often."""
+    """Select k of the available clients, more often those with a high or unknown last loss."""
     ids = view.ids[view.available]
     loss = np.nan_to_num(view.loss[view.available], nan=patience)
     return rng.choice(ids, size=k, replace=False, p=loss / loss.sum())
 
 
 def by_root(reports):
-    """Weigh by the square root of the number of examples; the weights are divided by their sum."""
+    """Weight clients by the square root of their number of examples; FedReach normalizes the weights."""
     return np.sqrt(reports.metrics["num_examples"])
