@@ -46,7 +46,7 @@ from fedreach.evaluation.statistics import holm
 from fedreach.experiment.build import Builder
 from fedreach.experiment.load import load
 from fedreach.federation.adaptation import online
-from fedreach.federation.adaptation.base import HeldOut, fit
+from fedreach.federation.adaptation.fitting import HeldOut, fit
 from fedreach.federation.adaptation.label_shift import LabelShift, scores
 from fedreach.federation.base import SelectionPolicy
 from fedreach.federation.selection.base import Policy

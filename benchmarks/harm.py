@@ -36,7 +36,7 @@ from fedreach.data.shifts import SHIFTS, Examples, InputScale, Shift
 from fedreach.engines.models.flat import Layout
 from fedreach.engines.models.networks import lenet, mlp
 from fedreach.engines.trainer import answers
-from fedreach.federation.adaptation.base import HeldOut, fit
+from fedreach.federation.adaptation.fitting import HeldOut, fit
 from fedreach.federation.adaptation.label_shift import LabelShift
 from fedreach.federation.base import Serving
 from fedreach.federation.federation import Federation

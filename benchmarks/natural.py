@@ -34,8 +34,9 @@ import fedreach as fr
 from fedreach._util.arrays import Floats, Ints
 from fedreach.engines.models.flat import Layout, flatten
 from fedreach.engines.trainer import answers
-from fedreach.federation.adaptation.base import HeldOut, fit, log_softmax
+from fedreach.federation.adaptation.base import log_softmax
 from fedreach.federation.adaptation.few_labels import FewLabels, FewShot, moved_head
+from fedreach.federation.adaptation.fitting import HeldOut, fit
 from fedreach.federation.adaptation.label_shift import LabelShift
 from fedreach.federation.adaptation.trust import expected_gain
 from fedreach.federation.types import Outputs, State

@@ -13,7 +13,8 @@ import numpy as np
 from scipy.optimize import minimize
 
 from fedreach._util.arrays import Floats
-from fedreach.federation.adaptation.base import HeldOut, fit, log_softmax
+from fedreach.federation.adaptation.base import log_softmax
+from fedreach.federation.adaptation.fitting import HeldOut, fit
 from fedreach.federation.adaptation.label_shift import LabelShift, corrected, scores
 from fedreach.federation.types import Outputs
 

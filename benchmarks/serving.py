@@ -30,7 +30,7 @@ import numpy as np
 from fedreach._util.arrays import Float32s, Floats, Ints
 from fedreach._util.streams import generator
 from fedreach.evaluation.modes import Client, in_groups
-from fedreach.federation.adaptation.base import HeldOut, fit
+from fedreach.federation.adaptation.fitting import HeldOut, fit
 from fedreach.federation.adaptation.label_shift import LabelShift
 from fedreach.federation.types import Outputs
 from page import processor, put

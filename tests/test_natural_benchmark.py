@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedreach.federation.adaptation.base import HeldOut
+from fedreach.federation.adaptation.fitting import HeldOut
 from fedreach.federation.types import Outputs
 
 from .benchmarked import benchmarks

@@ -22,7 +22,7 @@ from small import TOML, Counts, content, train
 
 from fedreach._util.errors import FedReachError
 from fedreach.api.comparison import Study
-from fedreach.deploy.adapter import read as read_rule
+from fedreach.deploy.fitted_rule import read as read_rule
 from fedreach.deploy.saved import load as load_model
 from fedreach.experiment.compare import compare
 from fedreach.experiment.load import load

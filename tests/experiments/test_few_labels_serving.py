@@ -10,7 +10,7 @@ from tests.conftest import EXACT, TINY, Command
 
 from fedreach._util.errors import ConfigError
 from fedreach.deploy import saved
-from fedreach.deploy.adapter import load
+from fedreach.deploy.fitted_rule import load
 from fedreach.deploy.program import export
 from fedreach.experiment.load import load as read
 from fedreach.experiment.run import run

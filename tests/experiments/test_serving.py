@@ -12,7 +12,8 @@ from tests.conftest import EXACT, TINY, Command, rows
 
 from fedreach._util.errors import ConfigError, RunFolderError
 from fedreach.cli import main
-from fedreach.deploy.adapter import Adapter, load
+from fedreach.deploy.adapter import Adapter
+from fedreach.deploy.fitted_rule import load
 from fedreach.federation.adaptation.label_shift import LabelShift
 from fedreach.federation.labels import DiscreteLaplace
 from fedreach.runs.folder import SERVING

@@ -13,7 +13,7 @@ from fedreach._util import files
 from fedreach._util.errors import RunFolderError
 from fedreach._util.files import Folder
 from fedreach._util.row_store import RowFile
-from fedreach.deploy.adapter import read as read_rule
+from fedreach.deploy.fitted_rule import read as read_rule
 from fedreach.deploy.saved import load as load_model
 from fedreach.report.read import read_run
 from fedreach.runs.adaptation import Refit

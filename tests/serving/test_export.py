@@ -19,7 +19,7 @@ from tests.conftest import TINY, Command
 from fedreach._util.errors import ConfigError, RunFolderError
 from fedreach.cli import main
 from fedreach.data.sets import load as load_data
-from fedreach.deploy.adapter import load
+from fedreach.deploy.fitted_rule import load
 from fedreach.deploy.program import export, modules, written
 from fedreach.federation.adaptation.base import Plain
 from fedreach.federation.adaptation.few_labels import FewLabels
@@ -299,7 +299,7 @@ def test_the_plain_model_can_be_written_too(tmp_path: Path) -> None:
 
 def test_nothing_is_taken_that_the_rule_does_not_need() -> None:
     names = {module.name for module in modules([LabelShift.__module__]).values()}
-    assert {"label_shift", "guard", "softmax"} <= names
+    assert {"label_shift", "safeguard", "base"} <= names
     assert not names & {"traits", "registry", "protocols", "radio", "problem", "plain", "bbse", "fit"}
 
 
@@ -333,7 +333,7 @@ def test_modules_of_one_name_are_told_apart(tmp_path: Path) -> None:
     own = found[str(tmp_path / "errors.py")]
     assert own.name == "own_errors"
     lines = own.source.splitlines()
-    assert lines[:2] == ["from .errors import check as a", "from .errors import nearest; from . import drift as d"]
+    assert lines[:2] == ["from .errors import check as a", "from .errors import nearest; from . import safeguard as d"]
     assert lines[2] == "from .base import Policy"
     assert re.fullmatch(r"from \.weighting_base import \*  # é", lines[3])
 

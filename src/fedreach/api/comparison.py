@@ -36,7 +36,7 @@ from fedreach.runs.schema import ClientLine, ComparisonRecord, RoundRow, RunReco
 if TYPE_CHECKING:
     import pandas as pd
 
-    from fedreach.deploy.adapter import Which
+    from fedreach.deploy.fitted_rule import Which
     from fedreach.deploy.model import TrainedModel
 
 

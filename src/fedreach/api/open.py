@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from fedreach.api.sweep import Sweep
-    from fedreach.deploy.adapter import Which
+    from fedreach.deploy.fitted_rule import Which
     from fedreach.deploy.model import TrainedModel
 
 

@@ -15,7 +15,7 @@ from fedreach.api.compare import Method, Part, PythonStudy, Table, ask
 from fedreach.api.comparison import model_of
 from fedreach.data.datasets import Dataset, Recipe
 from fedreach.data.federated import FederatedData
-from fedreach.deploy.adapter import Which
+from fedreach.deploy.fitted_rule import Which
 from fedreach.deploy.model import TrainedModel
 from fedreach.experiment.load import named_after
 from fedreach.experiment.run import each_round_of

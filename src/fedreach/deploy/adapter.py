@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedreach._util import registry
 from fedreach._util.arrays import Float32s, Floats, Ints
-from fedreach._util.errors import ConfigError, RunFolderError
-from fedreach.experiment.components import make
-from fedreach.experiment.schema import Choice
-from fedreach.federation.adaptation import trust
+from fedreach._util.errors import ConfigError
 from fedreach.federation.base import Serving
-from fedreach.federation.traits import Traits
 from fedreach.federation.types import Outputs, State
-from fedreach.runs.folder import SERVING, RunFolder
-from fedreach.runs.identity import run_of
-from fedreach.runs.schema import RunRecord, ServingRecord
 
 if TYPE_CHECKING:
     from fedreach.federation.base import LearnsMoreLabels, ServesOnline
@@ -240,92 +231,3 @@ class Adapter:
 
 
 # -------------------- The fitted rule in a run folder
-
-Which = Literal["last", "best", "refit"]
-"""The last model, the best by participants' held-out data, or the one that was refitted on all rows."""
-
-
-class SavedRule(NamedTuple):
-    """An adaptation rule as fitted at the end of a run."""
-
-    rule: Serving
-    state: State
-    name: str  # of the rule in the experiment, such as "label_shift" or "my.py:Mine"
-    run: RunRecord
-    round: int  # of the model for which it was fitted
-
-
-def read(
-    folder: Path | str, which: Which = "last", *, cluster: int | None = None, base: Path | None = None
-) -> SavedRule:
-    """Return the fitted rule for a model of a finished run; the arguments are those of `load`.
-
-    Raises:
-        RunFolderError: If the folder does not hold a fitted rule for that model.
-        ConfigError: If the rule needs labels of unseen clients.
-    """
-    run_folder = RunFolder(Path(folder))
-    run, record, stored = run_of(run_folder), run_folder.read(ServingRecord), run_folder.read_tensors(SERVING)
-    if record is None or stored is None:
-        raise RunFolderError(f"{folder} holds no serving rule ({SERVING}). {_why_not_fitted(run)}")
-    choice = Choice.model_validate(run.config["method"]["serving"])
-    rule: Serving = make(
-        "serving", choice, registry.base_of(choice.name, base or Path.cwd(), run_folder.path.resolve())
-    )
-    if Traits.of(rule).learns_labels and Traits.of(rule).is_reference:
-        raise ConfigError(
-            f"{folder}: {type(rule).__name__} learns from labels of those that it serves: a reference, which none can "
-            "deploy. Export or load a method with serving 'label_shift'."
-        )
-    head = which if cluster is None else f"{which}/{cluster}"
-    state = {key[len(head) + 1 :]: value for key, value in stored[0].items() if key.startswith(f"{head}/")}
-    if not state or any("/" in key for key in state):
-        raise RunFolderError(f"{folder}: {SERVING} holds no single rule {head!r}; it has {_heads(stored[0])}.")
-    return SavedRule(rule, state, choice.name, run, record.rounds[which])
-
-
-def load(
-    folder: Path | str,
-    which: Which = "last",
-    *,
-    cluster: int | None = None,
-    base: Path | None = None,
-    model: Callable[[Float32s], tuple[ArrayLike, ArrayLike | None]] | None = None,
-) -> Adapter:
-    """Return the adapter of a finished run.
-
-    Args:
-        folder: The run folder, which holds the model and the fitted rule.
-        which: Model: the last, the best or the refitted one.
-        cluster: Number of the cluster, if the run has one model per cluster.
-        base: Folder that the name of a custom rule is relative to; default: the current folder.
-        model: See `Adapter`.
-
-    Raises:
-        RunFolderError: If the folder does not hold a fitted rule for that model.
-        ConfigError: If the rule needs labels of unseen clients.
-    """
-    saved = read(folder, which, cluster=cluster, base=base)
-    return Adapter(saved.rule, saved.state, model)
-
-
-def check_supported(saved: SavedRule) -> None:
-    """Reject a rule that participants do not support, with a ConfigError."""
-    if not trust.is_supported(saved.state):
-        labels = "" if Traits.of(saved.rule).learns_labels else "Where clients learn some labels, try 'few_shot'. "
-        raise ConfigError(
-            f"Participants of this run do not support {saved.name}: by their own labels, no gain is decided. {labels}"
-            "With --force the rule is written all the same."
-        )
-
-
-def _why_not_fitted(run: RunRecord) -> str:
-    """Return what to do about a run without a fitted rule."""
-    adaptation = run.config["method"]["serving"]
-    if adaptation is None or Choice.model_validate(adaptation).name == "none":
-        return "The run serves clients by the model as it is. Run with method.serving, such as 'label_shift'."
-    return "The run is not finished: the same command again goes on with it."
-
-
-def _heads(names: Iterable[str]) -> str:
-    return ", ".join(repr(head) for head in dict.fromkeys(name.rpartition("/")[0] for name in names)) or "none"

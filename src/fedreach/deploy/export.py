@@ -13,8 +13,8 @@ import torch
 from fedreach._util.arrays import AnyArray, Floats
 from fedreach._util.errors import ConfigError
 from fedreach.deploy import weights
-from fedreach.deploy.adapter import SavedRule, check_supported
 from fedreach.deploy.deployed import classes_of, rows_for
+from fedreach.deploy.fitted_rule import SavedRule, check_supported
 from fedreach.deploy.model import Answers, TrainedModel
 from fedreach.deploy.predictions import Predictions, predictions
 from fedreach.deploy.program import check_deployable, program

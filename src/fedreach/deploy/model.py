@@ -18,7 +18,8 @@ from fedreach._util.errors import ConfigError, DataError, RunFolderError
 from fedreach.data.preparation import Preparation, TargetScale
 from fedreach.data.samples import SampleFormat, form_of
 from fedreach.deploy import weights
-from fedreach.deploy.adapter import Adapter, SavedRule, Which, read
+from fedreach.deploy.adapter import Adapter
+from fedreach.deploy.fitted_rule import SavedRule, Which, read
 from fedreach.deploy.weights import content, put
 from fedreach.engines.batches import scaling
 from fedreach.engines.models.draws import evaluated

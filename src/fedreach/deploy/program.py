@@ -20,7 +20,8 @@ import fedreach
 from fedreach._util.arrays import AnyArray
 from fedreach._util.errors import ConfigError
 from fedreach.deploy import deployed
-from fedreach.deploy.adapter import Adapter, SavedRule, Which, check_supported, read
+from fedreach.deploy.adapter import Adapter
+from fedreach.deploy.fitted_rule import SavedRule, Which, check_supported, read
 from fedreach.experiment.components import code_files
 from fedreach.federation.base import Serving
 from fedreach.federation.traits import Traits
@@ -146,7 +147,8 @@ def _free_name(place: _Place, collected: dict[str, Module]) -> str:
     """Return a name within the file that no other module has."""
     if not place.name.startswith("fedreach."):
         return f"own_{place.file.stem}"
-    used_names, parts = {module.name for module in collected.values()}, place.name.split(".")
+    used_names = {module.name for module in collected.values()} | LOADER_NAMES
+    parts = place.name.split(".")
     names = ("_".join(parts[-length:]) for length in range(1, len(parts) + 1))
     return next(name for name in names if name not in used_names)
 
@@ -199,6 +201,8 @@ if __name__ not in sys.modules:
 for _name, _source in SOURCES.items():
     globals()[_name] = _loaded(_name, _source)
 '''
+LOADER_NAMES = {"base64", "linecache", "sys", "types", "np"}
+"""Names that the loader imports: no module of the file is called so."""
 LINE = 112
 
 

@@ -14,7 +14,7 @@ from fedreach._util.errors import ConfigError, RunFolderError, nearest
 from fedreach._util.streams import torch_seed
 from fedreach.data.preparation import TargetScale
 from fedreach.deploy import weights
-from fedreach.deploy.adapter import Which
+from fedreach.deploy.fitted_rule import Which
 from fedreach.deploy.model import Expected, RunOrigin
 from fedreach.deploy.model import TrainedModel as TrainedModel
 from fedreach.engines.models.flat import Layout, bind

@@ -23,7 +23,7 @@ from fedreach._util import files
 from fedreach._util.arrays import AnyArray
 from fedreach._util.errors import ConfigError, DataError
 from fedreach._util.files import UNFINISHED
-from fedreach.deploy.adapter import SavedRule
+from fedreach.deploy.fitted_rule import SavedRule
 from fedreach.engines.models.draws import drawn_from, generators_kept, states
 from fedreach.engines.models.flat import Layout, bind
 from fedreach.engines.models.state import array_of, constants_of, tensor_of

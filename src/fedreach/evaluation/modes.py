@@ -14,7 +14,8 @@ from fedreach.engines.protocols import Predictor, Split
 from fedreach.evaluation.evaluator import Group, mean_interval
 from fedreach.evaluation.metrics import expected_calibration_error
 from fedreach.evaluation.scores import HARM_POINTS, worst_decile
-from fedreach.federation.adaptation.base import Fitted, HeldOut, fit, log_softmax
+from fedreach.federation.adaptation.base import log_softmax
+from fedreach.federation.adaptation.fitting import Fitted, HeldOut, fit
 from fedreach.federation.base import KnowsPrior, LearnsLabels, LearnsMoreLabels, ServesMany, ServesOnline, Serving
 from fedreach.federation.costs import FittingCost
 from fedreach.federation.traits import Traits
@@ -340,7 +341,7 @@ class ServingEvaluator:
         rule: Adaptation rule.
         max_samples: Largest number of examples of a client, the first ones. None uses all.
         inputs: See `serve`.
-        summed: See `fedreach.federation.adaptation.base.fit`.
+        summed: See `fedreach.federation.adaptation.fitting.fit`.
         cost: Function that returns the simulated cost of fitting. Its arguments are the examples of each fitting
             client, the bytes per client in each exchange, and the round of the model. None simulates nothing.
     """

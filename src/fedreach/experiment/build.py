@@ -24,7 +24,7 @@ from fedreach.engines.protocols import Task
 from fedreach.evaluation.metrics import AUROC, Metric, refuse_metrics
 from fedreach.experiment import components
 from fedreach.experiment.schema import EvaluationSection, Experiment
-from fedreach.federation.adaptation.base import UNFITTED, next_query, nobody_holds_out
+from fedreach.federation.adaptation.fitting import UNFITTED, next_query, nobody_holds_out
 from fedreach.federation.federation import Federation, refuse_targets_of
 from fedreach.federation.traits import name_of
 from fedreach.runs.simulation import Simulation, simulate

@@ -8,23 +8,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedreach._util.arrays import Bools, Floats, Ints
+from fedreach._util.arrays import Bools, Floats, Ints, are_counts
 from fedreach._util.errors import ConfigError, require
 from fedreach.data.assignment import label_entropy
 from fedreach.federation.checks import Range
 from fedreach.federation.secure_aggregation import SecureSum as SecureSum
 
 # -------------------- Label counts
-
-
-def are_counts(counts: Floats) -> Bools:
-    """Return (n,) whether all of a client's (c,) counts are whole and not negative.
-
-    Example:
-        >>> are_counts(np.array([[3.0, 0.0], [2.5, 0.5], [4.0, -1.0], [np.nan, 1.0]])).tolist()
-        [True, False, False, False]
-    """
-    return np.asarray((np.isfinite(counts) & (counts >= 0) & (counts == np.rint(counts))).all(axis=1))
 
 
 # -------------------- Label entropies from released counts

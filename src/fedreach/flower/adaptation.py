@@ -14,7 +14,7 @@ from fedreach._util.arrays import AnyArray, Float32s, Floats, Ints
 from fedreach._util.errors import TrainingError
 from fedreach.engines.protocols import Engine
 from fedreach.evaluation.modes import NOTED, Client, Score, ServedScores, rung_names, scored_of, serve, tabulated
-from fedreach.federation.adaptation.base import Fitted
+from fedreach.federation.adaptation.fitting import Fitted
 from fedreach.federation.base import Serving
 from fedreach.federation.checks import SHARE
 from fedreach.federation.costs import fitting_cost

@@ -18,7 +18,7 @@ from fedreach.evaluation.evaluator import Scores, Served, mean_of, summarized
 from fedreach.evaluation.metrics import Metric, SaidOfClients, Values, further_columns, in_a_line
 from fedreach.evaluation.modes import folds
 from fedreach.evaluation.scores import ACCURACY, MAE
-from fedreach.federation.adaptation.base import UNFITTED, Fitted, after_exchange, next_query, plain_sum
+from fedreach.federation.adaptation.fitting import UNFITTED, Fitted, after_exchange, next_query, plain_sum
 from fedreach.federation.federation import Federation
 from fedreach.federation.secure_aggregation import LARGEST_EXACT, NO_SUM, sum_of_limbs
 from fedreach.federation.state import FederationState

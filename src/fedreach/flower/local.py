@@ -26,7 +26,7 @@ from fedreach.evaluation.evaluator import mean_of
 from fedreach.evaluation.metrics import Metric, SaidOfClients, further_metrics
 from fedreach.evaluation.modes import Client, ServedScores, serve
 from fedreach.evaluation.scores import ACCURACY, MAE, MainScore
-from fedreach.federation.adaptation.base import checked
+from fedreach.federation.adaptation.fitting import checked
 from fedreach.federation.base import ClientsOwn
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import released_entropy

@@ -18,7 +18,7 @@ from fedreach.data.federated import FederatedData
 from fedreach.engines.models.flat import Layout
 from fedreach.evaluation.modes import ServesModels
 from fedreach.federation.adaptation import trust
-from fedreach.federation.adaptation.base import Fitted
+from fedreach.federation.adaptation.fitting import Fitted
 from fedreach.federation.traits import Traits
 from fedreach.runs.callbacks import Callback, told
 from fedreach.runs.checkpoint import Snapshot, read_models

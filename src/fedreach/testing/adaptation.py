@@ -12,7 +12,8 @@ import numpy as np
 
 from fedreach._util.arrays import AnyArray, Float32s, Floats, Ints
 from fedreach._util.streams import generator
-from fedreach.federation.adaptation.base import Fitted, HeldOut, fit, log_softmax
+from fedreach.federation.adaptation.base import log_softmax
+from fedreach.federation.adaptation.fitting import Fitted, HeldOut, fit
 from fedreach.federation.traits import Traits, name_of
 from fedreach.federation.types import Outputs, State
 from fedreach.testing.base import Check, Subject, shown

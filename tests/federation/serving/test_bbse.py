@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from fedreach._util.errors import ConfigError
-from fedreach.federation.adaptation.base import HeldOut, fit, log_softmax
+from fedreach.federation.adaptation.base import log_softmax
+from fedreach.federation.adaptation.fitting import HeldOut, fit
 from fedreach.federation.adaptation.methods import BBSE, RLLS, pulled
 from fedreach.federation.base import KnowsPrior, Serving
 from fedreach.federation.types import Outputs

@@ -5,8 +5,8 @@ import pytest
 
 from fedreach._util.errors import ConfigError
 from fedreach.deploy.adapter import Adapter
-from fedreach.federation.adaptation.base import HeldOut, fit
 from fedreach.federation.adaptation.few_labels import FEWEST_FOR_HEAD, FewShot
+from fedreach.federation.adaptation.fitting import HeldOut, fit
 from fedreach.federation.adaptation.label_shift import LabelShift
 from fedreach.federation.types import Outputs
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from fedreach.federation.adaptation import safeguard
-from fedreach.federation.adaptation.base import HeldOut, fit, log_softmax, weights
+from fedreach.federation.adaptation.base import log_softmax, weights
+from fedreach.federation.adaptation.fitting import HeldOut, fit
 from fedreach.federation.adaptation.inference import infer_priors, input_order
 from fedreach.federation.adaptation.label_shift import LabelShift
 from fedreach.federation.adaptation.repair import Values

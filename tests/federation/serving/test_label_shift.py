@@ -8,7 +8,8 @@ import pytest
 
 from fedreach._util.errors import ConfigError, DataError
 from fedreach.federation.adaptation import base, calibration
-from fedreach.federation.adaptation.base import HeldOut, fit, log_softmax
+from fedreach.federation.adaptation.base import log_softmax
+from fedreach.federation.adaptation.fitting import HeldOut, fit
 from fedreach.federation.adaptation.inference import infer_priors
 from fedreach.federation.adaptation.label_shift import LabelShift
 from fedreach.federation.base import KnowsPrior, Serving

@@ -15,7 +15,8 @@ from fedreach.data.partition import PARTITIONS
 from fedreach.data.sets import load
 from fedreach.federation.adaptation import base as priors
 from fedreach.federation.adaptation import online as evidence
-from fedreach.federation.adaptation.base import HeldOut, fit, weights
+from fedreach.federation.adaptation.base import weights
+from fedreach.federation.adaptation.fitting import HeldOut, fit
 from fedreach.federation.adaptation.inference import infer_priors
 from fedreach.federation.adaptation.label_shift import LabelShift
 from fedreach.federation.federation import Federation

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedreach._util.errors import ConfigError
-from fedreach.federation.adaptation.base import fit
+from fedreach.federation.adaptation.fitting import fit
 from fedreach.federation.adaptation.label_shift import LabelShift
 from fedreach.federation.adaptation.methods import TruePrior
 from fedreach.federation.base import KnowsPrior, Serving

@@ -6,8 +6,9 @@ import pytest
 from fedreach.deploy.adapter import Adapter
 from fedreach.evaluation.scores import HARM_POINTS
 from fedreach.federation.adaptation import trust
-from fedreach.federation.adaptation.base import HeldOut, fit, log_softmax
+from fedreach.federation.adaptation.base import log_softmax
 from fedreach.federation.adaptation.calibration import advance, begin, centred, is_settled, left_out, likelihood
+from fedreach.federation.adaptation.fitting import HeldOut, fit
 from fedreach.federation.adaptation.label_shift import LabelShift
 from fedreach.federation.types import Outputs
 

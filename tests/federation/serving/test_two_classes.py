@@ -10,7 +10,7 @@ from fedreach._util.streams import generator
 from fedreach.data.partition import dirichlet_by_class
 from fedreach.data.sets import load
 from fedreach.data.splits import draws, split_held_out
-from fedreach.federation.adaptation.base import HeldOut, fit
+from fedreach.federation.adaptation.fitting import HeldOut, fit
 from fedreach.federation.adaptation.label_shift import LabelShift
 from fedreach.federation.adaptation.methods import BBSE, RLLS, TruePrior
 from fedreach.federation.base import KnowsPrior, Serving

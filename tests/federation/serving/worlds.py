@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedreach.federation.adaptation.base import HeldOut
+from fedreach.federation.adaptation.fitting import HeldOut
 from fedreach.federation.types import Outputs
 
 C = 4

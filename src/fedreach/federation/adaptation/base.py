@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import NamedTuple
 
 import numpy as np
 
 from fedreach._util.arrays import Floats, Ints
-from fedreach._util.errors import DataError, PartError
-from fedreach.federation.base import Serving
-from fedreach.federation.traits import name_of
 from fedreach.federation.types import NO_STATE, Outputs, State
 
 # -------------------- Log softmax
@@ -185,117 +179,3 @@ def map_em(u: Floats, base: Floats, pseudo_counts: float) -> Floats:
 # ```
 # query -> contribute (each participant) -> sum -> fold -> query ... -> None: fitted
 # ```
-
-MAX_EXCHANGES = 200
-"""Most exchanges; a rule that is not fitted by then never will be."""
-BYTES_PER_NUMBER = 8  # sums are of float64: an optimum is found by small differences
-
-
-class HeldOut(NamedTuple):
-    """The held-out data by which one participant fits an adaptation rule."""
-
-    outputs: Outputs  # on its m held-out examples
-    labels: Ints  # (m,)
-    counts: Floats  # (c,) of its training labels, as they are released
-
-
-class Fitted(NamedTuple):
-    """The state of a rule so far, and the cost of fitting it."""
-
-    state: State
-    sent: tuple[int, ...]  # bytes that one participant sends, exchange by exchange
-    bytes_down: int  # to one, all together, without the state, which each adapting client is sent
-    seconds: float | None = None  # simulated, where there is a radio: of all exchanges, one after the other
-    joules: float | None = None  # likewise, of all participants together
-    left: Mapping[int, int] = MappingProxyType({})  # participant that was taken out -> exchange that it did not answer
-
-    @property
-    def exchanges(self) -> int:
-        """Number of exchanges with the participants."""
-        return len(self.sent)
-
-    @property
-    def bytes_up(self) -> int:
-        """Of one participant, all exchanges together."""
-        return sum(self.sent)
-
-
-UNFITTED = Fitted(NO_STATE, (), 0)
-"""A rule before the first exchange."""
-
-
-def plain_sum(parts: Sequence[Floats]) -> Floats:
-    """Return the sum of arrays of one shape, added up in their order; at least one."""
-    return sum(parts[1:], start=parts[0])
-
-
-def fit(
-    rule: Serving,
-    participants: Iterable[HeldOut],
-    summed: Callable[[Sequence[Floats]], Floats] = plain_sum,
-) -> Fitted:
-    """Fit an adaptation rule.
-
-    Args:
-        rule: The rule.
-        participants: In the order of their ids, in which sums are taken; at least one.
-        summed: How arrays of one shape are added up, such as by secure aggregation.
-
-    Raises:
-        DataError: If no participant holds out examples.
-        PartError: If participants contribute anything but finite numbers, or the rule never is fitted.
-
-    Example:
-        >>> from fedreach.federation.adaptation.base import Plain
-        >>> fit(Plain(), []).exchanges
-        0
-    """
-    held_out, fitted = list(participants), UNFITTED
-    while (query := next_query(rule, fitted)) is not None:
-        if not held_out:
-            raise nobody_holds_out(rule)
-        answers = [checked(rule, rule.contribute(query, *participant)) for participant in held_out]
-        shapes = {name: values.shape for name, values in answers[0].items()}
-        if any({name: values.shape for name, values in answer.items()} != shapes for answer in answers):
-            raise PartError(f"{name_of(rule)}.contribute must return the same names and shapes for every participant.")
-        sums = {name: summed([answer[name] for answer in answers]) for name in shapes}
-        fitted = after_exchange(rule, fitted, query, sums)
-    return fitted
-
-
-def nobody_holds_out(rule: Serving) -> DataError:
-    """Return the error for a rule that no participant can help to fit."""
-    return DataError(
-        f"{name_of(rule)} is fitted by what participants hold out, and none holds out an example. Let more "
-        "clients with at least two examples take part, or serve by 'none'."
-    )
-
-
-def next_query(rule: Serving, fitted: Fitted) -> State | None:
-    """Return what participants are sent in the next exchange; None once the rule is fitted.
-
-    Raises:
-        PartError: If the rule never is fitted.
-    """
-    query = rule.query(fitted.state)
-    if query is not None and fitted.exchanges == MAX_EXCHANGES:
-        raise PartError(f"{name_of(rule)} is not fitted after {MAX_EXCHANGES} exchanges with the participants.")
-    return query
-
-
-def after_exchange(rule: Serving, fitted: Fitted, query: State, sums: State) -> Fitted:
-    """Return the rule after an exchange, given what participants were sent and the sums of what they answered."""
-    sent, down = (*fitted.sent, _bytes(sums)), fitted.bytes_down + _bytes(query)
-    return Fitted(rule.fold(fitted.state, sums), sent, down)
-
-
-def checked(rule: Serving, answer: State) -> State:
-    """Return what a participant contributes, or reject what cannot be added up."""
-    for name, values in answer.items():
-        if not isinstance(values, np.ndarray) or values.dtype != np.float64 or not np.isfinite(values).all():
-            raise PartError(f"{name_of(rule)}.contribute must return finite float64 arrays; {name!r} is none.")
-    return answer
-
-
-def _bytes(arrays: State) -> int:
-    return sum(BYTES_PER_NUMBER * values.size for values in arrays.values())

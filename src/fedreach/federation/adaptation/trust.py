@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from fedreach._util.arrays import Bools, Floats, Ints
+from fedreach._util.arrays import Bools, Floats, Ints, are_counts
 from fedreach._util.student_t import t_quantile
 from fedreach.federation.adaptation.base import blended, log_softmax, weights
 from fedreach.federation.adaptation.calibration import BOUND, left_out, likelihood
 from fedreach.federation.adaptation.inference import infer_priors
-from fedreach.federation.labels import are_counts
 from fedreach.federation.types import State
 
 # -------------------- Checks of contributed sums
