@@ -300,7 +300,7 @@ def test_the_plain_model_can_be_written_too(tmp_path: Path) -> None:
 def test_nothing_is_taken_that_the_rule_does_not_need() -> None:
     names = {module.name for module in modules([LabelShift.__module__]).values()}
     assert {"label_shift", "safeguard", "base"} <= names
-    assert not names & {"traits", "registry", "protocols", "radio", "problem", "plain", "bbse", "fit"}
+    assert not names & {"traits", "registry", "fitting", "radio", "problem", "methods", "labels", "checks"}
 
 
 @pytest.mark.parametrize(
