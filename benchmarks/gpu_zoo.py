@@ -82,6 +82,7 @@ def outcome(name: str, member: Any, classes: int, engine: str, device: str) -> O
 
 def zoo_outcomes(device: str, names: Sequence[str] | None = None) -> Iterable[Outcome]:
     """Yield what becomes of each module of the zoo with each engine."""
+    import tests.engines.zoo_families  # noqa: F401 (adds its members to the zoo)
     from tests.engines.zoo import CLASSES, ZOO
 
     for name in ZOO if names is None else names:

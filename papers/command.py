@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedreach._util.tables import folded, text_table
+from fedreach._util.text_tables import folded, text_table
 from fedreach.cli import Commands, options
 from papers.variance.command import variance
 

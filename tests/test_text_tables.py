@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from wcwidth import wcswidth
 
-from fedreach._util.tables import folded, text_table
+from fedreach._util.text_tables import folded, text_table
 from fedreach.cli import options
 
 from .terminals import on_terminal

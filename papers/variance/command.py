@@ -107,7 +107,7 @@ def _show(written: VariancePaths, as_json: bool) -> None:
 
 
 def _text(decomposition: Decomposition, width: int) -> str:
-    from fedreach._util.tables import folded, text_table
+    from fedreach._util.text_tables import folded, text_table
     from papers.variance import report as words
 
     design = words.design(decomposition) + " Standard deviations in points, with 95% intervals cut off at 0."

@@ -267,7 +267,7 @@ def test_nothing_random_of_the_process_is_used_up(task):
 
 def test_an_engine_that_was_examined_is_not_examined_again(task, monkeypatch):
     given = task(nn.Linear(8, CLASSES))
-    monkeypatch.setattr("fedreach.engines.examination.Examination", None)
+    monkeypatch.setattr("fedreach.engines.choice.Examination", None)
     assert build_engine("stacked", given, examined=True).name == "stacked"
     assert isinstance(build_engine("sequential", given), TorchEngine)
     with pytest.raises(TypeError):

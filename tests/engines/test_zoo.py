@@ -19,6 +19,7 @@ from fedreach.engines.protocols import Task
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg
 
+from . import zoo_families  # noqa: F401 (adds its members to the zoo)
 from .plain_torch import inputs, train
 from .zoo import CLASSES, ZOO
 

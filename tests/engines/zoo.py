@@ -785,6 +785,3 @@ class AutocastToTheEnd(WithBody):
 class Checkpointed(WithBody):
     def forward(self, x):
         return self.head(torch.utils.checkpoint.checkpoint(self.body, x, use_reentrant=False))
-
-
-from . import zoo_families  # noqa: E402, F401 (adds its members)

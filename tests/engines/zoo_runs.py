@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +21,7 @@ from fedreach.experiment.run import run
 from fedreach.experiment.schema import Experiment
 from fedreach.runs.simulation import Simulation
 
+from . import zoo_families  # noqa: F401 (adds its members to the zoo)
 from .zoo import ZOO, Member
 
 ROWS = """
@@ -136,9 +136,18 @@ class ZooRun:
         return self.simulation.engine.logits(vector, "test", np.arange(len(self.data.dataset.test_y)))
 
 
+def whole_zoo() -> str:
+    """Return the zoo and its families as one file, as a user has models in one."""
+    zoo, families = (
+        Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("zoo.py", "zoo_families.py")
+    )
+    lines = families.replace("from __future__ import annotations\n", "").splitlines()
+    return "\n".join([zoo, *(line for line in lines if not line.startswith("from .zoo import"))])
+
+
 def finish(name: str, base: Path) -> ZooRun:
     """Run a member in a folder of its own."""
-    shutil.copy(Path(__file__).parent / "zoo.py", base / "zoo.py")
+    (base / "zoo.py").write_text(whole_zoo(), encoding="utf-8")
     (base / "rows.py").write_text(ROWS, encoding="utf-8")
     (base / "zoo.toml").write_text(EXPERIMENT.format(name=name, kind=ZOO[name].kind), encoding="utf-8")
     finished = ZooRun(name, base)

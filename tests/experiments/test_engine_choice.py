@@ -174,7 +174,7 @@ def test_an_engine_is_examined_once_for_a_run(
     named = ["--set", f"engine.name={engine}"]
     assert fedreach("run", "tiny.toml", "--out", "x", *named).exit_code == 0
     (home / "x" / "result.json").unlink()  # as if it was interrupted
-    monkeypatch.setattr("fedreach.engines.examination.Examination", None)
+    monkeypatch.setattr("fedreach.engines.choice.Examination", None)
     done = fedreach("run", "tiny.toml", "--out", "x", *named)
     assert done.exit_code == 0, done.output
 

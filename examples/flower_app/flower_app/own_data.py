@@ -9,7 +9,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
-import fedreach
+from fedreach.engines.models.networks import build
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.selection.losses import PowerOfChoice
@@ -44,7 +44,7 @@ server = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Train with those that are online."""
     config = context.run_config
-    model = fedreach.models.build(network, (64,), 10, seed=0)
+    model = build(network, (64,), 10, seed=0)
     strategy = FedReachStrategy(
         FEDERATION, model, rounds=3, folder=str(config["out"]), min_clients=int(config["min-clients"])
     )

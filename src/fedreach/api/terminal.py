@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedreach._util.tables import text_table, visible, visible_lines
+from fedreach._util.tables import visible, visible_lines
+from fedreach._util.text_tables import text_table
 from fedreach.data.assignment import statistics
 from fedreach.data.federated import FederatedData
 from fedreach.evaluation.scores import is_evaluated, main_score_of

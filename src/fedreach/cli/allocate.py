@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from fedreach._util.errors import ConfigError
-from fedreach._util.tables import csv_text, text_table
+from fedreach._util.tables import csv_text
+from fedreach._util.text_tables import text_table
 from fedreach.cli import options
 from fedreach.cli.options import InterruptError
 

@@ -63,7 +63,7 @@ def partition(
 
 def _text(experiment: Experiment, data: FederatedData, width: int) -> str:
     """Return the statistics of a partition and, for up to 60 clients, their label counts."""
-    from fedreach._util.tables import folded, text_table
+    from fedreach._util.text_tables import folded, text_table
     from fedreach.api import terminal
     from fedreach.data.assignment import statistics
 

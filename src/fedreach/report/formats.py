@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from fedreach._util.tables import markdown_lines, text_table
+from fedreach._util.tables import markdown_lines
+from fedreach._util.text_tables import text_table
 from fedreach.report.adaptation import tabulate_serving
 from fedreach.report.analysis import When
 from fedreach.report.overview import Analysis
