@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -13,6 +14,25 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+
+
+def make_papers_importable() -> None:
+    """Load the package `papers/`, which is not installed, without its parent folder on the path.
+
+    With that folder a fresh process would seem to find `tests`, too, and classes of tests would be stored by name.
+    """
+    folder = Path(__file__).parents[1] / "papers"
+    if "papers" not in sys.modules and folder.is_dir():
+        spec = importlib.util.spec_from_file_location(
+            "papers", folder / "__init__.py", submodule_search_locations=[str(folder)]
+        )
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules["papers"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules["papers"])
+
+
+make_papers_importable()  # before the conftest of tests/papers is read
 
 
 def pytest_configure() -> None:

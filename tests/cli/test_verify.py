@@ -128,7 +128,7 @@ def test_a_right_part_passes(fedreach: Command, mine: Path, arguments: list[str]
         (["mine.py:by_position"], "valid choice", "by_position.select must return participants only; client 0 is not"),
         (["mine.py:most_data", "--set", "least=1000"], "valid choice", "must return at least one of the"),
         (["mine.py:by_order"], "whatever the order", "with the examples turned round"),
-        (["mine.py:Rude"], "valid choice", "it raised RuntimeError in line 60 of mine.py: no clients today"),
+        (["mine.py:Rude"], "valid choice", "it raised RuntimeError in line 61 of mine.py: no clients today"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
