@@ -84,10 +84,10 @@ def test_a_recipe_works_to_the_letter(recipe: str, tmp_path: Path) -> None:
         steps[language](tmp_path, block)
 
 
-def test_a_new_method_is_one_file_one_row_and_one_test() -> None:
+def test_a_new_method_is_one_class_an_import_a_row_and_one_test() -> None:
     blocks = BLOCK.findall(RECIPES["A new method"])
-    assert [language for language, _ in blocks] == ["python", "diff", "python", "console"]
-    assert sum(line.startswith("+") for line in blocks[1][1].splitlines()) == 1
+    assert [language for language, _ in blocks] == ["python", "diff", "diff", "python", "console"]
+    assert sum(line.startswith("+") for _, block in blocks[1:3] for line in block.splitlines()) == 2
 
 
 def test_a_new_kind_is_its_file_one_row_one_field_and_one_line() -> None:

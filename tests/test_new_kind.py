@@ -26,7 +26,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fedreach._util.arrays import Floats
-from fedreach._util.registry import NameTable
 
 
 class Shrinking(Protocol):
@@ -55,7 +54,7 @@ class Scaled:
         return self.factor * mean_update
 
 
-SHRINKINGS = NameTable("fedreach.federation", whole="shrinking:Whole", scaled="shrinking:Scaled")
+SHRINKINGS = {"whole": Whole, "scaled": Scaled}
 '''
 
 CHECKS = '''\
@@ -126,7 +125,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Run:
     shutil.copytree(Path(fedreach.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
     (package / "federation" / "shrinking.py").write_text(PART, encoding="utf-8")
     (package / "testing" / "checks" / "shrinking.py").write_text(CHECKS, encoding="utf-8")
-    inserted(package / "registry.py", '    "radio": Kind(', ROW)
+    inserted(package / "_util" / "registry.py", '    "radio": Kind(', ROW)
     field = "    shrinking: Shrinking = Whole()\n"
     inserted(package / "federation" / "federation.py", "\n    def __post_init__", field)
     imports = "from fedreach.federation.shrinking import Shrinking, Whole\n"

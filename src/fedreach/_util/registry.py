@@ -15,7 +15,7 @@ import pickle
 import re
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -237,31 +237,6 @@ KINDS: Mapping[str, Kind] = {
 
 VERIFIED = tuple(kind for kind, row in KINDS.items() if row.checks)
 """Component types that have checks."""
-
-
-class NameTable(Mapping[str, Any]):
-    """Built-in components by name; each is imported when it is looked up.
-
-    Args:
-        package: Package of the modules.
-        rows: Name -> ``"module:NAME"``, the module within the package.
-
-    Example:
-        >>> NameTable("fedreach.federation.selection", uniform="random:Uniform")["uniform"]
-        <class 'fedreach.federation.selection.random.Uniform'>
-    """
-
-    def __init__(self, package: str, **rows: str) -> None:
-        self._where = {name: f"{package}.{row}" for name, row in rows.items()}
-
-    def __getitem__(self, name: str) -> Any:
-        return imported(self._where[name])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._where)
-
-    def __len__(self) -> int:
-        return len(self._where)
 
 
 @cache
