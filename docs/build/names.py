@@ -15,7 +15,7 @@ PUBLIC: dict[str, tuple[str, str, list[str]]] = {
     "models": (
         "Models and deployed clients",
         "The model of a finished run, and a client that is served without it.",
-        ["fedreach.deploy.saved", "fedreach.deploy.adapter"],
+        ["fedreach.deploy"],
     ),
     "parts": (
         "What own parts are handed and follow",
@@ -36,11 +36,10 @@ PUBLIC: dict[str, tuple[str, str, list[str]]] = {
         "The objects below a study, for whoever writes the loop.",
         [
             "fedreach.data.federated:federate",
-            "fedreach.data.partition:Partition",
-            "fedreach.data.stored",
+            "fedreach.data.assignment:Partition",
+            "fedreach.data.stored:OwnData,OwnSamples,OwnTable",
             "fedreach.data.table_source:read_table",
             "fedreach.federation.federation",
-            "fedreach.federation.local_sgd",
             "fedreach.federation.local_sgd",
             "fedreach.runs.simulation",
             "fedreach.evaluation.evaluator:Evaluator,Scores,Group",
@@ -53,25 +52,20 @@ PUBLIC: dict[str, tuple[str, str, list[str]]] = {
     "wireless": (
         "Seconds, joules and bandwidth",
         "Channels, costs, and who gets which share of the band.",
-        ["fedreach.wireless", "fedreach.wireless.radio", "fedreach.wireless.problem"],
+        [
+            "fedreach.wireless.radio",
+            "fedreach.wireless.problem",
+            "fedreach.wireless.exact:allocate",
+            "fedreach.wireless.solve:solve",
+        ],
     ),
     "theory": (
         "Theory",
         "What the papers bound and measure, as numpy functions.",
         [
-            f"fedreach.federation.bounds.{name}"
-            for name in (
-                "csra",
-                "disagreement",
-                "divergence",
-                "entropy",
-                "excess_risk",
-                "incomplete_participation",
-                "participation_gap",
-                "rademacher",
-                "safari",
-                "star_hull",
-            )
+            "fedreach.federation.bounds",
+            "fedreach.federation.convergence",
+            "fedreach._util.divergence",
         ],
     ),
     "run-folders": ("Run folders", "What stands in the files of a run, a field a key.", ["fedreach.runs.schema"]),

@@ -441,11 +441,11 @@ class StudiedMethod:
     def model(
         self, seed: int = 0, which: Which | None = None, *, cluster: int | None = None, base: Path | str | None = None
     ) -> TrainedModel:
-        """Return the complete model of a seed, a torch module that takes raw inputs; see `fedreach.deploy.saved.load`.
+        """Return the complete model of a seed, a torch module that takes raw inputs; see `fedreach.deploy.load`.
 
         Args:
             seed: Seed of the run.
-            which: As for `fedreach.deploy.saved.load`. Default: the refitted model of a study with `population.refit`,
+            which: As for `fedreach.deploy.load`. Default: the refitted model of a study with `population.refit`,
                 else the last.
             cluster: Number of the model, if the method has one per cluster.
             base: Folder of the study's TOML file, if that names custom code by a path. Default: the current folder.

@@ -97,7 +97,7 @@ class SampleFormat:
         if has:
             raise ConfigError(
                 f"{what} handles one input and one answer an example, and this model has {has}. Call it in Python: "
-                "fedreach.deploy.saved.load(run).predict(inputs); --to safetensors writes it for that."
+                "fedreach.deploy.load(run).predict(inputs); --to safetensors writes it for that."
             )
 
     def array(self, samples: Any) -> AnyArray:
