@@ -202,14 +202,14 @@ def profile(clients: int, regime: str, seed: int) -> dict[str, float]:
     from fedreach.wireless.solve import solve
 
     functions = (
-        (kernel.priced, kernel.sending),
+        (kernel.cost_of_needs, kernel.sending),
         (candidates.fractional_cover,),
         (
-            candidates.coarser,
+            candidates.coarsen_sizes,
             candidates.cover_table,
             candidates.cheapest_covers,
             candidates.covers_below,
-            candidates.repaired,
+            candidates.repair_cover,
         ),
         (exact.allocate_batch, exact.allocate),
     )

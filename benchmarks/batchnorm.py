@@ -26,7 +26,7 @@ from fedreach.data.datasets import Dataset
 from fedreach.data.shifts import SHIFTS, Examples, Shift
 from fedreach.federation.adaptation.label_shift import LabelShift
 from fedreach.federation.adaptation.methods import BatchNormRefresh
-from fedreach.federation.base import Serving
+from fedreach.federation.base import Adaptation
 from fedreach.federation.types import State
 from harm import FEWEST, INPUTS, Trained, fitted, holdings, shown, train
 from harm_tables import KINDS, signed
@@ -34,7 +34,7 @@ from seeds import asked, kept, tell
 from tables import table
 
 ROUNDS = 40
-RULES: Mapping[str, Serving] = {
+RULES: Mapping[str, Adaptation] = {
     "unguarded": LabelShift(guard=False),
     "label_shift": LabelShift(),
     "batchnorm": BatchNormRefresh(),

@@ -37,7 +37,7 @@ from fedreach.federation.adaptation import base as priors
 from fedreach.federation.adaptation import online as evidence
 from fedreach.federation.adaptation.base import log_softmax, weights
 from fedreach.federation.adaptation.label_shift import LabelShift, scores
-from fedreach.federation.adaptation.safeguard import Chosen, Guard
+from fedreach.federation.adaptation.safeguard import Guard, GuardedOutputs
 from fedreach.federation.types import Outputs, State
 from harm_shifts import Change, Pixels, affine
 from harm_tables import OF_LABELS, signed
@@ -135,11 +135,11 @@ def served(trained: harm.Trained, state: State, clients: Sequence[Examples]) -> 
             if chosen.repaired:
                 assert end.again is not None
                 end = end.again(chosen.intensity.of(end.inputs))
-            log_w = float(evidence.course(scores(state, chosen.outputs), base, spread).log_w[-1, 0])
+            log_w = float(evidence.evidence_path(scores(state, chosen.outputs), base, spread).log_w[-1, 0])
             row |= {"log_w": log_w, "s": chosen.signal, "R": chosen.distance, "d": chosen.total_drift}
             row["raw"] = float((end.logits.argmax(axis=1) == y).mean())
             for odds in ODDS:
-                own = np.log(mixing.blended(chosen.prior, weights(np.array([log_w]), odds), base))
+                own = np.log(mixing.blend_priors(chosen.prior, weights(np.array([log_w]), odds), base))
                 row[f"odds {odds:g}"] = float(((scores(state, end) + own).argmax(axis=1) == y).mean())
             yield row
 
@@ -179,7 +179,7 @@ def gains(rows: Mapping[str, Any], guard: Guard, odds: float) -> Floats:
     """Return, of each client, the points of accuracy that it gains over the plain model."""
     adapted = []
     for s, far, d, log_w in zip(rows["s"], rows["R"], rows["d"], rows["log_w"], strict=True):
-        chosen = Chosen(
+        chosen = GuardedOutputs(
             Outputs(np.zeros((0, 0))), np.zeros(0), True, signal=s, distance=far, total_drift=d, deviation=0.0
         )
         adapted.append(guard.adapts(chosen, float(weights(np.array([log_w]), odds)[0])))
@@ -192,9 +192,11 @@ def by_inference(rows: Mapping[str, Any], n: int) -> tuple[float, float]:
     base, spread = rows["base"], float(rows["pseudo_counts"][0])
     right = np.zeros(2)
     for u, y in zip(rows["u"].astype(np.float64), rows["y"], strict=True):
-        weight = weights(evidence.course(u[:n], base, spread).log_w[-1], RULE.odds)
+        weight = weights(evidence.evidence_path(u[:n], base, spread).log_w[-1], RULE.odds)
         for way, prior in enumerate((priors.map_em(u[:n], base, spread), collapsed(u[:n], base, spread))):
-            right[way] += ((u[HALF:] + np.log(mixing.blended(prior, weight, base))).argmax(axis=1) == y[HALF:]).mean()
+            right[way] += (
+                (u[HALF:] + np.log(mixing.blend_priors(prior, weight, base))).argmax(axis=1) == y[HALF:]
+            ).mean()
     found = 100 * right / len(rows["u"])
     return float(found[0]), float(found[1])
 

@@ -179,7 +179,7 @@ def cluster_evidence(u: Floats, base: Floats, pseudo_counts: float | None = None
         pseudo_counts: A of the cluster; None: its clients all have `base`.
     """
     point = float(log_sum(u + np.log(base)).sum())
-    return point if pseudo_counts is None else point + float(online.course(u, base, pseudo_counts).log_w[-1, 0])
+    return point if pseudo_counts is None else point + float(online.evidence_path(u, base, pseudo_counts).log_w[-1, 0])
 
 
 def measured(world: World) -> dict[str, float]:

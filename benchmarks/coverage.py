@@ -24,11 +24,11 @@ from fedreach._util.arrays import Floats
 from fedreach.evaluation.statistics import (
     LEVEL,
     POWER,
-    Judgement,
-    judge,
+    PairedTest,
+    detectable_shift,
     plan_seeds,
+    run_paired_tests,
     seeds_to_equate,
-    shift_found,
     t_quantile,
 )
 from tables import table
@@ -37,7 +37,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "statistics.md"
 SD = 0.04  # of a difference, as on the digits
 MARGIN = 0.02
 Pairs = Sequence[tuple[int, int]]
-Compare = Callable[..., Sequence[Judgement]]
+Compare = Callable[..., Sequence[PairedTest]]
 
 
 class Line(NamedTuple):
@@ -57,9 +57,9 @@ class Line(NamedTuple):
         return {"=": abs(off) <= slack, "<=": off <= slack, ">=": off >= -slack}[self.promise]
 
 
-def compared(runs: Floats, pairs: Pairs, **how: Any) -> Sequence[Judgement]:
+def compared(runs: Floats, pairs: Pairs, **how: Any) -> Sequence[PairedTest]:
     """Judge differences of methods, first minus second: `runs` (seeds, methods)."""
-    return judge([dict(enumerate(runs[:, a] - runs[:, b])) for a, b in pairs], **how)
+    return run_paired_tests([dict(enumerate(runs[:, a] - runs[:, b])) for a, b in pairs], **how)
 
 
 def drawn(rng: np.random.Generator, seeds: int, truth: Sequence[float], sd: float = SD) -> Floats:
@@ -82,7 +82,7 @@ def share(happened: Iterable[bool | list[bool]], what: str, promise: str, promis
     return Line(what, promise, promised, float(np.mean(held)), math.sqrt(promised * (1 - promised) / len(held)))
 
 
-def false(judged: Sequence[Judgement], truth: Sequence[float], pairs: Pairs) -> bool:
+def false(judged: Sequence[PairedTest], truth: Sequence[float], pairs: Pairs) -> bool:
     """Whether a difference is called better or worse that is none, or has the other sign."""
     signs = {"better": 1, "worse": -1}
     return any(
@@ -91,7 +91,7 @@ def false(judged: Sequence[Judgement], truth: Sequence[float], pairs: Pairs) -> 
     )
 
 
-def covered(judged: Sequence[Judgement], truth: Sequence[float], pairs: Pairs) -> list[bool]:
+def covered(judged: Sequence[PairedTest], truth: Sequence[float], pairs: Pairs) -> list[bool]:
     return [
         each.low is not None and each.high is not None and each.low <= truth[a] - truth[b] <= each.high
         for each, (a, b) in zip(judged, pairs, strict=True)
@@ -104,7 +104,7 @@ class Studies:
     def __init__(self, number: int, compare: Compare = compared, seed: int = 0) -> None:
         self.number, self.compare, self.rng = number, compare, np.random.default_rng(seed)
 
-    def judged(self, seeds: int, truth: Sequence[float], pairs: Pairs, **how: Any) -> list[Sequence[Judgement]]:
+    def judged(self, seeds: int, truth: Sequence[float], pairs: Pairs, **how: Any) -> list[Sequence[PairedTest]]:
         return [self.compare(drawn(self.rng, seeds, truth), pairs, **how) for _ in range(self.number)]
 
 
@@ -117,7 +117,7 @@ def one(studies: Studies) -> Iterable[Line]:
         yield share(inside, f"interval covers, {seeds} seeds", "=", 1 - LEVEL)
         said = (j[0].verdict != "not decided" for j in studies.judged(seeds, [0, 0], pair))
         yield share(said, f"better or worse where neither, {seeds} seeds", "=", LEVEL)
-        least = SD / math.sqrt(seeds) * shift_found(t_quantile(1 - LEVEL / 2, seeds - 1), seeds - 1)
+        least = SD / math.sqrt(seeds) * detectable_shift(t_quantile(1 - LEVEL / 2, seeds - 1), seeds - 1)
         found = (j[0].verdict == "better" for j in studies.judged(seeds, [0, least], pair))
         yield share(found, f"the detectable difference is found, {seeds} seeds", "=", POWER)
 
@@ -147,7 +147,7 @@ def many_by_max_t(studies: Studies) -> Iterable[Line]:
 def equivalence(studies: Studies) -> Iterable[Line]:
     """Yield the promises of two one-sided tests."""
 
-    def shown(judged: Iterable[Sequence[Judgement]]) -> list[bool]:
+    def shown(judged: Iterable[Sequence[PairedTest]]) -> list[bool]:
         return [any(e.p_equivalent is not None and e.p_equivalent < LEVEL for e in j) for j in judged]
 
     at_margin = studies.judged(30, [0, MARGIN], to_first(2), margin=MARGIN)

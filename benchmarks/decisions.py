@@ -187,7 +187,7 @@ def sketch_error(clients: int, numbers: int, sizes: list[int]) -> None:
     """Print for each size how far cosines are off and how many of minimax's choice are the same."""
     import numpy as np
 
-    from fedreach.federation.selection.geometry import first_by_similarity, gram, inverse, lengths, sketched
+    from fedreach.federation.selection.geometry import count_sketch, first_by_similarity, gram, inverse, lengths
 
     def cosines(rows: Any) -> Any:
         return gram(rows, inverse(lengths(rows)))[np.triu_indices(len(rows), 1)]
@@ -195,7 +195,7 @@ def sketch_error(clients: int, numbers: int, sizes: list[int]) -> None:
     rows, k = updates(clients, numbers)(np.arange(clients)), cohort(clients)
     exact, chosen = cosines(rows), first_by_similarity(rows, k)
     for size in sizes:
-        small = sketched(rows, size, seed=0)
+        small = count_sketch(rows, size, seed=0)
         off = np.abs(cosines(small) - exact)
         same = len(np.intersect1d(chosen, first_by_similarity(small, k))) / k
         row = {"largest": off.max(), "root_mean_square": np.sqrt((off**2).mean()), "overlap": same}

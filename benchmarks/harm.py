@@ -38,7 +38,7 @@ from fedreach.engines.models.networks import lenet, mlp
 from fedreach.engines.trainer import answers
 from fedreach.federation.adaptation.fitting import HeldOut, fit
 from fedreach.federation.adaptation.label_shift import LabelShift
-from fedreach.federation.base import Serving
+from fedreach.federation.base import Adaptation
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.selection.random import Uniform
@@ -138,7 +138,7 @@ def train(
     return Trained(data, model(dataset.train_x.shape[1:], dataset.num_classes), np.asarray(state.params))
 
 
-def fitted(trained: Trained, rule: Serving) -> State:
+def fitted(trained: Trained, rule: Adaptation) -> State:
     """Return the rule's state, fitted on the participants."""
     data, counts = trained.data, trained.data.label_counts().astype(np.float64)
     held = [(c, data.held_out[c]) for c in data.population.participants.tolist() if len(data.held_out[c])]

@@ -224,14 +224,14 @@ def rounding(clients: int, numbers: int) -> dict[str, float]:
     import numpy as np
 
     from decisions import cohort, updates
-    from fedreach._util.arrays import packed, unpacked
+    from fedreach._util.arrays import pack_rows, unpack_rows
     from fedreach.federation.selection.geometry import first_by_similarity, gram, inverse, lengths
 
     def cosines(rows: Any) -> Any:
         return gram(rows, inverse(lengths(rows)))[np.triu_indices(len(rows), 1)]
 
     rows, k = updates(clients, numbers)(np.arange(clients)), cohort(clients)
-    rounded = unpacked(packed(rows))
+    rounded = unpack_rows(pack_rows(rows))
     off = np.abs(cosines(rounded) - cosines(rows))
     same = len(np.intersect1d(first_by_similarity(rows, k), first_by_similarity(rounded, k))) / k
     return {"largest": float(off.max()), "root_mean_square": float(np.sqrt((off**2).mean())), "overlap": same}

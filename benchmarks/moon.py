@@ -32,7 +32,7 @@ from fedreach.data.partition import dirichlet_by_class
 from fedreach.data.validation import on_all_rows
 from fedreach.engines.batches import batch_plan
 from fedreach.engines.models.flat import bind, flatten
-from fedreach.evaluation.statistics import paired
+from fedreach.evaluation.statistics import run_paired_test
 from fedreach.federation.base import Loss
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
@@ -142,7 +142,7 @@ def text(rows: Sequence[Mapping[str, Any]], distances: Mapping[str, float]) -> s
         ]
         for method, each in of.items()
     ]
-    gain = paired(of["moon"] - of["fedavg"])
+    gain = run_paired_test(of["moon"] - of["fedavg"])
     interval = "not known" if gain.low is None else f"[{signed(gain.low)}, {signed(gain.high or 0.0)}]"
     detectable = "not known" if gain.detectable is None else f"{gain.detectable:.1f}"
     head = ["method", "accuracy % ± sd", "published % ± sd", "largest distance to the plain loop"]

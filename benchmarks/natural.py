@@ -35,7 +35,7 @@ from fedreach._util.arrays import Floats, Ints
 from fedreach.engines.models.flat import Layout, flatten
 from fedreach.engines.trainer import answers
 from fedreach.federation.adaptation.base import log_softmax
-from fedreach.federation.adaptation.few_labels import FewLabels, FewShot, moved_head
+from fedreach.federation.adaptation.few_labels import FewLabels, FewShot, fit_head
 from fedreach.federation.adaptation.fitting import HeldOut, fit
 from fedreach.federation.adaptation.label_shift import LabelShift
 from fedreach.federation.adaptation.trust import expected_gain
@@ -153,7 +153,7 @@ def _local(outputs: Outputs, labels: Ints, m: int) -> Floats:
     """Predict by a linear model of the m labeled examples alone, with the same pull as that of the last layer."""
     assert outputs.inputs is not None
     x = outputs.inputs.reshape(len(labels), -1).astype(np.float64)
-    head = moved_head(x[:m], np.zeros((m, outputs.logits.shape[1])), labels[:m], 1 / m)
+    head = fit_head(x[:m], np.zeros((m, outputs.logits.shape[1])), labels[:m], 1 / m)
     return log_softmax(np.column_stack([x[m:], np.ones(len(x) - m)]) @ head)
 
 

@@ -15,7 +15,7 @@ from scipy.optimize import minimize
 from fedreach._util.arrays import Floats
 from fedreach.federation.adaptation.base import log_softmax
 from fedreach.federation.adaptation.fitting import HeldOut, fit
-from fedreach.federation.adaptation.label_shift import LabelShift, corrected, scores
+from fedreach.federation.adaptation.label_shift import LabelShift, corrected_logits, scores
 from fedreach.federation.types import Outputs
 
 Predict = Callable[[Outputs, Outputs], Floats]
@@ -65,7 +65,7 @@ def mixture(participants: Sequence[HeldOut], head: Head) -> Predict:
         log_weight = np.log(likelihoods @ shares.T).sum(axis=0)
         weight = np.exp(log_weight - log_weight.max())
         prior = weight @ shares / weight.sum()
-        return log_softmax(corrected(state, asked) + np.log(prior) - np.log(state["base"]))
+        return log_softmax(corrected_logits(state, asked) + np.log(prior) - np.log(state["base"]))
 
     return predict
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 import page
-from fedreach.evaluation.statistics import Judgement, judge, spread
+from fedreach.evaluation.statistics import PairedTest, run_paired_tests, spread
 from fedreach.report.numbers import Comparison, Run
 from fedreach.report.read import read
 from served import signed
@@ -78,7 +78,7 @@ def lines(comparison: Comparison) -> tuple[list[list[str]], tuple[float, float],
     pairs = [(method, way) for method in others for way in WAYS]
     gains = [minus(each.accuracy["label_shift"], each.accuracy["none"]) for each in found.values()]
     differences = [minus(found[method].accuracy[way], base.accuracy[way]) for method, way in pairs]
-    judged = judge([*differences, *gains], margin=comparison.plan.margin)
+    judged = run_paired_tests([*differences, *gains], margin=comparison.plan.margin)
     of = dict(zip(pairs, judged, strict=False))
     gain = dict(zip(found, judged[len(pairs) :], strict=True))
     seen = [each.detectable for each in of.values() if each.detectable is not None]
@@ -96,7 +96,7 @@ def lines(comparison: Comparison) -> tuple[list[list[str]], tuple[float, float],
     return told, (100 * min(seen), 100 * max(seen)), min(len(each) for each in differences)
 
 
-def told_of(judged: Judgement) -> list[str]:
+def told_of(judged: PairedTest) -> list[str]:
     """Return a difference with its interval, and the verdict."""
     if judged.mean is None or judged.low is None or judged.high is None:
         return ["-", "-"]

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 import page
-from fedreach.evaluation.statistics import Judgement, spread
-from fedreach.report.analysis import contrasts, mean_of, rows_of, target_row
+from fedreach.evaluation.statistics import PairedTest, spread
+from fedreach.report.analysis import mean_of, planned_differences, rows_of, target_row
 from fedreach.report.numbers import Comparison, Run
 from fedreach.report.read import read
 from served import signed
@@ -32,7 +32,7 @@ SHOWN = 5  # evaluations, of which the lowest and the highest are told: how much
 def lines(comparison: Comparison, published: Mapping[str, float]) -> list[list[str]]:
     """Return the head of the table, and a line for each method that has a run which finished or failed."""
     base, last = comparison.baseline, comparison.plan.last_rounds
-    judged = {difference.first: difference.judged for difference in contrasts(comparison, "last")}
+    judged = {difference.first: difference.judged for difference in planned_differences(comparison, "last")}
     head = ["method", "here, test set % ± sd", f"lowest to highest of the last {SHOWN} evaluations %"]
     head += [f"to `{base}`, points [seeds]", "detectable points", "verdict (~ seeds)"]
     if published:
@@ -78,7 +78,7 @@ def _mean(percent: Sequence[float] | np.ndarray) -> str:
     return f"{found.mean:.1f}" if found.sd is None else f"{found.mean:.1f} ± {found.sd:.1f}"
 
 
-def _judged(judged: Judgement) -> list[str]:
+def _judged(judged: PairedTest) -> list[str]:
     """Return the difference with its interval, what could have been seen, and the verdict."""
     if judged.mean is None:
         return [judged.note, "-", "-"]

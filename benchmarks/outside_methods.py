@@ -10,7 +10,7 @@ import numpy as np
 from fedreach._util.arrays import Float32s, Floats, Ints
 from fedreach.federation.selection.base import Policy
 from fedreach.federation.selection.labels import angles, estimated_entropy
-from fedreach.federation.selection.random import groups_within, poured
+from fedreach.federation.selection.random import fill_urns, groups_within
 from fedreach.federation.solvers import Scaffold
 from fedreach.federation.types import ClientView, Reports, Selection, State
 
@@ -85,7 +85,7 @@ class HiCSAsCoded(Policy):
         remark = f"variance of entropies {entropy.var():.3f}"
         if entropy.var() >= self.most_variance:
             balls = k * view.num_examples.astype(np.int64)
-            urns = poured(balls, groups_within(tree, balls, int(balls.sum()) // k), k)
+            urns = fill_urns(balls, groups_within(tree, balls, int(balls.sum()) // k), k)
             drawn = [np.searchsorted(urn.cumsum(), rng.integers(urn.sum()), side="right") for urn in urns]
             return Selection.drawn(view.ids[np.array(drawn)], remark)
         group = cut_tree(tree, n_clusters=[self.groups])[:, 0]

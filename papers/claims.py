@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from fedreach._util.errors import ConfigError, nearest
-from fedreach.evaluation.statistics import Judgement, judge, paired
+from fedreach.evaluation.statistics import PairedTest, run_paired_test, run_paired_tests
 from fedreach.experiment.schema import Section
 from papers.measured import TITLES, Floats, Measured, format_difference, unit_of
 
@@ -167,12 +167,12 @@ def judge_claim(claim: Claim, measured: Measured, instead: str = "", *, reason: 
 
 def _conclude(claim: Claim, instead: str, claimed: list[ClaimedDifference]) -> Conclusion:
     seeds = len(claimed[0].values)
-    alone = [paired(difference.values) for difference in claimed]
+    alone = [run_paired_test(difference.values) for difference in claimed]
     passed = [_is_shown(difference, test) for difference, test in zip(claimed, alone, strict=True)]
-    together = judge([dict(enumerate(difference.values.tolist())) for difference in claimed])
+    together = run_paired_tests([dict(enumerate(difference.values.tolist())) for difference in claimed])
     against = [j for j, test in enumerate(together) if _is_contradicted(claimed[j], test)]
 
-    def conclusion(outcome: Outcome, place: int, test: Judgement) -> Conclusion:
+    def conclusion(outcome: Outcome, place: int, test: PairedTest) -> Conclusion:
         return Conclusion(
             claim, instead, outcome, claimed[place].what, seeds, test.mean, test.low, test.high, test.detectable
         )
@@ -189,20 +189,20 @@ def _is_rounding(difference: ClaimedDifference) -> bool:
     return bool((abs(difference.values) <= SAME * max(difference.scale, 1e-300)).all())
 
 
-def _is_shown(difference: ClaimedDifference, test: Judgement) -> bool:
+def _is_shown(difference: ClaimedDifference, test: PairedTest) -> bool:
     """Whether a difference is above 0 by its interval; one that is equal for all seeds has none."""
     if _is_rounding(difference):
         return difference.equal_counts
     return bool((difference.values > 0).all()) if test.low is None else test.low > 0
 
 
-def _is_contradicted(difference: ClaimedDifference, test: Judgement) -> bool:
+def _is_contradicted(difference: ClaimedDifference, test: PairedTest) -> bool:
     if _is_rounding(difference):
         return False
     return bool((difference.values < 0).all()) if test.high is None else test.high < 0
 
 
-def _lower_end(difference: ClaimedDifference, test: Judgement) -> float:
+def _lower_end(difference: ClaimedDifference, test: PairedTest) -> float:
     """Return the lower end of the interval of a difference, relative to its scale."""
     assert test.mean is not None
     return (test.mean if test.low is None else test.low) / max(difference.scale, 1e-300)

@@ -116,7 +116,7 @@ def run(
         if not as_json:
             click.echo(f"Pages: {pages / page_writer.INDEX} and {len(paths) - 1} more")
     if as_json:
-        options.answer(records)
+        options.set_json(records)
 
 
 def _text(record: Mapping[str, Any], width: int) -> str:
@@ -161,7 +161,7 @@ def list_(as_json: bool) -> None:
     from papers.recipe import names, title
 
     if as_json:
-        options.answer(names())
+        options.set_json(names())
         return
     widest = max(map(len, names()))
     click.echo("\n".join(f"{name:{widest}}  {title(name)}" for name in names()))

@@ -17,10 +17,10 @@ from fedreach.experiment.build import Builder
 from fedreach.experiment.components import locate_user_errors
 from fedreach.experiment.schema import DefaultMethod, Experiment
 from fedreach.federation.costs import round_cost
-from fedreach.federation.steps import AskUpdates, advance, play
+from fedreach.federation.steps import AskUpdates, next_request, run_round
 from fedreach.federation.traits import name_of
 from fedreach.runs.folder import RunFolder
-from fedreach.runs.schema import HARMLESS
+from fedreach.runs.schema import HARMLESS_OPTIONS
 from fedreach.runs.simulation import Simulation
 from papers.measured import Floats, Measured
 from papers.recipe import Recipe
@@ -102,7 +102,7 @@ def _rows(simulation: Simulation, rounds: list[int]) -> Iterator[dict[str, Any]]
         raise _needs_training(federation.selection)
     for number in rounds:
         state = replace(start, round=number - 1)
-        request = advance(play(federation, state, simulation.view(state), rounds=simulation.rounds))
+        request = next_request(run_round(federation, state, simulation.view(state), rounds=simulation.rounds))
         if not isinstance(request, AskUpdates) or request.probe:
             raise _needs_training(federation.selection)
         selection = request.selection
@@ -125,7 +125,7 @@ def _check_same(folder: RunFolder, recipe: Recipe, experiments: dict[float | Non
 
     def plain(experiment: Experiment) -> dict[str, Any]:
         dumped = experiment.model_dump(mode="json", exclude={"rounds", "seeds", "baseline"})
-        for key in HARMLESS:
+        for key in HARMLESS_OPTIONS:
             table, _, option = key.removeprefix("config.").rpartition(".")
             (dumped[table] if table else dumped).pop(option, None)
         return dumped

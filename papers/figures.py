@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import stdtrit
 
-from fedreach.report.figures.style import INK, MUTED, look, new_figure, plain_numbers, short, styled
+from fedreach.report.figures.style import INK, MUTED, line_style, new_figure, plain_numbers, shorten, with_style
 from papers.measured import HUNDREDTHS
 from papers.record import shown_titles
 
@@ -28,7 +28,7 @@ def figure_of(record: Mapping[str, Any]) -> Figure | None:
     )
 
 
-@styled
+@with_style
 def beside(record: Mapping[str, Any], titles: Mapping[str, str], *, shares: Sequence[str] = ()) -> Figure | None:
     """Draw means over seeds with their 95% confidence intervals, and the numbers of the paper as hollow diamonds.
 
@@ -65,13 +65,13 @@ def beside(record: Mapping[str, Any], titles: Mapping[str, str], *, shares: Sequ
                 if len(values) > 1:
                     half = stdtrit(len(values) - 1, 0.975) * values.std(ddof=1) / len(values) ** 0.5
                 axes.errorbar(
-                    values.mean(), j, xerr=half or None, **look(j) | {"linestyle": ""}, elinewidth=1, zorder=3
+                    values.mean(), j, xerr=half or None, **line_style(j) | {"linestyle": ""}, elinewidth=1, zorder=3
                 )
             if isinstance(number, int | float):
                 axes.plot(
                     number, j, "D", color="none", markeredgecolor=INK, markeredgewidth=0.9, markersize=4.5, zorder=4
                 )
-        axes.set_yticks(range(len(methods)), [short(method) for method in methods])
+        axes.set_yticks(range(len(methods)), [shorten(method) for method in methods])
         axes.set_ylim(len(methods) - 0.5, -0.5)
         axes.set_title(titled[quantity])
         plain_numbers(axes.xaxis, far=False)

@@ -15,8 +15,8 @@ from pydantic import Field
 
 import fedreach as fr
 from fedreach._util.errors import ConfigError, DataError, nearest
-from fedreach.experiment.load import Sweep, check, folders, put, with_setting
-from fedreach.experiment.messages import Path_, Problem, explained, listed
+from fedreach.experiment.load import Sweep, check, folders, set_option, with_setting
+from fedreach.experiment.messages import Path_, Problem, explain_errors, format_problems
 from fedreach.experiment.schema import Experiment, Section, Setting
 from papers.claims import Claim
 
@@ -129,7 +129,9 @@ class Recipe:
         try:
             about = RecipeSection.model_validate(self.raw.get("recipe", {}))
         except pydantic.ValidationError as error:
-            raise self._refusal(explained(error, self.raw.get("recipe", {}), ("recipe",), RecipeSection)) from error
+            raise self._refusal(
+                explain_errors(error, self.raw.get("recipe", {}), ("recipe",), RecipeSection)
+            ) from error
         methods = list(self.raw.get("methods", {}))
         lines = list(lines_of(about, about.methods or methods))
         named: list[tuple[Path_, list[str], list[str]]] = [(("methods",), about.methods, methods)]
@@ -219,7 +221,7 @@ class Recipe:
             for swept_name, value in zip(names[name], sweep.values, strict=True):
                 methods[swept_name] = copy.deepcopy(table)
                 if name in swept:
-                    put(methods[swept_name], option, value)
+                    set_option(methods[swept_name], option, value)
         if raw.get("baseline") in names:
             raw["baseline"] = names[raw["baseline"]][0]
         return {**raw, "methods": methods}, names
@@ -236,7 +238,7 @@ class Recipe:
         return experiment
 
     def _refusal(self, problems: list[Problem]) -> ConfigError:
-        return ConfigError(listed(problems, self.source, self.source.read_text(encoding="utf-8"), []))
+        return ConfigError(format_problems(problems, self.source, self.source.read_text(encoding="utf-8"), []))
 
 
 def lines_of(about: RecipeSection, methods: list[str] | tuple[str, ...]) -> Iterator[str]:

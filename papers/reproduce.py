@@ -14,7 +14,7 @@ from fedreach.experiment.compare import compare_several
 from fedreach.experiment.schema import Experiment
 from fedreach.experiment.workers import ComparisonCallback
 from fedreach.runs.folder import RunFolder
-from fedreach.runs.schema import Result, RoundRow, ServingRecord
+from fedreach.runs.schema import AdaptationRecord, Result, RoundRow
 from papers import decisions
 from papers.claims import judge_claims
 from papers.measured import TITLES, Measured, measure_run
@@ -108,7 +108,7 @@ def _measure_run_folder(path: Path) -> tuple[dict[str, float], float]:
     result = folder.read(Result) if path.exists() else None
     if result is None or result.status != "finished":
         return {}, 0.0
-    serving = folder.read(ServingRecord)
+    serving = folder.read(AdaptationRecord)
     served = None if serving is None else serving.columns["last"]
     timing = folder.timing(result.rounds or 0)
     seconds = sum((row.train_seconds or 0.0) + (row.evaluate_seconds or 0.0) for row in timing)

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from fedreach._util.processes import fork
-from fedreach._util.progress import LOCK, Bar, bars
+from fedreach._util.progress import LOCK, Bar, progress_bars
 from fedreach.api.terminal import RunProgress, compare_progress, run_progress
 from fedreach.cli import main
 from fedreach.experiment.schema import Experiment
@@ -25,7 +25,7 @@ from .terminals import on_terminal
 
 def test_lines_stand_above_bars_and_only_those_bars_stay_that_shall() -> None:
     with on_terminal() as terminal:
-        with bars() as add:
+        with progress_bars() as add:
             whole, run = add("all", total=9), add("run", total=3, leave=False)
             print("one,", end=" ")
             whole.show(4, 9, "0:05 left")
@@ -163,7 +163,7 @@ def test_who_wants_no_progress_gets_none_on_a_terminal(home: Path, option: str) 
 
 def test_ctrl_c_leaves_a_clean_terminal() -> None:
     def interrupted() -> None:
-        with bars() as add:
+        with progress_bars() as add:
             add("all", total=9)
             add("run", total=3, leave=False)
             raise KeyboardInterrupt
@@ -181,7 +181,7 @@ def test_ctrl_c_while_a_bar_is_drawn_lets_others_draw(monkeypatch: pytest.Monkey
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    with on_terminal(), bars() as add:
+    with on_terminal(), progress_bars() as add:
         bar = add("all", total=9)
         with monkeypatch.context() as patch:
             patch.setattr(Bar, "display", interrupted)
@@ -195,7 +195,7 @@ def test_ctrl_c_while_a_bar_is_drawn_lets_others_draw(monkeypatch: pytest.Monkey
 
 
 def test_a_fork_prints_though_the_lock_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    with on_terminal() as terminal, bars():
+    with on_terminal() as terminal, progress_bars():
         held, over = threading.Event(), threading.Event()
 
         def hold() -> None:
@@ -221,7 +221,7 @@ def test_a_fork_prints_though_the_lock_is_held(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_clock_goes_on_where_nothing_else_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedreach._util.progress.SECONDS", 0.02)
-    with on_terminal() as terminal, bars() as add:
+    with on_terminal() as terminal, progress_bars() as add:
         add("all", total=9)
         once = terminal.text.count("0/9")
         time.sleep(0.2)
@@ -234,7 +234,7 @@ def test_a_bar_is_as_wide_as_the_terminal(
 ) -> None:
     with on_terminal(columns) as terminal:
         monkeypatch.setenv("COLUMNS", asked)
-        with bars() as add:
+        with progress_bars() as add:
             add("all", total=9).show(9, 9, "")
     (line,) = terminal.lines()
     assert width - 1 <= len(line) <= width  # tqdm may leave the last place free
@@ -242,9 +242,9 @@ def test_a_bar_is_as_wide_as_the_terminal(
 
 def test_bars_within_others_stand_below_them(tmp_path: Path) -> None:
     """As where data are downloaded for a comparison."""
-    with on_terminal() as terminal, bars() as add:
+    with on_terminal() as terminal, progress_bars() as add:
         add("all", total=9)
-        with bars() as more:
+        with progress_bars() as more:
             more("file", total=3, leave=False)
             print("a line")
             within = terminal.now()

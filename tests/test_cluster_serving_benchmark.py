@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedreach.evaluation.modes import ServingEvaluator
+from fedreach.evaluation.modes import AdaptationEvaluator
 from fedreach.experiment.build import Builder
 from fedreach.experiment.load import load
 from fedreach.federation.selection.random import Uniform
@@ -39,7 +39,7 @@ def trained(benchmark, builder, selection):
 def test_the_mean_over_models_is_what_the_evaluator_says_today(benchmark, builder):
     world = trained(benchmark, builder, benchmark.SplitByShares(k=2, at=10))
     assert len(world.models) == 2
-    evaluator = ServingEvaluator(world.simulation.engine, world.data, benchmark.RULE)
+    evaluator = AdaptationEvaluator(world.simulation.engine, world.data, benchmark.RULE)
     columns, _, _ = evaluator.evaluate(world.models, world.clusters, 20)
     found = benchmark.measured(world)
     for rung in ("plain", "served"):

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 import coverage
 from fedreach.evaluation import statistics
-from fedreach.evaluation.statistics import LEVEL, Judgement, judge
+from fedreach.evaluation.statistics import LEVEL, PairedTest, run_paired_tests
 
 STUDIES = 250
 Family = Callable[[coverage.Studies], Iterable[coverage.Line]]
@@ -34,33 +34,33 @@ def test_what_is_promised_is_kept(family: Family) -> None:
     assert [line for line in lines if not line.kept] == []
 
 
-def unpaired(runs: Any, pairs: coverage.Pairs, **how: Any) -> Sequence[Judgement]:
+def unpaired(runs: Any, pairs: coverage.Pairs, **how: Any) -> Sequence[PairedTest]:
     """The second method's runs are those of other seeds."""
-    return judge([dict(enumerate(runs[:, a] - np.roll(runs[:, b], 1))) for a, b in pairs], **how)
+    return run_paired_tests([dict(enumerate(runs[:, a] - np.roll(runs[:, b], 1))) for a, b in pairs], **how)
 
 
-def uncorrected(runs: Any, pairs: coverage.Pairs, **how: Any) -> Sequence[Judgement]:
+def uncorrected(runs: Any, pairs: coverage.Pairs, **how: Any) -> Sequence[PairedTest]:
     """Each difference is judged as if it were the only one."""
     return [coverage.compared(runs, [pair], **how)[0] for pair in pairs]
 
 
-def one_sided(runs: Any, pairs: coverage.Pairs, **how: Any) -> Sequence[Judgement]:
+def one_sided(runs: Any, pairs: coverage.Pairs, **how: Any) -> Sequence[PairedTest]:
     """Half the p-value is held against the level."""
     found = coverage.compared(runs, pairs, **how)
     return [replace(j, verdict="better") if (j.p_corrected or 0) / 2 < LEVEL else j for j in found]
 
 
-def counted_twice(runs: Any, pairs: coverage.Pairs, **how: Any) -> Sequence[Judgement]:
+def counted_twice(runs: Any, pairs: coverage.Pairs, **how: Any) -> Sequence[PairedTest]:
     """Every seed stands for two."""
     return coverage.compared(np.repeat(runs, 2, axis=0), pairs, **how)
 
 
-def wide_margin(runs: Any, pairs: coverage.Pairs, **how: Any) -> Sequence[Judgement]:
+def wide_margin(runs: Any, pairs: coverage.Pairs, **how: Any) -> Sequence[PairedTest]:
     """Equivalence is held against more than the margin that was said."""
     return coverage.compared(runs, pairs, **how | {"margin": 1.3 * how["margin"]})
 
 
-def pilot_alone(runs: Any, pairs: coverage.Pairs, **how: Any) -> Sequence[Judgement]:
+def pilot_alone(runs: Any, pairs: coverage.Pairs, **how: Any) -> Sequence[PairedTest]:
     """The seeds after the pilot have no say."""
     return coverage.compared(runs[: len(how["pilot"])], pairs)
 

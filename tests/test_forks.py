@@ -96,7 +96,7 @@ def test_an_interrupt_leaves_no_child_behind(tmp_path: Path) -> None:
 def test_a_process_with_threads_works_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forks, "cores", lambda: 64)
     monkeypatch.setattr(threading, "active_count", lambda: 1)  # as the tests may run beside threads
-    assert forks.free_processes() == forks.MOST
+    assert forks.free_processes() == forks.MAX_PROCESSES
     monkeypatch.setattr(forks, "cores", lambda: 2)
     assert forks.free_processes() == 2
     monkeypatch.undo()

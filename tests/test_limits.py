@@ -54,10 +54,10 @@ def test_the_least_of_all_limits_counts(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(limits, "_text", lambda path: files.get(path, ""))
     monkeypatch.setattr(limits, "_user_limit", lambda name: iter(()))
     assert limits.memory_bytes() == 10_240_000
-    assert limits.most_processes() == 4000
+    assert limits.process_limit() == 4000
     files |= {"/sys/fs/cgroup/memory/a/memory.limit_in_bytes": "5000000\n", "/sys/fs/cgroup/u/v/memory.max": "max\n"}
     files |= {"/sys/fs/cgroup/u/pids.max": "7\n"}
-    assert (limits.memory_bytes(), limits.most_processes()) == (5_000_000, 7)
+    assert (limits.memory_bytes(), limits.process_limit()) == (5_000_000, 7)
     files |= {"/sys/fs/cgroup/u/memory.max": "400\n"}
     assert limits.memory_bytes() == 400
     page = os.sysconf("SC_PAGE_SIZE")
@@ -65,12 +65,12 @@ def test_the_least_of_all_limits_counts(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(limits, "_user_limit", lambda name: iter([3 * page + 50]))
     assert limits.memory_bytes() == 50  # the libraries that are loaded have addresses already
     monkeypatch.setattr(limits, "_user_limit", lambda name: iter([3]))
-    assert (limits.memory_bytes(), limits.most_processes()) == (0, 3)
+    assert (limits.memory_bytes(), limits.process_limit()) == (0, 3)
 
 
 def test_this_machine_has_memory_and_processes() -> None:
     assert (limits.memory_bytes() or 0) > 10**8
-    assert (limits.most_processes() or 10**3) > 100
+    assert (limits.process_limit() or 10**3) > 100
 
 
 def test_where_nobody_says_what_there_is_nothing_is_refused(machine: Callable[..., None]) -> None:

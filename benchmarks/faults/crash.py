@@ -151,7 +151,7 @@ class Watch:
         disk_unlink(path)
 
 
-disk_opened, disk_write, disk_truncate = files.opened, files.write, files.truncate
+disk_opened, disk_write, disk_truncate = files.open_unbuffered, files.write, files.truncate
 disk_replace, disk_link, disk_unlink = files.replace, files.link, files.unlink
 WATCHED = ("opened", "write", "sync", "sync_folder", "truncate", "replace", "link", "unlink")
 

@@ -22,7 +22,7 @@ from fedreach.data.assignment import Partition
 from fedreach.data.checks import Kind
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData
-from fedreach.data.splits import Population, Ranges
+from fedreach.data.splits import ClientIndex, Population
 from fedreach.engines.choice import ENGINES, build_engine
 from fedreach.engines.models.flat import Layout
 from fedreach.engines.protocols import Task
@@ -64,8 +64,8 @@ def make_simulation(case: Case, engine: str, seed: int, threads: int, device: st
         dataset.train_y,
         Partition(order, offsets, kind="iid", parameters={}),
         Population(np.arange(n), np.empty(0, np.int64)),
-        train=Ranges(order, offsets),
-        held_out=Ranges(np.empty(0, np.int64), np.zeros(n + 1, np.int64)),
+        train=ClientIndex(order, offsets),
+        held_out=ClientIndex(np.empty(0, np.int64), np.zeros(n + 1, np.int64)),
         noise=None,
     )
     local = LocalSGD(rate=case.learning_rate, batch_size=case.batch_size)

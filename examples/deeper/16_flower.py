@@ -30,7 +30,7 @@ def main(folder: Path) -> None:
 
     from fedreach.experiment.run import run
     from fedreach.flower.experiment import FlowerExperiment
-    from fedreach.runs.adaptation import served_table
+    from fedreach.runs.adaptation import adaptation_table
     from fedreach.runs.folder import RunFolder
 
     logging.getLogger("flwr").setLevel(logging.WARNING)
@@ -48,7 +48,7 @@ def main(folder: Path) -> None:
     print("the models are", "the same, bit for bit" if models[0] == models[1] else "not the same")
     served = [(path / "serving.json").read_bytes() for path in (real, simulated)]
     print("clients are served", "alike, byte for byte" if served[0] == served[1] else "differently")
-    print("\n".join(served_table(RunFolder(real))))
+    print("\n".join(adaptation_table(RunFolder(real))))
 
 
 def rows(folder: Path) -> list[dict]:

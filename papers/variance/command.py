@@ -71,7 +71,7 @@ def variance(
             from fedreach.engines.batches import checked_device
 
             checked_device(experiment.engine.device)
-            data = options.federated(first.experiment, base)  # data that cannot be used ends it at once
+            data = options.first_seed_data(first.experiment, base)  # data that cannot be used ends it at once
             if not silent:
                 click.echo(terminal.summary(first.experiment, data), err=True)
                 times = " x ".join(map(str, design.draws))
@@ -85,7 +85,7 @@ def variance(
         click.secho(f"failed: {job.folder.name}, {job.label}: {cause}", fg="red", err=True)
     if status.failed and as_json:
         failed_runs = [{"method": job.method, "seed": job.seed, "error": cause} for job, cause in status.failed.items()]
-        options.answer({"failed": failed_runs})
+        options.set_json({"failed": failed_runs})
     if status.failed:
         failed = f"{len(status.failed)} of {len(status.jobs)} runs failed, and all are needed."
         raise FedReachError(f"{failed} The others are kept; the same command tries again.")
@@ -98,7 +98,7 @@ def _show(written: VariancePaths, as_json: bool) -> None:
 
     if as_json:
         files = [str(path) for path in (*written.tables, *written.figures)]
-        options.answer({**as_record(written.decomposition), "files": files})
+        options.set_json({**as_record(written.decomposition), "files": files})
         return
     click.echo(_text(written.decomposition, options.width()))
     for kind, paths in (("Tables", written.tables), ("Figure", written.figures)):

@@ -14,7 +14,7 @@ from fedreach.experiment.components import identity
 from fedreach.experiment.schema import Experiment
 from fedreach.experiment.workers import ComparisonCallback, ComparisonStatus, Executor, Job, Local, run_jobs
 from fedreach.runs.folder import RunFolder
-from fedreach.runs.identity import finished
+from fedreach.runs.identity import finished_result
 from fedreach.runs.schema import Record
 
 Place = tuple[int, int, int, int]
@@ -154,7 +154,7 @@ def run_design(
     with folder.locked():
         waiting: list[Job] = []
         for job in status.jobs:
-            done = finished(RunFolder(job.folder), identity(job.experiment, job.seed, job.method, base))
+            done = finished_result(RunFolder(job.folder), identity(job.experiment, job.seed, job.method, base))
             (waiting if done is None else status.finished).append(job)
         status.skipped = len(status.finished)
         folder.write(record(experiment, design, methods, out))

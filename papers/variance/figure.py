@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fedreach.report.analysis import POPULATION
-from fedreach.report.figures.style import INK, MUTED, colour, new_figure, short, styled, tag
+from fedreach.report.figures.style import INK, MUTED, method_color, new_figure, shorten, tag, with_style
 from papers.variance.decomposition import Decomposition, Part
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 REACH = 2.5  # of the longest bar: intervals that are longer run out of the frame
 
 
-@styled
+@with_style
 def components(decomposition: Decomposition) -> Figure:
     """Draw the standard deviations of the four components in points, methods side by side, the difference below.
 
@@ -29,15 +29,15 @@ def components(decomposition: Decomposition) -> Figure:
     results, parts = decomposition.results, [*decomposition.parts, *decomposition.included]
     figure = new_figure(1.2 + 0.5 * len(parts))
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
-    _bars(above, parts, [0, 1], [colour(0), colour(1)])
+    _bars(above, parts, [0, 1], [method_color(0), method_color(1)])
     _bars(below, parts, [2], [MUTED])
     above.set_title(f"On {POPULATION[results.column].words}")
-    below.set_title(short(f"{results.methods[1]} − {results.methods[0]}", 40))
+    below.set_title(shorten(f"{results.methods[1]} − {results.methods[0]}", 40))
     below.set_xlabel("sd of one seed, percentage points\npaler: in the others already")
     longest = max(_sd(part.of[number].cut) for part in parts for number in range(3))
     farthest = max(_sd(part.of[number].high) for part in parts for number in range(3))
     below.set_xlim(0, 1.04 * min(farthest, REACH * longest) or 1.0)
-    handles = [Patch(color=colour(j), label=short(method)) for j, method in enumerate(results.methods)]
+    handles = [Patch(color=method_color(j), label=shorten(method)) for j, method in enumerate(results.methods)]
     figure.legend(handles=handles, loc="outside upper left", ncols=2)
     return figure
 

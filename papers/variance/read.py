@@ -14,7 +14,7 @@ from fedreach._util.errors import RunFolderError
 from fedreach._util.processes import map_forked
 from fedreach.evaluation.scores import ACCURACY
 from fedreach.report.numbers import Run
-from fedreach.report.read import no_collection, read_run
+from fedreach.report.read import read_run, without_garbage_collection
 from papers.variance.components import Floats, of_sample
 from papers.variance.design import DesignRecord
 
@@ -50,7 +50,7 @@ class DesignResults:
         return np.concatenate([scores, scores[1:] - scores[:1]])
 
 
-@no_collection()
+@without_garbage_collection()
 def read_results(folder: Path, design: DesignRecord) -> DesignResults:
     """Read the runs of a design.
 

@@ -13,7 +13,7 @@ from fedreach._util.tables import markdown_lines
 from fedreach.report.analysis import POPULATION
 from fedreach.report.figures.style import FORMATS, check_formats, save
 from fedreach.report.numbers import interval, points
-from fedreach.report.write import into
+from fedreach.report.write import explain_write_errors
 from papers.variance.components import Variance
 from papers.variance.decomposition import FEDERATION, MEANS, TWICE, Decomposition, Part, Way, decompose
 from papers.variance.design import DesignRecord
@@ -266,7 +266,7 @@ def write_variance(
     check_formats(formats or ())
     decomposition = decompose(read_results(folder, design))
     report = (out or folder) / "report"
-    with into(report):
+    with explain_write_errors(report):
         (report / "figures").mkdir(parents=True, exist_ok=True)
         texts = {
             "variance.md": to_markdown(decomposition),

@@ -93,7 +93,7 @@ def test_help_is_no_error(fedreach: Command) -> None:
 def test_a_number_that_is_not_finite_is_null(capsys: pytest.CaptureFixture[str]) -> None:
     with click.Context(main) as context:
         options.promise_json(context)
-        options.answer({"a": float("nan"), "b": [float("inf"), 0.1]})
+        options.set_json({"a": float("nan"), "b": [float("inf"), 0.1]})
         options.say_json(context)
         options.say_json(context, "not again")
     assert capsys.readouterr().out == '{"a": null, "b": [null, 0.1]}\n'

@@ -49,7 +49,7 @@ def test_options_of_a_class_are_its_fields() -> None:
 
 
 def test_options_of_a_function_are_its_arguments_after_those_it_is_called_with() -> None:
-    given = registry.given("selection", "f.py:function", function)
+    given = registry.supplied_arguments("selection", "f.py:function", function)
     assert given == ("view", "k", "rng")
     model = options_model(function, given)
     assert model is not None
@@ -59,11 +59,11 @@ def test_options_of_a_function_are_its_arguments_after_those_it_is_called_with()
 
 
 def test_a_function_may_name_its_arguments_as_it_likes() -> None:
-    assert registry.given("selection", "f.py:f", lambda v, many, r, extra=1: v) == ("v", "many", "r")
-    assert registry.given("weighting", "f.py:f", lambda heard: heard) == ("heard",)
+    assert registry.supplied_arguments("selection", "f.py:f", lambda v, many, r, extra=1: v) == ("v", "many", "r")
+    assert registry.supplied_arguments("weighting", "f.py:f", lambda heard: heard) == ("heard",)
     with pytest.raises(ConfigError, match=r"must take the arguments \(view, k, rng\); it takes \(v, many\)\."):
-        registry.given("selection", "f.py:f", lambda v, many: v)
-    assert registry.given("selection", "f.py:f", lambda *arguments: arguments) == ()
+        registry.supplied_arguments("selection", "f.py:f", lambda v, many: v)
+    assert registry.supplied_arguments("selection", "f.py:f", lambda *arguments: arguments) == ()
 
 
 def test_a_callable_that_takes_anything_is_not_checked() -> None:
@@ -85,7 +85,7 @@ def test_options_of_an_object_that_is_called_and_has_no_hash_are_checked() -> No
 @pytest.mark.parametrize("kind", [kind for kind in registry.KINDS if kind not in ("engine", "data")])
 def test_every_built_in_thing_has_options_that_a_file_can_say(kind: str) -> None:
     for name, thing in registry.table(kind).items():
-        model = options_model(thing, registry.given(kind, name, thing))
+        model = options_model(thing, registry.supplied_arguments(kind, name, thing))
         assert model is not None, name
         for field, about in model.model_fields.items():
             assert about.annotation is not None, (name, field)

@@ -15,7 +15,7 @@ from fedreach._util.code import digest_of_code
 from fedreach._util.errors import ConfigError
 from fedreach.experiment.components import federation, identity, make
 from fedreach.experiment.load import check, load
-from fedreach.experiment.messages import listed
+from fedreach.experiment.messages import format_problems
 from fedreach.experiment.schema import Choice
 from fedreach.federation.labels import Exact
 from fedreach.federation.secure_aggregation import SecureSum
@@ -133,7 +133,7 @@ def own(home: Path) -> Path:
 def said(raw: dict[str, object], base: Path = Path()) -> list[str]:
     """Return the mistakes in an experiment, each with its key."""
     _, problems = check(raw, base)
-    return [line.strip() for line in listed(problems, Path("x.json"), "", []).splitlines()[1:] if line.strip()]
+    return [line.strip() for line in format_problems(problems, Path("x.json"), "", []).splitlines()[1:] if line.strip()]
 
 
 # ------------------------------------------------------------------------------------------------- built

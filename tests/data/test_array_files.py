@@ -12,7 +12,7 @@ import pytest
 from fedreach._util.errors import DataError
 from fedreach.data.checks import UnreadableError, read_npy, read_npz
 from fedreach.data.datasets import from_npz
-from fedreach.data.stored import from_folder, opened
+from fedreach.data.stored import from_folder, open_stored
 
 
 def saved(array: np.ndarray) -> bytes:
@@ -84,7 +84,7 @@ def test_a_note_that_is_nested_too_deeply_is_told(name: str, tmp_path: Path) -> 
     (tmp_path / "y.npy").write_bytes(saved(np.arange(4) % 2))
     (tmp_path / name).write_text("[" * 10**5)
     with pytest.raises(DataError, match=name):
-        from_folder(tmp_path) if name == "dataset.json" else opened(tmp_path / name)
+        from_folder(tmp_path) if name == "dataset.json" else open_stored(tmp_path / name)
 
 
 def test_an_archive_behind_something_else_is_no_file_of_arrays() -> None:

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from fedreach._util.errors import DataError
-from fedreach.data.cells import cells_of, days_of, named_rows, numbered, row_order, targets
+from fedreach.data.cells import cells_of, days_of, index_names, named_rows, row_order, targets
 
 
 def test_numbers_by_what_a_cell_says_and_nothing_else():
@@ -51,16 +51,16 @@ def test_times_of_a_zone_are_told_in_utc_and_midnights_are_days():
 
 
 def test_names_stay_texts_and_whole_numbers_stand_by_size():
-    assert numbered("site", named_rows("site", pa.array(["10", "9", "10"])))[1] == ("9", "10")
-    assert numbered("site", named_rows("site", pa.array(["010", "10", "0010"])))[1] == ("0010", "010", "10")
-    assert numbered("label", named_rows("label", pa.array([0.5, 1.0])))[1] == ("0.5", "1.0")
+    assert index_names("site", named_rows("site", pa.array(["10", "9", "10"])))[1] == ("9", "10")
+    assert index_names("site", named_rows("site", pa.array(["010", "10", "0010"])))[1] == ("0010", "010", "10")
+    assert index_names("label", named_rows("label", pa.array([0.5, 1.0])))[1] == ("0.5", "1.0")
     assert named_rows("label", pa.array([1.0, None, 2.0])) == ["1", None, "2"]  # as pandas makes them
     assert named_rows("label", pa.array([True, False])) == named_rows("label", pa.array(["True", "False"]))
     assert named_rows("label", pa.array(["True", "true"])) == ["True", "true"]
     big = ["89490200001234567890", "89490200001234567891"]
     assert named_rows("sim", pa.array(big)) == big
     with pytest.raises(DataError, match="client is missing in 2 rows, the first is row 1"):
-        numbered("client", named_rows("client", pa.array(["a", None, " "])))
+        index_names("client", named_rows("client", pa.array(["a", None, " "])))
     with pytest.raises(DataError, match="client must hold names or numbers; got lists"):
         named_rows("client", pa.array([[], []], pa.list_(pa.null())))
 

@@ -15,7 +15,7 @@ from fedreach.data.federated import FederatedData
 from fedreach.data.own import of_frame
 from fedreach.data.preparation import Preparation
 from fedreach.data.samples import SampleFormat
-from fedreach.data.stored import digest, opened, store
+from fedreach.data.stored import digest, open_stored, store
 from fedreach.data.table_source import as_arrow
 
 N = 240
@@ -195,7 +195,7 @@ def test_what_is_said_belongs_to_the_data_that_are_stored(tmp_path: Any) -> None
     own = [of_frame(table(), "hospital", "ill", "t", columns=each) for each in said]
     assert len({digest(each) for each in own}) == len({store(each, tmp_path) for each in own}) == len(said)
     for each in own:
-        again = opened(store(each, tmp_path))
+        again = open_stored(store(each, tmp_path))
         rows = [np.arange(100)]
         assert again.prepared(rows).preparation == each.prepared(rows).preparation  # type: ignore[union-attr]
         assert digest(again) == digest(each)

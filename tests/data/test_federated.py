@@ -12,7 +12,7 @@ from fedreach._util.streams import generator
 from fedreach.data.assignment import Partition
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData, federate
-from fedreach.data.splits import Population, Ranges, draws, split_held_out
+from fedreach.data.splits import ClientIndex, Population, draws, split_held_out
 from fedreach.experiment.build import Builder
 from fedreach.experiment.load import load as load_experiment
 
@@ -69,8 +69,8 @@ def test_the_digest_is_the_same_for_the_same_federation_and_changes_with_every_i
     flipped[3] = (flipped[3] + 1) % 3
     # One sample of client 0 goes from training to held out.
     one_of_client_0 = np.array([0, 1, 1, 1])
-    fewer = Ranges(data.train.order[1:], data.train.offsets - one_of_client_0)
-    more = Ranges(np.insert(data.held_out.order, 0, data.train.order[0]), data.held_out.offsets + one_of_client_0)
+    fewer = ClientIndex(data.train.order[1:], data.train.offsets - one_of_client_0)
+    more = ClientIndex(np.insert(data.held_out.order, 0, data.train.order[0]), data.held_out.offsets + one_of_client_0)
     others = {
         "data": make(x_shift=1e-3),
         "labels": replace(data, labels=flipped),
@@ -78,7 +78,7 @@ def test_the_digest_is_the_same_for_the_same_federation_and_changes_with_every_i
         "another draw of the split": make(seed=1),
         "participants": replace(data, population=Population(np.array([0, 1]), np.array([2]))),
         "fewer participants": replace(data, population=Population(np.array([0]), np.array([1, 2]))),
-        "owners": replace(data, train=Ranges(data.train.order, data.train.offsets + np.array([0, 1, 0, 0]))),
+        "owners": replace(data, train=ClientIndex(data.train.order, data.train.offsets + np.array([0, 1, 0, 0]))),
     }
     digests = [data.digest(), *(other.digest() for other in others.values())]
     assert len(set(digests)) == len(digests)
@@ -151,7 +151,7 @@ def test_label_counts_are_those_that_clients_train_on():
 
 
 def test_ranges_know_owners_and_sizes():
-    ranges = Ranges(np.array([5, 3, 9]), np.array([0, 2, 2, 3]))
+    ranges = ClientIndex(np.array([5, 3, 9]), np.array([0, 2, 2, 3]))
     assert ranges.sizes.tolist() == [2, 0, 1]
     assert ranges.owner().tolist() == [0, 0, 2]
     assert ranges[1].tolist() == []
@@ -162,7 +162,7 @@ def test_samples_of_some_clients_are_their_ranges_one_after_the_other():
     rng = np.random.default_rng(0)
     for _ in range(20):
         sizes = rng.integers(0, 4, size=9)  # some are empty
-        ranges = Ranges(rng.permutation(sizes.sum()), np.concatenate([[0], np.cumsum(sizes)]))
+        ranges = ClientIndex(rng.permutation(sizes.sum()), np.concatenate([[0], np.cumsum(sizes)]))
         clients = rng.permutation(9)[: rng.integers(0, 10)]
         index, counts = ranges.of(clients)
         plain = [ranges[int(client)] for client in clients]

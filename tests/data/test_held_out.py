@@ -13,8 +13,8 @@ from fedreach.data.assignment import Partition
 from fedreach.data.federated import FederatedData
 from fedreach.data.own import of_frame
 from fedreach.data.samples import of_clients, of_torch
-from fedreach.data.splits import Ranges, Together, draws, split_held_out
-from fedreach.data.stored import opened, store
+from fedreach.data.splits import ClientIndex, Together, draws, split_held_out
+from fedreach.data.stored import open_stored, store
 from fedreach.data.validation import for_validation
 
 # A client's own classes and cells are numbers; those of others make words of the same columns.
@@ -80,7 +80,7 @@ GROUPS = st.lists(st.integers(0, 5), min_size=1, max_size=25)
 @given(groups=GROUPS, seed=st.integers(0, 20), share=st.floats(0.05, 0.9))
 def test_a_group_is_never_on_both_sides_and_about_the_share_is_held_out(groups, seed, share):
     groups, m = np.array(groups), len(groups)
-    ranges = Ranges(np.arange(m), np.array([0, m]))
+    ranges = ClientIndex(np.arange(m), np.array([0, m]))
     train, held = split_held_out(ranges, share, draws(ranges, seed, "held-out"), Together(groups=groups))
     assert sorted([*train.order, *held.order]) == list(range(m))
     assert not set(groups[train.order]) & set(groups[held.order])
@@ -96,7 +96,7 @@ def test_a_group_is_never_on_both_sides_and_about_the_share_is_held_out(groups, 
 def test_large_groups_are_not_drawn_first():
     # By the least of its rows' numbers a group of 8 would come before a single row in 8 of 9 cases.
     groups, first = np.repeat([0, 1], [8, 8]), 0
-    ranges = Ranges(np.arange(24), np.array([0, 24]))
+    ranges = ClientIndex(np.arange(24), np.array([0, 24]))
     groups = np.concatenate([np.zeros(8, int), np.arange(1, 17)])
     for seed in range(400):
         held = split_held_out(ranges, 8 / 24, draws(ranges, seed, "held-out"), Together(groups=groups))[1]
@@ -109,7 +109,7 @@ def test_large_groups_are_not_drawn_first():
 @given(moments=st.lists(st.integers(0, 6), min_size=1, max_size=20), share=st.floats(0.05, 0.9))
 def test_the_latest_rows_are_held_out_and_a_moment_is_never_parted(moments, share):
     moments, m = np.array(moments, float), len(moments)
-    ranges = Ranges(np.arange(m), np.array([0, m]))
+    ranges = ClientIndex(np.arange(m), np.array([0, m]))
     train, held = split_held_out(ranges, share, draws(ranges, 0, "held-out"), Together(moments=moments))
     if len(set(moments)) == 1:
         assert len(train.order) == m
@@ -121,7 +121,7 @@ def test_the_latest_rows_are_held_out_and_a_moment_is_never_parted(moments, shar
 
 def test_with_both_nothing_is_trained_on_that_is_later_than_the_last_row_of_a_held_out_group():
     groups, moments = np.array([0, 0, 1, 2, 2]), np.array([9.0, 1.0, 5.0, 4.0, 6.0])
-    ranges = Ranges(np.arange(5), np.array([0, 5]))
+    ranges = ClientIndex(np.arange(5), np.array([0, 5]))
     train, held = split_held_out(ranges, 0.4, draws(ranges, 0, "h"), Together(groups=groups, moments=moments))
     assert (sorted(held.order), sorted(train.order)) == ([0, 1], [2, 3, 4])
 
@@ -151,7 +151,7 @@ def test_the_group_is_no_input_and_the_time_is_one_unless_it_is_dropped():
 
 def test_settings_are_chosen_by_whole_groups_too(tmp_path):
     own = of_frame(VISITS, "hospital", "ill", "t", group="patient", time="admitted")
-    again = opened(store(own, tmp_path))
+    again = open_stored(store(own, tmp_path))
     assert again.together.groups.tolist() == own.together.groups.tolist()
     assert (again.together.group, again.together.time) == ("patient", "admitted")
     data = visits(group="patient")
@@ -266,7 +266,7 @@ def test_groups_of_samples_are_stored_with_them(tmp_path):
     x, dates = np.arange(12, dtype=np.float32)[:, None], np.array("2024-01-01", "datetime64[D]") + np.arange(12)
     said = {"group": np.arange(12) // 2, "time": dates}
     own = of_torch(list(zip(x, [0, 1] * 6, strict=True)), ["a", "b"] * 6, None, None, "t", **said)
-    back = opened(store(own, tmp_path))
+    back = open_stored(store(own, tmp_path))
     assert (str(back.together), back.together.group) == (str(own.together), "group")
     np.testing.assert_array_equal(back.together.groups, own.together.groups)
     np.testing.assert_array_equal(back.together.moments, own.together.moments)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedreach._util.streams import generator
-from fedreach.data.assignment import log_dirichlet, normalised, statistics
+from fedreach.data.assignment import log_dirichlet, normalized_rows, statistics
 from fedreach.data.partition import dirichlet_by_class, dirichlet_by_client, fill, visiting_order
 
 BOTH = pytest.mark.parametrize("make", [dirichlet_by_class, dirichlet_by_client])
@@ -24,7 +24,7 @@ def within(observed, expected, deviation, draws):
 @pytest.mark.parametrize("alpha", [0.05, 0.3, 1.0, 10.0])
 def test_dirichlet_draws_have_the_variance_of_their_alpha(alpha):
     rows, entries = 20_000, 4
-    draws = normalised(log_dirichlet(alpha, (rows, entries), generator(0, "dirichlet")))
+    draws = normalized_rows(log_dirichlet(alpha, (rows, entries), generator(0, "dirichlet")))
     # Mean 1/K and variance (1/K)(1 - 1/K) / (K alpha + 1) of a symmetric Dirichlet over K entries.
     variance = (1 / entries) * (1 - 1 / entries) / (entries * alpha + 1)
     assert np.allclose(draws.sum(axis=1), 1)
@@ -35,7 +35,7 @@ def test_dirichlet_draws_have_the_variance_of_their_alpha(alpha):
 
 @pytest.mark.parametrize("alpha", [1e-100, 1e-6])
 def test_a_tiny_alpha_picks_one_entry_uniformly_and_never_nan(alpha):
-    draws = normalised(log_dirichlet(alpha, (6000, 3), generator(0, "dirichlet")))
+    draws = normalized_rows(log_dirichlet(alpha, (6000, 3), generator(0, "dirichlet")))
     assert draws.max(axis=1).min() > 0.999
     for entry in range(3):
         assert within((draws.argmax(axis=1) == entry).mean(), 1 / 3, np.sqrt(2) / 3, 6000)
@@ -43,7 +43,7 @@ def test_a_tiny_alpha_picks_one_entry_uniformly_and_never_nan(alpha):
 
 @pytest.mark.parametrize("alpha", [1e6, 1e100])
 def test_a_huge_alpha_gives_equal_entries(alpha):
-    draws = normalised(log_dirichlet(alpha, (100, 5), generator(0, "dirichlet")))
+    draws = normalized_rows(log_dirichlet(alpha, (100, 5), generator(0, "dirichlet")))
     assert abs(draws - 0.2).max() < 5 * np.sqrt(0.2 * 0.8 / 5e6)
 
 

@@ -10,7 +10,7 @@ from fedreach._util.errors import DataError
 from fedreach._util.streams import generator
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData
-from fedreach.data.images import as_shown, stacked
+from fedreach.data.images import as_shown, stack_inputs
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -181,7 +181,7 @@ def test_a_sample_without_a_label_is_named(label):
 
 
 def test_sparse_tensors_are_read():
-    array, _ = stacked([torch.eye(3).to_sparse()], 1, "toy")
+    array, _ = stack_inputs([torch.eye(3).to_sparse()], 1, "toy")
     np.testing.assert_array_equal(array[0], np.eye(3))
 
 

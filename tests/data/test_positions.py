@@ -13,7 +13,7 @@ from fedreach.data.datasets import content_hash, from_npz
 from fedreach.data.federated import FederatedData, federate
 from fedreach.data.several import IGNORED, layout_of_json, layout_to_json, next_token_labels, records
 from fedreach.data.shifts import Brightness, shift_unseen
-from fedreach.data.stored import opened, store
+from fedreach.data.stored import open_stored, store
 
 TOKENS = np.random.default_rng(0).integers(0, 9, (12, 5))
 LABELS = np.where(TOKENS > 5, IGNORED, TOKENS)
@@ -207,7 +207,7 @@ def test_clients_must_have_the_same_inputs_and_labels():
 
 def test_records_are_stored_and_named_by_what_they_hold(tmp_path):
     one = fr.from_arrays(NAMED, LABELS, num_classes=9)
-    again = opened(store(one, tmp_path))
+    again = open_stored(store(one, tmp_path))
     assert again.sha256 == one.sha256
     assert again.train_x.dtype == one.train_x.dtype
     np.testing.assert_array_equal(again.train_x, one.train_x)

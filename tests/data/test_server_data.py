@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fedreach._util.errors import ConfigError, DataError
 from fedreach._util.streams import generator
 from fedreach.data.assignment import Partition
-from fedreach.data.datasets import drawn_for_server, from_arrays, given_to_server
+from fedreach.data.datasets import check_server_data, draw_for_server, from_arrays
 from fedreach.data.federated import federate
 
 NUM_CLIENTS, EACH = 10, 6
@@ -31,18 +31,18 @@ def test_as_many_as_asked_are_drawn_and_every_client_keeps_an_example(sizes, dat
     owner = np.repeat(np.arange(len(sizes)), sizes)
     spare = sum(max(m - 1, 0) for m in sizes)
     examples = data.draw(st.integers(1, spare))
-    taken = drawn_for_server(owner, examples, generator(data.draw(st.integers(0, 99)), "server-data"))
+    taken = draw_for_server(owner, examples, generator(data.draw(st.integers(0, 99)), "server-data"))
     assert taken.sum() == examples
     left = np.bincount(owner[~taken], minlength=len(sizes))
     assert (left[np.array(sizes) > 0] >= 1).all()
     with pytest.raises(ConfigError, match=rf"must be at most {spare}, .*; got {spare + 1}\."):
-        drawn_for_server(owner, spare + 1, generator(0, "server-data"))
+        draw_for_server(owner, spare + 1, generator(0, "server-data"))
 
 
 def test_every_example_is_equally_likely_to_be_drawn_whoever_holds_it():
     # 3 of 300: a client of 2 rarely stands to lose both, so that its examples are as likely as those of large ones.
     owner, rng, draws = np.repeat(np.arange(3), [2, 98, 200]), generator(0, "server-data"), 6000
-    hits = sum(drawn_for_server(owner, 3, rng).astype(np.int64) for _ in range(draws))
+    hits = sum(draw_for_server(owner, 3, rng).astype(np.int64) for _ in range(draws))
     deviation = np.sqrt(draws * 0.01 * 0.99)
     assert (abs(hits - draws * 0.01) < 4.5 * deviation).all()
     by_client = np.bincount(owner, weights=hits)
@@ -135,12 +135,12 @@ def test_data_that_are_not_like_the_clients_are_refused(x, y, said):
 
 def test_tokens_and_images_are_checked_as_what_the_data_set_holds():
     images = from_arrays(np.zeros((4, 1, 2, 2), np.uint8), [0, 1, 0, 1])
-    assert given_to_server(images, (np.ones((1, 2, 2), np.uint8), [1])).x.shape == (1, 1, 2, 2)
+    assert check_server_data(images, (np.ones((1, 2, 2), np.uint8), [1])).x.shape == (1, 1, 2, 2)
     with pytest.raises(DataError, match="x must be uint8"):
-        given_to_server(images, (np.ones((1, 1, 2, 2)), [1]))
+        check_server_data(images, (np.ones((1, 1, 2, 2)), [1]))
     tokens = from_arrays(np.zeros((4, 3), np.uint8), [0, 1, 0, 1], kind="tokens")
     with pytest.raises(DataError, match=r"\(3,\) uint8; got \(3,\) int64"):
-        given_to_server(tokens, (np.zeros((1, 3), np.int64), [1]))
+        check_server_data(tokens, (np.zeros((1, 3), np.int64), [1]))
 
 
 def test_both_at_once_and_none_at_all_are_refused():

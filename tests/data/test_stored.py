@@ -12,7 +12,7 @@ from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData
 from fedreach.data.own import of_file, of_frame
 from fedreach.data.samples import of_clients
-from fedreach.data.stored import digest, opened, store
+from fedreach.data.stored import digest, open_stored, store
 
 from .hospitals import reordered, table
 
@@ -25,7 +25,7 @@ def federated(own, seed=0):
 
 def test_a_table_makes_the_same_federation(tmp_path):
     own = of_frame(table(), "hospital", "readmitted", "hospitals")
-    again = opened(store(own, tmp_path))
+    again = open_stored(store(own, tmp_path))
     for seed in range(3):
         one, other = federated(own, seed), federated(again, seed)
         assert one.digest() == other.digest()
@@ -39,7 +39,7 @@ def test_samples_are_scaled_by_those_who_take_part_when_they_are_opened(tmp_path
     shape = (20, 1, 5, 5) if dtype == np.uint8 else (20, 5)
     clients = {name: (rng.integers(0, 255, shape).astype(dtype), rng.integers(0, 3, 20)) for name in "abcde"}
     own = of_clients(clients, None, None, "five")
-    again = opened(store(own, tmp_path))
+    again = open_stored(store(own, tmp_path))
     assert {federated(own, seed).dataset.mean for seed in range(4)} == {
         federated(again, s).dataset.mean for s in range(4)
     }
@@ -60,7 +60,7 @@ def test_a_data_set_comes_back_with_all_that_is_said_of_it(tmp_path):
         source="here",
         notes="toy",
     )
-    again = opened(store(made, tmp_path))
+    again = open_stored(store(made, tmp_path))
     for key, value in vars(made).items():
         np.testing.assert_array_equal(getattr(again, key), value) if isinstance(value, np.ndarray) else None
         assert isinstance(value, np.ndarray) or getattr(again, key) == value, key
@@ -79,7 +79,7 @@ def test_the_same_data_are_stored_once_and_others_elsewhere(tmp_path):
 def test_words_that_look_like_numbers_stay_words(tmp_path):
     rows = {"who": list("aabb"), "code": ["01", "1", "A2", "2"], "label": ["0", "1", "01", "0"]}
     own = of_frame(rows, "who", "label", "codes")
-    again = opened(store(own, tmp_path))
+    again = open_stored(store(own, tmp_path))
     assert again.columns["code"].words.levels == ("01", "1", "2", "A2")
     assert again.classes == own.classes == ("0", "01", "1")
 
@@ -91,13 +91,13 @@ def test_what_is_missing_damaged_or_given_options_is_refused(tmp_path):
     words = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps({**words, "columns": None}), encoding="utf-8")
     with pytest.raises(DataError, match=r"must be data as FedReach stored them; got: AttributeError|TypeError"):
-        opened(path)
+        open_stored(path)
     path.write_text("{", encoding="utf-8")
     with pytest.raises(DataError, match=r"must be data as FedReach stored them"):
-        opened(path)
+        open_stored(path)
     path.unlink()
     with pytest.raises(DataError, match=r"There is no file .*own.json. Run the program again"):
-        opened(path)
+        open_stored(path)
 
 
 def test_prepared_data_are_not_stored_as_they_are_one_draws():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fedreach._util.errors import ConfigError, DataError
 from fedreach.data.federated import FederatedData
-from fedreach.data.table_agreement import Agreed, LocalTable, TableOptions, agreement, sum_of
+from fedreach.data.table_agreement import LocalTable, TableAgreement, TableOptions, agreement, sum_of
 
 NAMES = ("ash", "birch", "cedar", "dogwood")
 
@@ -23,7 +23,7 @@ def options(**given: Any) -> TableOptions:
     return TableOptions(**{**said, **given})
 
 
-def agreed(tables: Mapping[int, LocalTable], participants: Sequence[int], asked: TableOptions) -> Agreed:
+def agreed(tables: Mapping[int, LocalTable], participants: Sequence[int], asked: TableOptions) -> TableAgreement:
     """Return what clients agree on, by messages within this process."""
     steps = agreement(asked, participants)
     question = next(steps)
@@ -79,7 +79,7 @@ def same(frame: pd.DataFrame, participants: Sequence[int], asked: TableOptions, 
             assert sorted(map(bytes, dataset.train_x[own])) == sorted(map(bytes, whole.dataset.train_x[index]))
             assert sorted(map(bytes, dataset.train_y[own])) == sorted(map(bytes, whole.dataset.train_y[index]))
         assert dataset.target_scale == whole.dataset.target_scale
-    assert Agreed.of_json(found.to_json()) == found
+    assert TableAgreement.of_json(found.to_json()) == found
 
 
 def test_the_schema_and_the_inputs_are_those_of_the_joined_table_in_bits() -> None:

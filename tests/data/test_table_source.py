@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fedreach._util.errors import RELATIVE, ConfigError, DataError
-from fedreach.data.cells import BOOLEANS, EMPTY, cells_by_name, named_rows, numbered
+from fedreach.data.cells import BOOLEANS, EMPTY, cells_by_name, index_names, named_rows
 from fedreach.data.federated import FederatedData
 from fedreach.data.table_source import as_arrow, read_table
 
@@ -112,7 +112,7 @@ def test_there_are_as_many_clients_as_texts(tmp_path_factory, names):
     pd.DataFrame({"site": held, "x": range(len(held))}).to_csv(path, index=False)
     for source in (path, {"site": held}):
         if held:
-            clients = numbered("site", named_rows("site", read_table(source)["site"]))[1]
+            clients = index_names("site", named_rows("site", read_table(source)["site"]))[1]
             written = {name.casefold() if name.casefold() in BOOLEANS else name for name in held}
             assert set(clients) <= set(held) | written
             assert len(clients) == len(set(held))

@@ -13,7 +13,7 @@ from fedreach.data.own import of_file, of_frame
 from fedreach.data.partition import PARTITIONS
 from fedreach.data.sets import load
 from fedreach.data.shifts import Brightness, shift_unseen
-from fedreach.data.stored import digest, from_folder, index_folder, opened, store
+from fedreach.data.stored import digest, from_folder, index_folder, open_stored, store
 
 X = np.eye(6, dtype=np.float32)
 Y = [1.5, 2.0, -3.0, 0.25, 7.0, 1e6]
@@ -158,7 +158,7 @@ def test_files(tmp_path):
 
 def test_stored_data_are_the_same(tmp_path):
     for data in (from_arrays(X, Y), of_frame(TABLE, "hospital", None, "t", target=["days", "cost"])):
-        again = opened(store(data, tmp_path))
+        again = open_stored(store(data, tmp_path))
         assert digest(again) == digest(data)
         assert np.array_equal(again.train_y, data.train_y)
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from fedreach._util.streams import torch_seed
 from fedreach.engines.batches import batch_plan
-from fedreach.engines.models.draws import generators_kept
+from fedreach.engines.models.draws import preserve_generators
 
 
 def numbers(module):
@@ -35,7 +35,7 @@ def train(module, data, client, local, *, seed, round_, rate):
     optimizer, samples, before = torch.optim.SGD(module.parameters(), lr=rate), data.train[client], numbers(module)
     total = seen = 0
     module.train()
-    with generators_kept():
+    with preserve_generators():
         drawn_by = torch_seed(seed, "dropout", round_, client)
         torch.manual_seed(drawn_by)
         np.random.seed(drawn_by % 2**32)  # noqa: NPY002 (modules draw from it)

@@ -19,7 +19,7 @@ from fedreach.engines.engine import TorchEngine
 from fedreach.engines.manual import Chain
 from fedreach.engines.native.trainer import Native
 from fedreach.engines.protocols import Task
-from fedreach.engines.sequential import Sequential, augmented
+from fedreach.engines.sequential import Sequential, augment_batch
 from fedreach.engines.vmap import Stacked
 from fedreach.federation.augmentations import FlipAndCrop, FunctionAugmentation, Torchvision
 from fedreach.federation.local_sgd import LocalSGD
@@ -108,7 +108,7 @@ def test_the_bits_do_not_depend_on_the_order_of_clients_nor_on_what_was_drawn_be
 def test_rounds_clients_and_steps_have_draws_of_their_own():
     x, seen = torch.randn(8, *SHAPE), set()
     for key in ((3, 1, 0, 1), (4, 1, 0, 1), (3, 2, 0, 1), (3, 1, 1, 1), (3, 1, 0, 2)):
-        seen.add(augmented(FlipAndCrop(padding=2), x, *key).numpy().tobytes())
+        seen.add(augment_batch(FlipAndCrop(padding=2), x, *key).numpy().tobytes())
     assert len(seen) == 5
 
 
@@ -139,7 +139,7 @@ def test_evaluation_and_probes_see_the_inputs_as_they_are_and_the_data_are_not_w
     assert np.abs(updates[0] - updates[1]).max() > 1e-3
     assert data.dataset.train_x.tobytes() == before.tobytes()
     x = torch.ones(2, 3)
-    augmented(FunctionAugmentation(zero), x, 0, 1, 0, 1)
+    augment_batch(FunctionAugmentation(zero), x, 0, 1, 0, 1)
     assert x.sum() == 6
 
 

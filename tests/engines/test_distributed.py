@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedreach._util.streams import generator
-from fedreach.engines.distributed import DistributedEngine, Ranks, examples_of, shared_out
+from fedreach.engines.distributed import DistributedEngine, Ranks, assign_work, examples_per_round
 from fedreach.engines.engine import TorchEngine
 from fedreach.engines.models.networks import build
 from fedreach.engines.native.trainer import Native
@@ -83,7 +83,7 @@ def test_every_piece_of_work_is_handed_out_once_and_evenly(seed):
     """The rank that ends last would have ended first without its last piece, which is its shortest."""
     rng = generator(seed, "work")
     work = rng.pareto(1.5, size=int(rng.integers(1, 40))) + 0.01
-    given = shared_out(work, np.ones(int(rng.integers(1, 6))))
+    given = assign_work(work, np.ones(int(rng.integers(1, 6))))
     assert sorted(piece for share in given for piece in share) == list(range(len(work)))
     load = [work[share].sum() for share in given]
     last = int(np.argmax(load))
@@ -91,14 +91,14 @@ def test_every_piece_of_work_is_handed_out_once_and_evenly(seed):
 
 
 def test_a_rank_three_times_as_fast_gets_three_quarters_of_equal_work():
-    given = shared_out(np.ones(40), np.array([3.0, 1.0]))
+    given = assign_work(np.ones(40), np.array([3.0, 1.0]))
     assert [len(share) for share in given] == [30, 10]
 
 
 def test_only_the_ratio_of_speeds_counts():
     work = generator(0, "work").random(30)
     speed = np.array([2.0, 1.0, 0.5])
-    assert shared_out(work, speed) == shared_out(work, 1024 * speed)
+    assert assign_work(work, speed) == assign_work(work, 1024 * speed)
 
 
 @pytest.mark.parametrize(
@@ -109,4 +109,4 @@ def test_predicted_work_is_what_the_clients_go_through(local, federated):
     engine = TorchEngine(Sequential, Task(build("linear", (4,), 3, seed=0), data, FedAvg(), local, seed=0))
     ids = np.arange(4)
     gone_through = [(plan >= 0).sum() for plan in engine.trainer.plans(ids, 1)]
-    assert examples_of(data.train.sizes[ids], local).tolist() == gone_through
+    assert examples_per_round(data.train.sizes[ids], local).tolist() == gone_through

@@ -13,7 +13,7 @@ from fedreach.engines.choice import ENGINES, choose
 from fedreach.engines.engine import TorchEngine
 from fedreach.engines.models.networks import build
 from fedreach.engines.protocols import Task
-from fedreach.engines.trainer import refuse_mixing
+from fedreach.engines.trainer import reject_mixing
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import SOLVERS, FedProx, Scaffold
 
@@ -112,13 +112,13 @@ def test_auto_refuses_it_too(task, solver):
 @pytest.mark.parametrize("solver", [Sign(), Masked(), Noisy(), ProxOfMine(), Failing()], ids=lambda s: type(s).__name__)
 def test_a_solver_that_is_elementwise_or_fails_by_itself_is_let_through(solver):
     before = torch.get_rng_state()
-    refuse_mixing(solver, p=31)
+    reject_mixing(solver, p=31)
     assert torch.equal(torch.get_rng_state(), before)  # what training draws stays the same
 
 
 @pytest.mark.parametrize("name", SOLVERS)
 def test_built_in_solvers_would_pass_the_trial(name):
-    refuse_mixing(type("Mine", (SOLVERS[name],), {})(), p=40)
+    reject_mixing(type("Mine", (SOLVERS[name],), {})(), p=40)
 
 
 def test_a_large_model_is_tried_on_few_numbers():
@@ -129,6 +129,6 @@ def test_a_large_model_is_tried_on_few_numbers():
             sizes.append(len(gradient))
             return gradient
 
-    refuse_mixing(Counting(), p=10**9)
+    reject_mixing(Counting(), p=10**9)
     assert max(sizes) <= 4096
     assert np.isfinite(sizes).all()

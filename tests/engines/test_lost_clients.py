@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedreach._util.errors import DataError, TrainingError
-from fedreach.data.splits import Population, Ranges
+from fedreach.data.splits import ClientIndex, Population
 from fedreach.engines.engine import TorchEngine
 from fedreach.engines.models.networks import build
 from fedreach.engines.protocols import Task
@@ -117,7 +117,7 @@ def test_a_participant_without_training_examples_is_named():
     sizes = data.train.sizes.copy()
     order = np.delete(data.train.order, np.s_[data.train.offsets[1] : data.train.offsets[2]])
     sizes[1] = 0
-    data = replace(data, train=Ranges(order, np.concatenate([[0], np.cumsum(sizes)])))
+    data = replace(data, train=ClientIndex(order, np.concatenate([[0], np.cumsum(sizes)])))
     with pytest.raises(DataError, match=r"at least one training example; client 1 has none"):
         replace(tiny_simulation(), data=data).start()
     others = replace(data, population=Population(np.array([0, 2, 3]), np.array([1, 4, 5])))

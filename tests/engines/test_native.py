@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from fedreach._util.errors import ConfigError, TrainingError
-from fedreach.data.splits import Ranges
+from fedreach.data.splits import ClientIndex
 from fedreach.engines.batches import batch_plans
 from fedreach.engines.engine import TorchEngine
 from fedreach.engines.models.networks import build
@@ -184,7 +184,7 @@ def test_an_infinite_sample_is_noticed_by_the_engine_itself(federated):
 def test_batches_are_drawn_as_numpy_draws_them():
     rng = np.random.Generator(np.random.Philox(1))
     sizes = np.concatenate([[1, 1, 2, 3, 4], rng.integers(1, 400, 20)])
-    train = Ranges(rng.permutation(sizes.sum()), np.concatenate([[0], np.cumsum(sizes)]))
+    train = ClientIndex(rng.permutation(sizes.sum()), np.concatenate([[0], np.cumsum(sizes)]))
     locals_ = [LocalSGD(batch_size=b, epochs=e) for b in (1, 7, 64, 1000) for e in (1, 3)]
     locals_ += [LocalSGD(batch_size=b, steps=s) for b in (1, 7, 64) for s in (1, 5, 200)]
     locals_ += [replace(local, drop_last=True) for local in locals_]
@@ -228,7 +228,7 @@ def test_a_wide_layer_before_few_examples_takes_memory_for_these_only(federated)
 
 def test_numbers_of_other_types_are_taken_as_they_are_meant(federated):
     module, data = build("linear", (5,), 3, seed=1), federated(SIZES, (5,), "features")
-    narrow = Ranges(data.train.order.astype(np.int32), np.repeat(data.train.offsets, 2)[::2])
+    narrow = ClientIndex(data.train.order.astype(np.int32), np.repeat(data.train.offsets, 2)[::2])
     other = replace(data, train=narrow)
     one = TorchEngine(Native, Task(module, data, FedAvg(), LocalSGD(), 5))
     two = TorchEngine(Native, Task(module, other, FedAvg(), LocalSGD(), np.int64(5)))
@@ -241,7 +241,7 @@ def test_what_would_lead_c_astray_is_refused(federated):
     engine = TorchEngine(Native, Task(module, data, FedAvg(), LocalSGD(), 5))
     with pytest.raises(ValueError, match="one weight for each of the 4 updates"):
         engine.trainer.add_up(np.ones(3), np.ones((4, 2), np.float32))
-    empty = Ranges(data.train.order, np.array([0, 12, 12, 19, 24]))
+    empty = ClientIndex(data.train.order, np.array([0, 12, 12, 19, 24]))
     engine = TorchEngine(Native, Task(module, replace(data, train=empty), FedAvg(), LocalSGD(), 5))
     with pytest.raises(TrainingError, match="Client 1 has no examples"):
         engine.train(engine.initial, IDS, 1, 0.1)

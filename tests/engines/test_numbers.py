@@ -20,9 +20,9 @@ from fedreach.engines.native.trainer import Native
 from fedreach.engines.protocols import Task
 from fedreach.engines.sequential import Sequential
 from fedreach.engines.vmap import Stacked
-from fedreach.federation.adaptation import SERVINGS
+from fedreach.federation.adaptation import ADAPTATIONS
 from fedreach.federation.aggregation import AGGREGATIONS
-from fedreach.federation.federation import Federation, refuse_targets_of
+from fedreach.federation.federation import Federation, check_federation_targets
 from fedreach.federation.labels import Exact
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.losses import LOSSES, MSE, CrossEntropy, FedLC, FunctionLoss, Huber, LabelSmoothing
@@ -188,22 +188,22 @@ def federation(**parts):
 
 def test_what_needs_classes_refuses_numbers_by_name():
     data = numbers().dataset
-    refuse_targets_of(federation(), data)
+    check_federation_targets(federation(), data)
     for name in ("entropy_topk", "kl_filter", "hics"):
         with pytest.raises(ConfigError, match=r"selection .* needs targets that are classes, .* Take another"):
-            refuse_targets_of(federation(selection=SELECTIONS[name]()), data)
+            check_federation_targets(federation(selection=SELECTIONS[name]()), data)
     for name in ("entropy", "disagreement"):
         with pytest.raises(ConfigError, match=r"weighting .* needs targets that are classes"):
-            refuse_targets_of(federation(weighting=WEIGHTINGS[name]()), data)
+            check_federation_targets(federation(weighting=WEIGHTINGS[name]()), data)
     with pytest.raises(ConfigError, match=r"server FedDF needs targets that are classes"):
-        refuse_targets_of(federation(server=FedDF()), data)
+        check_federation_targets(federation(server=FedDF()), data)
     for server in (ServerOnly(held_out=0.2, patience=2), FineTune(), Safari(0.5)):
-        refuse_targets_of(federation(server=server), data)
-    for name in set(SERVINGS) - {"none"}:
+        check_federation_targets(federation(server=server), data)
+    for name in set(ADAPTATIONS) - {"none"}:
         with pytest.raises(ConfigError, match=r"serving .* estimates class shares, .* Leave serving out"):
-            refuse_targets_of(federation(serving=SERVINGS[name]()), data)
+            check_federation_targets(federation(serving=ADAPTATIONS[name]()), data)
     for name in ("power_of_choice", "oort", "divfl", "max_similarity", "clustered"):
-        refuse_targets_of(federation(selection=SELECTIONS[name]()), data)
+        check_federation_targets(federation(selection=SELECTIONS[name]()), data)
 
 
 TABLES = {

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from fedreach._util.errors import ConfigError
 from fedreach.engines.engine import TorchEngine
 from fedreach.engines.manual import Chain
-from fedreach.engines.manual_layers import written_out
+from fedreach.engines.manual_layers import to_stack_layers
 from fedreach.engines.models.networks import build
 from fedreach.engines.protocols import Task
 from fedreach.engines.recognition import (
@@ -202,7 +202,7 @@ def test_what_is_no_chain_is_not_taken_for_one(model, sample, reason):
 )
 def test_what_is_a_chain_but_not_written_out_is_refused_by_that_engine(model, reason):
     with pytest.raises(NotAChainError, match=reason):
-        written_out(chain_of(model, IMAGE))
+        to_stack_layers(chain_of(model, IMAGE))
 
 
 class Dropping(Twice):

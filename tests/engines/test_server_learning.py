@@ -21,7 +21,7 @@ from fedreach.federation.selection.labels import Clustered
 from fedreach.federation.selection.random import Uniform
 from fedreach.federation.server import Average, FedAdam, FedDF, FineTune, ServerOnly, batches
 from fedreach.federation.solvers import FedAvg, Scaffold
-from fedreach.federation.steps import AskServer, advance, play, server_batches, server_split
+from fedreach.federation.steps import AskServer, next_request, run_round, server_batches, server_split
 from fedreach.federation.weighting import ByExamples, Equal
 from fedreach.runs.simulation import simulate
 from fedreach.testing.problems import tiny_data
@@ -44,8 +44,8 @@ def made(server, model="linear", engine="sequential", solver=FEDAVG, labels=None
 
 def on_the_way(simulation, state):
     """Return the aggregated model of the next round, before the server goes on, and the request that it is handed."""
-    steps = play(simulation.federation, state, simulation.view(state), rounds=simulation.rounds)
-    request = advance(steps, simulation.clients.updates(advance(steps)))
+    steps = run_round(simulation.federation, state, simulation.view(state), rounds=simulation.rounds)
+    request = next_request(steps, simulation.clients.updates(next_request(steps)))
     assert isinstance(request, AskServer)
     return request.state.params, request
 
@@ -204,8 +204,8 @@ def test_a_clusters_model_is_taught_by_its_own_clients():
     state = simulation.step(simulation.start()).state
     assert len(state.models) == 2
     x = simulation.data.server.x
-    steps = play(simulation.federation, state, simulation.view(state), rounds=ROUNDS)
-    request = advance(steps, simulation.clients.updates(advance(steps)))
+    steps = run_round(simulation.federation, state, simulation.view(state), rounds=ROUNDS)
+    request = next_request(steps, simulation.clients.updates(next_request(steps)))
     done = simulation.step(state).state
     for model in (0, 1):
         rows = np.flatnonzero(state.clusters == model)

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from fedreach._util.errors import ConfigError
 from fedreach.engines.choice import build_engine
-from fedreach.engines.models.draws import states
+from fedreach.engines.models.draws import generator_states
 from fedreach.engines.models.networks import build
 from fedreach.engines.protocols import Task
 from fedreach.federation.local_sgd import LocalSGD
@@ -145,7 +145,7 @@ def test_what_draws_gives_the_same_numbers_whoever_else_is_evaluated(name, feder
     member = ZOO[name]
     data = federated(SIZES, member.shape, member.kind, num_classes=CLASSES)
     engine = engine_of(name, data, "sequential")
-    before = states()
+    before = generator_states()
     every = np.arange(9)
     all_at_once = engine.logits(engine.initial, "train", every)
     engine.train(engine.initial, IDS, ROUND, RATE)
@@ -158,7 +158,7 @@ def test_what_draws_gives_the_same_numbers_whoever_else_is_evaluated(name, feder
         np.testing.assert_allclose(found, all_at_once[3:5], rtol=0, atol=rounding)
     one, other = (engine.train(engine.initial, ids, ROUND, RATE).update for ids in (IDS, IDS[1:]))
     assert one[1:].tobytes() == other.tobytes()
-    assert states() == before
+    assert generator_states() == before
 
 
 @pytest.mark.parametrize("name", ["Probe", "Detached", "FrozenByTrain", "Temperature", "mlp"])

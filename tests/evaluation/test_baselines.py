@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData
 from fedreach.data.sets import load
-from fedreach.data.splits import Ranges
+from fedreach.data.splits import ClientIndex
 from fedreach.evaluation import baselines
 from fedreach.evaluation.baselines import (
     Baseline,
@@ -95,7 +95,7 @@ def test_with_as_many_of_each_class_the_pooled_model_is_scikit_learns():
     y = np.arange(90) % 3
     x = rng.standard_normal((90, 4)).astype(np.float32) + y[:, None]
     data = FederatedData.from_clients({"a": (x, y)}, participants=["a"])
-    found = pooled_logistic(replace(data, train=Ranges(np.arange(90), np.array([0, 90]))))
+    found = pooled_logistic(replace(data, train=ClientIndex(np.arange(90), np.array([0, 90]))))
     z = (x - x.mean(axis=0, dtype=np.float64)) / x.std(axis=0, dtype=np.float64)
     oracle = LogisticRegression(C=1.0, fit_intercept=False, tol=1e-10, max_iter=10_000)
     oracle.fit(np.column_stack([z, np.ones(90)]), y)

@@ -10,13 +10,13 @@ from fedreach._util.streams import generator
 from fedreach.data.assignment import Partition
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData
-from fedreach.data.splits import Population, Ranges
+from fedreach.data.splits import ClientIndex, Population
 from fedreach.engines.engine import TorchEngine
 from fedreach.engines.models.networks import build
 from fedreach.engines.protocols import Task
 from fedreach.engines.sequential import Sequential
 from fedreach.engines.vmap import Stacked
-from fedreach.evaluation.evaluator import Evaluator, Group, Scores, difference_interval, mean_interval, summarized
+from fedreach.evaluation.evaluator import Evaluator, Group, Scores, difference_interval, mean_interval, summarize_round
 from fedreach.evaluation.scores import ACCURACY, MAE, worst_decile
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg
@@ -41,7 +41,7 @@ def make_data(unseen=UNSEEN, tests=15, noise=False):
     held = np.array([size // 3 for size in SIZES])
     parts = [np.split(partition[k], [held[k]]) for k in range(6)]
     held_out, train = (
-        Ranges(np.concatenate([p[i] for p in parts]), np.cumsum([0, *(len(p[i]) for p in parts)])) for i in (0, 1)
+        ClientIndex(np.concatenate([p[i] for p in parts]), np.cumsum([0, *(len(p[i]) for p in parts)])) for i in (0, 1)
     )
     labels = dataset.train_y.copy()
     if noise:
@@ -138,8 +138,8 @@ def test_training_examples_are_scored_only_where_that_is_asked_for_and_no_other_
 
 def test_training_examples_are_scored_where_there_is_nothing_else():
     data = make_data(unseen=np.empty(0, np.int64), tests=0)
-    everything = replace(data, train=Ranges(data.partition.order, data.partition.offsets))
-    nothing = replace(everything, held_out=Ranges(np.empty(0, np.int64), np.zeros(7, np.int64)))
+    everything = replace(data, train=ClientIndex(data.partition.order, data.partition.offsets))
+    nothing = replace(everything, held_out=ClientIndex(np.empty(0, np.int64), np.zeros(7, np.int64)))
     columns, _ = Evaluator(make(nothing).engine, nothing, training=False).evaluate(params_of(), 1)
     assert [*columns] == ["train_accuracy"]
 
@@ -150,8 +150,8 @@ def test_participants_and_unseen_clients_that_are_the_same_have_no_gap():
     partition = Partition.from_owner([0, 0, 0, 1, 1, 1], 2, kind="natural")
     x, y = np.tile(data.dataset.train_x[:3], (2, 1)), np.tile(data.dataset.train_y[:3], 2)
     dataset = replace(data.dataset, train_x=x, train_y=y)
-    held_out = Ranges(np.arange(6), np.array([0, 3, 6]))
-    train = Ranges(np.array([0]), np.array([0, 1, 1]))  # one training sample, of client 0
+    held_out = ClientIndex(np.arange(6), np.array([0, 3, 6]))
+    train = ClientIndex(np.array([0]), np.array([0, 1, 1]))  # one training sample, of client 0
     same = FederatedData(dataset, y, partition, Population(np.array([0]), np.array([1])), train, held_out, None)
     columns, _ = make(same).evaluate(params_of(), 1)
     assert columns["participation_gap"] == 0
@@ -178,8 +178,8 @@ def test_without_unseen_clients_or_test_set_there_are_no_such_columns():
 
 def test_without_held_out_samples_there_are_no_columns_of_participants():
     data = make_data()
-    everything = replace(data, train=Ranges(data.partition.order, data.partition.offsets))
-    nothing = replace(everything, held_out=Ranges(np.empty(0, np.int64), np.zeros(7, np.int64)))
+    everything = replace(data, train=ClientIndex(data.partition.order, data.partition.offsets))
+    nothing = replace(everything, held_out=ClientIndex(np.empty(0, np.int64), np.zeros(7, np.int64)))
     columns, records = make(nothing).evaluate(params_of(), 1)
     assert not [name for name in columns if name.startswith(("id_", "participation_gap", "out_of_sample"))]
     assert [record["population"] for record in records] == ["unseen"]
@@ -227,8 +227,8 @@ def test_the_worst_decile_is_the_mean_of_the_lowest_tenth_rounded_up(values, exp
 
 
 def test_a_group_leaves_out_clients_without_samples_and_joins_ranges_client_by_client():
-    a = Ranges(np.array([9, 8, 7, 6]), np.array([0, 2, 2, 4]))
-    b = Ranges(np.array([1, 2]), np.array([0, 0, 0, 2]))
+    a = ClientIndex(np.array([9, 8, 7, 6]), np.array([0, 2, 2, 4]))
+    b = ClientIndex(np.array([1, 2]), np.array([0, 0, 0, 2]))
     group = Group.of(np.array([0, 1, 2]), a, b)
     assert (group.ids.tolist(), group.sizes.tolist()) == ([0, 2], [2, 4])
     assert group.index.tolist() == [9, 8, 7, 6, 1, 2]
@@ -263,7 +263,7 @@ def test_the_limit_holds_for_local_models_too():
 def test_intervals_are_those_of_both_means_and_of_their_difference(by, top):
     rng, n = generator(1, "scores"), 30
     first, second = (Scores(np.arange(n), np.full(n, 9), rng.random(n), rng.random(n), by) for _ in range(2))
-    columns, _ = summarized(7, first, second, first)
+    columns, _ = summarize_round(7, first, second, first)
     bounds = {f"id_{by.name}": mean_interval(first.score, top), f"unseen_{by.name}": mean_interval(second.score, top)}
     pair = (first, second) if by is ACCURACY else (second, first)  # a gap is positive where unseen clients are worse
     bounds["participation_gap"] = difference_interval(*(one.score for one in pair), top)
@@ -274,7 +274,7 @@ def test_intervals_are_those_of_both_means_and_of_their_difference(by, top):
 
 def test_an_error_of_a_single_client_has_no_interval_as_nothing_bounds_those_of_others():
     one, more = (Scores(np.arange(n), np.full(n, 9), np.arange(1.0, n + 1), np.ones(n), MAE) for n in (1, 3))
-    columns, _ = summarized(7, more, one, more)
+    columns, _ = summarize_round(7, more, one, more)
     with_one = {name for name in columns if name.endswith("_low")}
     assert with_one == {"id_mae_low"}  # and none of the gap
     assert np.isfinite([*columns.values()]).all()  # infinite ones would read as a model that diverged

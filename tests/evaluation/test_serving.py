@@ -14,15 +14,15 @@ from fedreach._util.streams import generator
 from fedreach.evaluation.evaluator import mean_interval
 from fedreach.evaluation.metrics import expected_calibration_error
 from fedreach.evaluation.modes import (
+    AdaptationEvaluator,
+    AdaptationScores,
     Client,
     Score,
-    ServedScores,
-    ServingEvaluator,
-    mixed,
-    rung_names,
+    adapt_and_score,
+    merge_scores,
+    mode_names,
     score,
-    serve,
-    tabulated,
+    tabulate_scores,
 )
 from fedreach.evaluation.scores import worst_decile
 from fedreach.federation.adaptation.base import Plain, log_softmax
@@ -128,23 +128,23 @@ def clients(sizes=(1, 2, 3, 8)):
 
 def test_every_rung_is_the_rule_after_what_the_client_has_then_seen():
     who = clients()
-    scores = serve(Counting(), STATE, iter(who), [2], online=True)
+    scores = adapt_and_score(Counting(), STATE, iter(who), [2], online=True)
     assert_served(scores, {c.id: rungs_by_hand(HELD, TRAINED, c.outputs.logits, c.labels, 2) for c in who})
     assert list(scores.rungs["served_2"]) == [12, 13]  # two inputs of two leave none to predict
     assert scores.noted == {"adapted": 2}
     assert scores.inputs == {c.id: len(c.labels) for c in who}
-    names, more = rung_names(Counting(), [2], online=True)
+    names, more = mode_names(Counting(), [2], online=True)
     assert set(scores.rungs) == {*names, *more[0]}
 
 
 def test_rungs_that_are_not_asked_for_or_that_a_rule_cannot_give_are_left_out():
     who = clients()
-    assert list(serve(Counting(), STATE, who).rungs) == ["plain", "calibrated", "served", "true_prior"]
-    plain = serve(Plain(), {}, who, [2], online=True)
+    assert list(adapt_and_score(Counting(), STATE, who).rungs) == ["plain", "calibrated", "served", "true_prior"]
+    plain = adapt_and_score(Plain(), {}, who, [2], online=True)
     assert list(plain.rungs) == ["plain", "calibrated", "served", "plain_2", "served_2"]
     assert plain.rungs["served"] == plain.rungs["plain"]
     assert plain.noted == {}
-    told = serve(Reference(), STATE, who, [2])
+    told = adapt_and_score(Reference(), STATE, who, [2])
     assert told.rungs["served"] == told.rungs["true_prior"]
     assert "served_2" not in told.rungs  # of a rule that goes by no inputs
     assert told.noted == {}
@@ -157,7 +157,7 @@ def test_a_rule_that_serves_many_at_a_time_serves_each_as_alone():
             return [self.update(state, client, one) for client, one in zip(clients, outputs, strict=True)]
 
     asked, who = [], clients()
-    assert serve(Together(), STATE, who, [2]).rungs == serve(Counting(), STATE, who, [2]).rungs
+    assert adapt_and_score(Together(), STATE, who, [2]).rungs == adapt_and_score(Counting(), STATE, who, [2]).rungs
     assert asked == [4, 2]  # all, and those with more than two inputs
 
 
@@ -170,15 +170,15 @@ def test_a_score_has_the_digits_of_its_file():
 
 
 def test_a_rule_has_the_rungs_that_it_can_give():
-    assert rung_names(Counting()) == (["plain", "calibrated", "served", "true_prior"], [])
-    assert rung_names(Plain(), [2], online=True) == (["plain", "calibrated", "served"], [["plain_2", "served_2"]])
-    assert rung_names(Reference(), [2, 5])[1] == [["plain_2"], ["plain_5"]]
+    assert mode_names(Counting()) == (["plain", "calibrated", "served", "true_prior"], [])
+    assert mode_names(Plain(), [2], online=True) == (["plain", "calibrated", "served"], [["plain_2", "served_2"]])
+    assert mode_names(Reference(), [2, 5])[1] == [["plain_2"], ["plain_5"]]
 
 
 def test_columns_are_means_over_clients():
     accuracy = {"plain": [0.5, 0.75, 1.0], "served": [0.25, 1.0, 1.0], "served_5": [0.5, 0.75]}
     scores = {rung: {3 * i: Score(a, 1 - a, a / 8) for i, a in enumerate(values)} for rung, values in accuracy.items()}
-    columns = ServedScores(scores, {"adapted": 2}, {0: 5, 3: 9, 6: 12}).columns("unseen")
+    columns = AdaptationScores(scores, {"adapted": 2}, {0: 5, 3: 9, 6: 12}).columns("unseen")
     for rung, values in accuracy.items():
         mean = np.mean(values)
         assert columns[f"unseen_{rung}_accuracy"] == pytest.approx(mean)
@@ -206,13 +206,13 @@ def test_columns_say_which_share_of_clients_loses_and_who_loses_most(changes, in
     before = [0.95, 0.65, 0.7, 0.8][: len(changes)]
     plain = {i: Score(a, 1.0, 0.0) for i, a in enumerate(before)}
     served = {i: Score(a + change, 1.0, 0.0) for i, (a, change) in enumerate(zip(before, changes, strict=True))}
-    columns = ServedScores({"plain": plain, "served": served}, {}, dict(enumerate(inputs))).columns("unseen")
+    columns = AdaptationScores({"plain": plain, "served": served}, {}, dict(enumerate(inputs))).columns("unseen")
     assert (columns["unseen_worse"], columns["unseen_harmed"]) == pytest.approx((worse, harmed))
     assert (columns["unseen_worst_change"], columns["unseen_worst_inputs"]) == worst
 
 
 def test_of_a_single_client_there_is_no_spread():
-    scores = ServedScores({rung: {0: Score(0.5, 1.0, 0.0)} for rung in ("plain", "served")}, {}, {0: 30})
+    scores = AdaptationScores({rung: {0: Score(0.5, 1.0, 0.0)} for rung in ("plain", "served")}, {}, {0: 30})
     columns = scores.columns("test")
     assert not [name for name in columns if name.endswith(("_low", "_high", "_worst_decile"))]
     assert (columns["test_worse"], columns["test_harmed"], columns["test_worst_change"]) == (0.0, 0.0, 0.0)
@@ -220,7 +220,7 @@ def test_of_a_single_client_there_is_no_spread():
 
 
 def test_a_line_has_a_rungs_single_clients():
-    scores = ServedScores({"plain": {4: Score(0.5, 1.0, 0.25), 7: Score(0.75, 0.5, 0.0)}}, {}, {7: 20, 4: 9, 1: 2})
+    scores = AdaptationScores({"plain": {4: Score(0.5, 1.0, 0.25), 7: Score(0.75, 0.5, 0.0)}}, {}, {7: 20, 4: 9, 1: 2})
     assert list(scores.lines("unseen")) == [
         {
             "population": "unseen",
@@ -236,14 +236,14 @@ def test_a_line_has_a_rungs_single_clients():
 
 def test_several_models_are_averaged_by_their_shares_and_their_own_clients_joined_by_id():
     first, second = (
-        ServedScores(
+        AdaptationScores(
             {"plain": {client: Score(*score) for client, score in own.items()}},
             {"adapted": adapted},
             {client: 10 * client for client in own},
         )
         for own, adapted in (({5: (1.0, 2.0, 0.0), 2: (0.5, 1.0, 0.5)}, 1), ({5: (0.0, 4.0, 1.0)}, 2))
     )
-    found = mixed([(0.25, first), (0.75, second)])
+    found = merge_scores([(0.25, first), (0.75, second)])
     assert list(found.rungs["plain"]) == [2, 5]
     assert found.rungs["plain"][2] == pytest.approx((0.5, 1.0, 0.5))  # one model has it: that one counts alone
     assert found.rungs["plain"][5] == pytest.approx((0.25, 3.5, 0.75))
@@ -252,12 +252,12 @@ def test_several_models_are_averaged_by_their_shares_and_their_own_clients_joine
 
 
 def test_lines_are_of_participants_and_unseen_clients_and_columns_of_the_test_set_too():
-    one = ServedScores({rung: {0: Score(0.5, 1.0, 0.0)} for rung in ("plain", "served")}, {}, {0: 9})
+    one = AdaptationScores({rung: {0: Score(0.5, 1.0, 0.0)} for rung in ("plain", "served")}, {}, {0: 9})
     joined = {"id": [(1.0, one)], "unseen": [(1.0, one)], "test": [(1.0, one)]}
-    columns, lines = tabulated(joined)
+    columns, lines = tabulate_scores(joined)
     assert {name.partition("_")[0] for name in columns} == set(joined)
     assert [line["population"] for line in lines] == ["participants"] * 2 + ["unseen"] * 2
-    assert tabulated({"id": []}) == ({}, [])
+    assert tabulate_scores({"id": []}) == ({}, [])
 
 
 # ----------------------------------------------------------------------------------------------- who is fitted on whom
@@ -321,7 +321,7 @@ HOLDING = [0, 3, 4]  # participant 1 has one example, of which it holds out none
 @pytest.mark.parametrize("noise", [False, True])
 def test_participants_are_served_by_the_others_fit_and_everybody_else_by_that_of_all(most, noise):
     data, params = make_data(noise=noise), params_of()
-    evaluator = ServingEvaluator(Linear(data), data, Counting(), max_samples=most, inputs=[1])
+    evaluator = AdaptationEvaluator(Linear(data), data, Counting(), max_samples=most, inputs=[1])
     columns, table, (fitted,) = evaluate(evaluator, [params])
     everybody = fit_by_hand(data, HOLDING, most)
     for name, value in everybody._asdict().items():
@@ -351,7 +351,7 @@ def test_participants_are_served_by_the_others_fit_and_everybody_else_by_that_of
 
 def test_a_single_participant_is_served_by_nobodys_fit():
     data = make_data(unseen=np.arange(1, 6))
-    columns, table, (fitted,) = evaluate(ServingEvaluator(Linear(data), data, Counting()), [params_of()], [0])
+    columns, table, (fitted,) = evaluate(AdaptationEvaluator(Linear(data), data, Counting()), [params_of()], [0])
     np.testing.assert_array_equal(fitted.state["held"], fit_by_hand(data, [0]).held)
     assert {population for population, _ in table} == {"unseen"}
     accuracy = np.array([score[0] for score in table["unseen", "served"].values()])
@@ -361,7 +361,7 @@ def test_a_single_participant_is_served_by_nobodys_fit():
 
 def test_each_model_is_fitted_by_its_own_participants_and_strangers_get_all_by_their_shares():
     data, models = make_data(), [params_of(0), params_of(1)]
-    evaluator = ServingEvaluator(Linear(data), data, Counting())
+    evaluator = AdaptationEvaluator(Linear(data), data, Counting())
     columns, table, fitted = evaluate(evaluator, models, (1, 0, 0, 1))  # of participants 0, 1, 3, 4
     mine = [[3], [0, 4]]
     for number, who in enumerate(mine):
@@ -383,7 +383,7 @@ def test_each_model_is_fitted_by_its_own_participants_and_strangers_get_all_by_t
 
 def test_a_model_that_nobody_has_or_whose_clients_hold_nothing_out_is_fitted_by_all():
     data = make_data()
-    evaluator = ServingEvaluator(Linear(data), data, Counting())
+    evaluator = AdaptationEvaluator(Linear(data), data, Counting())
     _, table, fitted = evaluate(evaluator, [params_of(0), params_of(1)], (0, 1, 0, 0))
     np.testing.assert_array_equal(fitted[1].state["held"], fit_by_hand(data, HOLDING).held)
     assert set(table["participants", "plain"]) == set(HOLDING)  # by their own model, once
@@ -391,7 +391,7 @@ def test_a_model_that_nobody_has_or_whose_clients_hold_nothing_out_is_fitted_by_
 
 def test_in_between_clients_are_served_on_all_they_have_only():
     data = make_data()
-    evaluator = ServingEvaluator(Linear(data), data, Counting(), inputs=[1])
+    evaluator = AdaptationEvaluator(Linear(data), data, Counting(), inputs=[1])
     _, whole, _ = evaluate(evaluator, [params_of()])
     _, some, _ = evaluate(evaluator, [params_of()], whole=False)
     assert {rung for _, rung in whole} - {rung for _, rung in some} == {"online", "plain_1", "served_1"}
@@ -409,7 +409,7 @@ def test_sums_may_be_taken_elsewhere_and_what_fitting_costs_is_asked_by_who_send
         asked.append((dict(examples), tuple(sent), round_))
         return Spent()
 
-    evaluator = ServingEvaluator(Linear(data), data, Counting(), cost=cost, summed=lambda parts: 2.0 * sum(parts))
+    evaluator = AdaptationEvaluator(Linear(data), data, Counting(), cost=cost, summed=lambda parts: 2.0 * sum(parts))
     _, _, (fitted,) = evaluate(evaluator, [params_of()])
     # Eight numbers of 8 bytes in the one exchange. Fits that leave someone out are for evaluation and cost nobody.
     assert asked == [({0: 4, 3: 6, 4: 1}, (64,), 7)]
@@ -426,14 +426,14 @@ def test_only_a_rule_that_reads_inputs_is_given_them():
     for rule, wanted in ((Counting(), False), (Reading(), True)):
         data = make_data()
         engine = Linear(data)
-        evaluate(ServingEvaluator(engine, data, rule), [params_of()])
+        evaluate(AdaptationEvaluator(engine, data, rule), [params_of()])
         assert engine.with_inputs == {wanted}
 
 
 def test_without_unseen_clients_or_a_test_set_there_are_no_columns_of_them():
     data = make_data(unseen=np.empty(0, np.int64), tests=0)
     clusters = np.zeros(len(data.population.participants), np.int64)
-    columns, table, _ = evaluate(ServingEvaluator(Linear(data), data, Counting()), [params_of()], clusters)
+    columns, table, _ = evaluate(AdaptationEvaluator(Linear(data), data, Counting()), [params_of()], clusters)
     assert {name.partition("_")[0] for name in columns} == {"id"}
     assert {population for population, _ in table} == {"participants"}
     assert set(PARTICIPANTS) <= set(data.population.participants)

@@ -35,7 +35,7 @@ from fedreach.federation.labels import LABEL_STATISTICS
 from fedreach.federation.participation import PARTICIPATIONS
 from fedreach.federation.selection import SELECTIONS
 from fedreach.federation.server import SERVERS
-from fedreach.federation.adaptation import SERVINGS
+from fedreach.federation.adaptation import ADAPTATIONS
 from fedreach.federation.solvers import SOLVERS
 from fedreach.federation.weighting import WEIGHTINGS
 from fedreach.wireless.rules import RULES

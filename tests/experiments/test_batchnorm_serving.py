@@ -10,7 +10,7 @@ from tests.conftest import TINY, Command
 
 from fedreach._util.errors import ConfigError
 from fedreach.deploy.program import export
-from fedreach.runs.schema import ServingRecord
+from fedreach.runs.schema import AdaptationRecord
 
 NETWORK = """
 from torch import nn
@@ -36,7 +36,7 @@ def test_clients_with_brighter_images_are_served_by_their_own_statistics(home: P
         (home / f"{name}.toml").write_text(served, encoding="utf-8")
         done = fedreach("run", f"{name}.toml", "--set", "rounds=40", "--set", "engine.name=sequential", "--out", name)
         assert done.exit_code == 0, done.output
-        record = json.loads((home / name / ServingRecord.FILE).read_text())
+        record = json.loads((home / name / AdaptationRecord.FILE).read_text())
         found[name] = record["columns"]["last"]["unseen_served_accuracy"]
     assert found["refreshed"] > found["bare"] + 0.1
     with pytest.raises(ConfigError, match=r"BatchNormRefresh refreshes BatchNorm layers inside the model"):

@@ -14,12 +14,12 @@ from fedreach.deploy.fitted_rule import load
 from fedreach.deploy.program import export
 from fedreach.experiment.load import load as read
 from fedreach.experiment.run import run
-from fedreach.runs.adaptation import served_table
+from fedreach.runs.adaptation import adaptation_table
 from fedreach.runs.callbacks import Callback
 from fedreach.runs.folder import SERVING, RunFolder
-from fedreach.runs.schema import ServedLine, ServingRecord
+from fedreach.runs.schema import AdaptationRecord, AdaptedLine
 
-FILES = (*EXACT, ServingRecord.FILE, ServedLine.FILE, SERVING)
+FILES = (*EXACT, AdaptationRecord.FILE, AdaptedLine.FILE, SERVING)
 SERVED = """
 [methods.nothing]
 serving = { name = "few_labels", labels = 0 }
@@ -39,7 +39,7 @@ def net(sample_shape, num_classes):
 
 
 def record_of(folder: Path) -> dict:
-    return json.loads((folder / ServingRecord.FILE).read_text(encoding="utf-8"))
+    return json.loads((folder / AdaptationRecord.FILE).read_text(encoding="utf-8"))
 
 
 def test_a_comparison_scores_it_beside_the_others_and_marks_it(home: Path, fedreach: Command) -> None:
@@ -75,7 +75,7 @@ def test_it_serves_what_every_engine_trained(engine: str, home: Path, fedreach: 
     more = ("--set", "method.serving=few_labels", "--set", f"engine.name={engine}", "--set", "engine.threads=2")
     done = fedreach("run", "tiny.toml", "--set", "model=mlp", *more, "--out", "out")
     assert done.exit_code == 0, done.output
-    assert served_table(RunFolder(home / "out"))[0].endswith(
+    assert adaptation_table(RunFolder(home / "out"))[0].endswith(
         "FewLabels(labels=20, strength=1.0), a reference that needs labels"
     )
     found = record_of(home / "out")["columns"]["last"]

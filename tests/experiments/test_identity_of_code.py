@@ -14,7 +14,7 @@ import pytest
 from fedreach._util import registry
 from fedreach._util.code import digest_of_code
 from fedreach.experiment.components import code_files
-from fedreach.experiment.naming import Shelf, meaning_of
+from fedreach.experiment.naming import PickleStore, digest_meaning
 
 SCRIPT = '''\
 import math
@@ -71,7 +71,7 @@ def of_thing(tmp_path: Path) -> Digest:
     """Return what tells the digest of a name of this text, which was run as a script."""
 
     def digest(text: str, name: str) -> str:
-        return meaning_of(run_as_main(text, "script.py")[name])[0]
+        return digest_meaning(run_as_main(text, "script.py")[name])[0]
 
     return digest
 
@@ -173,7 +173,7 @@ def test_where_names_are_looked_up_at_run_time_the_whole_file_counts_and_that_is
     for each in (file, changed):
         names: dict[str, object] = {"__name__": "__main__"}
         exec(compile(each.read_text(), str(each), "exec"), names)
-        found.append(meaning_of(names["part"]))
+        found.append(digest_meaning(names["part"]))
     assert found[0] != found[1]
     assert found[0][1] == because
 
@@ -198,9 +198,9 @@ def test_cells_of_a_notebook_may_be_run_in_another_order_and_again(tmp_path: Pat
     first, second = "def helper(x):\n    return x\n", "def part(x):\n    return helper(x)\n"
     once = run_as_main(first, second, "cell")
     again = run_as_main("x = 1", second, "y = 2", first, first, "other cell")
-    assert meaning_of(once["part"]) == meaning_of(again["part"])
+    assert digest_meaning(once["part"]) == digest_meaning(again["part"])
     later = run_as_main(first, second, first.replace("return x", "return -x"), "cell")
-    assert meaning_of(once["part"]) != meaning_of(later["part"])
+    assert digest_meaning(once["part"]) != digest_meaning(later["part"])
 
 
 def test_of_a_cell_that_looks_names_up_the_whole_cell_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +208,7 @@ def test_of_a_cell_that_looks_names_up_the_whole_cell_counts(monkeypatch: pytest
     for size in (3, 4):
         cell = f"{text}SIZE = {size}\n"
         monkeypatch.setitem(linecache.cache, "<cell>0", (len(cell), None, cell.splitlines(True), "<cell>0"))
-        found.append(meaning_of(run_as_main(cell, "<cell>")["part"]))
+        found.append(digest_meaning(run_as_main(cell, "<cell>")["part"]))
     assert found[0] != found[1]
 
 
@@ -233,7 +233,7 @@ def test_a_changed_module_of_ones_own_makes_another_identity(
         (tmp_path / "beside.py").write_text(f"RATE = {rate}\n", encoding="utf-8")
         monkeypatch.delitem(sys.modules, "beside", raising=False)
         importlib.invalidate_caches()
-        live.append(meaning_of(run_as_main(text, "script")["part"]))
+        live.append(digest_meaning(run_as_main(text, "script")["part"]))
         named = code_files("own.py:part", tmp_path)
         assert set(named) == {"own.py:part", "beside.py"}
         files.append([digest_of_code(path) for path in named.values()])
@@ -258,7 +258,7 @@ def test_equal_texts_are_the_same_whether_they_are_one_object_or_two(tmp_path: P
     text = "MODE = 'a text with spaces'\ndef part(mode='a text with spaces'):\n    return mode, MODE\n"
     together = run_as_main(text, "script")
     first, rest = text.split("\n", 1)
-    assert meaning_of(together["part"]) == meaning_of(run_as_main(first, rest, "cell")["part"])
+    assert digest_meaning(together["part"]) == digest_meaning(run_as_main(first, rest, "cell")["part"])
 
 
 @pytest.mark.slow
@@ -286,7 +286,7 @@ def test_where_a_script_lies_makes_no_other_identity() -> None:
     for file in ("/here/script.py", "/there/other.py"):
         names: dict[str, object] = {"__name__": "__main__", "__file__": file}
         exec(compile(SCRIPT, file, "exec"), names)
-        found.append(meaning_of(names["Part"]))
+        found.append(digest_meaning(names["Part"]))
     assert found[0] == found[1]
 
 
@@ -297,7 +297,7 @@ def test_what_a_file_does_when_it_is_run_itself_counts_for_nobody_who_imports_it
 
 
 def test_the_reason_is_kept_for_a_part_without_a_name_that_is_known_by_its_file(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path)
+    shelf = PickleStore(tmp_path)
     names = [shelf.name_of(run_as_main(text, "cell")["part"], "part") for text in ("part = eval", "def part(): eval")]
-    reasons = [registry.KNOWN_BY_FILE.get(Path(name.partition(":")[0]).name) for name in names]
+    reasons = [registry.WHOLE_FILE_REASONS.get(Path(name.partition(":")[0]).name) for name in names]
     assert reasons == [None, "it uses eval"]

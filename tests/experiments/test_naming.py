@@ -23,7 +23,7 @@ from fedreach._util.errors import ConfigError
 from fedreach.engines.models.networks import build
 from fedreach.engines.models.state import ModuleInstance
 from fedreach.experiment import components
-from fedreach.experiment.naming import Shelf, importable, plain, said
+from fedreach.experiment.naming import PickleStore, is_importable, to_config, to_toml_value
 from fedreach.experiment.schema import Choice
 from fedreach.federation.selection.base import FunctionSelection
 from fedreach.federation.selection.losses import PowerOfChoice
@@ -32,9 +32,9 @@ from fedreach.federation.weighting import ByEntropy
 
 
 @pytest.fixture
-def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PickleStore:
     monkeypatch.chdir(tmp_path)
-    return Shelf(tmp_path / "parts")
+    return PickleStore(tmp_path / "parts")
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,10 @@ def made_here() -> Any:
     return first
 
 
-def read_anew(name: str, shelf: Shelf) -> Any:
+def read_anew(name: str, shelf: PickleStore) -> Any:
     """Return what a name stands for, as a process that did not make it reads it."""
     shelf.write()
-    registry.KEPT.clear()
+    registry.LOADED_OBJECTS.clear()
     return registry.load_users(name, Path.cwd())
 
 
@@ -81,18 +81,18 @@ def read_anew(name: str, shelf: Shelf) -> Any:
 def test_what_has_a_name_is_called_by_it(shelf, kind, value, expected):
     if expected is None and value is not None:
         expected = {"name": "product", "parts": ["entropy", "equal"]}
-    assert said(kind, value, shelf) == expected
+    assert to_config(kind, value, shelf) == expected
     assert not shelf.waiting
 
 
 def test_numbers_lists_and_paths_are_pythons_own():
-    made = plain({"a": np.float32(0.5), "b": (1, np.arange(2)), "c": Path("x/y"), "d": range(2), "e": True})
+    made = to_toml_value({"a": np.float32(0.5), "b": (1, np.arange(2)), "c": Path("x/y"), "d": range(2), "e": True})
     assert made == {"a": 0.5, "b": [1, [0, 1]], "c": "x/y", "d": [0, 1], "e": True}
     assert [type(value) for value in (made["a"], made["b"][1][0], made["e"])] == [float, int, bool]
 
 
 def test_a_part_that_options_do_not_say_is_kept_whole(shelf):
-    name = said("weighting", Mine(most=5, table=np.arange(3)), shelf)
+    name = to_config("weighting", Mine(most=5, table=np.arange(3)), shelf)
     made = components.make("weighting", Choice(name=name), Path.cwd())
     assert (made.most, made.table.tolist()) == (5, [0, 1, 2])
     again = read_anew(name, shelf)()
@@ -105,7 +105,7 @@ def test_a_part_of_a_class_that_others_find_is_said_by_its_options(shelf, tmp_pa
     (tmp_path / "told_by_options.py").write_text(code + "    def weights(self, reports): ...\n", encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     own = importlib.import_module("told_by_options").Own(most=5, names=("a", "b"))
-    assert said("weighting", own, shelf) == {"name": "told_by_options:Own", "most": 5, "names": ["a", "b"]}
+    assert to_config("weighting", own, shelf) == {"name": "told_by_options:Own", "most": 5, "names": ["a", "b"]}
 
 
 def test_a_part_of_a_class_that_others_do_not_find_is_kept_whole(shelf):
@@ -115,7 +115,7 @@ def test_a_part_of_a_class_that_others_do_not_find_is_kept_whole(shelf):
 
         def weights(self, reports: Any) -> Any: ...
 
-    made = components.make("weighting", Choice(name=said("weighting", Own(("a", "b")), shelf)), Path.cwd())
+    made = components.make("weighting", Choice(name=to_config("weighting", Own(("a", "b")), shelf)), Path.cwd())
     assert made == Own(("a", "b"))
 
 
@@ -129,7 +129,7 @@ def test_types_of_options_are_known_though_a_class_came_without_its_modules_name
 
         def weights(self, reports: Any) -> Any: ...
 
-    again = read_anew(said("weighting", Own, shelf), shelf)
+    again = read_anew(to_config("weighting", Own, shelf), shelf)
     assert "Any" not in again.__init__.__globals__
     assert components.is_tuple(components.hints(again)["names"])
 
@@ -142,7 +142,7 @@ def test_a_dataclass_that_is_read_anew_is_a_dataclass_all_the_same(shelf):
 
         def weights(self, reports: Any) -> Any: ...
 
-    name = said("weighting", Own, shelf)
+    name = to_config("weighting", Own, shelf)
     again = read_anew(name, shelf)
     assert [each.default is MISSING for each in fields(again)] == [True, False]
     assert all(each.default_factory is MISSING for each in fields(again))
@@ -160,12 +160,12 @@ def test_functions_lambdas_closures_and_partials_come_back_as_they_were(shelf):
         (shifted, 13),
         (functools.partial(shifted, k=1), 13),
     ]:
-        name = said("selection", function, shelf)
+        name = to_config("selection", function, shelf)
         assert read_anew(name, shelf)(10, k=2, rng=None) == expected
 
 
 def test_a_function_is_a_part_by_the_wrapper_of_its_kind(shelf):
-    name = said("selection", made_here(), shelf)
+    name = to_config("selection", made_here(), shelf)
     assert name.endswith(".pkl:first")
     assert isinstance(components.make("selection", Choice(name=name), Path.cwd()), FunctionSelection)
 
@@ -175,12 +175,12 @@ def test_what_a_fresh_process_would_not_import_is_not_named_by_its_module(tmp_pa
     monkeypatch.syspath_prepend(str(tmp_path))
     import found_anew_by_all  # type: ignore[import-not-found]
 
-    assert importable(found_anew_by_all.f)
+    assert is_importable(found_anew_by_all.f)
     monkeypatch.setattr(sys, "path", [place for place in sys.path if place != str(tmp_path)])
-    assert not importable(found_anew_by_all.f)
-    assert not importable(made_here())
-    assert not importable(lambda: None)
-    assert not importable(Mine.weights)
+    assert not is_importable(found_anew_by_all.f)
+    assert not is_importable(made_here())
+    assert not is_importable(lambda: None)
+    assert not is_importable(Mine.weights)
 
 
 def test_what_cannot_leave_the_process_is_refused_with_its_name(shelf):
@@ -191,12 +191,12 @@ def test_what_cannot_leave_the_process_is_refused_with_its_name(shelf):
             return view.ids[:k]
 
     with pytest.raises(ConfigError, match=r"locked cannot be handed to other processes: .*lock"):
-        said("selection", locked, shelf)
+        to_config("selection", locked, shelf)
 
 
 def test_nothing_is_written_before_it_is_asked_for(shelf):
     first = made_here()
-    name = said("selection", first, shelf)
+    name = to_config("selection", first, shelf)
     assert not shelf.folder.exists()
     assert registry.load_users(name, Path.cwd()) is first  # this process has it
 
@@ -216,19 +216,19 @@ def weights(model: nn.Module) -> torch.Tensor:
 def test_a_module_is_drawn_anew_for_each_seed_unless_its_weights_are_kept(shelf):
     module = Layers()
     before = weights(module).clone()
-    factory = read_anew(said("model", module, shelf), shelf)
+    factory = read_anew(to_config("model", module, shelf), shelf)
     one, same, other = (build(factory, (4,), 2, seed=seed) for seed in (1, 1, 2))
     assert torch.equal(weights(one), weights(same))
     assert not torch.equal(weights(one), weights(other))
     assert torch.equal(weights(module), before)  # the user's own is left alone
-    table = said("model", {"name": module, "keep_weights": True}, shelf)
+    table = to_config("model", {"name": module, "keep_weights": True}, shelf)
     kept = read_anew(table["name"], shelf)
     assert torch.equal(weights(build(kept, (4,), 2, seed=5, options={"keep_weights": True})), before)
 
 
 def test_weights_that_are_not_kept_do_not_change_what_a_module_is_called(shelf):
-    assert said("model", Layers(), shelf) == said("model", Layers(), shelf)
-    kept = [said("model", {"name": Layers(), "keep_weights": True}, shelf)["name"] for _ in range(2)]
+    assert to_config("model", Layers(), shelf) == to_config("model", Layers(), shelf)
+    kept = [to_config("model", {"name": Layers(), "keep_weights": True}, shelf)["name"] for _ in range(2)]
     assert kept[0] != kept[1]
 
 
@@ -239,7 +239,7 @@ def test_a_module_with_parameters_that_nobody_can_draw_is_refused(shelf):
             self.scale = nn.Parameter(torch.ones(2))
 
     with pytest.raises(ConfigError, match=r"Scaled has parameters \(scale\) and no reset_parameters\(\).*keep_weights"):
-        said("model", Scaled(), shelf)
+        to_config("model", Scaled(), shelf)
 
 
 # ------------------------------------------------------------------------------------- the same program, run twice
@@ -249,7 +249,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 import torch
-from fedreach.experiment.naming import Shelf, said
+from fedreach.experiment.naming import PickleStore, to_config
 
 STEP = {step}
 
@@ -270,10 +270,10 @@ class Net(torch.nn.Module):
     def forward(self, x):
         return self.layer(x)
 
-shelf = Shelf(Path("parts"))
+shelf = PickleStore(Path("parts"))
 for kind, thing in [("weighting", Mine), ("weighting", Mine(table=torch.ones(2))), ("model", Net), ("model", Net()),
                     ("selection", lambda v, k, r: helper(k))]:
-    print(said(kind, thing, shelf))
+    print(to_config(kind, thing, shelf))
 shelf.write()
 """
 
@@ -299,7 +299,7 @@ def test_the_same_program_gives_the_same_names_and_another_one_others(tmp_path):
 def test_parts_that_differ_in_digits_alone_have_names_of_their_own(shelf):
     """cloudpickle's number of a class is 32 such digits; a part may hold as many of its own."""
     held: list[Any] = ["0" * 40, "1" * 40, b"0" * 64, np.full(64, ord("1"), np.uint8), np.full(64, ord("2"), np.uint8)]
-    names = {said("weighting", Mine(table=[object, value]), shelf) for value in held}
+    names = {to_config("weighting", Mine(table=[object, value]), shelf) for value in held}
     assert len(names) == len(held)
 
 
@@ -314,8 +314,9 @@ class Mine:
 
 def test_a_part_of_a_module_of_ones_own_has_another_name_once_that_is_changed(tmp_path):
     """Its class is pickled by its name alone."""
-    program = "from pathlib import Path\nfrom mine import Mine\nfrom fedreach.experiment.naming import Shelf, said\n"
-    program += "shelf = Shelf(Path('parts'))\nprint(said('weighting', Mine([1]), shelf))\nshelf.write()\n"
+    program = "from pathlib import Path\nfrom mine import Mine\n"
+    program += "from fedreach.experiment.naming import PickleStore, to_config\n"
+    program += "shelf = PickleStore(Path('parts'))\nprint(to_config('weighting', Mine([1]), shelf))\nshelf.write()\n"
     (tmp_path / "program.py").write_text(program, encoding="utf-8")
 
     def name(step: int) -> str:
@@ -328,8 +329,9 @@ def test_a_part_of_a_module_of_ones_own_has_another_name_once_that_is_changed(tm
 
 @pytest.mark.slow
 def test_a_part_of_a_module_of_ones_own_has_another_name_once_what_that_imports_is_changed(tmp_path):
-    program = "from pathlib import Path\nfrom mine import Mine\nfrom fedreach.experiment.naming import Shelf, said\n"
-    program += "shelf = Shelf(Path('parts'))\nprint(said('weighting', Mine([1]), shelf))\nshelf.write()\n"
+    program = "from pathlib import Path\nfrom mine import Mine\n"
+    program += "from fedreach.experiment.naming import PickleStore, to_config\n"
+    program += "shelf = PickleStore(Path('parts'))\nprint(to_config('weighting', Mine([1]), shelf))\nshelf.write()\n"
     (tmp_path / "program.py").write_text(program, encoding="utf-8")
     (tmp_path / "mine.py").write_text(f"{MODULE}        import beside\n", encoding="utf-8")
 
@@ -355,10 +357,10 @@ def gradient(module: nn.Module) -> torch.Tensor:
     return found
 
 
-def test_a_module_keeps_the_hooks_on_its_gradients_in_other_processes(shelf: Shelf) -> None:
+def test_a_module_keeps_the_hooks_on_its_gradients_in_other_processes(shelf: PickleStore) -> None:
     """torch's own pickles and copies drop them, and the module would train otherwise."""
-    name = said("model", hooked(0.0), shelf)
-    assert name == said("model", hooked(0.0), shelf) != said("model", hooked(2.0), shelf)
+    name = to_config("model", hooked(0.0), shelf)
+    assert name == to_config("model", hooked(0.0), shelf) != to_config("model", hooked(2.0), shelf)
     assert gradient(read_anew(name, shelf)()).tolist() == [[0.0] * 3] * 2
 
 

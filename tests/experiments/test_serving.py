@@ -17,7 +17,7 @@ from fedreach.deploy.fitted_rule import load
 from fedreach.federation.adaptation.label_shift import LabelShift
 from fedreach.federation.labels import DiscreteLaplace
 from fedreach.runs.folder import SERVING
-from fedreach.runs.schema import ServedLine, ServingRecord
+from fedreach.runs.schema import AdaptationRecord, AdaptedLine
 from fedreach.testing.problems import tiny_federation
 
 SERVED = """
@@ -30,7 +30,7 @@ serving = "bbse"
 [methods.truth]
 serving = "true_prior"
 """
-FILES = (*EXACT, ServingRecord.FILE, ServedLine.FILE, SERVING)
+FILES = (*EXACT, AdaptationRecord.FILE, AdaptedLine.FILE, SERVING)
 
 
 class Study:
@@ -45,7 +45,7 @@ class Study:
         self.answer = json.loads(done.stdout)
 
     def records(self, method: str) -> list[Path]:
-        return sorted(self.folder.glob(f"runs/{method}/*/{ServingRecord.FILE}"))
+        return sorted(self.folder.glob(f"runs/{method}/*/{AdaptationRecord.FILE}"))
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def test_a_rule_that_is_added_later_trains_nothing_and_leaves_the_bytes_of_one_t
     compare(fedreach)
     before = rounds_trained(home / "out")
     folder = home / "out" / "runs" / "uniform" / "seed-0"
-    assert not any((folder / name).exists() for name in (ServingRecord.FILE, ServedLine.FILE, SERVING))
+    assert not any((folder / name).exists() for name in (AdaptationRecord.FILE, AdaptedLine.FILE, SERVING))
     add(home, SERVED)
     compare(fedreach)
     assert rounds_trained(home / "out")["shift"] == before["uniform"]
@@ -109,7 +109,7 @@ def test_a_rule_that_is_added_later_trains_nothing_and_leaves_the_bytes_of_one_t
 
 def test_the_rungs_say_what_they_are(study: Study) -> None:
     folder = study.folder / "runs" / "shift" / "seed-0"
-    record = json.loads((folder / ServingRecord.FILE).read_text(encoding="utf-8"))
+    record = json.loads((folder / AdaptationRecord.FILE).read_text(encoding="utf-8"))
     columns, last = record["columns"]["last"], rows(folder)[-1]
     # Plain is the model as it is evaluated after its last round, logits one client at a time.
     for name in ("id", "unseen"):
@@ -120,10 +120,10 @@ def test_the_rungs_say_what_they_are(study: Study) -> None:
     assert record["exchanges"] > 2
     assert record["bytes_up"] > 0
     assert "needs_labels" not in record
-    truth = json.loads((study.folder / "runs" / "truth" / "seed-0" / ServingRecord.FILE).read_text(encoding="utf-8"))
+    truth = json.loads((study.folder / "runs" / "truth" / "seed-0" / AdaptationRecord.FILE).read_text(encoding="utf-8"))
     assert truth["needs_labels"]
     assert truth["columns"]["last"]["unseen_served_accuracy"] == truth["columns"]["last"]["unseen_true_prior_accuracy"]
-    lines = rows(folder, ServedLine.FILE)
+    lines = rows(folder, AdaptedLine.FILE)
     one = next(line for line in lines if line["population"] == "unseen" and line["rung"] == "served")
     assert np.mean(one["accuracy"]) == pytest.approx(columns["unseen_served_accuracy"], abs=1e-6)
 
@@ -218,7 +218,7 @@ def test_with_a_radio_seconds_and_joules_of_fitting_are_counted_and_shown(fedrea
     add(home, "\n[radio]\n" + SERVED)
     done = fedreach("compare", "tiny.toml", "--seeds", "1", "--formats", "none", "--out", "out", "--json")
     assert done.exit_code == 0, done.output
-    record = json.loads((home / "out" / "runs" / "bbse" / "seed-0" / ServingRecord.FILE).read_text(encoding="utf-8"))
+    record = json.loads((home / "out" / "runs" / "bbse" / "seed-0" / AdaptationRecord.FILE).read_text(encoding="utf-8"))
     assert record["exchanges"] == 1
     assert record["seconds"] > 0
     assert record["joules"] > 0
@@ -237,5 +237,5 @@ def test_without_a_radio_nothing_is_said_of_seconds_and_joules(fedreach: Command
     add(home, '\n[methods.bbse]\nserving = "bbse"\n')
     compare(fedreach)
     folder = home / "out" / "runs" / "bbse" / "seed-0"
-    assert not {"seconds", "joules"} & set(json.loads((folder / ServingRecord.FILE).read_text(encoding="utf-8")))
+    assert not {"seconds", "joules"} & set(json.loads((folder / AdaptationRecord.FILE).read_text(encoding="utf-8")))
     assert "energy to fit" not in (home / "out" / "report" / "table.md").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ import pytest
 
 from fedreach._util.errors import ConfigError
 from fedreach.experiment.load import load
-from fedreach.report.concerns import advice, chance, hardly_learned
+from fedreach.report.concerns import chance_accuracy, hardly_learned, near_chance_advice
 from fedreach.runs.schema import FederationRecord
 from papers import recipe as recipes
 
@@ -99,9 +99,11 @@ def record(counts: list[list[int]], participants: list[int]) -> FederationRecord
 
 def test_chance_is_the_mean_over_participants_of_the_best_single_answer() -> None:
     counts = [[9, 1, 0], [0, 2, 2], [0, 0, 50]]
-    assert chance(record(counts, [0, 1])) == pytest.approx((0.9 + 0.0) / 2)  # the first class; the second has 0.3
-    assert chance(record(counts, [1, 2])) == pytest.approx((0.5 + 1.0) / 2)
-    assert chance(record([[], []], [0, 1])) is None  # nobody told labels
+    assert chance_accuracy(record(counts, [0, 1])) == pytest.approx(
+        (0.9 + 0.0) / 2
+    )  # the first class; the second has 0.3
+    assert chance_accuracy(record(counts, [1, 2])) == pytest.approx((0.5 + 1.0) / 2)
+    assert chance_accuracy(record([[], []], [0, 1])) is None  # nobody told labels
 
 
 @pytest.mark.parametrize(
@@ -120,8 +122,8 @@ def test_near_chance_means_less_than_three_times_its_odds(accuracy: float, same:
 
 
 def test_nothing_is_told_of_what_has_learned() -> None:
-    assert advice({"good": (0.8, 0.1)}) == ""
-    both = advice({"good": (0.8, 0.1), "bad": (0.15, 0.1), "worse": (0.1, 0.1)})
+    assert near_chance_advice({"good": (0.8, 0.1)}) == ""
+    both = near_chance_advice({"good": (0.8, 0.1), "bad": (0.15, 0.1), "worse": (0.1, 0.1)})
     assert both.startswith(
         "Near chance: bad 15.0 %, worse 10.0 % on participants' held-out data, where always naming one"
     )

@@ -7,7 +7,7 @@ import pytest
 
 from fedreach._util.errors import ConfigError
 from fedreach._util.streams import generator
-from fedreach.federation.checks import checked_clusters
+from fedreach.federation.checks import check_clusters
 from fedreach.federation.selection.labels import Clustered
 from fedreach.federation.types import ClientView, Reports
 
@@ -35,7 +35,7 @@ def after(policy, view, *rounds):
         new = policy.observe(state, reported(view, positions, update, number))
         assert all((state[name] == before[name]).all() for name in state)  # nothing was written to
         models = int(policy.clusters(state).max()) + 1
-        checked_clusters(policy, policy.clusters(new), len(view.ids), models)
+        check_clusters(policy, policy.clusters(new), len(view.ids), models)
         state = new
     return state
 

@@ -10,7 +10,7 @@ from fedreach.federation.participation import Bernoulli
 from fedreach.federation.round import conclude_round, plan_round
 from fedreach.federation.secure_aggregation import SecureSum
 from fedreach.federation.selection.base import Policy
-from fedreach.federation.selection.random import Multinomial, Uniform, groups_within, poured
+from fedreach.federation.selection.random import Multinomial, Uniform, fill_urns, groups_within
 from fedreach.federation.selection.updates import UrnsBySimilarity
 from fedreach.federation.types import Selection
 from fedreach.federation.weighting import ByDraws, ByExamples, Equal, FedAU, Product
@@ -127,7 +127,7 @@ def test_urns_of_any_groups_hold_each_clients_balls():
         groups = groups_within(np.array(merges), balls, full)
         assert sorted(client for group in groups for client in group) == list(range(a))
         assert all(len(group) == 1 or balls[group].sum() <= full for group in groups)
-        urns = poured(balls, groups, k)
+        urns = fill_urns(balls, groups, k)
         assert (urns >= 0).all()
         assert urns.sum(axis=0).tolist() == balls.tolist()
         assert urns.sum(axis=1).tolist() == [full] * k

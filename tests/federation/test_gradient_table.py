@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
-from fedreach._util.arrays import packed, unpacked
+from fedreach._util.arrays import pack_rows, unpack_rows
 from fedreach._util.errors import ConfigError, PartError
 from fedreach._util.row_store import RowTable
 from fedreach._util.streams import generator
@@ -14,7 +14,7 @@ from fedreach.federation.round import observe_probe, plan_probe, plan_round
 from fedreach.federation.secure_aggregation import SecureSum
 from fedreach.federation.selection import geometry
 from fedreach.federation.selection.base import Policy
-from fedreach.federation.selection.geometry import GradientTable, gram, rows_of, sketched
+from fedreach.federation.selection.geometry import GradientTable, count_sketch, gram, rows_of
 from fedreach.federation.selection.labels import Clustered
 from fedreach.federation.selection.losses import Minimax, Rademacher
 from fedreach.federation.selection.updates import ConvexHull, HullDistance, Interior, MaxSimilarity
@@ -181,11 +181,11 @@ def random_rows(n, p, seed=0):
 
 def test_a_sketch_is_linear_and_the_same_for_all_clients_and_rounds():
     x, y = random_rows(2, 500)
-    both = sketched(np.stack([x, y, x + y]), 64, seed=3)
+    both = count_sketch(np.stack([x, y, x + y]), 64, seed=3)
     assert both.shape == (3, 64)
     np.testing.assert_allclose(both[0] + both[1], both[2], atol=1e-5)  # float32 sums of 8 numbers near 1
-    assert sketched(y[None], 64, seed=3).tobytes() == both[1].tobytes()
-    assert sketched(y[None], 64, seed=4).tobytes() != both[1].tobytes()
+    assert count_sketch(y[None], 64, seed=3).tobytes() == both[1].tobytes()
+    assert count_sketch(y[None], 64, seed=4).tobytes() != both[1].tobytes()
 
 
 def test_inner_products_of_sketches_are_unbiased_with_the_stated_variance():
@@ -194,7 +194,7 @@ def test_inner_products_of_sketches_are_unbiased_with_the_stated_variance():
     x, y = random_rows(2, 300).astype(np.float64)
     y[0] = x[0] = 30.0
     rows = np.stack([x, y]).astype(np.float32)
-    found = np.array([np.dot(*sketched(rows, size, seed).astype(np.float64)) for seed in range(draws)])
+    found = np.array([np.dot(*count_sketch(rows, size, seed).astype(np.float64)) for seed in range(draws)])
     variance = (x @ x * (y @ y) + (x @ y) ** 2) / size
     assert abs(found.mean() - x @ y) < 4.5 * np.sqrt(variance / draws)
     assert found.var() < 1.2 * variance
@@ -203,7 +203,7 @@ def test_inner_products_of_sketches_are_unbiased_with_the_stated_variance():
 @pytest.mark.parametrize("size", [64, 256, 1024])
 def test_cosines_of_sketches_are_off_by_about_one_over_the_root_of_their_size(size):
     rows = random_rows(30, 20_000)
-    small = sketched(rows, size, seed=0)
+    small = count_sketch(rows, size, seed=0)
 
     def cosines(table):
         lengths = np.linalg.norm(table.astype(np.float64), axis=1)
@@ -216,7 +216,7 @@ def test_cosines_of_sketches_are_off_by_about_one_over_the_root_of_their_size(si
 def test_a_model_with_no_more_numbers_than_the_sketch_is_kept_whole():
     rows = random_rows(4, 50)
     for size in (50, 51):
-        assert sketched(rows, size, seed=0) is rows
+        assert count_sketch(rows, size, seed=0) is rows
     assert Longest(sketch=D).observe(Longest().init(small_view()), make_reports([1]))["rows"][1].tolist() == [2.0] * D
 
 
@@ -290,7 +290,7 @@ def test_a_large_table_holds_and_chooses_what_a_small_one_does(policy, dtype, st
 def test_halves_choose_as_updates_that_were_rounded_to_them(policy):
     cohorts, tables, state = played(replace(policy, dtype="float16"))
     assert state["rows"].nbytes == 17 * 13 * 2
-    rounded, rounded_tables, _ = played(policy, sent=lambda update: unpacked(packed(update)))
+    rounded, rounded_tables, _ = played(policy, sent=lambda update: unpack_rows(pack_rows(update)))
     assert cohorts == rounded
     np.testing.assert_array_equal(tables, rounded_tables)
 

@@ -12,7 +12,7 @@ from fedreach._util.errors import ConfigError, PartError
 from fedreach._util.streams import generator
 from fedreach.federation.round import observe_probe, plan_round
 from fedreach.federation.selection import geometry
-from fedreach.federation.selection.geometry import principal_points, spanning, vertices
+from fedreach.federation.selection.geometry import principal_points, spanning_points, vertices
 from fedreach.federation.selection.updates import ConvexHull, HullDistance, Interior, hull_distances
 from fedreach.federation.types import ClientView, Reports
 
@@ -288,14 +288,14 @@ def test_a_cut_layer_keeps_those_far_apart():
     """Of eight points on a circle, all as far from the mean: the first, its opposite, then the two between."""
     angle = np.arange(8) * np.pi / 4
     circle = np.column_stack([np.cos(angle), np.sin(angle)])
-    assert spanning(circle, 2).tolist() == [0, 4]
-    assert sorted(spanning(circle, 4).tolist()) == [0, 2, 4, 6]
+    assert spanning_points(circle, 2).tolist() == [0, 4]
+    assert sorted(spanning_points(circle, 4).tolist()) == [0, 2, 4, 6]
 
 
 def test_a_cut_layer_begins_with_the_vertex_farthest_from_the_mean():
     """Of a kite about (2, 0): its tip at 8, then the opposite corner, 12 from it, then one of the two at the sides."""
     kite = np.array([[0.0, 1], [0, -1], [10, 0], [-2, 0]])
-    assert [sorted(spanning(kite, k).tolist()) for k in (1, 2, 3)] == [[2], [2, 3], [0, 2, 3]]
+    assert [sorted(spanning_points(kite, k).tolist()) for k in (1, 2, 3)] == [[2], [2, 3], [0, 2, 3]]
     assert chosen_ids(ConvexHull(), np.vstack([kite, [[1, 0]]]), 2) == [2, 3]
 
 
@@ -303,4 +303,4 @@ def test_rounding_does_not_decide_between_two_that_are_equally_far():
     """After clients 1 and 3 of the golden rectangle, clients 0 and 2 are both 3 away, however it lies."""
     for seed in range(20):
         moved = P @ rotation(seed, 2) + 100 * normal(seed, 1, 2)
-        assert sorted(spanning(moved, 3).tolist()) == [0, 1, 3]
+        assert sorted(spanning_points(moved, 3).tolist()) == [0, 1, 3]

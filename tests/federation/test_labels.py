@@ -14,8 +14,8 @@ from fedreach.federation.labels import (
     DiscreteGaussian,
     DiscreteLaplace,
     Exact,
+    delta_of_noise,
     discrete_gaussian,
-    exceeding,
     released_entropy,
 )
 from fedreach.federation.secure_aggregation import SecureSum
@@ -123,8 +123,8 @@ def test_the_library_finds_the_epsilon_of_gaussian_noise(epsilon, delta):
     found, at = statistics.spent()
     assert at == delta
     assert epsilon * (1 - 1e-9) <= found <= 1.001 * epsilon  # it rounds up
-    less = exceeding(epsilon, 0.99 * statistics.deviation)
-    assert exceeding(epsilon, statistics.deviation) <= delta < less  # so no smaller deviation will do
+    less = delta_of_noise(epsilon, 0.99 * statistics.deviation)
+    assert delta_of_noise(epsilon, statistics.deviation) <= delta < less  # so no smaller deviation will do
 
 
 @pytest.mark.parametrize("deviation", [0.4, 1.0, 3.0])
@@ -134,7 +134,7 @@ def test_the_delta_of_gaussian_noise_is_the_sum_over_all_answers(deviation, epsi
     chances = np.exp(-(x**2) / (2 * deviation**2))
     here, up, down = (np.exp(-((x + shift) ** 2) / (2 * deviation**2)) / chances.sum() for shift in (0, -1, 1))
     summed = np.maximum(np.outer(here, here) - np.exp(epsilon) * np.outer(up, down), 0).sum()
-    assert exceeding(epsilon, deviation) == pytest.approx(summed, rel=1e-6)
+    assert delta_of_noise(epsilon, deviation) == pytest.approx(summed, rel=1e-6)
 
 
 def test_without_the_library_noise_is_added_but_not_accounted_for(monkeypatch):

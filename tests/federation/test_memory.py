@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedreach._util.arrays import packed, unpacked
+from fedreach._util.arrays import pack_rows, unpack_rows
 from fedreach._util.errors import RunFolderError
 from fedreach._util.row_store import RowTable
 from fedreach._util.streams import generator
@@ -23,7 +23,7 @@ def rows(k, p=P, seed=0):
 
 def twin(dtype, values):
     """What a plain array holds where a memory keeps it in this type."""
-    return values if dtype == "float32" else unpacked(packed(values))
+    return values if dtype == "float32" else unpack_rows(pack_rows(values))
 
 
 def history(memory, rounds=12, seed=0):
@@ -167,7 +167,7 @@ def test_halves_are_off_by_no_more_than_they_say(size):
     rng = generator(0, "halves")
     spread = 10.0 ** rng.uniform(-12, 0, (40, 500))
     x = (size * spread * rng.choice([-1, 1], (40, 500))).clip(-3.4e38, 3.4e38).astype(np.float32)
-    off = np.abs(unpacked(packed(x)).astype(np.float64) - x)
+    off = np.abs(unpack_rows(pack_rows(x)).astype(np.float64) - x)
     largest = np.abs(x).max(axis=1, keepdims=True).astype(np.float64)
     assert (off <= np.maximum(np.maximum(2.0**-11 * np.abs(x), 2.0**-39 * largest), 2.0**-150)).all()
     assert off.any() or size < 1e-40
@@ -180,15 +180,15 @@ def test_cosines_of_halves_are_off_by_at_most_two_to_the_minus_ten():
         unit = table / np.linalg.norm(table.astype(np.float64), axis=1, keepdims=True)
         return unit @ unit.T
 
-    off = np.abs(cosines(unpacked(packed(x))) - cosines(x.astype(np.float64)))
+    off = np.abs(cosines(unpack_rows(pack_rows(x))) - cosines(x.astype(np.float64)))
     assert 0 < off.max() < 2.0**-10
 
 
 def test_what_halves_hold_exactly_comes_back_exactly():
     x = np.array([[1, -2, 0.5, 2047], [0, 0, 0, 0], [2.0**-120, -(2.0**-126), 0, 2.0**-130]], np.float32)
-    np.testing.assert_array_equal(unpacked(packed(x)), x)
-    once = unpacked(packed(rows(9)))
-    np.testing.assert_array_equal(unpacked(packed(once)), once)
+    np.testing.assert_array_equal(unpack_rows(pack_rows(x)), x)
+    once = unpack_rows(pack_rows(rows(9)))
+    np.testing.assert_array_equal(unpack_rows(pack_rows(once)), once)
 
 
 def test_what_is_kept_is_what_is_read():

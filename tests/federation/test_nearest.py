@@ -10,12 +10,12 @@ from fedreach.federation.selection import geometry
 from fedreach.federation.selection.geometry import (
     DECIMALS,
     Nearest,
-    among,
     first_by_similarity,
     lengths,
+    nearest_among,
     nearest_of_all,
     nearest_similarity,
-    renewed,
+    update_nearest,
 )
 from fedreach.federation.selection.losses import Minimax
 from fedreach.federation.selection.updates import MaxSimilarity
@@ -68,7 +68,7 @@ def test_after_any_changes_it_is_what_comparing_all_with_all_gives(kind, numbers
         rows = rows.copy()
         rows[changed] = table(kind, len(changed), rng)
         before = (found.cosine.tobytes(), found.whom.tobytes())
-        new = renewed(rows, lengths(rows), found, changed)
+        new = update_nearest(rows, lengths(rows), found, changed)
         assert (found.cosine.tobytes(), found.whom.tobytes()) == before
         found = new
         check(found, rows)
@@ -83,7 +83,7 @@ def test_among_some_rows_it_is_what_comparing_these_gives(kind, monkeypatch):
         monkeypatch.setattr(geometry, "MOST", most)
         some = rng.random(30) < share
         some[:2] = True
-        here = among(rows, lengths(rows), found, some)
+        here = nearest_among(rows, lengths(rows), found, some)
         np.testing.assert_allclose(here.cosine[some], nearest_similarity(rows[some]), rtol=0, atol=1e-14)
         mutual = np.flatnonzero(some & (here.whom >= 0) & (here.whom[here.whom] == np.arange(30)))
         assert (here.cosine[mutual] == here.cosine[here.whom[mutual]]).all()
@@ -96,7 +96,7 @@ def test_few_products_are_needed_where_few_rows_change(monkeypatch):
     plain = geometry.products
     monkeypatch.setattr(geometry, "products", lambda *a: counted.append(plain(*a).size) or plain(*a))
     rows[:4] = table("no two alike", 4, rng)
-    check(renewed(rows, lengths(rows), found, np.arange(4)), rows)
+    check(update_nearest(rows, lengths(rows), found, np.arange(4)), rows)
     assert sum(counted) < 0.15 * 400**2
 
 

@@ -15,7 +15,7 @@ from fedreach.federation.participation import Bernoulli
 from fedreach.federation.round import conclude_round
 from fedreach.federation.secure_aggregation import SecureSum
 from fedreach.federation.selection.random import Full
-from fedreach.federation.state import reclustered
+from fedreach.federation.state import update_clusters
 from fedreach.federation.types import Selection
 from fedreach.federation.weighting import Equal, FedAU
 from fedreach.testing.problems import tiny_simulation
@@ -137,7 +137,7 @@ def test_who_changes_the_cluster_is_forgotten():
     chosen, view = replace(federation(weighting=Equal()), aggregation=MIFA()), make_view()
     state, _ = conclude_round(chosen, start(chosen, view), view, Selection(np.arange(6)), make_reports(np.arange(6)))
     assert np.asarray(state.sent).all()
-    split = reclustered(replace(chosen, selection=_with(chosen.selection, Splits())), state)
+    split = update_clusters(replace(chosen, selection=_with(chosen.selection, Splits())), state)
     assert not np.asarray(split.sent).any()  # both clusters have other members than before
     assert split.aggregation == ({}, {})
 

@@ -14,16 +14,16 @@ from fedreach.federation.steps import (
     AskLosses,
     AskServer,
     AskUpdates,
-    Done,
-    advance,
-    drive,
+    RoundOutcome,
+    finish_round,
     lost_replies,
     new_memory,
+    next_request,
     next_view,
-    planned,
-    play,
     probe_batch,
-    remembered,
+    run_round,
+    run_until_cohort,
+    update_client_state,
 )
 from fedreach.federation.types import Reports
 from fedreach.testing.problems import tiny_simulation, two_quadratics
@@ -35,7 +35,7 @@ def begun(simulation):
     """Return state, view and steps of round 1."""
     state = simulation.start()
     view = simulation.view(state)
-    return state, view, play(simulation.federation, state, view, rounds=simulation.rounds)
+    return state, view, run_round(simulation.federation, state, view, rounds=simulation.rounds)
 
 
 def with_parts(**parts):
@@ -65,7 +65,7 @@ class Scripted:
 def test_a_round_without_a_probe_asks_the_cohort_once():
     chosen, view = federation(), make_view()
     side = Scripted()
-    done = drive(play(chosen, start(chosen, view), view, rounds=5), side)
+    done = finish_round(run_round(chosen, start(chosen, view), view, rounds=5), side)
     (request,) = side.asked
     assert isinstance(request, AskUpdates)
     assert not request.probe
@@ -76,12 +76,12 @@ def test_a_round_without_a_probe_asks_the_cohort_once():
 def test_losses_are_asked_first_and_stand_in_the_view_of_the_cohort():
     chosen, view = federation(PowerOfChoice(candidates=4)), make_view()
     state = start(chosen, view)
-    steps = play(chosen, state, view, rounds=5)
-    first = advance(steps)
+    steps = run_round(chosen, state, view, rounds=5)
+    first = next_request(steps)
     assert isinstance(first, AskLosses)
     silent, *others = first.probe.ids.tolist()
     told = {client: float(client) for client in others}
-    second = advance(steps, told)
+    second = next_request(steps, told)
     assert isinstance(second, AskUpdates)
     assert {c: second.view.loss[c] for c in others} == told
     assert np.isnan(second.view.loss[silent])  # never heard from, and silent now
@@ -94,12 +94,12 @@ def test_losses_are_asked_first_and_stand_in_the_view_of_the_cohort():
 def test_a_probe_for_updates_is_observed_and_counts_for_nothing_else():
     simulation = with_parts(selection=ConvexHull())
     state, _, steps = begun(simulation)
-    first = advance(steps)
+    first = next_request(steps)
     assert isinstance(first, AskUpdates)
     assert first.probe
     answers = simulation.clients.updates(first)
     assert answers.probe
-    second = advance(steps, answers)
+    second = next_request(steps, answers)
     assert not second.probe
     assert second.view.sent_update.all()
     assert second.state.selection is not state.selection
@@ -109,9 +109,9 @@ def test_a_probe_for_updates_is_observed_and_counts_for_nothing_else():
 def test_a_round_of_the_server_asks_no_client():
     simulation = two_quadratics(server=Safari(client_probability=0.0))
     _, _, steps = begun(simulation)
-    request = advance(steps)
+    request = next_request(steps)
     assert isinstance(request, AskServer)
-    done = advance(steps, simulation.clients.learnt(request))
+    done = next_request(steps, simulation.clients.learnt(request))
     assert done.result.by_server
     assert (done.result.cohort, done.update.shape) == ((), (0, 2))
 
@@ -123,12 +123,12 @@ def test_a_round_in_pieces_is_the_round_in_one(selection):
     )
     state = simulation.start()
     for _ in range(4):
-        steps = play(simulation.federation, state, simulation.view(state), rounds=simulation.rounds)
-        request = planned(steps, simulation.clients)
+        steps = run_round(simulation.federation, state, simulation.view(state), rounds=simulation.rounds)
+        request = run_until_cohort(steps, simulation.clients)
         assert isinstance(request, AskUpdates)
         assert not request.probe
-        in_pieces, in_one = advance(steps, simulation.clients.updates(request)), simulation.step(state)
-        assert isinstance(in_pieces, Done)
+        in_pieces, in_one = next_request(steps, simulation.clients.updates(request)), simulation.step(state)
+        assert isinstance(in_pieces, RoundOutcome)
         assert in_pieces.result == in_one.result
         assert in_pieces.update.tobytes() == in_one.update.tobytes()
         assert in_pieces.state.models.tobytes() == in_one.state.models.tobytes()
@@ -139,8 +139,8 @@ def test_a_round_that_is_left_changes_nothing():
     simulation = with_parts(selection=PowerOfChoice())
     state = simulation.start()
     before = state.models.tobytes()
-    steps = play(simulation.federation, state, simulation.view(state), rounds=9)
-    planned(steps, simulation.clients)
+    steps = run_round(simulation.federation, state, simulation.view(state), rounds=9)
+    run_until_cohort(steps, simulation.clients)
     steps.close()
     assert (state.round, state.models.tobytes()) == (0, before)
     assert simulation.step(state).state.round == 1
@@ -152,7 +152,7 @@ def test_an_error_of_whoever_answers_passes_through():
 
     chosen, view = federation(), make_view()
     with pytest.raises(ZeroDivisionError):
-        drive(play(chosen, start(chosen, view), view, rounds=5), Scripted(reports=fails))
+        finish_round(run_round(chosen, start(chosen, view), view, rounds=5), Scripted(reports=fails))
 
 
 # -------------------------------------------------------------------------------------------------- between requests
@@ -200,13 +200,13 @@ def test_only_those_whose_reports_count_remember_and_tell_the_change():
     state = replace(start(chosen, view), memory=memory)
     update = np.arange(2 * D, dtype=np.float32).reshape(2, D) + 1
     reports = replace(make_reports([1, 4], update), steps=np.array([2, 3]), trainable=D)
-    after, noted = remembered(chosen, state, view, reports, rounds=5)
+    after, noted = update_client_state(chosen, state, view, reports, rounds=5)
     kept = after.memory.read(np.arange(6))
     assert np.abs(kept).any(axis=1).tolist() == [False, True, False, False, True, False]
     np.testing.assert_array_equal(noted.note, kept[[1, 4]])  # from 0
     assert not memory.read(np.arange(6)).any()
     nobody = Reports(np.empty(0, np.int64), np.empty((0, D), np.float32), {})
-    assert remembered(chosen, state, view, nobody, rounds=5) == (state, nobody)
+    assert update_client_state(chosen, state, view, nobody, rounds=5) == (state, nobody)
 
 
 def test_without_a_solver_that_keeps_something_there_is_no_memory():

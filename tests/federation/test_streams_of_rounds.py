@@ -12,7 +12,14 @@ from fedreach.federation.participation import Bernoulli
 from fedreach.federation.round import conclude_round, plan_probe, plan_round, server_trains
 from fedreach.federation.selection.random import Uniform
 from fedreach.federation.server import Safari, batches
-from fedreach.federation.steps import lost_replies, measured, next_view, probe_batch, server_batches, server_split
+from fedreach.federation.steps import (
+    lost_replies,
+    measure_outputs,
+    next_view,
+    probe_batch,
+    server_batches,
+    server_split,
+)
 from fedreach.federation.types import Probe, Selection
 
 from .small import federation, make_reports, make_view, start
@@ -132,5 +139,5 @@ def test_what_a_client_measures_draws_from_its_own_stream_by_the_measurements_na
         def measure(self, outputs, rng):
             return float(number(rng) % 2**40)
 
-    (drawn,) = measured([Draw()], None, SEED, ROUND, client).items()
+    (drawn,) = measure_outputs([Draw()], None, SEED, ROUND, client).items()
     assert drawn == ("luck", float(number(generator(SEED, "measure luck", ROUND, client)) % 2**40))

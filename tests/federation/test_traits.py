@@ -22,7 +22,7 @@ from fedreach.federation.server import Average, FedDF, FineTune, Safari, ServerO
 from fedreach.federation.solvers import FedAvg, FedDyn, FedProx, Scaffold
 from fedreach.federation.traits import Traits
 from fedreach.federation.weighting import ByEntropy, ByExamples, Clip, FunctionWeighting, Mix, Product
-from fedreach.testing.checks.common import Watched
+from fedreach.testing.checks.common import WatchedGenerator
 from fedreach.wireless.rules import Equal as EqualShares
 
 from .small import federation
@@ -259,7 +259,7 @@ def test_a_promise_holds_for_the_method_it_was_made_for():
 
 def test_a_part_that_is_watched_says_what_it_always_says():
     for part in (Clustered(), ByEntropy(), Scaffold(), FedProx(), Bernoulli(0.5), FunctionSelection(len)):
-        assert Traits.of(Watched(part)) == Traits.of(part)
+        assert Traits.of(WatchedGenerator(part)) == Traits.of(part)
 
 
 def test_traits_are_read_once_a_federation():

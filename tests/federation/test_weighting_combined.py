@@ -12,7 +12,7 @@ from fedreach.experiment.options import options_model
 from fedreach.federation.measurements import Disagreement
 from fedreach.federation.traits import Traits
 from fedreach.federation.types import Reports
-from fedreach.federation.weighting import ByDisagreement, ByEntropy, ByExamples, Clip, Equal, Mix, Product, capped
+from fedreach.federation.weighting import ByDisagreement, ByEntropy, ByExamples, Clip, Equal, Mix, Product, cap_weights
 
 from .small import federation
 
@@ -131,7 +131,7 @@ def test_a_mix_of_one_part_is_that_part_bit_for_bit():
 @given(weights=shares, above=st.floats(0, 1))
 def test_clipping_cuts_at_the_cap_and_scales_the_rest_by_one_factor(weights, above):
     cap = max(above, 1 / len(weights))
-    found = capped(weights, cap)
+    found = cap_weights(weights, cap)
     assert (found <= cap).all()
     assert (found >= 0).all()
     assert found.sum() == pytest.approx(1, rel=1e-12)
@@ -142,7 +142,7 @@ def test_clipping_cuts_at_the_cap_and_scales_the_rest_by_one_factor(weights, abo
         assert factors.max() <= factors.min() * (1 + 1e-9)
         # those at the cap would be at it or above with that factor
         assert (weights[found == cap] * factors.min() >= cap * (1 - 1e-9)).all()
-    np.testing.assert_allclose(capped(found, cap), found, rtol=1e-12)
+    np.testing.assert_allclose(cap_weights(found, cap), found, rtol=1e-12)
 
 
 @laws
@@ -151,20 +151,22 @@ def test_weights_of_zero_are_clipped_like_very_small_ones(weights, above):
     cap = max(above, 1 / len(weights))
     weights = np.where(weights > 1e-6, weights, 0)
     nearly = np.where(weights > 0, weights, 1e-15)
-    found = [capped(w / w.sum(), cap) for w in (weights, nearly)]
+    found = [cap_weights(w / w.sum(), cap) for w in (weights, nearly)]
     np.testing.assert_allclose(found[0], found[1], atol=1e-7)
 
 
 @laws
 @given(weights=shares)
 def test_a_cap_that_nobody_exceeds_changes_no_bit_and_the_lowest_one_makes_all_equal(weights):
-    assert capped(weights, weights.max()).tobytes() == weights.tobytes()
-    np.testing.assert_allclose(capped(weights, 1 / len(weights)), np.full(len(weights), 1 / len(weights)), rtol=1e-12)
+    assert cap_weights(weights, weights.max()).tobytes() == weights.tobytes()
+    np.testing.assert_allclose(
+        cap_weights(weights, 1 / len(weights)), np.full(len(weights), 1 / len(weights)), rtol=1e-12
+    )
 
 
 def test_water_is_filled_by_hand():
     # 0.6 is cut to 0.35; 0.25, 0.1, 0.05 share 0.65 and would get .40625, so 0.25 is cut, too; 0.1, 0.05 share 0.3.
-    np.testing.assert_allclose(capped(np.array([0.6, 0.25, 0.1, 0.05]), 0.35), [0.35, 0.35, 0.2, 0.1], rtol=1e-13)
+    np.testing.assert_allclose(cap_weights(np.array([0.6, 0.25, 0.1, 0.05]), 0.35), [0.35, 0.35, 0.2, 0.1], rtol=1e-13)
 
 
 def test_both_limits_hold_and_few_replies_all_weigh_the_same():

@@ -16,9 +16,9 @@ from torch import nn
 from fedreach._util.errors import ConfigError, RunFolderError, TrainingError
 from fedreach.engines.models.flat import Layout
 from fedreach.federation.losses import FunctionLoss
-from fedreach.flower.agreement import difference, terms_of
+from fedreach.flower.agreement import first_difference, training_terms
 from fedreach.flower.app import client_app
-from fedreach.flower.experiment import FlowerExperiment, run_on
+from fedreach.flower.experiment import FlowerExperiment, run_experiment
 from fedreach.flower.strategy import FedReachStrategy
 from fedreach.runs.recorder import Recorder
 from fedreach.testing.problems import tiny_federation
@@ -162,7 +162,7 @@ def test_a_wrong_run_config_is_refused_before_anybody_is_asked(
     context = grid.new_context(0)
     context.run_config = {"out": str(tmp_path / "run"), **config}
     with pytest.raises(ConfigError, match=message):
-        run_on(grid, context, setup)
+        run_experiment(grid, context, setup)
     assert not grid.sent
     assert not (tmp_path / "run").exists()
 
@@ -176,7 +176,9 @@ def test_a_negative_seed_is_refused(tmp_path: Path) -> None:
 def test_clients_that_train_by_another_loss_are_told_apart():
     ours, layout = tiny_federation(), Layout.of(nn.Linear(2, 2))
     theirs = replace(ours, loss=FunctionLoss(len))
-    assert difference(terms_of(ours, layout), terms_of(theirs, layout)).startswith("its loss is FunctionLoss(")
+    assert first_difference(training_terms(ours, layout), training_terms(theirs, layout)).startswith(
+        "its loss is FunctionLoss("
+    )
 
 
 @pytest.mark.parametrize("option", ["evaluation.patience=3", "budget.megabytes=1.0"])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedreach.runs.folder import SERVING
-from fedreach.runs.schema import ServedLine, ServingRecord
+from fedreach.runs.schema import AdaptationRecord, AdaptedLine
 
 from .deployment import Deployment
 from .same import METHODS, app_with_both, check_same, need, simulated
@@ -48,7 +48,7 @@ def test_between_machines_clients_are_served_as_in_the_simulator(flower: Deploym
     flower.run(app, tmp_path / "real", 'experiment="digits.toml" method="served" min-clients=3', seconds=500)
     ours = simulated(app / "flower_app" / "digits.toml", "served", tmp_path / "simulated")
     check_same(ours, tmp_path / "real")
-    for name in (ServingRecord.FILE, ServedLine.FILE, SERVING):
+    for name in (AdaptationRecord.FILE, AdaptedLine.FILE, SERVING):
         assert (tmp_path / "real" / name).read_bytes() == (ours / name).read_bytes(), name
 
 

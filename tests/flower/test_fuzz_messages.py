@@ -28,9 +28,9 @@ from fedreach.federation.checks import Range, is_part_of
 from fedreach.federation.steps import AskLosses
 from fedreach.federation.types import Probe
 from fedreach.flower import messages
-from fedreach.flower.adaptation import RemoteServing
-from fedreach.flower.fitting import RemoteFit, answered
-from fedreach.flower.rounds import Collected
+from fedreach.flower.adaptation import RemoteAdaptation
+from fedreach.flower.fitting import RemoteFit, read_evaluations
+from fedreach.flower.rounds import CollectedReplies
 from fedreach.flower.strategy import FedReachStrategy
 
 from .faulty import CLIENTS, DISAGREEMENT, SCAFFOLD, TIMEOUT, Method, app_of, experiment
@@ -117,9 +117,9 @@ def trained(method: Method, data: Any) -> bool:
     request, replies = strategy._round.request, replies_of(w, "train")  # type: ignore[union-attr]
     clients = {node: client for client, node in w.nodes.items() if node in replies}
 
-    def read(changed_to: Message | None) -> Collected:
+    def read(changed_to: Message | None) -> CollectedReplies:
         given_ = {**replies, w.nodes[culprit]: changed_to}
-        collected = Collected.nothing(clients.values(), TIMEOUT)
+        collected = CollectedReplies.nothing(clients.values(), TIMEOUT)
         came = [reply for reply in given_.values() if reply is not None]
         strategy.incoming.read(came, clients, collected, request.state, request.view, strategy.outgoing.run)
         return collected
@@ -151,7 +151,7 @@ def evaluated(data: Any) -> bool:
     strategy, culprit, replies = w.strategy, one_of(w, "evaluate"), replies_of(w, "evaluate")
     strategy._evaluation_messages(ConfigRecord())
     given_ = {**replies, w.nodes[culprit]: data.draw(changed(replies[w.nodes[culprit]]))}
-    scores = answered(given_.values(), strategy._tasks, strategy.registry, strategy.outgoing.run, 0)
+    scores = read_evaluations(given_.values(), strategy._tasks, strategy.registry, strategy.outgoing.run, 0)
     assert {task.client for task in scores} | {culprit} == {task.client for task in strategy._tasks.values()}
     parts = strategy.registry.known[culprit].parts
     assert parts is not None
@@ -263,7 +263,7 @@ def contributed(data: Any) -> bool:
 def served(data: Any) -> bool:
     w = world((GUARDED,), serving=True)
     ways = w.strategy.federation, w.strategy.registry, w.strategy.outgoing, None, None
-    remote = RemoteServing(*ways)  # type: ignore[arg-type]
+    remote = RemoteAdaptation(*ways)  # type: ignore[arg-type]
     client = int(w.strategy.registry.unseen()[0])
     reply = data.draw(changed(w.said["evaluate.serving", w.nodes[client]]))
     count = remote._num_examples(client, "both")

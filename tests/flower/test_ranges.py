@@ -22,7 +22,7 @@ from fedreach.federation.measurements import WLRC, Disagreement
 from fedreach.federation.traits import Traits
 from fedreach.federation.types import LocalOutputs
 from fedreach.federation.weighting import OwnWeight
-from fedreach.flower.agreement import Checks, Facts
+from fedreach.flower.agreement import Checks, ClientStatistics
 from fedreach.flower.messages import ReplyError
 from fedreach.runs.simulation import simulate
 from fedreach.testing.problems import tiny_data, tiny_federation
@@ -37,7 +37,7 @@ def test_the_entropy_of_uniform_labels_is_in_its_range_for_every_number_of_class
         for each in (1, 3, 7):
             (entropy,) = released_entropy(np.full((1, classes), float(each)))
             assert entropy_range(classes).holds(entropy)
-    own, facts = checks(10), Facts(30, 0, trains_as_asked=True)
+    own, facts = checks(10), ClientStatistics(30, 0, trains_as_asked=True)
     (entropy,) = released_entropy(np.full((1, 10), 3.0))
     assert own.label_entropy(np.array([entropy]), facts) == entropy
     with pytest.raises(ReplyError, match="label_entropy"):
@@ -46,13 +46,15 @@ def test_the_entropy_of_uniform_labels_is_in_its_range_for_every_number_of_class
 
 def test_the_entropy_of_few_examples_is_that_of_as_many_classes_at_most():
     with pytest.raises(ReplyError, match=r"from 0 to 0\.693147"):
-        checks(10).label_entropy(np.array([1.0]), Facts(2, 0, trains_as_asked=True))
-    assert checks(10).label_entropy(np.array([1.0]), Facts(2, 0, trains_as_asked=False)) == 1.0  # may be noised
+        checks(10).label_entropy(np.array([1.0]), ClientStatistics(2, 0, trains_as_asked=True))
+    assert (
+        checks(10).label_entropy(np.array([1.0]), ClientStatistics(2, 0, trains_as_asked=False)) == 1.0
+    )  # may be noised
 
 
 def test_without_a_number_of_classes_the_model_bounds_it():
     with pytest.raises(ReplyError, match=r"from 0 to 2\.30259"):
-        checks(None).label_entropy(np.array([27.0]), Facts(10**6, 0, trains_as_asked=True))
+        checks(None).label_entropy(np.array([27.0]), ClientStatistics(10**6, 0, trains_as_asked=True))
 
 
 def test_every_share_of_examples_is_one_and_what_is_between_is_none():
@@ -147,7 +149,7 @@ def test_clipped_steps_go_as_far_as_they_can_and_no_further(engine, momentum):
 
 def test_a_client_takes_the_steps_that_are_drawn_for_it_and_no_others():
     local = LocalSGD(steps=UnevenSteps(1, 50))
-    own, facts = checks(local=local), Facts(30, 0, trains_as_asked=True)
+    own, facts = checks(local=local), ClientStatistics(30, 0, trains_as_asked=True)
     seed = tiny_federation().seed
     for client, round_ in ((0, 1), (0, 2), (7, 1)):
         (drawn,) = local.steps_of(np.array([30]), np.array([client]), seed, round_).tolist()

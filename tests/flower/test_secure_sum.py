@@ -17,8 +17,8 @@ from fedreach._util.errors import ConfigError
 from fedreach.federation.selection.base import Policy
 from fedreach.federation.types import ClientView, Probe, Reports, Selection, State
 from fedreach.flower.experiment import FlowerExperiment
-from fedreach.flower.messages import new_private_key, pad, public_key
-from fedreach.report.figures import gallery
+from fedreach.flower.messages import new_private_key, pairwise_mask, public_key
+from fedreach.report.figures import draw_figures
 from fedreach.report.overview import analyse
 from fedreach.report.read import read
 
@@ -37,15 +37,15 @@ def setup(tmp_path: Path) -> FlowerExperiment:
 
 def test_two_clients_have_one_mask_in_a_round_and_nobody_else_has_it() -> None:
     ann, bob, eve = (new_private_key() for _ in range(3))
-    shared = pad(ann, public_key(bob), "run", 1, 4096)
-    np.testing.assert_array_equal(shared, pad(bob, public_key(ann), "run", 1, 4096))
+    shared = pairwise_mask(ann, public_key(bob), "run", 1, 4096)
+    np.testing.assert_array_equal(shared, pairwise_mask(bob, public_key(ann), "run", 1, 4096))
     for private, public, run, round_ in (
         (ann, bob, "run", 2),
         (ann, bob, "another", 1),
         (ann, eve, "run", 1),
         (eve, bob, "run", 1),
     ):
-        other = pad(private, public_key(public), run, round_, 4096)
+        other = pairwise_mask(private, public_key(public), run, round_, 4096)
         assert not (shared == other).any()  # 4096 words of 64 bits
     bits = np.unpackbits(shared.view(np.uint8))
     assert abs(bits.mean() - 0.5) < 5 * 0.5 / np.sqrt(len(bits))
@@ -73,7 +73,7 @@ def test_what_a_client_sends_is_masked_and_tells_nothing_of_its_labels(setup: Fl
 
 def test_a_report_does_not_draw_weights_that_nobody_knows(setup: FlowerExperiment, tmp_path: Path) -> None:
     setup.strategy(tmp_path / "secure", timeout=5).run(InProcess(setup.client_app(), range(8)))
-    names = {picture.name for picture in gallery(analyse(read([tmp_path / "secure"])))}
+    names = {picture.name for picture in draw_figures(analyse(read([tmp_path / "secure"])))}
     assert "chosen" in names
     assert not names & {"weights", "theory"}
 

@@ -21,19 +21,19 @@ from flwr.app import Array, ArrayRecord, Error, Message
 
 from fedreach._util.errors import TrainingError
 from fedreach.data.federated import FederatedData
-from fedreach.data.splits import Ranges
-from fedreach.evaluation.modes import ServingEvaluator, rung_names
+from fedreach.data.splits import ClientIndex
+from fedreach.evaluation.modes import AdaptationEvaluator, mode_names
 from fedreach.experiment.run import run
 from fedreach.flower.experiment import FlowerExperiment
-from fedreach.runs.adaptation import serve_models, served_table
+from fedreach.runs.adaptation import adaptation_table, write_adaptation
 from fedreach.runs.folder import SERVING, RunFolder
-from fedreach.runs.schema import CHECKPOINT, ServedLine, ServingRecord
+from fedreach.runs.schema import CHECKPOINT, AdaptationRecord, AdaptedLine
 
 from .in_process import Answering, InProcess
 from .same import anew, rows_of
 
 CLIENTS, PARTICIPANTS = 8, 5
-FILES = (ServingRecord.FILE, ServedLine.FILE, SERVING)
+FILES = (AdaptationRecord.FILE, AdaptedLine.FILE, SERVING)
 TINY = """
 name = "tiny"
 rounds = 2
@@ -105,7 +105,7 @@ def serve(
 
 
 def record_of(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / ServingRecord.FILE).read_text(encoding="utf-8"))
+    return json.loads((folder / AdaptationRecord.FILE).read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -123,13 +123,13 @@ def test_flower_writes_the_bytes_of_the_simulator(method: str, tmp_path: Path) -
 def test_the_rungs_that_the_server_expects_are_those_that_clients_are_scored_on(tmp_path: Path) -> None:
     serve(tmp_path)
     for model, inputs, online in (("last", [5, 40], True), ("best", [], False)):
-        base, more = rung_names(setup_of().simulation.federation.serving, inputs, online=online)
+        base, more = mode_names(setup_of().simulation.federation.serving, inputs, online=online)
         lines = [line for line in lines_of(tmp_path) if line["model"] == model and line["population"] == "unseen"]
         assert [line["rung"] for line in lines] == [*base, *(rung for pair in more for rung in pair)]
 
 
 def lines_of(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / ServedLine.FILE).read_text(encoding="utf-8").splitlines()]
+    return [json.loads(line) for line in (folder / AdaptedLine.FILE).read_text(encoding="utf-8").splitlines()]
 
 
 # --------------------------------------------------------------------------------------------- who leaves in the midst
@@ -190,14 +190,14 @@ SPOILT: dict[str, tuple[Spoil, str]] = {
 }
 
 
-def served_without(setup: FlowerExperiment, leavers: set[int]) -> ServingEvaluator:
+def served_without(setup: FlowerExperiment, leavers: set[int]) -> AdaptationEvaluator:
     """Return who serves everybody as if some of the participants had never held out an example."""
     d, held_out = setup.data, setup.data.held_out
     sizes = np.array([0 if client in leavers else size for client, size in enumerate(held_out.sizes)])
     order = np.concatenate([held_out[client] for client in range(d.num_clients) if client not in leavers])
-    data: FederatedData = replace(d, held_out=Ranges(order, np.concatenate([[0], np.cumsum(sizes)])))
+    data: FederatedData = replace(d, held_out=ClientIndex(order, np.concatenate([[0], np.cumsum(sizes)])))
     rule, inputs = setup.simulation.federation.serving, tuple(setup.experiment.evaluation.inputs)
-    return ServingEvaluator(setup.simulation.engine, data, rule, None, inputs)
+    return AdaptationEvaluator(setup.simulation.engine, data, rule, None, inputs)
 
 
 @pytest.mark.parametrize("exchange", [1, 2, 3])
@@ -228,7 +228,7 @@ def check_fitted_by_those_that_stayed(folder: Path, alone: Path, leavers: set[in
     alone.mkdir()
     for name in ("last.safetensors", "rounds.jsonl", "federation.json", "run.json", CHECKPOINT):
         (alone / name).write_bytes((folder / name).read_bytes())
-    serve_models(other, setup.simulation.engine.layout, served_without(setup, leavers))
+    write_adaptation(other, setup.simulation.engine.layout, served_without(setup, leavers))
     ours, theirs = RunFolder(folder).read_tensors(SERVING), other.read_tensors(SERVING)
     assert ours is not None
     assert theirs is not None
@@ -311,12 +311,12 @@ def test_a_federation_without_a_rule_says_nothing_of_serving(tmp_path: Path) -> 
     grid = serve(tmp_path, "method.serving=none")
     assert not [kind for _, kind in grid.sent if kind.endswith("serving")]
     assert not any((tmp_path / name).exists() for name in FILES)
-    assert served_table(RunFolder(tmp_path)) == []
+    assert adaptation_table(RunFolder(tmp_path)) == []
 
 
 def test_a_run_ends_with_a_table_of_what_serving_gains(tmp_path: Path, heard: pytest.LogCaptureFixture) -> None:
     serve(tmp_path)
-    lines, columns = served_table(RunFolder(tmp_path)), record_of(tmp_path)["columns"]["last"]
+    lines, columns = adaptation_table(RunFolder(tmp_path)), record_of(tmp_path)["columns"]["last"]
     assert [line.split("  ")[0].partition(": ")[0] for line in lines[2:]] == [
         "plain",
         "calibrated",

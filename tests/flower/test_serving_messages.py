@@ -18,7 +18,7 @@ from flwr.clientapp import ClientApp
 
 from fedreach._util.errors import PartError, TrainingError
 from fedreach.engines.models.networks import build
-from fedreach.evaluation.modes import rung_names
+from fedreach.evaluation.modes import mode_names
 from fedreach.federation.adaptation.methods import BBSE
 from fedreach.federation.secure_aggregation import exact_sum
 from fedreach.flower.app import client_app, share_labels
@@ -63,7 +63,7 @@ def overheard(folder: Path, *overrides: str) -> list[tuple[int, Message, Message
 def test_an_unseen_client_sends_metrics_and_nothing_else(tmp_path: Path) -> None:
     setup = setup_of(GUARDED, "model=mlp")
     unseen, served = set(setup.data.population.unseen.tolist()), 0
-    base, more = rung_names(setup.simulation.federation.serving, [5, 40], online=True)
+    base, more = mode_names(setup.simulation.federation.serving, [5, 40], online=True)
     scores = [
         f"{rung}_{name}"
         for rung in [*base, *(r for pair in more for r in pair)]

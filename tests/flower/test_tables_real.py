@@ -14,9 +14,9 @@ pytest.importorskip("flwr")
 
 from tests.data.test_table_agreement import NAMES, hospitals
 
-from fedreach.evaluation.modes import ServingEvaluator
+from fedreach.evaluation.modes import AdaptationEvaluator
 from fedreach.flower.experiment import FlowerExperiment
-from fedreach.runs.adaptation import serve_models
+from fedreach.runs.adaptation import write_adaptation
 from fedreach.runs.folder import SERVING, RunFolder
 from fedreach.runs.schema import FederationRecord
 
@@ -70,8 +70,8 @@ def adapted(setup: FlowerExperiment, run: Path, folder: Path) -> bytes:
     """Return the serving rule as the simulator fits it to the models of a run."""
     shutil.copytree(run, folder, ignore=shutil.ignore_patterns("serv*"))
     simulation = setup.simulation
-    evaluator = ServingEvaluator(simulation.engine, simulation.data, simulation.federation.serving)
-    serve_models(RunFolder(folder), simulation.engine.layout, evaluator)
+    evaluator = AdaptationEvaluator(simulation.engine, simulation.data, simulation.federation.serving)
+    write_adaptation(RunFolder(folder), simulation.engine.layout, evaluator)
     return (folder / SERVING).read_bytes()
 
 

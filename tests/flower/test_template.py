@@ -26,9 +26,9 @@ from flwr.app import Context, RecordDict
 from flwr.cli.build import build_fab_from_disk
 
 import fedreach
-from fedreach.runs.adaptation import served_table
+from fedreach.runs.adaptation import adaptation_table
 from fedreach.runs.folder import SERVING, RunFolder
-from fedreach.runs.schema import ServedLine, ServingRecord
+from fedreach.runs.schema import AdaptationRecord, AdaptedLine
 
 from .deployment import APP, BIN, end
 from .in_process import InProcess
@@ -72,7 +72,7 @@ def test_each_method_of_the_template_is_the_simulators(method: str, template: An
     grid = Node(template("client_app").app, range(5), config)
     template("server_app").app(grid, server_context(config))
     check_same(simulated(APP / "flower_app" / "experiment.toml", method, tmp_path / "simulated"), tmp_path / "out")
-    for name in (ServingRecord.FILE, ServedLine.FILE, SERVING) if method == "served" else ():
+    for name in (AdaptationRecord.FILE, AdaptedLine.FILE, SERVING) if method == "served" else ():
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "simulated" / name).read_bytes(), name
 
 
@@ -80,7 +80,7 @@ def test_the_readme_shows_the_table_that_ends_a_run(tmp_path: Path) -> None:
     simulated(APP / "flower_app" / "experiment.toml", "served", tmp_path)
     shown = re.search(r"^```text\n(.*?)^```", (APP / "README.md").read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     assert shown is not None
-    for ours, theirs in zip(shown[1].splitlines(), served_table(RunFolder(tmp_path)), strict=True):
+    for ours, theirs in zip(shown[1].splitlines(), adaptation_table(RunFolder(tmp_path)), strict=True):
         numbers = r"[+-]?\d+\.\d$|[+-]?\d+\.\d(?= )"
         assert re.sub(numbers, "", ours).split() == re.sub(numbers, "", theirs).split()
         there = [float(number) for number in re.findall(numbers, theirs)]

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import fedreach as fr
-from fedreach.api.compare import ask
+from fedreach.api.compare import build_request
 
 from .campaign import Target
 from .damage import SCALARS, SURROGATES, TEXTS, VALUES
@@ -169,7 +169,7 @@ def studies(draw: st.DrawFn) -> tuple[Any, Any, dict[str, Any]]:
 def asked(folder: Path, given: tuple[Any, Any, dict[str, Any]]) -> None:
     """All that `compare` checks before it reads or writes anything."""
     right = {"method": {}, "model": "mlp", "metrics": (), "seeds": 1, "cohort": None, "out": folder / "o"}
-    ask(given[0], given[1], **{**right, **given[2]}, function_name="compare")
+    build_request(given[0], given[1], **{**right, **given[2]}, function_name="compare")
 
 
 TARGETS = [

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from fedreach._util.errors import FedReachError
 from fedreach.data import stored
 from fedreach.data.assignment import Partition
-from fedreach.data.datasets import from_arrays, from_npz, given_to_server
+from fedreach.data.datasets import check_server_data, from_arrays, from_npz
 from fedreach.data.federated import FederatedData, federate
 from fedreach.data.sets import load
 from fedreach.data.stored import from_folder, index_folder
@@ -143,7 +143,7 @@ def of_npz(folder: Path, content: bytes) -> None:
 
 def of_server(folder: Path, content: bytes) -> None:
     (folder / "x.npz").write_bytes(content)
-    given_to_server(PLAIN, folder / "x.npz")
+    check_server_data(PLAIN, folder / "x.npz")
 
 
 def of_folder(folder: Path, parts: dict[str, bytes]) -> None:
@@ -227,7 +227,7 @@ def of_stored(folder: Path, change: tuple[str, str, Callable[[bytes], bytes]]) -
     changed = path.parent / name
     if changed.exists():
         changed.write_bytes(damage(changed.read_bytes()))
-    stored.opened(path)
+    stored.open_stored(path)
 
 
 # -------------------------------------------------------------------------------------------------------- partitions

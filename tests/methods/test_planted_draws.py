@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedreach.federation.selection.labels import HiCS
-from fedreach.federation.selection.random import Multinomial, UrnsBySize, in_order
+from fedreach.federation.selection.random import Multinomial, UrnsBySize, fill_urns_in_order
 from fedreach.federation.selection.updates import UrnsBySimilarity
 from fedreach.federation.types import Selection
 from fedreach.federation.weighting import ByDraws, FedAU
@@ -62,7 +62,7 @@ class ForgetsHowOften(UrnsBySize):
 @caught_by("every place alike")
 class OneClientAnUrn(Multinomial):
     def urns(self, state, view, k):
-        return in_order(k * view.num_examples[view.available], k)
+        return fill_urns_in_order(k * view.num_examples[view.available], k)
 
 
 @caught_by("the largest is poured first")
@@ -78,7 +78,7 @@ class InTheOrderOfIds(UrnsBySize):
 @caught_by("one of each kind")
 class KindsDoNotCount(UrnsBySimilarity):
     def urns(self, state, view, k):
-        return in_order(k * view.num_examples[view.available], k)
+        return fill_urns_in_order(k * view.num_examples[view.available], k)
 
 
 @caught_by("by the latest updates")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach.federation.adaptation.few_labels import FewLabels, moved_head
+from fedreach.federation.adaptation.few_labels import FewLabels, fit_head
 
 from .planted import must_be_caught, noting
 
@@ -34,7 +34,7 @@ class PulledAnExampleAtATime(FewLabels):
     """The pull does not fade with the number of examples."""
 
     def with_labels(self, state, outputs, labels):
-        return {"head": moved_head(outputs.features, outputs.logits, labels, self.strength)} if len(labels) else {}
+        return {"head": fit_head(outputs.features, outputs.logits, labels, self.strength)} if len(labels) else {}
 
 
 @caught_by("the smallest objective")

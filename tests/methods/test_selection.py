@@ -9,7 +9,7 @@ import numpy as np
 from fedreach._util.streams import generator
 from fedreach.federation.types import ClientView
 from fedreach.testing.base import Subject, define_check, fail
-from fedreach.testing.problems import World, choice, frequencies, world
+from fedreach.testing.problems import ToyFederation, choice, frequencies, toy_federation
 
 from .running import each_method, must_pass
 
@@ -19,7 +19,7 @@ LOSSES = np.array([0.3, 0.9, 0.1, 0.9, 0.5])
 @define_check()
 def every_set_equally_often(subject: Subject) -> None:
     """Each set of k clients is equally likely."""
-    draws, made = 2000, world("5 clients", 5, 2)
+    draws, made = 2000, toy_federation("5 clients", 5, 2)
     found: dict[tuple[int, ...], int] = {}
     for seed in range(draws):
         chosen = tuple(sorted(choice(subject.make(), made, seed)))
@@ -33,7 +33,7 @@ def every_set_equally_often(subject: Subject) -> None:
 @define_check()
 def everybody_who_is_there(subject: Subject) -> None:
     """All available participants are chosen, whatever the cohort size."""
-    made = replace(world("6 clients", 6, 2), away={1: [1, 4]})
+    made = replace(toy_federation("6 clients", 6, 2), away={1: [1, 4]})
     chosen = sorted(choice(subject.make(), made))
     if chosen != [0, 2, 3, 5]:
         fail(f"it chose {chosen}", "6 clients of which 1 and 4 are away, k = 2")
@@ -74,7 +74,7 @@ def candidates_in_proportion_to_examples(subject: Subject) -> None:
     Reference: specification, section 1.5 (Cho et al. 2022, section 4)
     """
     draws, examples = 2000, np.array([10, 20, 30, 40])
-    made = replace(world("4 clients", 4, 1), num_examples=examples)
+    made = replace(toy_federation("4 clients", 4, 1), num_examples=examples)
     share, wanted = frequencies(subject.make(candidates=1), made, draws), examples / 100
     if (np.abs(share - wanted) > 5 * np.sqrt(wanted * (1 - wanted) / draws)).any():  # five standard errors
         rates = ", ".join(f"{rate:.1%}" for rate in share)
@@ -101,7 +101,7 @@ def the_most_varied_labels(subject: Subject) -> None:
     """
     counts = np.array([[10, 0, 0, 0], [5, 5, 0, 0], [1, 2, 3, 4], [25, 25, 25, 25], [1, 1, 1, 1]], np.float64)
     for k, expected in ((1, [3]), (2, [3, 4]), (3, [2, 3, 4])):
-        chosen = sorted(choice(subject.make(), replace(world("5 clients", 5, k), label_counts=counts)))
+        chosen = sorted(choice(subject.make(), replace(toy_federation("5 clients", 5, k), label_counts=counts)))
         if chosen != expected:
             fail(f"it chose {chosen} instead of {expected}", f"label counts {counts.tolist()}, k = {k}")
 
@@ -150,7 +150,7 @@ def who_is_away_counts_in_the_pool(subject: Subject) -> None:
     0; of the first two alone it would be (25, 15), the divergences .0381 and .0316.
     """
     counts = np.array([[15, 5], [10, 10], [5, 15]], np.float64)
-    made = replace(world("3 clients", 3, 2), label_counts=counts, num_examples=np.full(3, 20), away={1: [2]})
+    made = replace(toy_federation("3 clients", 3, 2), label_counts=counts, num_examples=np.full(3, 20), away={1: [2]})
     chosen = sorted(choice(subject.make(threshold=0.1, smoothing=0.0, min_examples=1), made))
     if chosen != [1]:
         fail(f"it admitted {chosen} instead of [1]", f"label counts {counts.tolist()}, 2 is away, threshold 0.1")
@@ -170,13 +170,15 @@ METHOD_CHECKS = {
 }
 
 
-def _with_losses(k: int) -> World:
-    return replace(world("5 clients", 5, k), loss=LOSSES)
+def _with_losses(k: int) -> ToyFederation:
+    return replace(toy_federation("5 clients", 5, k), loss=LOSSES)
 
 
 def _must_admit(subject: Subject, direction: str, cases: list[tuple[dict[str, Any], list[int]]]) -> None:
     counts = np.array([[10, 10, 0], [5, 5, 10], [30, 0, 0], [8, 12, 10]], np.float64)
-    made = replace(world("4 clients", 4, 4), label_counts=counts, num_examples=counts.sum(axis=1).astype(np.int64))
+    made = replace(
+        toy_federation("4 clients", 4, 4), label_counts=counts, num_examples=counts.sum(axis=1).astype(np.int64)
+    )
     for options, expected in cases:
         chosen = sorted(choice(subject.make(direction=direction, **options), made))
         if chosen != expected:

@@ -11,7 +11,7 @@ from fedreach._util.arrays import AnyArray
 from fedreach._util.streams import generator
 from fedreach.federation.types import ClientView, Reports
 from fedreach.testing.base import Subject, define_check, fail, shown
-from fedreach.testing.problems import World, choice, world
+from fedreach.testing.problems import ToyFederation, choice, toy_federation
 
 from .running import each_method, must_pass
 
@@ -19,10 +19,10 @@ G = [[1, 0, 0], [0.9, 0.1, 0], [0, 1, 0], [0.1, 0.9, 0.2], [-1, -1, 0.5], [0.8, 
 P = [[0, 0], [4, 0], [4, 3], [0, 3], [2, 1], [1, 1], [2, 3]]
 
 
-def with_updates(rows: Any, k: int) -> World:
+def with_updates(rows: Any, k: int) -> ToyFederation:
     """Return a federation in which client i's update is row i."""
     direction = np.array(rows, np.float64)
-    return replace(world(f"updates {shown(direction)}", len(direction), k), direction=direction, noise=0.0)
+    return replace(toy_federation(f"updates {shown(direction)}", len(direction), k), direction=direction, noise=0.0)
 
 
 def must_choose(subject: Subject, rows: Any, expected: Mapping[int, list[int]], **options: Any) -> None:

@@ -9,7 +9,7 @@ from fedreach._util.arrays import AnyArray, Floats, Ints
 from fedreach._util.streams import generator
 from fedreach.federation.types import ClientView, Reports, State
 from fedreach.testing.base import Subject, define_check, fail, shown
-from fedreach.testing.problems import played, world
+from fedreach.testing.problems import play_rounds, toy_federation
 
 from .running import each_method, must_pass
 
@@ -26,7 +26,7 @@ def everybody_is_heard_first(subject: Subject) -> None:
     """
     orders = set()
     for seed in range(5):
-        turns = played(subject.make(), replace(world("6 clients", 6, 2), rounds=3), seed=seed)
+        turns = play_rounds(subject.make(), replace(toy_federation("6 clients", 6, 2), rounds=3), seed=seed)
         chosen = [client for turn in turns for client in turn.chosen]
         orders.add(tuple(chosen))
         if sorted(chosen) != [0, 1, 2, 3, 4, 5] or any(turn.probed for turn in turns):

@@ -9,7 +9,7 @@ from fedreach._util.arrays import Bools
 from fedreach._util.streams import generator
 from fedreach.federation.types import ClientView, Selection
 from fedreach.testing.base import Subject, define_check, fail, must_be_close
-from fedreach.testing.problems import REPORT_BITS, with_rates, world
+from fedreach.testing.problems import REPORT_BITS, toy_federation, with_rates
 from fedreach.wireless.exact import allocate_batch
 
 from .running import each_method, must_pass
@@ -48,7 +48,7 @@ def golden_choice(subject: Subject) -> None:
 def no_set_is_cheaper(subject: Subject) -> None:
     """Of all sets within the filter that hold enough examples, the cheapest is chosen, up to the tolerance."""
     for n in (4, 6, 8):
-        made = world(f"{n} clients", n, 2)
+        made = toy_federation(f"{n} clients", n, 2)
         view = replace(made.with_radio(made.view(("label_counts",))), round=1)
         assert view.radio is not None
         chosen = _select(subject, view, 2, threshold=10.0)

@@ -13,8 +13,8 @@ from fedreach.testing.checks.server import (
     D,
     Regression,
     first_model,
-    lessons,
-    school,
+    learn_rounds,
+    server_data,
     softmax,
 )
 
@@ -37,8 +37,8 @@ def stops_by_what_it_holds_out(subject: Subject) -> None:
     """
     rate, share, patience, rounds = 1.0, 0.5, 3, 40
     component = subject.make(rate=rate, batch_size=5, steps=2, held_out=share, patience=patience)
-    models, looked = lessons(component, rounds=rounds)
-    known, best = school(1), first_model()
+    models, looked = learn_rounds(component, rounds=rounds)
+    known, best = server_data(1), first_model()
     train, held_out = known.split(share)
     at, lowest, waited = best, known.loss(best, held_out), 0
     for number, (own, got) in enumerate(zip(looked, models, strict=True), start=1):
@@ -101,10 +101,10 @@ def distils_the_mean_of_the_logits(subject: Subject) -> None:
     Reference: Lin et al. 2020, eq. 1 (AVGLOGITS)
     """
     rate = 0.5
-    models, looked = lessons(subject.make(rate=rate, batch_size=5, steps=3))
+    models, looked = learn_rounds(subject.make(rate=rate, batch_size=5, steps=3))
     params = first_model()
     for number, (own, got) in enumerate(zip(looked, models, strict=True), start=1):
-        known, taken = school(number), own.batches("distill")
+        known, taken = server_data(number), own.batches("distill")
         if [len(batch) for batch in taken] != [5, 5, 5]:
             fail(f"it should distil 3 batches of 5; got {[len(batch) for batch in taken]}", f"round {number}")
         for batch in taken:
@@ -118,7 +118,7 @@ def labels_are_not_looked_at(subject: Subject) -> None:
     """Other labels of the server's inputs change nothing."""
     component = subject.make(batch_size=5, steps=3)
     plain, other = (
-        lessons(component, change=change)[0]
+        learn_rounds(component, change=change)[0]
         for change in (lambda own: own, lambda own: replace(own, y=(own.y + 1) % CLASSES))
     )
     for number, (a, b) in enumerate(zip(plain, other, strict=True), start=1):
@@ -132,7 +132,7 @@ def who_agrees_teaches_nothing(subject: Subject) -> None:
     component, start = subject.make(rate=0.5, batch_size=5, steps=3), first_model()
     for words, local in (("all local models are the student", np.tile(start, (CLIENTS, 1))), ("no report", start[:0])):
         local = local.reshape(-1, D)
-        (got,), _ = lessons(component, rounds=1, change=lambda own, local=local: replace(own, local=local))  # type: ignore[misc]
+        (got,), _ = learn_rounds(component, rounds=1, change=lambda own, local=local: replace(own, local=local))  # type: ignore[misc]
         must_be_close("the model", got, start, words, 1e-6)
 
 
@@ -141,8 +141,8 @@ FEDDF = (distils_the_mean_of_the_logits, labels_are_not_looked_at, who_agrees_te
 
 def _goes_by_hand(component: Any, *, steps: int, rate: float) -> list[Regression]:
     """Follow a part by hand over the batches that it draws; return what it looked at."""
-    models, looked = lessons(component)
-    known, params = school(1), first_model()
+    models, looked = learn_rounds(component)
+    known, params = server_data(1), first_model()
     for number, (own, got) in enumerate(zip(looked, models, strict=True), start=1):
         taken = own.batches("step")
         if len(taken) != steps or any(len(np.unique(batch)) != len(batch) for batch in taken):

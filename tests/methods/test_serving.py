@@ -16,7 +16,14 @@ from fedreach.federation.adaptation.inference import fixed_orders, input_order
 from fedreach.federation.adaptation.label_shift import LabelShift
 from fedreach.federation.adaptation.online import HALF_LIVES
 from fedreach.federation.types import NO_STATE, Outputs, State
-from fedreach.testing.adaptation import Clientele, Holding, learnt, ordinary_worlds, trusted, world
+from fedreach.testing.adaptation import (
+    AdaptationFixture,
+    Holding,
+    adapted_fixture,
+    client_after,
+    ordinary_fixtures,
+    trust_inputs,
+)
 from fedreach.testing.base import Check, Subject, define_check, fail, must_be_close, shown
 
 from .running import each_method, must_pass
@@ -27,39 +34,39 @@ LONG, CLOSE = 200, 1e-7
 """Iterations of EM, and the change below which it stops."""
 
 
-def _fitted(subject: Subject, case: Clientele) -> State:
+def _fitted(subject: Subject, case: AdaptationFixture) -> State:
     state: State = subject.once(f"fitted by {case}", lambda: case.fitted(subject.component).state)
     return state
 
 
-def _pooled(case: Clientele) -> tuple[Outputs, Floats]:
+def _pooled(case: AdaptationFixture) -> tuple[Outputs, Floats]:
     """Return what the model says of all that is held out, and the labels as rows of 0 and 1."""
     inputs = np.concatenate([one.inputs for one in case.participants])
     labels = np.concatenate([one.labels for one in case.participants])
     return case.model.of(inputs, all_there_is=False), np.eye(case.classes)[labels]
 
 
-def _clients(case: Clientele) -> Iterator[Outputs]:
+def _clients(case: AdaptationFixture) -> Iterator[Outputs]:
     for batches in case.clients:
         yield case.model.of(np.concatenate(batches), all_there_is=False)
 
 
-@define_check(ordinary_worlds)
-def the_model_as_it_is(subject: Subject, case: Clientele) -> None:
+@define_check(ordinary_fixtures)
+def the_model_as_it_is(subject: Subject, case: AdaptationFixture) -> None:
     """Predictions are log softmax of the logits, whatever a client saw, and nobody is asked for anything."""
     component = subject.component
     if component.query(NO_STATE) is not None:
         fail("query should return None")
     for outputs in _clients(case):
-        predicted = component.predict(NO_STATE, learnt(component, NO_STATE, [outputs]), outputs)
+        predicted = component.predict(NO_STATE, client_after(component, NO_STATE, [outputs]), outputs)
         must_be_close("the prediction", predicted, log_softmax(outputs.logits), str(case), 1e-9)
 
 
 # -------------------------------------------------------------------------------------------------------- label shift
 
 
-@define_check(ordinary_worlds)
-def calibrated_at_the_optimum(subject: Subject, case: Clientele) -> None:
+@define_check(ordinary_fixtures)
+def calibrated_at_the_optimum(subject: Subject, case: AdaptationFixture) -> None:
     """At a and b the penalised loss has no slope: n (mean p_c - share_c) = -b_c.
 
     By a it is sum (p - y) z + log a/a. What is not fitted is 1 and 0.
@@ -74,8 +81,8 @@ def calibrated_at_the_optimum(subject: Subject, case: Clientele) -> None:
     must_be_close(f"the slopes at a = {a:.6g}, b = {shown(b)}", [by_a / size, *by_b], np.zeros(len(b) + 1), "", 1e-3)
 
 
-@define_check(ordinary_worlds)
-def source_prior_of_held_out_labels(subject: Subject, case: Clientele) -> None:
+@define_check(ordinary_fixtures)
+def source_prior_of_held_out_labels(subject: Subject, case: AdaptationFixture) -> None:
     """The source prior is base_c = (n_c + 1/2)/(n + C/2), of the held-out labels and no others."""
     held = _pooled(case)[1].sum(axis=0)
     rule = f"the held-out labels number {shown(held)}"
@@ -83,8 +90,8 @@ def source_prior_of_held_out_labels(subject: Subject, case: Clientele) -> None:
     must_be_close("base", _fitted(subject, case)["base"], expected, str(case), 1e-9, rule)
 
 
-@define_check(ordinary_worlds)
-def spread_of_training_labels(subject: Subject, case: Clientele) -> None:
+@define_check(ordinary_fixtures)
+def spread_of_training_labels(subject: Subject, case: AdaptationFixture) -> None:
     """A is that of 41 numbers from .1 to 1000 under which the participants' training labels are most likely.
 
     They are Dirichlet-multinomial with A share_c, share_c = (n_c + 1)/(n + C).
@@ -110,8 +117,8 @@ def spread_is_found_again(subject: Subject) -> None:
             fail(f"A is {found:.4g}, and should lie in {low:g} ... {high:g}", str(made))
 
 
-@define_check(ordinary_worlds)
-def split_participants_fit_the_same(subject: Subject, case: Clientele) -> None:
+@define_check(ordinary_fixtures)
+def split_participants_fit_the_same(subject: Subject, case: AdaptationFixture) -> None:
     """A participant whose held-out examples are given to two, one of whom trained on nothing, changes nothing."""
     first, *others = case.participants
     half = len(first.labels) // 2
@@ -125,8 +132,8 @@ def split_participants_fit_the_same(subject: Subject, case: Clientele) -> None:
         must_be_close(f"{name} of the split", other[name] / size, values / size, str(case), 1e-5)
 
 
-@define_check(ordinary_worlds)
-def inputs_that_say_nothing(subject: Subject, case: Clientele) -> None:
+@define_check(ordinary_fixtures)
+def inputs_that_say_nothing(subject: Subject, case: AdaptationFixture) -> None:
     """Where u = a z + b - log base is the same for all classes, W = 1 and predictions stay the calibrated model's."""
     component, state = subject.component, _fitted(subject, case)
     nothing = Outputs(np.tile((np.log(state["base"]) - state["b"]) / state["a"], (9, 1)))
@@ -138,18 +145,18 @@ def inputs_that_say_nothing(subject: Subject, case: Clientele) -> None:
             must_be_close("the prediction", component.predict(state, who, outputs), expected, str(case), 1e-6)
 
 
-@define_check(ordinary_worlds)
-def many_pseudo_counts_never_adapt(subject: Subject, case: Clientele) -> None:
+@define_check(ordinary_fixtures)
+def many_pseudo_counts_never_adapt(subject: Subject, case: AdaptationFixture) -> None:
     """As A grows, predictions tend to those of the calibrated model."""
     component, state = subject.component, {**_fitted(subject, case), "pseudo_counts": np.array([1e12])}
     for outputs in _clients(case):
-        found = component.predict(state, learnt(component, state, [outputs]), outputs)
+        found = component.predict(state, client_after(component, state, [outputs]), outputs)
         expected = log_softmax(state["a"] * outputs.logits + state["b"])
         must_be_close("the prediction with A = 1e12", found, expected, str(case), 1e-6)
 
 
-@define_check(ordinary_worlds)
-def evidence_of_what_came_before(subject: Subject, case: Clientele) -> None:
+@define_check(ordinary_fixtures)
+def evidence_of_what_came_before(subject: Subject, case: AdaptationFixture) -> None:
     """Each input is judged by those before it: W_j = W_(j-1) sum pi^(j-1)_c e^u_jc / sum base_c e^u_jc.
 
     With r_jc proportional to pi^(j-1)_c e^u_jc and pi^(j) = (A base + r_1 + ... + r_j)/(A + j). The q of EM look ahead:
@@ -166,8 +173,8 @@ def evidence_of_what_came_before(subject: Subject, case: Clientele) -> None:
         must_be_close(f"w of client {number}, with log W = {log_w:.4g}", client["weight"], [weight], str(case), 1e-7)
 
 
-@define_check(ordinary_worlds)
-def served_by_its_prior(subject: Subject, case: Clientele) -> None:
+@define_check(ordinary_fixtures)
+def served_by_its_prior(subject: Subject, case: AdaptationFixture) -> None:
     """Predictions are u + log(w pi + (1 - w) base) but for a constant, pi by EM from base with A base pseudo-counts.
 
     Online, each input goes by w of W_(j-1) and pi^(j-1), those of the half-lives weighed by their W_(j-1); with the
@@ -191,23 +198,23 @@ def served_by_its_prior(subject: Subject, case: Clientele) -> None:
         must_be_close("its prediction after them", component.predict(state, client, outputs), found, str(case), 1e-6)
 
 
-@define_check(ordinary_worlds)
-def any_order_to_the_bit(subject: Subject, case: Clientele) -> None:
+@define_check(ordinary_fixtures)
+def any_order_to_the_bit(subject: Subject, case: AdaptationFixture) -> None:
     """A client predicts the same bits whatever order its inputs came in, unless it learns input by input."""
     component, state = subject.component, _fitted(subject, case)
     if component.online:
         return
     for number, outputs in enumerate(_clients(case), start=1):
-        expected = component.predict(state, learnt(component, state, [outputs]), outputs)
+        expected = component.predict(state, client_after(component, state, [outputs]), outputs)
         order = generator(number, "testing an order").permutation(len(outputs.logits))
-        client = learnt(component, state, [Outputs(outputs.logits[order])])
+        client = client_after(component, state, [Outputs(outputs.logits[order])])
         must_be_close(
             f"the prediction of client {number}", component.predict(state, client, outputs), expected, "", 0.0
         )
 
 
-@define_check(ordinary_worlds)
-def no_further_than_the_mean_prediction(subject: Subject, case: Clientele) -> None:
+@define_check(ordinary_fixtures)
+def no_further_than_the_mean_prediction(subject: Subject, case: AdaptationFixture) -> None:
     """The prior lies at most M times as far from base as the mean prediction, with the option `amplification` = M."""
     component = replace(subject.component, amplification=1.5)
     state = _fitted(subject, case)
@@ -220,8 +227,8 @@ def no_further_than_the_mean_prediction(subject: Subject, case: Clientele) -> No
             fail(f"the prior of client {number} is {apart:.4g} from base, 1.5 times the mean prediction {most:.4g}")
 
 
-@define_check(ordinary_worlds)
-def off_without_support(subject: Subject, case: Clientele) -> None:
+@define_check(ordinary_fixtures)
+def off_without_support(subject: Subject, case: AdaptationFixture) -> None:
     """Where participants do not support adaptation, s = 0, clients predict softmax(t z), whatever they saw.
 
     t has the least log loss of participants' held-out examples plus ln(t)^2/2, to 5%.
@@ -229,7 +236,7 @@ def off_without_support(subject: Subject, case: Clientele) -> None:
     component = replace(subject.component, strength="fitted")
     state = {**_fitted(subject, case), "strength": np.zeros(1)}
     for outputs in _clients(case):
-        found = component.predict(state, learnt(component, state, [outputs]), outputs)
+        found = component.predict(state, client_after(component, state, [outputs]), outputs)
         (t,) = state.get("inverse_temperature", state["a"])
         must_be_close("the prediction", found, log_softmax(t * outputs.logits), str(case), 1e-6)
     if "inverse_temperature" in state:
@@ -245,8 +252,8 @@ def off_without_support(subject: Subject, case: Clientele) -> None:
 # ------------------------------------------------------------------------------------------------------- true shares
 
 
-@define_check(ordinary_worlds)
-def shares_as_they_are_told(subject: Subject, case: Clientele) -> None:
+@define_check(ordinary_fixtures)
+def shares_as_they_are_told(subject: Subject, case: AdaptationFixture) -> None:
     """Predictions are a z + b - log base + log pi but for a constant, pi what it was told; inputs teach it nothing."""
     component, state = subject.component, _fitted(subject, case)
     prior = generator(0, "testing true shares").dirichlet(np.ones(case.classes))
@@ -259,8 +266,8 @@ def shares_as_they_are_told(subject: Subject, case: Clientele) -> None:
 # -------------------------------------------------------------------------------------------------- confusion matrix
 
 
-@define_check(ordinary_worlds)
-def shares_that_explain_the_predictions(subject: Subject, case: Clientele) -> None:
+@define_check(ordinary_fixtures)
+def shares_that_explain_the_predictions(subject: Subject, case: AdaptationFixture) -> None:
     """C w = mu, w clipped at 0, pi proportional to w base; log p = log softmax z + log(pi/base) but for a constant."""
     component, state, (held, truth) = subject.component, _fitted(subject, case), _pooled(case)
     base = (truth.sum(axis=0) + 0.5) / (len(truth) + case.classes / 2)
@@ -279,8 +286,8 @@ def shares_that_explain_the_predictions(subject: Subject, case: Clientele) -> No
         must_be_close(f"the probabilities of client {number}", found, expected, str(case), 1e-6)
 
 
-@define_check(ordinary_worlds)
-def between_bbse_and_nothing(subject: Subject, case: Clientele) -> None:
+@define_check(ordinary_fixtures)
+def between_bbse_and_nothing(subject: Subject, case: AdaptationFixture) -> None:
     """With strength 0 and gamma 1 it is BBSE; with gamma 0, or a large strength, predictions do not change."""
     made, hard = subject.make, subject.component.hard
     state, (held, truth) = _fitted(subject, case), _pooled(case)
@@ -298,21 +305,24 @@ def between_bbse_and_nothing(subject: Subject, case: Clientele) -> None:
             must_be_close(f"{free}: shares of client {number}", prior, shares / shares.sum(), str(case), 1e-6)
 
 
-@define_check(ordinary_worlds)
-def no_order_of_inputs(subject: Subject, case: Clientele) -> None:
+@define_check(ordinary_fixtures)
+def no_order_of_inputs(subject: Subject, case: AdaptationFixture) -> None:
     """The order in which inputs come changes predictions by rounding only."""
     component, state = subject.component, _fitted(subject, case)
     for outputs in _clients(case):
         turned = Outputs(outputs.logits[::-1].copy())
-        a, b = (np.exp(component.predict(state, learnt(component, state, [one]), outputs)) for one in (outputs, turned))
+        a, b = (
+            np.exp(component.predict(state, client_after(component, state, [one]), outputs))
+            for one in (outputs, turned)
+        )
         must_be_close("the probabilities, with the inputs turned round,", b, a, str(case), 1e-9)
 
 
 def without_guard(one: Check) -> Check:
     """Return the check, run without a guard and with inputs that are trusted: it is about what these let through."""
 
-    def test(subject: Subject, *case: Clientele) -> None:
-        subject = trusted(subject)
+    def test(subject: Subject, *case: AdaptationFixture) -> None:
+        subject = trust_inputs(subject)
         bare = subject.component
         if isinstance(bare, LabelShift) and bare.guard:
             subject = subject.once(
@@ -335,7 +345,9 @@ def many_classes_are_matched(subject: Subject) -> None:
     if subject.component.calibration != "bias":
         return
     counts = np.arange(1.0, MANY_CLASSES + 1)
-    case = world(f"5 participants, {MANY_CLASSES} classes", MANY_CLASSES, (200,) * 5, counts=lambda rng, c, k: counts)
+    case = adapted_fixture(
+        f"5 participants, {MANY_CLASSES} classes", MANY_CLASSES, (200,) * 5, counts=lambda rng, c, k: counts
+    )
     state = case.fitted(subject.component).state
     outputs = [case.model.of(one.inputs, all_there_is=False) for one in case.participants]
     predicted = [np.exp(log_softmax(state["a"] * one.logits + state["b"])) for one in outputs]
@@ -438,7 +450,7 @@ def _likelihood(A: float, counts: Floats) -> float:
     return total
 
 
-def _spread_out(total: float) -> Clientele:
+def _spread_out(total: float) -> AdaptationFixture:
     """Return 40 participants of 400 training examples, their shares drawn from a Dirichlet distribution."""
     c = 5
 
@@ -447,7 +459,7 @@ def _spread_out(total: float) -> Clientele:
         drawn: Floats = rng.multinomial(400, share).astype(np.float64)
         return drawn
 
-    return world(f"40 participants, shares drawn from Dirichlet({total:g})", c, (1,) * 40, counts=counts)
+    return adapted_fixture(f"40 participants, shares drawn from Dirichlet({total:g})", c, (1,) * 40, counts=counts)
 
 
 def _judged(component: Any, outputs: Outputs) -> Floats:

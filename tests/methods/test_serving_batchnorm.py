@@ -11,7 +11,7 @@ import numpy as np
 from fedreach._util.arrays import Float32s, Floats
 from fedreach.federation.adaptation.label_shift import LabelShift
 from fedreach.federation.types import State
-from fedreach.testing.adaptation import Clientele, Model, learnt, moments, ordinary_worlds, when_trusted
+from fedreach.testing.adaptation import AdaptationFixture, Model, client_after, moments, ordinary_fixtures, when_trusted
 from fedreach.testing.base import Subject, define_check, must_be_close
 
 from .running import each_method, must_pass
@@ -30,19 +30,19 @@ def _twin(component: Any) -> LabelShift:
 def _served(rule: Any, state: State, model: Model, inputs: Float32s) -> Floats:
     """Return the probabilities that a client predicts for its own inputs."""
     outputs = model.of(inputs, all_there_is=True)
-    found: Floats = np.exp(rule.predict(state, learnt(rule, state, [outputs]), outputs))
+    found: Floats = np.exp(rule.predict(state, client_after(rule, state, [outputs]), outputs))
     return found
 
 
-def _clients(case: Clientele) -> Iterator[Float32s]:
+def _clients(case: AdaptationFixture) -> Iterator[Float32s]:
     """Yield the inputs of each client that has several."""
     for batches in case.clients:
         if len(inputs := np.concatenate(batches)) > 1:
             yield inputs
 
 
-@define_check(ordinary_worlds)
-def usual_inputs_are_served_by_label_shift(subject: Subject, case: Clientele) -> None:
+@define_check(ordinary_fixtures)
+def usual_inputs_are_served_by_label_shift(subject: Subject, case: AdaptationFixture) -> None:
     """A client whose inputs have the running statistics is served as `label_shift` serves it, without guard."""
     component, state = subject.component, case.fitted(_twin(subject.component)).state
     for inputs in _clients(case):
@@ -51,8 +51,8 @@ def usual_inputs_are_served_by_label_shift(subject: Subject, case: Clientele) ->
         must_be_close("probabilities of inputs with the running statistics", got, expected, str(case), CLOSE)
 
 
-@define_check(ordinary_worlds)
-def another_intensity_changes_nothing(subject: Subject, case: Clientele) -> None:
+@define_check(ordinary_fixtures)
+def another_intensity_changes_nothing(subject: Subject, case: AdaptationFixture) -> None:
     """With strength 0 inputs alpha x + beta are predicted as x is, where a layer normalises them first."""
     component = subject.make(strength=0.0)
     state = case.fitted(component).state
@@ -63,8 +63,8 @@ def another_intensity_changes_nothing(subject: Subject, case: Clientele) -> None
             must_be_close(f"probabilities of {alpha:g} x + {beta:g}", got, expected, str(case), 10 * CLOSE)
 
 
-@define_check(ordinary_worlds)
-def great_strength_refreshes_nothing(subject: Subject, case: Clientele) -> None:
+@define_check(ordinary_fixtures)
+def great_strength_refreshes_nothing(subject: Subject, case: AdaptationFixture) -> None:
     """As the strength grows, fit and predictions become those of `label_shift`, without guard."""
     strong, twin = subject.make(strength=1e12), _twin(subject.make())
     states = [case.fitted(rule).state for rule in (strong, twin)]
@@ -75,8 +75,8 @@ def great_strength_refreshes_nothing(subject: Subject, case: Clientele) -> None:
         must_be_close("probabilities with a strength of 1e12", got, expected, str(case), CLOSE)
 
 
-@define_check(ordinary_worlds)
-def participants_refresh_too(subject: Subject, case: Clientele) -> None:
+@define_check(ordinary_fixtures)
+def participants_refresh_too(subject: Subject, case: AdaptationFixture) -> None:
     """What participants fit is of the model as their own held-out inputs refresh it, with the strength of clients.
 
     With strength 0 a participant whose inputs are 2 x + 3 contributes what it does with x.
@@ -89,8 +89,8 @@ def participants_refresh_too(subject: Subject, case: Clientele) -> None:
         must_be_close("probabilities, fitted on 2 x + 3 instead of x,", got, expected, str(case), 10 * CLOSE)
 
 
-@define_check(ordinary_worlds)
-def strength_counts_inputs(subject: Subject, case: Clientele) -> None:
+@define_check(ordinary_fixtures)
+def strength_counts_inputs(subject: Subject, case: AdaptationFixture) -> None:
     """With n inputs the layer goes by w times their mean and variance + (1 - w) times the running ones, w = n/(n + s).
 
     As far as the client's prior and its weight are known, the rest is `label_shift`.
@@ -101,10 +101,10 @@ def strength_counts_inputs(subject: Subject, case: Clientele) -> None:
         for inputs in _clients(case):
             w = len(inputs) / (len(inputs) + strength)
             mixed = (w * moments(inputs) + (1 - w) * case.model.running).astype(np.float32)
-            client = learnt(component, state, [case.model.of(inputs, all_there_is=True)])
+            client = client_after(component, state, [case.model.of(inputs, all_there_is=True)])
             own = case.model.of(inputs, all_there_is=True, statistics=mixed)
             got = component.predict(state, client, case.model.of(inputs, all_there_is=True))
-            expected = _twin(component).predict(state, learnt(_twin(component), state, [own]), own)
+            expected = _twin(component).predict(state, client_after(_twin(component), state, [own]), own)
             what = f"probabilities by {len(inputs)} inputs, with strength {strength:g},"
             must_be_close(what, np.exp(got), np.exp(expected), str(case), CLOSE)
 

@@ -11,7 +11,7 @@ from fedreach._util.arrays import Floats, Ints
 from fedreach._util.streams import generator
 from fedreach.federation.adaptation.base import log_softmax
 from fedreach.federation.types import NO_STATE, Outputs
-from fedreach.testing.adaptation import Clientele, ordinary_worlds
+from fedreach.testing.adaptation import AdaptationFixture, ordinary_fixtures
 from fedreach.testing.base import Subject, define_check, fail, must_be_close
 
 from .running import each_method, must_pass
@@ -27,7 +27,7 @@ class _Labelled(NamedTuple):
     others: Outputs
 
 
-def _labelled(case: Clientele) -> Iterator[_Labelled]:
+def _labelled(case: AdaptationFixture) -> Iterator[_Labelled]:
     """Yield who has labelled examples: half of what each participant holds out, and 12 at most."""
     for number, one in enumerate(case.participants, start=1):
         m = min((len(one.labels) + 1) // 2, 12)
@@ -44,8 +44,8 @@ def _objective(known: Outputs, labels: Ints, head: Floats, pull: float) -> float
     return float(-log_p[np.arange(len(labels)), labels].mean() + pull / 2 * np.square(head).sum())
 
 
-@define_check(ordinary_worlds)
-def the_smallest_objective(subject: Subject, case: Clientele) -> None:
+@define_check(ordinary_fixtures)
+def the_smallest_objective(subject: Subject, case: AdaptationFixture) -> None:
     """The head minimises (1/m) sum -log p_y + strength/(2 m) |head|^2: no slope there, and any other gives more.
 
     The objective is convex, so that there is one such head.
@@ -64,8 +64,8 @@ def the_smallest_objective(subject: Subject, case: Clientele) -> None:
                 fail(f"the objective of {who} is {least:.6g}, and smaller at another head", str(case))
 
 
-@define_check(ordinary_worlds)
-def predicted_by_the_head(subject: Subject, case: Clientele) -> None:
+@define_check(ordinary_fixtures)
+def predicted_by_the_head(subject: Subject, case: AdaptationFixture) -> None:
     """Predictions are log softmax(z + D h + d), D and d the rows of the head but the last, and the last."""
     component = subject.component
     for who, known, labels, others in _labelled(case):
@@ -76,8 +76,8 @@ def predicted_by_the_head(subject: Subject, case: Clientele) -> None:
         )
 
 
-@define_check(ordinary_worlds)
-def no_order_of_labelled_examples(subject: Subject, case: Clientele) -> None:
+@define_check(ordinary_fixtures)
+def no_order_of_labelled_examples(subject: Subject, case: AdaptationFixture) -> None:
     """The order of the labelled examples changes predictions by rounding only."""
     component = subject.component
     for who, known, labels, others in _labelled(case):
@@ -90,8 +90,8 @@ def no_order_of_labelled_examples(subject: Subject, case: Clientele) -> None:
         must_be_close(f"the probabilities of {who}, its examples turned round,", b, a, str(case), CLOSE)
 
 
-@define_check(ordinary_worlds)
-def great_strength_is_the_model(subject: Subject, case: Clientele) -> None:
+@define_check(ordinary_fixtures)
+def great_strength_is_the_model(subject: Subject, case: AdaptationFixture) -> None:
     """As the strength grows, predictions become those of the model as it is."""
     component = subject.make(strength=1e12)
     for who, known, labels, others in _labelled(case):

@@ -13,7 +13,7 @@ from fedreach._util.streams import generator
 from fedreach.federation.adaptation.base import log_softmax
 from fedreach.federation.adaptation.label_shift import LabelShift
 from fedreach.federation.types import Outputs
-from fedreach.testing.adaptation import Clientele, ordinary_worlds, when_trusted
+from fedreach.testing.adaptation import AdaptationFixture, ordinary_fixtures, when_trusted
 from fedreach.testing.base import Subject, define_check, must_be_close
 
 from .running import each_method, must_pass
@@ -30,7 +30,7 @@ class _Labeled(NamedTuple):
     inputs: Outputs
 
 
-def _labeled(case: Clientele, most: int = FEW) -> Iterator[_Labeled]:
+def _labeled(case: AdaptationFixture, most: int = FEW) -> Iterator[_Labeled]:
     """Yield clients with up to nine labeled examples, and their other inputs, at least one of each."""
     for number, one in enumerate(case.participants, start=1):
         m = min(len(one.labels) - 1, most)
@@ -39,8 +39,8 @@ def _labeled(case: Clientele, most: int = FEW) -> Iterator[_Labeled]:
             yield _Labeled(f"client {number}", outputs.rows(slice(m)), one.labels[:m], outputs.rows(slice(m, None)))
 
 
-@define_check(ordinary_worlds)
-def counts_shrunk_to_the_class_shares(subject: Subject, case: Clientele) -> None:
+@define_check(ordinary_fixtures)
+def counts_shrunk_to_the_class_shares(subject: Subject, case: AdaptationFixture) -> None:
     """With counts n of m labels, log p = a z + b + log((n + A base)/(m + A)) - log base but for a constant."""
     component = subject.component
     state = case.fitted(component).state
@@ -53,8 +53,8 @@ def counts_shrunk_to_the_class_shares(subject: Subject, case: Clientele) -> None
         must_be_close(f"the prediction of {who}", found, expected, str(case), CLOSE)
 
 
-@define_check(ordinary_worlds)
-def inputs_go_on_from_labels(subject: Subject, case: Clientele) -> None:
+@define_check(ordinary_fixtures)
+def inputs_go_on_from_labels(subject: Subject, case: AdaptationFixture) -> None:
     """With inputs, too, it is `label_shift` with (n + A base)/(m + A) in place of base, and m + A in place of A."""
     component = replace(subject.component, guard=False)
     state = case.fitted(component).state
@@ -69,8 +69,8 @@ def inputs_go_on_from_labels(subject: Subject, case: Clientele) -> None:
         must_be_close(f"the prediction of {who}", np.exp(found), np.exp(expected), str(case), CLOSE)
 
 
-@define_check(ordinary_worlds)
-def labels_in_any_order(subject: Subject, case: Clientele) -> None:
+@define_check(ordinary_fixtures)
+def labels_in_any_order(subject: Subject, case: AdaptationFixture) -> None:
     """Labels and inputs in another order, in pieces, or labels of inputs that were seen before: the same bits."""
     component, state = subject.component, case.fitted(subject.component).state
     for who, outputs, labels, inputs in _labeled(case, 40):
@@ -85,8 +85,8 @@ def labels_in_any_order(subject: Subject, case: Clientele) -> None:
         must_be_close(f"the prediction of {who}", component.predict(state, late, inputs), expected, str(case), 0.0)
 
 
-@define_check(ordinary_worlds)
-def without_labels_it_is_label_shift(subject: Subject, case: Clientele) -> None:
+@define_check(ordinary_fixtures)
+def without_labels_it_is_label_shift(subject: Subject, case: AdaptationFixture) -> None:
     """A client that knows no label is adapted by `label_shift`, to the bit."""
     component, state = subject.component, case.fitted(subject.component).state
     rule = LabelShift(

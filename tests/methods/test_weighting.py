@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedreach._util.arrays import Float32s, Floats
-from fedreach.federation.checks import checked_weights
+from fedreach.federation.checks import check_weights
 from fedreach.federation.labels import released_entropy
 from fedreach.federation.types import NO_STATE, Reports
 from fedreach.federation.weighting import ByEntropy, ByExamples, Equal
@@ -173,7 +173,7 @@ def _scaled_step(component: Any, update: Float32s, **metrics: Floats) -> Floats:
     """Return the weighted mean of the updates, times the factor of the weighting."""
     r = len(update)
     reports = Reports(np.arange(r), update, {"loss": np.ones(r), **metrics})
-    weights, _ = checked_weights(component, component.weights(NO_STATE, reports), r)
+    weights, _ = check_weights(component, component.weights(NO_STATE, reports), r)
     return np.asarray(component.mean_scale(NO_STATE, reports, r) * (weights @ update.astype(np.float64)))
 
 

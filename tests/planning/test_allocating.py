@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from click.testing import Result
 
-from fedreach.cli.allocate import LISTED, text
+from fedreach.cli.allocate import MAX_LISTED, text
 from fedreach.report.figures.costs import LABELLED, allocation
 from fedreach.report.figures.style import save
 from fedreach.wireless import planning, radio, solve
@@ -220,16 +220,16 @@ def test_people_are_told_all_of_it(fedreach: Command, home: Path) -> None:
 
 
 def test_many_chosen_are_not_all_listed_on_the_terminal(fedreach: Command, home: Path) -> None:
-    rows = [{**G1[i % 5], "client": f"client {i}"} for i in range(LISTED + 5)]
+    rows = [{**G1[i % 5], "client": f"client {i}"} for i in range(MAX_LISTED + 5)]
     (home / "clients.csv").write_text(text_of(rows), encoding="utf-8")
     total = sum(row["num_examples"] for row in rows)
     result = fedreach("allocate", "clients.csv", "--min-examples", total, "--out", "plan.csv", "--figure", "plan.png")
     assert result.exit_code == 0, result.output
-    assert f"{LISTED + 5} chosen, 0 not chosen" in result.stdout
+    assert f"{MAX_LISTED + 5} chosen, 0 not chosen" in result.stdout
     assert "... and 5 with smaller shares: --out FILE.csv or --json has them all" in result.stdout
     listed = [line for line in result.stdout.splitlines() if line.startswith("client ")]
-    assert len(listed) == LISTED + 1  # and the header
-    assert len((home / "plan.csv").read_text().splitlines()) == LISTED + 6
+    assert len(listed) == MAX_LISTED + 1  # and the header
+    assert len((home / "plan.csv").read_text().splitlines()) == MAX_LISTED + 6
     assert (home / "plan.png").stat().st_size > 10_000
 
 

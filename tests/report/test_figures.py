@@ -12,17 +12,27 @@ import pytest
 from numpy.typing import NDArray
 
 from fedreach._util.errors import ConfigError
-from fedreach.report.figures import asked, curves, gallery
+from fedreach.report.figures import curves, draw_figures, figure_specs
 from fedreach.report.figures.clients import (
     chosen_shares,
     client_accuracies,
     mean_weights,
-    ordered,
+    order_by_class,
     participants_of,
     partition_heatmap,
 )
 from fedreach.report.figures.curves import differences
-from fedreach.report.figures.style import DASH, MARKER, METHOD, METHOD_ON_DARK, Legend, inline_svg, look, save, short
+from fedreach.report.figures.style import (
+    DASH,
+    MARKER,
+    METHOD,
+    METHOD_ON_DARK,
+    Legend,
+    inline_svg,
+    line_style,
+    save,
+    shorten,
+)
 from fedreach.report.numbers import Comparison
 from fedreach.report.overview import analyse
 from fedreach.report.read import read
@@ -73,9 +83,9 @@ def test_lines_stand_out_on_light_and_on_dark_paper() -> None:
 
 
 def test_twelve_methods_look_different() -> None:
-    looks = {(look(j)["color"], str(look(j)["linestyle"])) for j in range(12)}
+    looks = {(line_style(j)["color"], str(line_style(j)["linestyle"])) for j in range(12)}
     assert len(looks) == 12
-    assert len({look(j)["marker"] for j in range(12)}) == len(MARKER) == 12
+    assert len({line_style(j)["marker"] for j in range(12)}) == len(MARKER) == 12
     assert len(METHOD) * len(DASH) >= 12
 
 
@@ -101,7 +111,7 @@ def test_a_figure_is_the_same_whatever_was_saved_before(comparison: Comparison, 
 
 def test_the_callers_matplotlib_settings_are_left_alone(comparison: Comparison) -> None:
     before = dict(matplotlib.rcParams)
-    gallery(analyse(comparison))
+    draw_figures(analyse(comparison))
     assert dict(matplotlib.rcParams) == before
 
 
@@ -110,7 +120,7 @@ def test_figures_are_the_same_however_many_processes_draw_them(comparison: Compa
     drawn = {}
     for processes in (1, 3):
         (folder := tmp_path / str(processes)).mkdir()
-        pictures = gallery(analyse(comparison), folder, ("svg", "png", "pdf"), processes)
+        pictures = draw_figures(analyse(comparison), folder, ("svg", "png", "pdf"), processes)
         files = {path.name: path.read_bytes() for picture in pictures for path in picture.files}
         assert files.keys() == {path.name for path in folder.iterdir()}
         drawn[processes] = [replace(picture, files=()) for picture in pictures], files
@@ -123,7 +133,7 @@ def inlined(comparison: Comparison) -> dict[str, str]:
     """Every figure as the page has it, by name."""
     return {
         picture.name: inline_svg(figure, picture.name, "A title & more", "What <it> shows")
-        for picture in asked(analyse(comparison))
+        for picture in figure_specs(analyse(comparison))
         if (figure := picture.draw())
     }
 
@@ -168,7 +178,7 @@ def test_with_one_seed_the_band_is_over_clients(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seeds", [(0,), (0, 1)])
 def test_captions_speak_of_intervals_over_seeds_where_there_are_some(seeds: tuple[int, ...], tmp_path: Path) -> None:
     folder = write_comparison(tmp_path, ["base", "other"], seeds, rounds=3)
-    said = {name: caption for name, _, caption, *_ in asked(analyse(read([folder])))}
+    said = {name: caption for name, _, caption, *_ in figure_specs(analyse(read([folder])))}
     for name in ("differences", "serving"):
         assert ("intervals over seeds" in said[name]) == (len(seeds) > 1), name
 
@@ -176,7 +186,7 @@ def test_captions_speak_of_intervals_over_seeds_where_there_are_some(seeds: tupl
 def test_a_method_without_the_column_has_no_curve(tmp_path: Path) -> None:
     comparison = read([write_run(tmp_path / "run", rounds=4, held=federation(20, 0))])
     assert curves.curves(comparison, "participation_gap") == {}
-    assert {picture.name for picture in gallery(analyse(comparison))} == {
+    assert {picture.name for picture in draw_figures(analyse(comparison))} == {
         *("accuracy", "distribution", "cost", "chosen", "weights", "theory", "partition")
     }
 
@@ -213,7 +223,7 @@ def test_a_partition_of_any_size_is_drawn(clients: int, unseen: int, tmp_path: P
 def test_clients_are_ordered_by_their_most_frequent_class() -> None:
     counts = np.array([[0, 9, 1], [5, 5, 0], [9, 0, 0], [0, 0, 4], [0, 0, 0], [0, 6, 0]])
     # Class 0: client 2 (all of it), 1 (half), 4 (no examples); class 1: 5 (all), 0 (nine tenths); class 2: 3.
-    assert ordered(counts, [5, 4, 3, 2, 1, 0]).tolist() == [2, 1, 4, 5, 0, 3]
+    assert order_by_class(counts, [5, 4, 3, 2, 1, 0]).tolist() == [2, 1, 4, 5, 0, 3]
 
 
 def test_many_long_names_still_leave_room_for_the_curves(tmp_path: Path) -> None:
@@ -229,8 +239,8 @@ def test_many_long_names_still_leave_room_for_the_curves(tmp_path: Path) -> None
 
 
 def test_a_short_name_keeps_both_ends() -> None:
-    assert short("fedavg") == "fedavg"
-    assert short("a" * 30 + "z", 9) == "aaaa…aaaz"
+    assert shorten("fedavg") == "fedavg"
+    assert shorten("a" * 30 + "z", 9) == "aaaa…aaaz"
 
 
 def test_an_unknown_format_is_answered_with_the_nearest(comparison: Comparison, tmp_path: Path) -> None:

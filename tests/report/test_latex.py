@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from fedreach.report.formats import width_of
-from fedreach.report.latex import TEXT_WIDTH, aligned, escaped, to_latex
+from fedreach.report.latex import TEXT_WIDTH, align_digits, escape, to_latex
 from fedreach.report.numbers import Comparison
 from fedreach.report.overview import Analysis, analyse
 from fedreach.report.read import read
-from fedreach.report.tables import Table, seeds_said, tabulate, tabulate_contrasts
+from fedreach.report.tables import Table, seeds_sentence, tabulate, tabulate_contrasts
 from fedreach.report.write import write_report
 
 from .made_up import edit, write_comparison
@@ -85,7 +85,7 @@ def test_braces_balance_and_dollars_are_even_with_every_awkward_name(awkward: Pa
     ],
 )
 def test_names_are_printed_as_they_stand(name: str, said: str) -> None:
-    assert escaped(name) == said
+    assert escape(name) == said
 
 
 def test_a_name_in_brackets_is_no_option_of_the_line_above(awkward: Path) -> None:
@@ -102,7 +102,7 @@ def test_letters_that_pdflatex_does_not_know_are_told() -> None:
 def test_points_stand_below_points_and_nothing_is_lost() -> None:
     column = ["80.5 ± 8.6", "9.2 ± 10.4", "−71.25", "+3.1 [−0.2, +14.0]", "12 (3 of 5)", "-", "baseline", "< 0.001"]
     for part in (column[:3], [column[3], "−12.5 [−100.0, +0.5]", "-", "baseline"], ["0.018", column[7], "12,345.5"]):
-        texts = aligned(part)
+        texts = align_digits(part)
         shown = [re.sub(r"\\phantom\{((?:[^{}]|\{[^{}]*\})*)\}", "", text) for text in texts]
         assert [text.replace("$", "").replace(r"\pm", "±").replace("-", "−").replace("−−", "-") for text in shown] == [
             cell.replace("-", "-") for cell in part
@@ -131,7 +131,7 @@ def test_wide_tables_are_several_each_of_which_fits(awkward: Path) -> None:
 def test_the_caption_says_the_seeds_of_the_runs_and_not_those_that_were_asked_for(
     comparison: Comparison, tmp_path: Path
 ) -> None:
-    assert seeds_said(comparison) == "4 to 5 seeds a method, of 5 planned."
+    assert seeds_sentence(comparison) == "4 to 5 seeds a method, of 5 planned."
     two = write_comparison(tmp_path, ["a", "b"], [3, 7], rounds=4)
     written = write_report([two], two, formats=None)
     text = (written.page.parent / "table.tex").read_text(encoding="utf-8")
@@ -156,7 +156,7 @@ def test_the_caption_says_intervals_correction_and_what_could_be_seen(comparison
 def test_bold_is_in_the_room_of_plain_digits_and_nowhere_else(comparison: Comparison) -> None:
     table = replace(tabulate(analyse(comparison)), bold=frozenset({(2, 2)}))
     text = latex(table)
-    (row,) = [line for line in text.splitlines() if line.startswith(escaped(table.rows[2][0]))][:1]
+    (row,) = [line for line in text.splitlines() if line.startswith(escape(table.rows[2][0]))][:1]
     assert rf"\best{{{table.rows[2][2].split()[0]}}}" in row
     assert text.count(r"\best{") == 1
     assert r"\providecommand{\best}[1]{\phantom{#1}\llap{\textbf{#1}}}" in text

@@ -12,9 +12,9 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from fedreach._util.errors import ConfigError
-from fedreach.report.figures import asked, curves
+from fedreach.report.figures import curves, figure_specs
 from fedreach.report.figures.curves import differences
-from fedreach.report.figures.style import Legend, drawn_in, in_print, look, save, style, width_of
+from fedreach.report.figures.style import Legend, line_style, paper_width, print_style, save, style, use_style
 from fedreach.report.latex import write_paper
 from fedreach.report.overview import Analysis, analyse
 from fedreach.report.read import read
@@ -43,7 +43,7 @@ def analysis(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
 def test_a_figure_is_exactly_as_wide_as_its_column(
     analysis: Analysis, tmp_path: Path, said: str, inches: float
 ) -> None:
-    with drawn_in(in_print(width_of(said))):
+    with use_style(print_style(paper_width(said))):
         (path,) = save(curves.accuracy(analysis.comparison), tmp_path / "accuracy", ["pdf"])
     left, bottom, right, top = boxes(path.read_bytes())
     assert (left, bottom) == (0, 0)
@@ -59,7 +59,7 @@ def test_a_width_that_no_paper_has_is_refused(said: str, tmp_path: Path) -> None
 
 
 def test_fonts_are_embedded_as_truetype_with_serifs(analysis: Analysis, tmp_path: Path) -> None:
-    with drawn_in(in_print(3.25)):
+    with use_style(print_style(3.25)):
         (path,) = save(curves.gap(analysis.comparison) or curves.cost(analysis.comparison), tmp_path / "gap", ["pdf"])
     pdf = path.read_bytes()
     fonts = re.findall(rb"/BaseFont /(\S+)", pdf)
@@ -74,7 +74,7 @@ def test_the_same_bytes_every_time_and_the_caller_keeps_his_style(analysis: Anal
     made = []
     for turn in ("one", "two"):
         (tmp_path / turn).mkdir()
-        with drawn_in(in_print(3.25)):
+        with use_style(print_style(3.25)):
             (path,) = save(curves.accuracy(analysis.comparison), tmp_path / turn / "accuracy", ["pdf"])
         made.append(path.read_bytes())
     assert made[0] == made[1]
@@ -83,21 +83,21 @@ def test_the_same_bytes_every_time_and_the_caller_keeps_his_style(analysis: Anal
 
 
 def test_twelve_lines_differ_in_grey() -> None:
-    with drawn_in(in_print(3.25)):
-        looks = [look(j) for j in range(12)]
+    with use_style(print_style(3.25)):
+        looks = [line_style(j) for j in range(12)]
     assert len({each["marker"] for each in looks}) == 12
     assert all(one["linestyle"] != other["linestyle"] for one, other in combinations(looks[:6], 2))
-    assert len({str(look(j)["linestyle"]) for j in range(6)}) == 1  # on the page colours do it
+    assert len({str(line_style(j)["linestyle"]) for j in range(6)}) == 1  # on the page colours do it
 
 
 def test_a_name_that_fits_into_a_column_is_whole() -> None:
     names = [LONG.format(j) for j in range(6)]
-    with drawn_in(in_print(3.25)):
+    with use_style(print_style(3.25)):
         assert Legend.of(names, range(6)).names == tuple(names)
 
 
 def test_titles_become_labels_as_captions_say_the_rest(analysis: Analysis) -> None:
-    with drawn_in(in_print(3.25)):
+    with use_style(print_style(3.25)):
         drawn = [curves.cost(analysis.comparison), curves.accuracy(analysis.comparison), differences(analysis)]
     for figure in drawn:
         assert figure is not None
@@ -123,7 +123,7 @@ def test_a_report_for_a_paper_has_a_pdf_and_a_caption_for_each_figure_and_leaves
 
 
 def test_further_formats_lie_beside_the_pdf(analysis: Analysis, tmp_path: Path) -> None:
-    first = asked(analysis)[:1]
+    first = figure_specs(analysis)[:1]
     written = write_paper(first, tmp_path, "x", width=6.0, formats=("svg", "pdf"), seeds="", provenance="")
     names = [path.name for path in written]
     assert names == ["figures.tex", "paper.tex", "differences.pdf", "differences.svg"]
@@ -159,8 +159,8 @@ def drawn_texts(figure: Figure) -> list[tuple[str, Bbox]]:
 
 def check_texts(analysis: Analysis, width: float) -> int:
     looked = 0
-    with drawn_in(in_print(width)):
-        for picture in asked(analysis):
+    with use_style(print_style(width)):
+        for picture in figure_specs(analysis):
             figure = picture.draw()
             if figure is None:
                 continue

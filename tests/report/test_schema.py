@@ -14,11 +14,11 @@ import pytest
 
 from fedreach._util.arrays import Floats, Ints
 from fedreach._util.errors import PartError, RunFolderError
-from fedreach.evaluation.metrics import further_metrics
+from fedreach.evaluation.metrics import additional_metrics
 from fedreach.report.read import read_run
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import (
-    OF_EACH_FILE,
+    COMMON_KEYS,
     ClientLine,
     ComparisonRecord,
     FederationRecord,
@@ -54,7 +54,7 @@ def objects(path: Path, shape: type[Record]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("shape", [*LINES, *WHOLE])
 def test_what_was_written_comes_back_the_same(written: Path, shape: type[Record]) -> None:
     for found in objects(written, shape):
-        found = {key: value for key, value in found.items() if key not in OF_EACH_FILE}
+        found = {key: value for key, value in found.items() if key not in COMMON_KEYS}
         again = shape.of_json(found, "here").to_json()
         assert again == found
         assert list(again) == list(found)  # in the same order
@@ -62,9 +62,7 @@ def test_what_was_written_comes_back_the_same(written: Path, shape: type[Record]
 
 def test_a_comparison_comes_back_the_same(tmp_path: Path) -> None:
     found = objects(write_comparison(tmp_path, ["a", "b"], [3], rounds=1), ComparisonRecord)[0]
-    assert ComparisonRecord.of_json(found, "here").to_json() == {
-        k: v for k, v in found.items() if k not in OF_EACH_FILE
-    }
+    assert ComparisonRecord.of_json(found, "here").to_json() == {k: v for k, v in found.items() if k not in COMMON_KEYS}
 
 
 def test_every_field_says_of_what_type_it_is_in_json() -> None:
@@ -187,7 +185,7 @@ def test_a_line_about_clients_has_a_key_for_each_further_metric(run: Path) -> No
 def test_no_metric_may_be_called_as_a_key_of_a_line_about_clients() -> None:
     for key in ClientLine.known_keys():
         with pytest.raises(PartError, match=f"there are columns of '{key}' already"):
-            further_metrics([Named(key)])
+            additional_metrics([Named(key)])
 
 
 @dataclass(frozen=True)

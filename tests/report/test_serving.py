@@ -7,35 +7,42 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach.evaluation.statistics import holm, paired, spread
-from fedreach.report.adaptation import CHANGES, RUNGS, SCORES, ServedSummary, summarize_serving, tabulate_serving
-from fedreach.report.figures import gallery
-from fedreach.report.figures.clients import inputs
+from fedreach.evaluation.statistics import holm, run_paired_test, spread
+from fedreach.report.adaptation import (
+    PREDICTION_MODES,
+    SCORES,
+    TESTED_CHANGES,
+    AdaptationSummary,
+    summarize_adaptation,
+    tabulate_adaptation,
+)
+from fedreach.report.figures import draw_figures
+from fedreach.report.figures.clients import gain_by_inputs
 from fedreach.report.findings import find
 from fedreach.report.formats import terminal_serving
 from fedreach.report.numbers import Comparison, nats
 from fedreach.report.overview import Analysis, analyse
 from fedreach.report.page import render
 from fedreach.report.records import as_records
-from fedreach.runs.schema import ServingRecord
+from fedreach.runs.schema import AdaptationRecord
 
 NOTHING = spread([np.nan])
 
 
-def served(method: str, gain: float, with_inputs: dict[int, float], seconds: float = np.nan) -> ServedSummary:
+def served(method: str, gain: float, with_inputs: dict[int, float], seconds: float = np.nan) -> AdaptationSummary:
     """Return a summary of two seeds whose gains lie 2 points apart."""
-    return ServedSummary(
+    return AdaptationSummary(
         method=method,
         rule="LabelShift(odds=9.0, guard=True)",
         needs_labels=False,
         population="unseen",
-        at={(rung, score): spread([0.5, 0.6]) for rung in RUNGS for score in SCORES},
-        gain=paired([gain - 0.01, gain + 0.01]),
+        at={(rung, score): spread([0.5, 0.6]) for rung in PREDICTION_MODES for score in SCORES},
+        gain=run_paired_test([gain - 0.01, gain + 0.01]),
         change={
-            "loss": replace(paired([-0.03, -0.01]), p_corrected=0.031),
-            "calibration_error": replace(paired([0.01, 0.03]), p_corrected=None),
+            "loss": replace(run_paired_test([-0.03, -0.01]), p_corrected=0.031),
+            "calibration_error": replace(run_paired_test([0.01, 0.03]), p_corrected=None),
         },
-        gain_with={n: paired([value - 0.01, value + 0.01]) for n, value in with_inputs.items()},
+        gain_with={n: run_paired_test([value - 0.01, value + 0.01]) for n, value in with_inputs.items()},
         worse=spread([0.0, 0.1]),
         harmed=spread([0.0, 0.05]),
         worst_change=spread([-0.1, -0.2]),
@@ -58,7 +65,7 @@ def analysis(comparison: Comparison) -> Analysis:
 
 
 def test_the_figure_names_the_served_methods_and_no_other(analysis: Analysis) -> None:
-    figure = inputs(analysis)
+    figure = gain_by_inputs(analysis)
     assert figure is not None
     (legend,) = figure.legends
     first, _, third = analysis.comparison.methods[:3]
@@ -70,7 +77,7 @@ def test_the_figure_names_the_served_methods_and_no_other(analysis: Analysis) ->
 
 
 def test_all_inputs_stand_apart_from_fewer_as_other_examples_are_scored(analysis: Analysis) -> None:
-    figure = inputs(analysis)
+    figure = gain_by_inputs(analysis)
     assert figure is not None
     drawn = {line.get_gid(): line.get_xydata().tolist() for line in figure.axes[0].lines if line.get_gid()}
     (x, five), (_, twenty) = drawn["method0-mean-some"]
@@ -85,7 +92,7 @@ def test_all_inputs_stand_apart_from_fewer_as_other_examples_are_scored(analysis
 
 
 def test_the_page_says_what_serving_is_and_points_to_the_figure(analysis: Analysis) -> None:
-    page = render(analysis, gallery(analysis), [])
+    page = render(analysis, draw_figures(analysis), [])
     told = page.partition("How unseen clients are served</h2>")[2].partition("<table")[0]
     for words in (
         "has inputs, but no labels",
@@ -101,7 +108,7 @@ def test_the_page_says_what_serving_is_and_points_to_the_figure(analysis: Analys
 
 
 def test_costs_of_fitting_stand_in_the_table_and_for_machines(analysis: Analysis) -> None:
-    table = tabulate_serving(analysis)[0]
+    table = tabulate_adaptation(analysis)[0]
     at = {head: j for j, head in enumerate(table.header)}
     assert [row[at["rule"]] for row in table.rows] == ["LabelShift", "LabelShift"]
     assert [row[at["time to fit"]] for row in table.rows] == ["0.25", "0.5"]
@@ -113,12 +120,12 @@ def test_costs_of_fitting_stand_in_the_table_and_for_machines(analysis: Analysis
     assert records[first]["served_kilobytes_up"] == 1.5
     assert records[second]["served_seconds"] is None
     without = replace(analysis, serving=(served(first, 0.1, {}),))
-    assert "time to fit" not in tabulate_serving(without)[0].header
+    assert "time to fit" not in tabulate_adaptation(without)[0].header
     assert "served_seconds" not in as_records(without)[0]
 
 
 def test_the_table_says_how_many_clients_lose_more_than_5_points_and_how_much_the_worst_one(analysis: Analysis) -> None:
-    table = tabulate_serving(analysis)[0]
+    table = tabulate_adaptation(analysis)[0]
     at = {head: j for j, head in enumerate(table.header)}
     # Two seeds: 0 and 5% of the clients, -10 and -20 points of clients with 12 and 30 inputs.
     assert table.rows[0][at["clients that lose > 5 points"]] == "2.5 ± 3.5"
@@ -132,21 +139,21 @@ def test_the_table_says_how_many_clients_lose_more_than_5_points_and_how_much_th
 
 
 def test_the_table_says_what_participants_expected_and_off_where_they_support_nothing(analysis: Analysis) -> None:
-    table = tabulate_serving(analysis)[0]
+    table = tabulate_adaptation(analysis)[0]
     at = {head: j for j, head in enumerate(table.header)}
     assert table.rows[0][at["expected gain"]] == "+3.5 [+1.5, +5.5]"
     record = next(record for record in as_records(analysis) if record["method"] == table.rows[0][0])
     keys = ("served_expected_gain", "served_expected_gain_low", "served_expected_gain_high")
     assert [record[key] for key in keys] == pytest.approx([0.035, 0.015, 0.055])
     off, never = (replace(analysis.serving[0], expected=(each,) * 3) for each in (spread([0.0, 0.0]), NOTHING))
-    table = tabulate_serving(replace(analysis, serving=(off,)))[0]
+    table = tabulate_adaptation(replace(analysis, serving=(off,)))[0]
     assert table.rows[0][table.header.index("expected gain")] == "off"
-    assert "expected gain" not in tabulate_serving(replace(analysis, serving=(never,)))[0].header
+    assert "expected gain" not in tabulate_adaptation(replace(analysis, serving=(never,)))[0].header
 
 
 def test_of_folders_that_did_not_store_harm_the_table_shows_what_they_did(analysis: Analysis) -> None:
     before = tuple(replace(row, harmed=NOTHING, worst_inputs=NOTHING) for row in analysis.serving)
-    table = tabulate_serving(replace(analysis, serving=before))[0]
+    table = tabulate_adaptation(replace(analysis, serving=before))[0]
     assert "clients that lose > 5 points" not in table.header
     assert table.rows[0][table.header.index("worst client")] == "−15.0"
 
@@ -155,7 +162,7 @@ def with_scores(comparison: Comparison, method: str, loss: list[float], error: l
     """Return the comparison with a method whose log loss and calibration error change so, seed by seed."""
     changes = iter(zip(loss, error, strict=True))
 
-    def record() -> ServingRecord:
+    def record() -> AdaptationRecord:
         more, further = next(changes)
         plain = {"accuracy": 0.9, "loss": 0.5, "calibration_error": 0.2}
         served = {"accuracy": 0.9, "loss": 0.5 + more, "calibration_error": 0.2 + further}
@@ -164,7 +171,7 @@ def with_scores(comparison: Comparison, method: str, loss: list[float], error: l
             for rung, scores in (("plain", plain), ("served", served))
             for score, value in scores.items()
         }
-        return ServingRecord(rule="LabelShift()", rounds={"last": 24}, columns={"last": columns})
+        return AdaptationRecord(rule="LabelShift()", rounds={"last": 24}, columns={"last": columns})
 
     counted = comparison.counted(method)
     runs = tuple(replace(run, serving=record()) if run in counted else run for run in comparison.runs)
@@ -175,12 +182,12 @@ def test_log_loss_and_calibration_are_tested_each_by_itself_where_accuracy_stays
     first, second = comparison.methods[:2]
     better, worse, mixed = [-0.1, -0.11, -0.12, -0.09, -0.1], [0.02, 0.03, 0.02, 0.04, 0.03], [0.01, -0.01, 0, 0.02, 0]
     with_two = with_scores(with_scores(comparison, first, better, mixed), second, mixed, worse)
-    one, two = summarize_serving(with_two)
+    one, two = summarize_adaptation(with_two)
     assert one.gain.mean == two.gain.mean == 0
     assert one.change["loss"].mean == pytest.approx(-0.104)  # the mean of `better`: served minus plain
     assert two.change["calibration_error"].mean == pytest.approx(0.028)
     for score, own in (("loss", (better, mixed)), ("calibration_error", (mixed, worse))):
-        raw = [paired(values).p for values in own]
+        raw = [run_paired_test(values).p for values in own]
         assert [one.change[score].p, two.change[score].p] == pytest.approx(raw)
         assert [one.change[score].p_corrected, two.change[score].p_corrected] == pytest.approx(holm(raw))
     record = as_records(replace(analyse(with_two), serving=(one, two)))[0]
@@ -192,7 +199,7 @@ def test_log_loss_and_calibration_are_tested_each_by_itself_where_accuracy_stays
 
 def test_the_table_of_probabilities_says_what_changes_and_who_needs_labels(analysis: Analysis) -> None:
     reference = replace(analysis.serving[1], needs_labels=True)
-    table = tabulate_serving(replace(analysis, serving=(analysis.serving[0], reference)))[1]
+    table = tabulate_adaptation(replace(analysis, serving=(analysis.serving[0], reference)))[1]
     at = {head: j for j, head in enumerate(table.header)}
     assert [row[at["needs"]] for row in table.rows] == ["-", "labels"]
     changed = analysis.serving[0].change["loss"]
@@ -201,7 +208,7 @@ def test_the_table_of_probabilities_says_what_changes_and_who_needs_labels(analy
     assert table.rows[0][at["log loss, change"] + 1] == "0.031"
     assert table.rows[0][at["calibration error, change"]].startswith("+2.0 [")
     assert table.units[at["log loss, change"]] == "nats [seeds]"
-    assert set(CHANGES) == {"loss", "calibration_error"}
+    assert set(TESTED_CHANGES) == {"loss", "calibration_error"}
 
 
 @pytest.mark.parametrize(("width", "shown"), [(80, 3), (100, 5), (300, 12)])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedreach.evaluation.statistics import judge
+from fedreach.evaluation.statistics import run_paired_tests
 from fedreach.report.analysis import MethodSummary, When, rows_of
 from fedreach.report.findings import find
 from fedreach.report.numbers import Comparison
@@ -73,7 +73,7 @@ def test_where_no_best_round_is_on_record_held_out_loss_says_it_and_never_the_te
 
 def test_differences_are_taken_seed_by_seed(small: Comparison) -> None:
     differences = {0: 0.55 - 0.50, 1: 0.59 - 0.52, 2: 0.60 - 0.57}
-    assert (of(small, "other").difference,) == judge([differences], margin=0.02)
+    assert (of(small, "other").difference,) == run_paired_tests([differences], margin=0.02)
     assert of(small, "base").difference.note == "the baseline"
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from fedreach.evaluation.statistics import AnalysisPlan
-from fedreach.report.analysis import QUANTITIES, SPENT
-from fedreach.report.formats import folded, terminal_contrasts, terminal_table, to_markdown
+from fedreach.report.analysis import QUANTITIES, TARGET_COSTS
+from fedreach.report.formats import group_columns, terminal_contrasts, terminal_table, to_markdown
 from fedreach.report.numbers import Comparison, points
 from fedreach.report.overview import analyse
 from fedreach.report.page import render
@@ -105,7 +105,7 @@ def test_a_declared_quantity_stands_in_summary_table_and_records(tmp_path: Path)
         recorded = name if name == "round" else f"{quantity.column if quantity.is_radio else name}_mean"
         assert record[recorded] == analysis.last[0].at[name].mean is not None
         assert record[f"best_{recorded}"] == analysis.best[0].at[name].mean
-    assert set(analysis.last[0].to_target) == set(SPENT) <= set(QUANTITIES)
+    assert set(analysis.last[0].to_target) == set(TARGET_COSTS) <= set(QUANTITIES)
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])
@@ -153,7 +153,7 @@ def test_pairs_stand_in_a_table_of_their_own_on_page_terminal_and_in_files(
 @pytest.mark.parametrize("width", [1, 60, 100, 136, 400])
 def test_a_page_folds_columns_and_loses_none(comparison: Comparison, width: int) -> None:
     table = tabulate(analyse(comparison))
-    shown, *groups = folded(table, width)
+    shown, *groups = group_columns(table, width)
     assert all(group[0] == 0 for group in (shown, *groups))
     rest = [j for group in groups for j in group[1:]]
     assert sorted(shown + rest) == list(range(len(table.header)))
@@ -166,4 +166,4 @@ def test_a_page_folds_columns_and_loses_none(comparison: Comparison, width: int)
 def test_rows_of_one_method_are_told_apart_in_what_is_folded() -> None:
     rows = (("ours", "r2", "0.1", "9"), ("ours", "mse", "0.2", "8"))
     table = Table("", ("method", "metric", "unseen", "sent"), ("",) * 4, rows, (0, 0, 0, 9), "")
-    assert folded(table, 25) == [[0, 1, 2], [0, 1, 3]]
+    assert group_columns(table, 25) == [[0, 1, 2], [0, 1, 3]]

@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from fedreach._util.divergence import label_divergences
 from fedreach._util.errors import RunFolderError
 from fedreach.federation.convergence import divergence_loss
-from fedreach.report.figures import gallery
-from fedreach.report.figures.sweeps import STRETCHES, stretched, theory, theory_curves
+from fedreach.report.figures import draw_figures
+from fedreach.report.figures.sweeps import STRETCHES, mean_by_stretch, theory, theory_curves
 from fedreach.report.formats import terminal_theory
 from fedreach.report.numbers import TERMS, Comparison, RoundsTable
 from fedreach.report.overview import analyse
 from fedreach.report.read import read, read_run
 from fedreach.report.records import as_records
-from fedreach.report.theory import SAMPLED, explain, references, shown, tabulate_theory, terms
+from fedreach.report.theory import MAX_SAMPLED_ROUNDS, explain, recorded_terms, reference_values, tabulate_theory, terms
 from fedreach.report.write import write_report
 from fedreach.runs.schema import FederationRecord
 
@@ -86,12 +86,12 @@ def test_what_clients_measured_is_averaged_as_its_paper_says() -> None:
 
 
 def test_references_are_what_no_weighting_changes() -> None:
-    beside = references(partition(COUNTS))
+    beside = reference_values(partition(COUNTS))
     assert beside.participants == pytest.approx((0 + LN2 + 0 + 1.5 * LN2) / 4)
     assert beside.unseen == 0
     pooled = np.array([7, 3, 10]) / 20
     assert beside.pooled == pytest.approx(np.abs(pooled - WHOLE).sum() / 2)
-    assert np.isnan(references(partition(COUNTS, unseen=())).unseen)
+    assert np.isnan(reference_values(partition(COUNTS, unseen=())).unseen)
 
 
 # ----------------------------------------------------------------------------------------------- laws
@@ -208,7 +208,7 @@ def test_a_client_that_the_federation_does_not_have_is_named() -> None:
 def test_those_left_out_are_looked_at_in_a_sample_of_many_rounds() -> None:
     told = replies({r: ([r % 4], [1.0]) for r in range(1, 1001)})
     known = np.isfinite(of(told, rounds=1001)["left_out"])
-    assert known.sum() == SAMPLED
+    assert known.sum() == MAX_SAMPLED_ROUNDS
     assert known[[1, 1000]].all()
 
 
@@ -274,7 +274,10 @@ def test_a_cell_is_the_mean_over_rounds_and_then_over_seeds(measured: Comparison
 
 def test_a_term_that_was_not_measured_is_not_shown(tmp_path: Path) -> None:
     comparison = read([write_run(tmp_path / "run", rounds=4, held=federation(20, 0))])
-    assert {term.name for term in shown(analyse(comparison))} == {t.name for t in TERMS} - {"disagreement", "wlrc"}
+    assert {term.name for term in recorded_terms(analyse(comparison))} == {t.name for t in TERMS} - {
+        "disagreement",
+        "wlrc",
+    }
     record = as_records(analyse(comparison))[0]
     assert record["theory_wlrc_mean"] is None
     assert record["theory_entropy_mean"] is not None
@@ -289,7 +292,7 @@ def test_a_run_without_cohorts_has_no_theory_at_all(tmp_path: Path) -> None:
     assert tabulate_theory(analyse(comparison)) is None
     assert terminal_theory(analyse(comparison)) is None
     assert explain(analyse(comparison)) == ()
-    assert "theory" not in {picture.name for picture in gallery(analyse(comparison))}
+    assert "theory" not in {picture.name for picture in draw_figures(analyse(comparison))}
     page = write_report([folder], tmp_path / "out", formats=()).page.read_text()
     assert "What the bounds look at" not in page
 
@@ -314,7 +317,7 @@ def test_page_and_tables_tell_the_terms_and_their_sources(measured: Comparison, 
 
 def test_a_curve_is_the_mean_of_stretches_of_rounds(measured: Comparison) -> None:
     runs = measured.counted("a")
-    made = stretched(runs, "entropy")
+    made = mean_by_stretch(runs, "entropy")
     assert len(made.rounds) == STRETCHES
     edges = np.unique(np.linspace(0, 50, STRETCHES + 1).round()).astype(int)
     for stretch, (low, high) in enumerate(pairwise(edges)):
@@ -326,7 +329,7 @@ def test_a_curve_is_the_mean_of_stretches_of_rounds(measured: Comparison) -> Non
 
 
 def test_one_seed_has_a_curve_without_a_band(measured: Comparison) -> None:
-    made = stretched(measured.counted("a")[:1], "label_gap")
+    made = mean_by_stretch(measured.counted("a")[:1], "label_gap")
     assert np.isfinite(made.mean).all()
     assert np.isnan(made.low).all()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedreach._util.files import Seal
+from fedreach._util.files import FileDigest
 from fedreach._util.row_store import RowTable
 from fedreach.federation.selection import geometry
 from fedreach.federation.selection.losses import Minimax
@@ -34,7 +34,7 @@ def simulation_of(policy: Minimax, *, memory: Path | None = None):
 
 
 def snapshot_of(state) -> Snapshot:
-    nothing = Seal(0, sha256().hexdigest())
+    nothing = FileDigest(0, sha256().hexdigest())
     return Snapshot(state, 0, 0, np.inf, 0, {"rounds.jsonl": nothing, "clients.jsonl": nothing})
 
 

@@ -88,7 +88,7 @@ def nothing(*of: object) -> None:
 
 
 def put_unsynced(path: Path, content: files.Content) -> None:
-    with files.opened(path, "wb") as file:
+    with files.open_unbuffered(path, "wb") as file:
         files.write(file, content)
 
 
@@ -111,7 +111,7 @@ def test_a_power_cut_takes_what_was_not_synced_and_nothing_else(faults: SimpleNa
         folder.mkdir()
         files.put(folder / "a", b"old")
         files.sync_folder(folder)
-        with files.opened(folder / "a", "ab") as file:
+        with files.open_unbuffered(folder / "a", "ab") as file:
             files.write(file, b" and new")
         files.put(folder / "b", b"b")
     last = len(watch.done)

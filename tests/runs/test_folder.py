@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedreach._util.errors import RunFolderError
-from fedreach._util.files import UNFINISHED, Seal, with_digest
+from fedreach._util.files import UNFINISHED, FileDigest, with_digest
 from fedreach._util.row_store import RowFile
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import FORMAT, Timing
@@ -77,7 +77,7 @@ def test_rewinding_cuts_rows_and_timing_to_the_round(tmp_path: Path) -> None:
     assert [row["round"] for row in folder.rows("rounds.jsonl")] == [0, 1, 2]
     assert [row["round"] for row in folder.rows("timing.jsonl")] == [0, 1, 2]
     with pytest.raises(RunFolderError, match="holds 39 bytes, but 50 were written to it"):  # 3 rows of 13
-        folder.rewind({"rounds.jsonl": Seal(50, "")}, 2)
+        folder.rewind({"rounds.jsonl": FileDigest(50, "")}, 2)
 
 
 def test_rows_go_on_after_a_rewinding_and_from_another_folder_object(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from fedreach.evaluation.evaluator import Evaluator
 from fedreach.report.read import read_run
 from fedreach.runs import loop
 from fedreach.runs.callbacks import Callback
-from fedreach.runs.folder import RunFolder, seals_of
-from fedreach.runs.loop import Budget, each_round, exhausted
+from fedreach.runs.folder import RunFolder, read_seals
+from fedreach.runs.loop import Budget, consume, each_round
 from fedreach.runs.recorder import Recorder, note_failure
 from fedreach.runs.schema import FederationRecord, Result, RoundRow, RunRecord, Timing
 from fedreach.testing.problems import tiny_simulation
@@ -33,7 +33,7 @@ def go_on(path: Path, *callbacks: Callback, **options: Any) -> Result:
     path.mkdir(exist_ok=True)
     options = {"rounds": 4, "every": 2} | options
     rounds = each_round(RUN, simulation, evaluator, recorder, callbacks=callbacks, engine="as told", **options)
-    return exhausted(rounds)
+    return consume(rounds)
 
 
 class Diary(Callback):
@@ -149,7 +149,7 @@ def test_a_checkpoint_holds_the_rows_of_its_round_and_of_no_later_one(tmp_path: 
     found = folder.read_tensors("checkpoint.safetensors")
     assert found is not None
     assert found[1]["round"] == 3
-    assert seals_of(found[1]["seals"]) == folder.seals()
+    assert read_seals(found[1]["seals"]) == folder.seals()
     assert [row["round"] for row in folder.rows("rounds.jsonl")] == [0, 1, 2, 3]
 
 

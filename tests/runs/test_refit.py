@@ -17,7 +17,7 @@ from tests.conftest import TINY, Command, Refused
 
 import fedreach as fr
 from fedreach._util.errors import RunFolderError
-from fedreach.data.splits import Ranges
+from fedreach.data.splits import ClientIndex
 from fedreach.deploy.saved import load as load_model
 from fedreach.engines.models.flat import Layout
 from fedreach.experiment.build import Builder
@@ -71,8 +71,8 @@ def by_hand(experiment: Experiment, rounds: int) -> tuple[Layout, np.ndarray]:
     held = [data.held_out[client][: 0 if client in theirs else None] for client in range(data.num_clients)]
     everything = replace(
         data,
-        train=Ranges.of_sizes(np.concatenate(rows), np.array([len(each) for each in rows])),
-        held_out=Ranges.of_sizes(np.concatenate(held), np.array([len(each) for each in held])),
+        train=ClientIndex.of_sizes(np.concatenate(rows), np.array([len(each) for each in rows])),
+        held_out=ClientIndex.of_sizes(np.concatenate(held), np.array([len(each) for each in held])),
     )
     simulation = simulate(
         everything, "linear", builder.federation(0), rounds=experiment.rounds, engine="sequential"

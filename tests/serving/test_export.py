@@ -19,7 +19,7 @@ from fedreach._util.errors import ConfigError, RunFolderError
 from fedreach.cli import main
 from fedreach.data.sets import load as load_data
 from fedreach.deploy.fitted_rule import load
-from fedreach.deploy.program import export, modules, written
+from fedreach.deploy.program import adapter_program, export, modules
 from fedreach.federation.adaptation.base import Plain
 from fedreach.federation.adaptation.few_labels import FewLabels
 from fedreach.federation.adaptation.label_shift import LabelShift
@@ -291,7 +291,7 @@ def test_the_best_model_has_a_file_of_its_own(study: Path, tmp_path: Path) -> No
 
 
 def test_the_plain_model_can_be_written_too(tmp_path: Path) -> None:
-    (tmp_path / "client.py").write_text(written(Plain(), {}, {"rule": "none"}), encoding="utf-8")
+    (tmp_path / "client.py").write_text(adapter_program(Plain(), {}, {"rule": "none"}), encoding="utf-8")
     said = alone(tmp_path, "import client\nprint(client.new_adapter().fit([[0.0, 0.0]]).predict_proba([[0.0, 0.0]]))")
     assert said == "[[0.5 0.5]]\n"
 
@@ -347,7 +347,7 @@ def test_modules_of_one_name_are_told_apart(tmp_path: Path) -> None:
 )
 def test_a_rule_that_cannot_be_deployed_is_refused(rule: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        written(rule, {"base": np.ones(2)}, {})
+        adapter_program(rule, {"base": np.ones(2)}, {})
 
 
 def test_a_folder_that_holds_no_fitted_rule_says_why(study: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from fedreach._util.streams import generator
 from fedreach.data.assignment import Partition
 from fedreach.data.federated import federate
 from fedreach.data.partition import iid
-from fedreach.deploy.export import predicted
+from fedreach.deploy.export import predict_file
 from fedreach.experiment.load import load as load_experiment
 from fedreach.federation.adaptation.base import Plain, log_softmax
 from fedreach.federation.weighting import Equal
@@ -423,7 +423,7 @@ def test_columns_of_client_and_label_go_with_a_run_made_in_python(study, tmp_pat
     rows = tmp_path / "rows.csv"
     with rows.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([table(), *zip(*table().values(), strict=True)])
-    found, about = predicted(study["ours"].model(seed=1), rows)
+    found, about = predict_file(study["ours"].model(seed=1), rows)
     assert (about["client_column"], about["label_columns"]) == ("hospital", ["readmitted"])
     clients = study["ours"].clients(seed=1)
     for client in found.clients:
@@ -465,7 +465,7 @@ def test_a_module_without_a_name_is_found_again_from_anywhere(here, monkeypatch)
     monkeypatch.chdir(here / "deeper")
     from fedreach._util import registry
 
-    registry.KEPT.clear()
+    registry.LOADED_OBJECTS.clear()
     after = fr.open("../moved")["a"].model().predict_proba(digits_.test_x[:5])
     assert (before == after).all()
     with fr.run(digits(), model=Net, rounds=2, cohort=3) as loop:

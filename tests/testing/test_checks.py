@@ -20,7 +20,7 @@ from fedreach.federation.weighting import ByEntropy, ByExamples, Equal
 from fedreach.testing import CheckFailed, check
 from fedreach.testing.base import Subject, run_checks
 from fedreach.testing.checks import selection as selection_checks
-from fedreach.testing.problems import played, report_series, worlds
+from fedreach.testing.problems import play_rounds, report_series, toy_federations
 from fedreach.testing.verify import EXAMPLE_OPTIONS, check_built_in, check_component, checks_of, kind_of
 
 from .own_rule import Own
@@ -161,7 +161,7 @@ def test_what_is_no_component_is_refused():
 
 def test_components_are_tried_on_inconvenient_federations():
     """The inputs themselves: were they all ordinary, the checks would find little."""
-    made = list(worlds())
+    made = list(toy_federations())
     assert len({world.words for world in made}) == len(made) >= 10
     sizes = [len(world.ids) for world in made]
     assert min(sizes) == 1
@@ -177,16 +177,16 @@ def test_components_are_tried_on_inconvenient_federations():
 
 
 def test_rounds_are_played_as_in_a_simulation():
-    (six, *_) = worlds()
-    turns = played(Minimax(), six)
+    (six, *_) = toy_federations()
+    turns = play_rounds(Minimax(), six)
     assert turns[0].probed == tuple(range(6))  # everybody is asked for an update once
     assert [turn.probed for turn in turns[1:]] == [()] * 3
     assert all(len(turn.chosen) == 2 for turn in turns)
-    assert turns == played(Minimax(), six)
+    assert turns == play_rounds(Minimax(), six)
 
 
 def test_a_renamed_client_takes_everything_along():
-    (six, *_) = worlds()
+    (six, *_) = toy_federations()
     order = np.array([5, 3, 0, 1, 4, 2])
     other = six.renamed(order)
     a = six.reports(six.ids, 2, ("label_entropy", "label_counts"), ())

@@ -16,8 +16,8 @@ import torch
 
 from fedreach._util.arrays import Floats, Ints
 from fedreach._util.errors import ConfigError, DataError, RunFolderError
-from fedreach.deploy.deployed import origin, written
-from fedreach.deploy.export import export, predicted
+from fedreach.deploy.deployed import format_csv, origin
+from fedreach.deploy.export import export, predict_file
 from fedreach.deploy.saved import load
 from fedreach.federation.adaptation.base import log_softmax
 
@@ -163,12 +163,12 @@ def test_weights_make_the_same_model_again(world: WorldNamed, name: str, tmp_pat
         again = load(where, base=w.base)
         assert again.state_dict().keys() == model.state_dict().keys()
         for served in (False, True):
-            found, about = predicted(again, rows, plain=not served)
+            found, about = predict_file(again, rows, plain=not served)
             expected, decisions = engine(w, index, served=served and model.serving is not None)
             np.testing.assert_array_equal(found.outputs, expected)
             assert list(found.decisions or []) == (decisions or [])
-            at_home, home = predicted(model, rows, plain=not served)
-            assert (written(found, about), about) == (written(at_home, home), home)
+            at_home, home = predict_file(model, rows, plain=not served)
+            assert (format_csv(found, about), about) == (format_csv(at_home, home), home)
 
 
 def test_a_file_with_numbers_that_are_not_trained_and_code_of_ones_own_gives_them_back(
@@ -223,7 +223,7 @@ def test_labels_are_scored_and_never_looked_at(world: WorldNamed, tmp_path: Path
     w = world("wards")
     model, index = w.model(), asked(w)
     rows = file_of(w, "wards", index, tmp_path)
-    found, about = predicted(model, rows)
+    found, about = predict_file(model, rows)
     expected, _ = engine(w, index, served=True)
     right = expected.argmax(axis=1) == w.data.dataset.train_y[index]
     assert found.scores["accuracy"] == pytest.approx(right.mean())
@@ -234,18 +234,18 @@ def test_labels_are_scored_and_never_looked_at(world: WorldNamed, tmp_path: Path
     rows.write_text(
         text.replace(",no\n", ",?\n").replace(",yes\n", ",no\n").replace(",?\n", ",yes\n"), encoding="utf-8"
     )
-    other, _ = predicted(model, rows)
-    assert written(other, about) == written(found, about)
+    other, _ = predict_file(model, rows)
+    assert format_csv(other, about) == format_csv(found, about)
     assert other.scores["accuracy"] == pytest.approx(1 - right.mean())
 
 
 def test_a_client_is_served_by_its_own_rows_alone(world: WorldNamed, tmp_path: Path) -> None:
     w = world("images")
     model, index = w.model(), asked(w)
-    whole, _ = predicted(model, file_of(w, "images", index, tmp_path))
+    whole, _ = predict_file(model, file_of(w, "images", index, tmp_path))
     few = clients_of(index)["few"]
     np.savez(tmp_path / "one.npz", x=w.at(index[few]))
-    alone, _ = predicted(model, tmp_path / "one.npz")
+    alone, _ = predict_file(model, tmp_path / "one.npz")
     np.testing.assert_array_equal(alone.outputs, whole.outputs[few])
     (client,) = alone.clients
     assert (client.name, client.rows, client.scores) == ("", 5, {})

@@ -27,7 +27,7 @@ from fedreach.deploy.weights import content
 from fedreach.engines.models.networks import MODELS, build
 from fedreach.federation.adaptation.base import log_softmax
 from fedreach.runs.folder import RunFolder
-from fedreach.runs.schema import ServedLine
+from fedreach.runs.schema import AdaptedLine
 
 from ..report.made_up import rewrite  # noqa: TID252 (tests are no package that has a name)
 from .worlds import OWN, World, make
@@ -386,7 +386,7 @@ def test_the_rule_beside_it_serves_clients_as_the_run_did(world: WorldNamed, nam
     w = world(name)
     for which in ("last", "best"):
         model, served = w.model(which), {}
-        for line in RunFolder(w.folder).records(ServedLine):
+        for line in RunFolder(w.folder).records(AdaptedLine):
             if (line.model, line.population, line.rung) == (which, "unseen", "served"):
                 served = dict(zip(line.ids, line.accuracy, strict=True))
         assert len(served) == 2

@@ -180,7 +180,7 @@ def centred_if_full():
 
 @pytest.mark.parametrize("model", [normalized, centred, centred_if_full])
 def test_a_clients_predictions_do_not_depend_on_other_rows_of_the_file(model, data, tmp_path):
-    from fedreach.deploy.export import predicted
+    from fedreach.deploy.export import predict_file
 
     list(fr.run(data, fr.Method(), model=model, rounds=1, cohort=2, out=tmp_path / "run"))
     trained = load(tmp_path / "run")
@@ -189,7 +189,7 @@ def test_a_clients_predictions_do_not_depend_on_other_rows_of_the_file(model, da
     for name, parts in (("alone", {"a": a}), ("beside", {"b": b, "a": a})):
         owner = np.concatenate([np.full(len(rows), client) for client, rows in parts.items()])
         np.savez(tmp_path / f"{name}.npz", x=np.concatenate([*parts.values()]), client=owner)
-        said, _ = predicted(trained, tmp_path / f"{name}.npz", client="client")
+        said, _ = predict_file(trained, tmp_path / f"{name}.npz", client="client")
         found[name] = said.outputs[owner == "a"]
     assert found["alone"].tobytes() == found["beside"].tobytes()
 

@@ -7,9 +7,9 @@ import pytest
 
 from fedreach._util.streams import generator
 from fedreach.wireless import solve
-from fedreach.wireless.candidates import Candidates, Incumbent, padded
-from fedreach.wireless.exact import allocate, allocate_batch, priced
-from fedreach.wireless.search import Ends, Node, WholeCovers, earliest_deadline, fixed, lines, narrowed
+from fedreach.wireless.candidates import Candidates, Incumbent, pad_sets
+from fedreach.wireless.exact import allocate, allocate_batch, cost_of_needs
+from fedreach.wireless.search import Ends, Node, WholeCovers, earliest_deadline, fix_clients, lines, narrow_node
 from fedreach.wireless.solve import Effort, Search, prove
 
 from .brute import minimal_covers
@@ -24,7 +24,7 @@ class Small:
     def __init__(self, kind, draw=0, clients=8):
         self.problem, self.demand = odd(kind, clients, generator(draw, kind))
         self.covers = [np.array(cover) for cover in minimal_covers(self.problem.num_examples, self.demand)]
-        self.cost, self.T, self.mu = allocate_batch(self.problem, *padded(self.covers))
+        self.cost, self.T, self.mu = allocate_batch(self.problem, *pad_sets(self.covers))
         self.clients = Candidates.of(self.problem, self.demand)
 
     def incumbent(self, cost):
@@ -59,10 +59,10 @@ def test_lines_lie_below_the_costs_on_all_of_the_interval(small):
     for low, high in intervals(small):
         for T in (np.sqrt(low * high), high):
             for mu in np.median(small.mu) * np.array([0.01, 1.0, 100.0]):
-                ends = lines(small.clients, low, high, T, mu, priced(small.clients.needs, T, mu))
+                ends = lines(small.clients, low, high, T, mu, cost_of_needs(small.clients.needs, T, mu))
                 for part in np.linspace(0, 1, 9):
                     between = low + part * (high - low)
-                    cost = priced(small.clients.needs, between, mu).cost
+                    cost = cost_of_needs(small.clients.needs, between, mu).cost
                     can = np.isfinite(ends[0])
                     line = (1 - part) * ends[0, can] + part * ends[1, can]
                     assert (line <= cost[can] * (1 + 1e-9) + 1e-12).all()
@@ -73,9 +73,9 @@ def test_a_client_that_is_too_slow_for_the_middle_has_a_line_all_the_same():
     small = Small("plain", 3)
     slow = small.clients.needs.min_seconds.max()
     low, high, T = 0.5 * slow, 2.0 * slow, 0.9 * slow
-    ends = lines(small.clients, low, high, T, 1.0, priced(small.clients.needs, T, 1.0))
+    ends = lines(small.clients, low, high, T, 1.0, cost_of_needs(small.clients.needs, T, 1.0))
     assert np.isfinite(ends).all()
-    early = lines(small.clients, low, 0.9 * slow, 0.7 * slow, 1.0, priced(small.clients.needs, 0.7 * slow, 1.0))
+    early = lines(small.clients, low, 0.9 * slow, 0.7 * slow, 1.0, cost_of_needs(small.clients.needs, 0.7 * slow, 1.0))
     assert np.isinf(early[:, small.clients.needs.min_seconds.argmax()]).all()
 
 
@@ -85,7 +85,7 @@ def test_the_ends_of_an_interval_bound_all_sets_in_it_fractional_and_whole(small
         inside = small.in_part(node)
         T = node.middle
         for mu in np.median(small.mu) * np.array([0.1, 1.0, 10.0]):
-            ends = Ends.of(small.clients, low, high, T, mu, priced(small.clients.needs, T, mu))
+            ends = Ends.of(small.clients, low, high, T, mu, cost_of_needs(small.clients.needs, T, mu))
             whole = WholeCovers.of(small.clients, high, mu, 10**6)
             values = ends.base + whole.values(ends.costs, whole.table(ends.costs))
             if inside.any():
@@ -100,10 +100,10 @@ def test_what_a_chord_and_reduced_costs_leave_holds_every_set_below_the_limit(sm
     for low, high in intervals(small):
         node = small.root(low, high)
         inside, mu = small.in_part(node), float(np.median(small.mu))
-        ends = Ends.of(small.clients, low, high, node.middle, mu, priced(small.clients.needs, node.middle, mu))
+        ends = Ends.of(small.clients, low, high, node.middle, mu, cost_of_needs(small.clients.needs, node.middle, mu))
         for limit in np.quantile(small.cost, [0.0, 0.3, 0.8]) * (1 + 1e-6):
             wanted = inside & (small.cost < limit)
-            left, clients = narrowed(node, ends.values, limit), fixed(small.clients, ends, limit)
+            left, clients = narrow_node(node, ends.values, limit), fix_clients(small.clients, ends, limit)
             if wanted.any():
                 assert small.in_part(left)[wanted].all()
                 assert small.in_part(Node(low, high, clients, 0.0, mu))[wanted].all()
@@ -112,11 +112,11 @@ def test_what_a_chord_and_reduced_costs_leave_holds_every_set_below_the_limit(sm
 def test_the_chord_cuts_where_it_meets_the_limit():
     small = Small("plain")
     node = small.root(1.0, 3.0)
-    assert narrowed(node, np.array([4.0, 2.0]), 3.0).low == pytest.approx(2.0)
-    assert narrowed(node, np.array([2.0, 6.0]), 3.0).high == pytest.approx(1.5)
-    assert narrowed(node, np.array([2.0, 2.5]), 3.0).low == 1.0
-    assert narrowed(node, np.array([3.0, 4.0]), 3.0) is None
-    assert narrowed(node, np.array([np.inf, 2.0]), 3.0).low == 1.0
+    assert narrow_node(node, np.array([4.0, 2.0]), 3.0).low == pytest.approx(2.0)
+    assert narrow_node(node, np.array([2.0, 6.0]), 3.0).high == pytest.approx(1.5)
+    assert narrow_node(node, np.array([2.0, 2.5]), 3.0).low == 1.0
+    assert narrow_node(node, np.array([3.0, 4.0]), 3.0) is None
+    assert narrow_node(node, np.array([np.inf, 2.0]), 3.0).low == 1.0
 
 
 EFFORTS = {
@@ -198,11 +198,11 @@ def test_tangents_fall_below_zero_far_from_where_they_touch():
     mu, T = float(small.mu[0]), float(small.T.min())
     slow = small.clients.needs.min_seconds.max() * 1.01
     T = max(T, slow)
-    found = priced(small.clients.needs, T, mu)
+    found = cost_of_needs(small.clients.needs, T, mu)
     ends = np.stack([found.cost, found.cost + found.slope * 9 * T])  # as `lines` would have it, were the rule not there
     assert (ends[1] < 0).any()
     kept = lines(small.clients, T, 10 * T, T, mu, found)
-    assert (kept[1] >= 0.49 * priced(small.clients.needs, 10 * T, mu).cost).all()
+    assert (kept[1] >= 0.49 * cost_of_needs(small.clients.needs, 10 * T, mu).cost).all()
 
 
 def test_a_part_in_which_nobody_is_free_is_closed():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedreach._util.streams import generator
-from fedreach.wireless.candidates import cheapest_covers, coarser, cover_table, covers_below, fractional_cover
+from fedreach.wireless.candidates import cheapest_covers, coarsen_sizes, cover_table, covers_below, fractional_cover
 
 DRAWS = range(60)
 
@@ -124,20 +124,20 @@ def test_in_a_larger_unit_covers_stay_covers_or_are_covers_in_truth(draw):
     sizes, demand = rng.integers(500, 5000, 6), int(rng.integers(1000, 9000))
     sets = every_set(6)
     true = sets @ sizes >= demand
-    up, more = coarser(sizes, demand, 2000)
+    up, more = coarsen_sizes(sizes, demand, 2000)
     assert more * 7 <= 2000
     assert not (true & (sets @ up < more)).any()
-    down, more = coarser(sizes, demand, 2000, enough=True)
+    down, more = coarsen_sizes(sizes, demand, 2000, enough=True)
     assert not (~true & (sets @ down >= more)).any()
 
 
 def test_a_unit_that_divides_all_sizes_loses_nothing():
     sizes, demand = np.array([30, 70, 110, 2000]), 155
-    units, needed = coarser(sizes, demand, 10**6)
+    units, needed = coarsen_sizes(sizes, demand, 10**6)
     sets = every_set(4)
     assert needed == 16
     assert ((sets @ sizes >= demand) == (sets @ units >= needed)).all()
 
 
 def test_no_table_is_made_of_units_that_say_nothing():
-    assert coarser(np.arange(50, 250), 10_000, 10_000) is None
+    assert coarsen_sizes(np.arange(50, 250), 10_000, 10_000) is None

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from fedreach._util.streams import generator
-from fedreach.wireless.candidates import Candidates, padded
-from fedreach.wireless.exact import allocate, allocate_batch, priced, shortest_deadline
+from fedreach.wireless.candidates import Candidates, pad_sets
+from fedreach.wireless.exact import allocate, allocate_batch, cost_of_needs, shortest_deadline
 from fedreach.wireless.search import Point, ascend, earliest_deadline, least_energy, relax
 
 from .brute import minimal_covers
@@ -17,7 +17,7 @@ def small(request):
     """Return a problem of seven clients, its demand, all its minimal covers, their costs and deadlines."""
     problem, demand = odd(request.param, 7, generator(1, request.param))
     covers = [np.array(cover) for cover in minimal_covers(problem.num_examples, demand)]
-    cost, T, _ = allocate_batch(problem, *padded(covers))
+    cost, T, _ = allocate_batch(problem, *pad_sets(covers))
     return problem, demand, covers, cost, T
 
 
@@ -36,7 +36,7 @@ def test_no_price_of_the_band_gives_a_better_bound(small):
     deadline = 1.1 * np.median(T)
     best = relax(clients, deadline, tolerance=1e-9)
     for mu in best.band_price * np.geomspace(0.01, 100, 201):
-        costs = priced(clients.needs, deadline, mu).cost
+        costs = cost_of_needs(clients.needs, deadline, mu).cost
         order = np.argsort(costs / np.maximum(problem.num_examples, 1e-9))
         left, value = demand, 0.0
         for k in order:  # by hand: the best first, the last in part

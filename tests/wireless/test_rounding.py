@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from fedreach._util.streams import generator
-from fedreach.wireless.candidates import Incumbent, curvatures, improve, promising, repaired
-from fedreach.wireless.exact import Needs, allocate, priced
-from fedreach.wireless.search import round_core, settle
+from fedreach.wireless.candidates import Incumbent, curvatures, improve, promising_sets, repair_cover
+from fedreach.wireless.exact import Needs, allocate, cost_of_needs
+from fedreach.wireless.search import offer_settled_sets, round_core
 
 from .instances import KINDS, gigahertz, megahertz, odd
 from .test_knapsack import covers, drawn
@@ -45,7 +45,7 @@ def test_costs_without_end_are_not_rounded():
 @pytest.mark.parametrize("draw", range(40))
 def test_repair_ends_at_a_cover_that_needs_all_it_has(draw):
     costs, sizes, demand = drawn(draw)
-    chosen = repaired(generator(draw, "start").random(len(sizes)) < 0.5, costs, sizes, demand)
+    chosen = repair_cover(generator(draw, "start").random(len(sizes)) < 0.5, costs, sizes, demand)
     assert sizes[chosen].sum() >= demand
     assert all(sizes[chosen].sum() - size < demand for size in sizes[chosen])
 
@@ -70,7 +70,7 @@ def test_settling_finds_a_set_wherever_it_begins(kind):
     slowest = float((problem.cycles / problem.max_hertz).max())
     for T in slowest + np.array([0.1, 1.0, 10.0]):
         best = Incumbent(problem, demand)
-        settle(best, Needs.of(problem), T, 1.0)
+        offer_settled_sets(best, Needs.of(problem), T, 1.0)
         assert problem.num_examples[best.rows].sum() >= demand
         assert best.cost == pytest.approx(allocate(problem.only(best.rows)).cost, rel=1e-9)
 
@@ -94,8 +94,8 @@ def test_the_most_promising_move_is_among_the_best():
     problem, demand = gigahertz(40, 1)
     best = Incumbent(problem, demand)
     needs = Needs.of(problem)
-    best.offer([np.flatnonzero(round_core(priced(needs, 5.0, 5.0).cost, problem.num_examples, demand))])
-    ranked = promising(best, needs, 10_000)
+    best.offer([np.flatnonzero(round_core(cost_of_needs(needs, 5.0, 5.0).cost, problem.num_examples, demand))])
+    ranked = promising_sets(best, needs, 10_000)
     truth = np.array([allocate(problem.only(np.sort(rows))).cost for rows in ranked])
     assert len(ranked) > 50
     assert truth.argmin() < 10
@@ -108,7 +108,7 @@ def test_moves_are_ranked_where_nothing_depends_on_the_deadline():
     best = Incumbent(problem, demand)
     best.offer([np.arange(12)])
     best.deadline = 1e3
-    ranked = promising(best, Needs.of(problem), 5)
+    ranked = promising_sets(best, Needs.of(problem), 5)
     assert len(ranked) == 5
     assert all(len(rows) == 11 for rows in ranked)  # without a client the cost is least
 
@@ -119,7 +119,7 @@ def test_second_derivatives_are_those_of_the_costs():
     needs, rows, T, mu, step = Needs.of(problem), np.arange(6), 3.0, 2.0, 1e-5
 
     def slopes(T, mu):
-        costs = priced(needs, T, mu)
+        costs = cost_of_needs(needs, T, mu)
         return np.array([costs.slope.sum(), (needs.tau / costs.upload_seconds).sum()])
 
     by_T = (slopes(T + step, mu) - slopes(T - step, mu)) / (2 * step)

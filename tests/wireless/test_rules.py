@@ -19,7 +19,7 @@ from fedreach.wireless.rules import (
     Greedy,
     Random,
     frequency_alone,
-    handed_out,
+    hand_out_units,
     marginal_gains,
     own_frequency,
     printed_frequency,
@@ -178,7 +178,7 @@ def one_by_one(worth, units):
 @given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=12), st.integers(0, 150))
 def test_units_handed_out_at_once_are_those_handed_out_one_by_one(worth, more):
     worth = np.array(worth)
-    assert handed_out(worth, len(worth) + more).tolist() == one_by_one(worth, len(worth) + more).tolist()
+    assert hand_out_units(worth, len(worth) + more).tolist() == one_by_one(worth, len(worth) + more).tolist()
 
 
 def test_so_are_those_of_clients_that_need_about_the_same():
@@ -186,7 +186,7 @@ def test_so_are_those_of_clients_that_need_about_the_same():
     for _ in range(300):
         worth = numbers.uniform(0.1, 1.0, numbers.integers(2, 8))
         units = len(worth) + int(numbers.integers(0, 200))
-        assert handed_out(worth, units).tolist() == one_by_one(worth, units).tolist()
+        assert hand_out_units(worth, units).tolist() == one_by_one(worth, units).tolist()
 
 
 def test_with_fine_units_greedy_shares_are_in_proportion_to_the_square_root_of_need():

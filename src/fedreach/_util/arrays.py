@@ -19,14 +19,14 @@ AnyArray = NDArray[Any]
 T = TypeVar("T")
 
 
-def replaced(value: T, **changes: object) -> T:
+def replace_fields(value: T, **changes: object) -> T:
     """Return a copy of a dataclass with these fields changed, six times faster than `dataclasses.replace`.
 
     `__post_init__` does not run again: use it only for FedReach's own dataclasses that check nothing there.
 
     Example:
         >>> from fedreach.federation.types import Selection
-        >>> replaced(Selection(ids=[3, 7]), remark="late").remark
+        >>> replace_fields(Selection(ids=[3, 7]), remark="late").remark
         'late'
 
     Raises:
@@ -54,11 +54,11 @@ DIGITS = 15  # exponent: the largest number of a row is below 2 to this; the lar
 LEAST = -126  # exponent: 2 to this is the smallest float32 with all its digits
 
 
-def packed(rows: Float32s) -> AnyArray:
+def pack_rows(rows: Float32s) -> AnyArray:
     """Return the (k, p + 1) float16 for (k, p) finite rows.
 
     Example:
-        >>> packed(np.array([[3.0, 0.5], [0.0, 0.0]], np.float32))  # e = -13: 3 is 24576 / 2^13
+        >>> pack_rows(np.array([[3.0, 0.5], [0.0, 0.0]], np.float32))  # e = -13: 3 is 24576 / 2^13
         array([[-1.300e+01,  2.458e+04,  4.096e+03],
                [ 0.000e+00,  0.000e+00,  0.000e+00]], dtype=float16)
     """
@@ -70,18 +70,18 @@ def packed(rows: Float32s) -> AnyArray:
     return result
 
 
-def unpacked(rows: AnyArray) -> Float32s:
-    """Return the (k, p) float32 rows that `packed` stored.
+def unpack_rows(rows: AnyArray) -> Float32s:
+    """Return the (k, p) float32 rows that `pack_rows` stored.
 
     Example:
-        >>> unpacked(packed(np.array([[1e-7, -1e-9], [3e4, 0.1]], np.float32)))
+        >>> unpack_rows(pack_rows(np.array([[1e-7, -1e-9], [3e4, 0.1]], np.float32)))
         array([[ 1.0000076e-07, -1.0004442e-09],
                [ 3.0000000e+04,  9.9975586e-02]], dtype=float32)
     """
-    return scaled(rows[:, 1:], rows[:, :1])
+    return scale_rows(rows[:, 1:], rows[:, :1])
 
 
-def scaled(numbers: AnyArray, exponents: AnyArray) -> Float32s:
+def scale_rows(numbers: AnyArray, exponents: AnyArray) -> Float32s:
     """Return (k, c) numbers times 2^e, with one of the (k, 1) exponents e per row."""
     result: Float32s = numbers.astype(np.float32)
     result *= np.exp2(exponents, dtype=np.float32)

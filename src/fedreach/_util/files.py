@@ -29,7 +29,7 @@ from fedreach._util.errors import ANOTHER_FOLDER, DISK, RunFolderError
 Content = bytes | memoryview
 
 
-def opened(path: Path, mode: str) -> IO[bytes]:
+def open_unbuffered(path: Path, mode: str) -> IO[bytes]:
     """Open a file without a buffer in this process, so that the operating system gets each write at once."""
     return path.open(mode, buffering=0)
 
@@ -43,7 +43,7 @@ def write(file: IO[bytes], content: Content) -> None:
 
 def put(path: Path, content: Content) -> None:
     """Write a file, and return once its content has reached the disk."""
-    with opened(path, "wb") as file:
+    with open_unbuffered(path, "wb") as file:
         write(file, content)
         sync(file)
 
@@ -110,10 +110,10 @@ except ImportError:  # Windows lacks this lock: there, two processes may write t
 UNFINISHED = ".fedreach-part"  # ending of the name of a file that is still being written
 LOCK_SECONDS = 5.0  # a worker whose comparison was killed stops within a round
 KEY = "fedreach"  # the only metadata key: safetensors writes several keys in an order that changes from run to run
-ANEW = "Put it back, or move the run folder away to start this run anew."
+PUT_BACK = "Put it back, or move the run folder away to start this run anew."
 
 
-class Seal(NamedTuple):
+class FileDigest(NamedTuple):
     """Size and digest of the content written so far to a file of lines."""
 
     size: int  # bytes
@@ -231,10 +231,10 @@ class Folder:
         with self.disk(""):
             sync_folder(self.path)
 
-    def seal(self, name: str) -> Seal:
+    def seal(self, name: str) -> FileDigest:
         """Return the size and digest of a file of lines; a missing file counts as empty."""
         if name not in self._files and not self.plain(name).exists():
-            return Seal(0, hashlib.sha256().hexdigest())
+            return FileDigest(0, hashlib.sha256().hexdigest())
         return self._open_lines(name).seal()
 
     def cut(self, name: str, size: int) -> None:
@@ -295,7 +295,7 @@ class _Lines:
     """A file of lines, and the digest of its content."""
 
     def __init__(self, path: Path) -> None:
-        self._file = opened(path, "ab")
+        self._file = open_unbuffered(path, "ab")
         self._digest, self._size, self._unsynced = hashlib.sha256(), 0, True
         with path.open("rb") as existing:
             while content := existing.read(2**20):
@@ -308,9 +308,9 @@ class _Lines:
         self._digest.update(content)
         self._size += len(content)
 
-    def seal(self) -> Seal:
+    def seal(self) -> FileDigest:
         # After an interrupted write the file is longer than counted, so that its size fits no other digest.
-        return Seal(max(self._size, self._file.tell()), self._digest.hexdigest())
+        return FileDigest(max(self._size, self._file.tell()), self._digest.hexdigest())
 
     def sync(self) -> None:
         if self._unsynced:
@@ -352,7 +352,7 @@ def text_of(path: Path) -> str | None:
     except OSError as error:
         raise cannot_read(path, error) from error
     except UnicodeDecodeError as error:
-        raise RunFolderError(f"{path} is no text ({error}). It was cut or edited. {ANEW}") from error
+        raise RunFolderError(f"{path} is no text ({error}). It was cut or edited. {PUT_BACK}") from error
 
 
 def cannot_read(path: Path, error: OSError) -> RunFolderError:
@@ -366,12 +366,12 @@ def missing(path: Path) -> RunFolderError:
     return RunFolderError(f"{path} is missing. Copy the run folder whole, or move it away to start this run anew.")
 
 
-def altered(path: Path) -> RunFolderError:
+def altered_error(path: Path) -> RunFolderError:
     """Return the error for a file that was changed after it was written."""
-    return RunFolderError(f"{path} was altered after it was written. {ANEW}")
+    return RunFolderError(f"{path} was altered after it was written. {PUT_BACK}")
 
 
-def sealed_text(path: Path, seal: Seal) -> str:
+def sealed_text(path: Path, seal: FileDigest) -> str:
     """Return the text of a file of lines up to its recorded size.
 
     Raises:
@@ -392,7 +392,7 @@ def sealed_text(path: Path, seal: Seal) -> str:
             "put the file back, or move the run folder away to start this run anew."
         )
     if hashlib.sha256(content).hexdigest() != seal.sha256:
-        raise altered(path)
+        raise altered_error(path)
     return content.decode()
 
 
@@ -404,7 +404,7 @@ def with_digest(name: str, record: Mapping[str, Any]) -> dict[str, Any]:
 def check_digest(path: Path, record: Mapping[str, Any]) -> None:
     """Raise RunFolderError if the digest of a record does not fit the record and the name of its file."""
     if record.get("seal") != _digest(path.name, {key: value for key, value in record.items() if key != "seal"}):
-        raise altered(path)
+        raise altered_error(path)
 
 
 def _digest(name: str, record: Mapping[str, Any]) -> str:
@@ -428,7 +428,7 @@ def record_of_tensors(path: Path) -> dict[str, Any]:
         raise cannot_read(path, error) from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise RunFolderError(
-            f"{path} holds no arrays ({error}). It was altered after it was written. {ANEW}"
+            f"{path} holds no arrays ({error}). It was altered after it was written. {PUT_BACK}"
         ) from error
     check_digest(path, record)
     return record
@@ -446,7 +446,7 @@ def refuse_lost_rounds(checkpoint: Path, rounds: Path) -> None:
 def check_same_run(path: Path, run: Any, whose: str) -> None:
     """Raise RunFolderError if a file belongs to another run than its folder."""
     if run != whose:
-        raise RunFolderError(f"{path} is of another run than run.json beside it. {ANEW}")
+        raise RunFolderError(f"{path} is of another run than run.json beside it. {PUT_BACK}")
 
 
 def digest_of(arrays: Mapping[str, AnyArray], record: Mapping[str, Any]) -> str:

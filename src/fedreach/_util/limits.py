@@ -25,7 +25,7 @@ def memory_bytes() -> int | None:
     return min(_memory_limits(), default=None)
 
 
-def most_processes() -> int | None:
+def process_limit() -> int | None:
     """Return how many processes ``ulimit -u``, the control groups and the system allow; None if unknown."""
     return min(_process_limits(), default=None)
 
@@ -66,7 +66,7 @@ def check_processes(name: str, count: int, process_bytes: int = PROCESS_BYTES) -
         ConfigError: With the number and the limit.
     """
     memory = memory_bytes()
-    limits = [(most_processes(), "the system allows"), (memory and max(1, memory // process_bytes), "memory holds")]
+    limits = [(process_limit(), "the system allows"), (memory and max(1, memory // process_bytes), "memory holds")]
     limit, who = min(((maximum, who) for maximum, who in limits if maximum is not None), default=(count, ""))
     if count > limit:
         raise ConfigError(f"{name} must be at most {limit}, as many processes as {who}; got {count}. Lower it.")

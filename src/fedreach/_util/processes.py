@@ -59,7 +59,7 @@ def one_thread() -> Iterator[None]:
 T = TypeVar("T")
 R = TypeVar("R")
 
-MOST = 4  # processes: each holds one item of work in memory
+MAX_PROCESSES = 4  # processes: each holds one item of work in memory
 WIDTH = 4  # bytes per number in the queue
 
 
@@ -81,11 +81,11 @@ def fork() -> int:
 
 
 def free_processes() -> int:
-    """Return how many processes may share the work: one per core, at most `MOST`.
+    """Return how many processes may share the work: one per core, at most `MAX_PROCESSES`.
 
     It is 1 if other threads run: one of them may hold a lock that a child would wait for.
     """
-    return min(cores(), MOST) if can_fork() and threading.active_count() == 1 else 1
+    return min(cores(), MAX_PROCESSES) if can_fork() and threading.active_count() == 1 else 1
 
 
 def map_forked(function: Callable[[T], R], items: Sequence[T], processes: int | None = None) -> list[R]:

@@ -30,7 +30,7 @@ LOCK = RLock()  # held while drawing; tqdm's own lock takes a system semaphore
 class Bar(Base):
     """A tqdm bar without its own thread."""
 
-    monitor_interval = 0  # no monitor thread, see `bars`
+    monitor_interval = 0  # no monitor thread, see `progress_bars`
 
     def show(self, done: int, total: int | None, after: str) -> None:
         """Set the progress and the text after it; a bar that was just drawn is redrawn a little later."""
@@ -78,7 +78,7 @@ Add = Callable[..., Bar]
 
 
 @contextmanager
-def bars() -> Iterator[Add]:
+def progress_bars() -> Iterator[Add]:
     """Hand out the function that adds a bar to the terminal of stderr; bars with ``leave=False`` vanish at the end.
 
     Other output meanwhile appears above the bars.

@@ -114,7 +114,7 @@ KINDS: Mapping[str, Kind] = {
         "fedreach.federation.weighting:WEIGHTINGS",
         "How much each report counts.",
         f"{PROTOCOLS}:Weighting",
-        also={"raw": f"{PROTOCOLS}:ClientsOwn", "mean_scale": f"{PROTOCOLS}:ScalesMean"},
+        also={"raw": f"{PROTOCOLS}:HasOwnWeights", "mean_scale": f"{PROTOCOLS}:ScalesMean"},
         known_by=("weights",),
         function="fedreach.federation.weighting:FunctionWeighting",
         handed=("reports",),
@@ -168,15 +168,15 @@ KINDS: Mapping[str, Kind] = {
         checks=f"{CHECKS}.loss",
     ),
     "serving": Kind(
-        "fedreach.federation.adaptation:SERVINGS",
+        "fedreach.federation.adaptation:ADAPTATIONS",
         "What a client that never took part does with the model before it predicts.",
-        f"{PROTOCOLS}:Serving",
+        f"{PROTOCOLS}:Adaptation",
         also={
             "with_prior": f"{PROTOCOLS}:KnowsPrior",
             "with_labels": f"{PROTOCOLS}:LearnsLabels",
             "learn_labels": f"{PROTOCOLS}:LearnsMoreLabels",
-            "update_many": f"{PROTOCOLS}:ServesMany",
-            "predict_online": f"{PROTOCOLS}:ServesOnline",
+            "update_many": f"{PROTOCOLS}:AdaptsMany",
+            "predict_online": f"{PROTOCOLS}:AdaptsOnline",
             "possible": f"{PROTOCOLS}:KnowsPossibleSums",
         },
         known_by=("contribute", "predict"),
@@ -217,7 +217,7 @@ KINDS: Mapping[str, Kind] = {
         function="fedreach.evaluation.metrics:FunctionMetric",
         handed=("y_true", "scores"),
         checks=f"{CHECKS}.metric",
-        together="fedreach.evaluation.metrics:further_metrics",
+        together="fedreach.evaluation.metrics:additional_metrics",
         unknown=" FedReach classifies; there is no regression to score.",
     ),
     "radio": Kind(
@@ -240,7 +240,7 @@ VERIFIED = tuple(kind for kind, row in KINDS.items() if row.checks)
 
 
 @cache
-def imported(where: str) -> Any:
+def import_object(where: str) -> Any:
     """Import and return the object ``"module:NAME"``."""
     module, _, name = where.partition(":")
     return vars(importlib.import_module(module))[name]
@@ -248,7 +248,7 @@ def imported(where: str) -> Any:
 
 def table(kind: str) -> Mapping[str, Any]:
     """Return the built-in components of a type by name."""
-    built_in: Mapping[str, Any] = imported(KINDS[kind].table)
+    built_in: Mapping[str, Any] = import_object(KINDS[kind].table)
     return built_in
 
 
@@ -296,10 +296,10 @@ def wrapper(kind: str, target: Callable[..., Any]) -> Callable[..., Any] | None:
     """Return the wrapper that makes a component of this function; None if it needs none."""
     row = KINDS[kind]
     is_part = inspect.isclass(target) or isinstance(target, Instance)
-    return imported(row.function) if row.function and not is_part else None
+    return import_object(row.function) if row.function and not is_part else None
 
 
-def given(kind: str, name: str, target: Callable[..., Any]) -> tuple[str, ...]:
+def supplied_arguments(kind: str, name: str, target: Callable[..., Any]) -> tuple[str, ...]:
     """Return the arguments of a callable that FedReach passes itself, and that are therefore not options.
 
     Raises:
@@ -327,9 +327,9 @@ FILES = (".py", ".pkl")  # endings of files with custom components
 SHORT = 12  # hex digits of the digest in the names of ``.pkl`` files and data folders
 BY_CONTENT = re.compile(rf"[^/]*-[0-9a-f]{{{SHORT}}}(/own\.json|\.pkl:.*)$")
 """Names of data and components that are identified by content: their folder does not matter."""
-KEPT: dict[Path, Any] = {}
+LOADED_OBJECTS: dict[Path, Any] = {}
 """Objects by ``.pkl`` file that this process wrote or is about to write: they are not read again."""
-KNOWN_BY_FILE: dict[str, str] = {}
+WHOLE_FILE_REASONS: dict[str, str] = {}
 """By ``.pkl`` file that this process named: the reason why the whole file of the code counts, if it does."""
 
 
@@ -383,8 +383,8 @@ def load_users(name: str, base: Path) -> Any:
     if not where or not attribute:
         raise ConfigError(f"{name!r} must be 'FILE.py:NAME' or 'module:NAME'.")
     path = (base / where).resolve()
-    if path in KEPT:
-        return KEPT[path]
+    if path in LOADED_OBJECTS:
+        return LOADED_OBJECTS[path]
     if where.endswith(FILES) and not path.is_file():
         raise ConfigError(f"{name!r}: there is no file {path}. {RELATIVE}")
     try:

@@ -13,9 +13,9 @@ from typing import IO, Any, Literal
 import numpy as np
 
 from fedreach._util import files
-from fedreach._util.arrays import AnyArray, Float32s, Ints, packed, scaled, unpacked
+from fedreach._util.arrays import AnyArray, Float32s, Ints, pack_rows, scale_rows, unpack_rows
 from fedreach._util.errors import RunFolderError
-from fedreach._util.files import ANEW, altered, plain_file
+from fedreach._util.files import PUT_BACK, altered_error, plain_file
 
 # ---- Records in a file, written once and read often
 
@@ -67,7 +67,7 @@ class RowFile:
         self._file.seek(number * self.bytes_each + begin * self.dtype.itemsize)
         content = self._file.read(size)
         if len(content) < size:
-            raise RunFolderError(f"{self.path} was cut while it was in use. {ANEW}")
+            raise RunFolderError(f"{self.path} was cut while it was in use. {PUT_BACK}")
         return np.frombuffer(content, self.dtype)
 
     def sync(self) -> None:
@@ -87,7 +87,7 @@ def digest(content: files.Content) -> bytes:
 def _open_file(path: Path, *, anew: bool) -> IO[bytes]:
     if anew:
         files.unlink(path)  # another table that uses the old file keeps it
-    return files.opened(plain_file(path), "w+b" if anew else "r+b")
+    return files.open_unbuffered(plain_file(path), "w+b" if anew else "r+b")
 
 
 def _nameless() -> IO[bytes]:
@@ -105,7 +105,7 @@ class StoredRow:
         """Raise RunFolderError if the record was changed."""
         assert self.file.path is not None  # an unnamed file is never opened again
         if digest(self.file.read(self.number).view(np.uint8).data) != self.digest:
-            raise altered(self.file.path)
+            raise altered_error(self.file.path)
 
 
 @dataclass(frozen=True)
@@ -293,7 +293,7 @@ class RowTable:
     def written(self, positions: Ints, values: Float32s) -> RowTable:
         """Return a table with (k, p) new vectors for these clients."""
         width, block_size = self.layout.stored_width, self.layout.each
-        rows = packed(values) if self.layout.dtype == "float16" else values
+        rows = pack_rows(values) if self.layout.dtype == "float16" else values
         blocks = list(self.blocks)
         for number, members, inside in self._by_block(positions):
             if block_size == 1:
@@ -307,7 +307,7 @@ class RowTable:
 
     def kept(self, values: Float32s) -> Float32s:
         """Return (k, p) vectors with the rounding that writing and reading cause."""
-        return unpacked(packed(values)) if self.layout.dtype == "float16" else values
+        return unpack_rows(pack_rows(values)) if self.layout.dtype == "float16" else values
 
     def only(self, positions: Ints) -> RowTable:
         """Return a table of these clients alone; it shares their vectors if blocks hold one client."""
@@ -338,7 +338,7 @@ class RowTable:
         width = self.layout.stored_width
         if self.layout.dtype == "float32":
             return block.read(width, slice(begin, end))
-        return scaled(block.read(width, slice(begin + 1, end + 1)), block.read(width, slice(0, 1)))
+        return scale_rows(block.read(width, slice(begin + 1, end + 1)), block.read(width, slice(0, 1)))
 
     # ---- Like an array
 

@@ -14,14 +14,14 @@ from fedreach._util.errors import ConfigError, TrainingError
 from fedreach.api import terminal
 from fedreach.api.comparison import Study
 from fedreach.data.datasets import Dataset, Recipe
-from fedreach.data.federated import FederatedData, Origin
+from fedreach.data.federated import FederatedData, Provenance
 from fedreach.data.stored import FILE, OwnData, OwnTable, store
 from fedreach.experiment.build import Builder
 from fedreach.experiment.compare import compare as compare_all
 from fedreach.experiment.components import locate_user_errors
-from fedreach.experiment.load import check, named_after
-from fedreach.experiment.messages import listed
-from fedreach.experiment.naming import Shelf, function_said, plain, said
+from fedreach.experiment.load import check, name_after
+from fedreach.experiment.messages import format_problems
+from fedreach.experiment.naming import PickleStore, to_config, to_function_name, to_toml_value
 from fedreach.experiment.schema import PARTS, Data, Experiment
 from fedreach.experiment.workers import ComparisonStatus
 from fedreach.report.concerns import concerns
@@ -65,17 +65,17 @@ class Method:
 
 # ---- From Python arguments to an experiment, with the checks of a TOML file
 
-BASIS = ["accuracy", "loss"]  # metrics of every experiment
-COHORT = 10  # default number of clients per round, if there are that many participants
+BASE_METRICS = ["accuracy", "loss"]  # metrics of every experiment
+DEFAULT_COHORT_SIZE = 10  # default number of clients per round, if there are that many participants
 
 
 @dataclass(eq=False)
-class PythonStudy:
+class ExperimentRequest:
     """An experiment described in Python, with its data and components in memory."""
 
     experiment: Experiment
     dataset: Dataset | OwnData
-    shelf: Shelf
+    shelf: PickleStore
     out: Path
     base: Path = field(default_factory=Path.cwd)
 
@@ -84,7 +84,7 @@ class PythonStudy:
         with locate_user_errors(self.experiment, self.base):
             return Builder(self.experiment, self.base).compared(self.dataset)
 
-    def written(self) -> PythonStudy:
+    def written(self) -> ExperimentRequest:
         """Write what other processes need: components without names, and custom data."""
         self.shelf.write()
         if self.experiment.data.name != FILE:
@@ -95,7 +95,7 @@ class PythonStudy:
         return self
 
 
-def ask(
+def build_request(
     data: FederatedData | Recipe | Dataset,
     methods: Mapping[str, Any] | None,
     *,
@@ -108,7 +108,7 @@ def ask(
     function_name: str,
     trackers: Sequence[Any] = (),
     **tables: Any,
-) -> PythonStudy:
+) -> ExperimentRequest:
     """Return the experiment that arguments of Python describe.
 
     Args:
@@ -127,32 +127,37 @@ def ask(
     Raises:
         ConfigError: If arguments are invalid; lists all problems by their keys in an experiment file.
     """
-    shelf, origin = Shelf(out / "parts"), origin_of(data)
+    shelf, origin = PickleStore(out / "parts"), provenance_of(data)
     raw: dict[str, Any] = {key: _table(key, value, shelf) for key, value in tables.items() if value is not None}
     for kind, row in registry.KINDS.items():
         if row.path == () and kind in raw:
-            raw[kind] = said(kind, raw[kind], shelf)
-    raw |= {key: plain(table) for key, table in origin.tables.items() if key not in raw}
-    raw["partition"] = said("partition", origin.tables["partition"], shelf)
-    raw["population"] = {**plain(origin.tables["population"]), **_population(raw.get("population"), shelf)}
-    raw["data"] = plain(getattr(origin.data, "section", None) or {"name": FILE})
-    raw["model"] = said("model", model, shelf)
-    number = plain(seeds)
+            raw[kind] = to_config(kind, raw[kind], shelf)
+    raw |= {key: to_toml_value(table) for key, table in origin.tables.items() if key not in raw}
+    raw["partition"] = to_config("partition", origin.tables["partition"], shelf)
+    raw["population"] = {**to_toml_value(origin.tables["population"]), **_population(raw.get("population"), shelf)}
+    raw["data"] = to_toml_value(getattr(origin.data, "section", None) or {"name": FILE})
+    raw["model"] = to_config("model", model, shelf)
+    number = to_toml_value(seeds)
     raw["seeds"] = list(range(number)) if isinstance(number, int) and not isinstance(number, bool) else number
     evaluation = raw.get("evaluation", {})
     all_metrics = (
         [*_several(evaluation.get("metrics", ())), *_several(metrics)] if isinstance(evaluation, Mapping) else []
     )
     if all_metrics:
-        named = [said("metric", metric, shelf) for metric in all_metrics]
-        raw["evaluation"] = {**evaluation, "metrics": BASIS + [metric for metric in named if metric not in BASIS]}
+        named = [to_config("metric", metric, shelf) for metric in all_metrics]
+        raw["evaluation"] = {
+            **evaluation,
+            "metrics": BASE_METRICS + [metric for metric in named if metric not in BASE_METRICS],
+        }
     if several := _several(trackers):
-        raw["run"] = {"trackers": [said("tracker", tracker, shelf) for tracker in several]}
+        raw["run"] = {"trackers": [to_config("tracker", tracker, shelf) for tracker in several]}
     raw["method"] = _method(method, shelf, function_name, "method")
     if isinstance(origin.data, OwnTable) and not origin.data.num_classes:  # numeric targets
         raw["method"].setdefault("loss", "mse")
     if "cohort" not in raw["method"]:
-        raw["method"]["cohort"] = min(COHORT, _participants(data)) if cohort is None else plain(cohort)
+        raw["method"]["cohort"] = (
+            min(DEFAULT_COHORT_SIZE, _participants(data)) if cohort is None else to_toml_value(cohort)
+        )
     if methods is not None:
         if not isinstance(methods, Mapping) or not methods:
             raise ConfigError(f'{function_name}() needs methods by name, such as {{"fedavg": {{}}}}; got {methods!r}.')
@@ -161,11 +166,11 @@ def ask(
         }
     experiment, problems = check(raw, Path.cwd())
     if problems or experiment is None:
-        raise ConfigError(listed(problems, Path(f"{function_name}()"), "", ()))
-    return PythonStudy(experiment, origin.data, shelf, out)
+        raise ConfigError(format_problems(problems, Path(f"{function_name}()"), "", ()))
+    return ExperimentRequest(experiment, origin.data, shelf, out)
 
 
-def origin_of(data: FederatedData | Recipe | Dataset) -> Origin:
+def provenance_of(data: FederatedData | Recipe | Dataset) -> Provenance:
     """Return the source of data, and the tables of an experiment that reproduce them."""
     if isinstance(data, Dataset):
         if data.owners is None:
@@ -175,7 +180,7 @@ def origin_of(data: FederatedData | Recipe | Dataset) -> Origin:
             )
         data = data.partition("natural")
     if isinstance(data, Recipe):
-        return Origin(data.dataset, data.tables())
+        return Provenance(data.dataset, data.tables())
     if not isinstance(data, FederatedData):
         raise ConfigError(
             f"data must be FederatedData, or a data set that is divided by .partition(...); got {type(data).__name__}. "
@@ -208,13 +213,14 @@ def _participants(data: FederatedData | Recipe | Dataset) -> int:
     return _participants(data.partition("natural"))
 
 
-def _method(method: Any, shelf: Shelf, function_name: str, where: str) -> dict[str, Any]:
+def _method(method: Any, shelf: PickleStore, function_name: str, where: str) -> dict[str, Any]:
     if isinstance(method, Method):
         method = method.said()
     if not isinstance(method, Mapping):
         raise ConfigError(f"{function_name}(): {where} must be a Method or a dictionary of parts; got {method!r}.")
     return {
-        key: said(key, value, shelf) if key in PARTS else _table(key, value, shelf) for key, value in method.items()
+        key: to_config(key, value, shelf) if key in PARTS else _table(key, value, shelf)
+        for key, value in method.items()
     }
 
 
@@ -224,18 +230,24 @@ def _several(things: Any) -> Sequence[Any]:
     return [things] if alone else list(things)
 
 
-def _population(table: Mapping[str, Any] | None, shelf: Shelf) -> dict[str, Any]:
+def _population(table: Mapping[str, Any] | None, shelf: PickleStore) -> dict[str, Any]:
     """Return the options of the population that do not come with the data."""
     options = dict(table or {})
     if "participation" in options:
-        options["participation"] = said("participation", options["participation"], shelf)
+        options["participation"] = to_config("participation", options["participation"], shelf)
     return options
 
 
-def _table(key: str, value: Any, shelf: Shelf) -> Any:
+def _table(key: str, value: Any, shelf: PickleStore) -> Any:
     if key == "local" and isinstance(value, Mapping) and callable(value.get("schedule")):
-        value = {**value, "schedule": function_said(value["schedule"], shelf)}
-    return plain(dict(value)) if isinstance(value, Mapping) else value if key in registry.KINDS else plain(value)
+        value = {**value, "schedule": to_function_name(value["schedule"], shelf)}
+    return (
+        to_toml_value(dict(value))
+        if isinstance(value, Mapping)
+        else value
+        if key in registry.KINDS
+        else to_toml_value(value)
+    )
 
 
 # ---- ``fedreach.compare``
@@ -341,11 +353,11 @@ def compare(
         Study(digits: uniform, entropy; 1 seed)
     """
     arguments = {key: value for key, value in locals().items() if key not in ("data", "methods")}
-    question, out = asked(data, methods, "compare", **arguments)
+    question, out = request_of_call(data, methods, "compare", **arguments)
     experiment, base = question.experiment, question.base
 
     with terminal.compare_progress(quiet=not progress) as progress_callbacks:
-        begin = terminal.Beginning(experiment, question.federated, quiet=not progress)
+        begin = terminal.ComparisonStart(experiment, question.federated, quiet=not progress)
         seed_planner = None if experiment.plan.detect_points is None else seeds_to_detect
         status = compare_all(
             experiment,
@@ -365,10 +377,10 @@ def compare(
     return study
 
 
-NOT_OF_THE_EXPERIMENT = ("workers", "add_seeds", "redo", "progress", "out", "name")
+CALL_ARGUMENTS = ("workers", "add_seeds", "redo", "progress", "out", "name")
 
 
-def asked(
+def request_of_call(
     data: FederatedData | Recipe | Dataset,
     methods: Mapping[str, Method | Mapping[str, Any]],
     function_name: str,
@@ -377,12 +389,12 @@ def asked(
     name: str | None,
     method: Method | Mapping[str, Any] | None,
     **arguments: Any,
-) -> tuple[PythonStudy, Path]:
+) -> tuple[ExperimentRequest, Path]:
     """Return the experiment that the arguments of `compare` describe, ready for other processes, and its folder."""
-    study_name = name or ("study" if out is None else named_after(Path(out), "study"))
+    study_name = name or ("study" if out is None else name_after(Path(out), "study"))
     out = Path("runs") / study_name if out is None else Path(out)
-    options = {key: value for key, value in arguments.items() if key not in NOT_OF_THE_EXPERIMENT}
-    return ask(
+    options = {key: value for key, value in arguments.items() if key not in CALL_ARGUMENTS}
+    return build_request(
         data, methods, method=method or {}, out=out, function_name=function_name, name=study_name, **options
     ).written(), out
 

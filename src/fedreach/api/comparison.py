@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fedreach._util import registry
 from fedreach._util.errors import ConfigError, RunFolderError, nearest
 from fedreach.data.sets import names as known_sets
-from fedreach.experiment.components import seen_from
+from fedreach.experiment.components import relative_to_base
 from fedreach.experiment.schema import PARTS, Experiment
 from fedreach.federation.local_sgd import Adam, AdamW
-from fedreach.report.adaptation import tabulate_serving
-from fedreach.report.figures import asked
+from fedreach.report.adaptation import tabulate_adaptation
+from fedreach.report.figures import figure_specs
 from fedreach.report.figures.style import inline_svg
 from fedreach.report.formats import to_text
 from fedreach.report.numbers import Comparison
@@ -31,7 +31,7 @@ from fedreach.report.records import as_records, contrast_records
 from fedreach.report.tables import Table, tabulate
 from fedreach.report.write import write_report
 from fedreach.runs.folder import RunFolder
-from fedreach.runs.schema import ClientLine, ComparisonRecord, RoundRow, RunRecord, ServedLine, SweepRecord
+from fedreach.runs.schema import AdaptedLine, ClientLine, ComparisonRecord, RoundRow, RunRecord, SweepRecord
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,7 +54,7 @@ CLIENT_COLUMNS = ("method", "seed", "round", "client", "population", "id", "exam
 COUNTS = {"seed", "round", "id", "examples", "bytes_down", "bytes_up", "bytes_total", "probe_bytes"}
 LISTS = {"cohort", "weights", "lost", "metrics", "allocation", "refused", "clusters"}
 OBJECTS = LISTS | {"method", "client", "population", "remark"}
-MISSING = {"by_server": False}  # value of a column that a row leaves out; of other columns None
+DEFAULT_VALUES = {"by_server": False}  # value of a column that a row leaves out; of other columns None
 SCORES = ("accuracy", "loss", "calibration_error")  # scores of an adapted client
 
 
@@ -112,7 +112,7 @@ def clients_of(runs: Iterable[RunAt]) -> pd.DataFrame:
 def _adapted_scores(folder: RunFolder) -> Mapping[tuple[int, str, int], dict[str, float]]:
     """Return the scores of adapted clients, by round of the last model, population and client."""
     scores: dict[tuple[int, str, int], dict[str, float]] = {}
-    for line in folder.records(ServedLine):
+    for line in folder.records(AdaptedLine):
         for score in SCORES if line.model == "last" else ():
             for client, value in zip(line.ids, getattr(line, score), strict=True):
                 row = scores.setdefault((line.round, line.population, client), {})
@@ -130,20 +130,25 @@ def _frame(rows: list[dict[str, Any]], first: tuple[str, ...]) -> pd.DataFrame:
         ) from error
     names = dict.fromkeys([*first, *(name for row in rows for name in row)])
     return pandas.DataFrame(
-        {name: pandas.Series([row.get(name, MISSING.get(name)) for row in rows], dtype=_type(name)) for name in names}
+        {
+            name: pandas.Series([row.get(name, DEFAULT_VALUES.get(name)) for row in rows], dtype=_type(name))
+            for name in names
+        }
     )
 
 
 def _type(name: str) -> str:
     """Return the type of a column, whatever values it has."""
-    return "int64" if name in COUNTS else "bool" if name in MISSING else "object" if name in OBJECTS else "float64"
+    return (
+        "int64" if name in COUNTS else "bool" if name in DEFAULT_VALUES else "object" if name in OBJECTS else "float64"
+    )
 
 
 # ---- Bibliography of a comparison
 # The docstring of a component names its source in a paragraph `Reference:`; ``references.bib`` has the full entry.
 
 OPTIMIZERS: Mapping[str, Any] = {"adam": Adam, "adamw": AdamW}  # optimizers with a reference
-ALWAYS = {"fedreach": "this software"}
+ALWAYS_CITED = {"fedreach": "this software"}
 CORRECTIONS = {"holm": "holm1979", "max_t": "westfall1993"}
 
 
@@ -182,7 +187,7 @@ def bibliography(comparison: Comparison) -> str:
     A comment above each entry lists what it is cited for. The first comment lists what has no reference, such as custom
     components.
     """
-    used: dict[str, list[str]] = {key: [what] for key, what in ALWAYS.items()}
+    used: dict[str, list[str]] = {key: [what] for key, what in ALWAYS_CITED.items()}
     if len(comparison.methods) > 1 and len(comparison.seeds) > 1:
         used[CORRECTIONS[comparison.plan.correction]] = ["the correction for several comparisons"]
     without = []
@@ -290,11 +295,11 @@ class Study:
         A DataFrame by method if pandas is installed, else a list of dictionaries. Accuracies and differences are
         fractions.
         """
-        return framed(as_records(self.analysis), "method")
+        return to_frame(as_records(self.analysis), "method")
 
     def contrasts(self) -> pd.DataFrame | list[dict[str, Any]]:
         """Return the planned differences with interval, p-value and verdict, likewise."""
-        return framed(contrast_records(self.analysis))
+        return to_frame(contrast_records(self.analysis))
 
     def rounds(self) -> pd.DataFrame:
         """Return a row for each method, seed and round, round 0 first: cohort, costs and scores.
@@ -359,10 +364,10 @@ class Study:
         """
         return toml_of({**self.record.config, "seeds": list(self.record.pilot or self.seeds)}, self.kept, path)
 
-    def __getitem__(self, method: str) -> StudiedMethod:
+    def __getitem__(self, method: str) -> ComparedMethod:
         if method not in self.methods:
             raise ConfigError(f"There is no method {method!r} in this study." + nearest(str(method), self.methods))
-        return StudiedMethod(self, method)
+        return ComparedMethod(self, method)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.methods)
@@ -381,7 +386,7 @@ class Study:
 
     def _repr_html_(self) -> str:
         """Return the same tables and the main figure, for notebooks."""
-        figures = [figure_spec for figure_spec in asked(self.analysis) if figure_spec.name == "accuracy"]
+        figures = [figure_spec for figure_spec in figure_specs(self.analysis) if figure_spec.name == "accuracy"]
         drawn = [(figure_spec, figure) for figure_spec in figures if (figure := figure_spec.draw()) is not None]
         svgs = [
             inline_svg(figure, figure_spec.name, figure_spec.title, figure_spec.description)
@@ -390,10 +395,10 @@ class Study:
         return "".join(map(_as_html, self._tables())) + "".join(svgs)
 
     def _tables(self) -> list[Table]:
-        return [tabulate(self.analysis, "last"), *tabulate_serving(self.analysis)[:1]]
+        return [tabulate(self.analysis, "last"), *tabulate_adaptation(self.analysis)[:1]]
 
 
-class StudiedMethod:
+class ComparedMethod:
     """One method of a study, run by run."""
 
     def __init__(self, study: Study, name: str) -> None:
@@ -412,7 +417,7 @@ class StudiedMethod:
 
     def rounds(self, seed: int = 0) -> pd.DataFrame | list[dict[str, Any]]:
         """Return the rows of ``rounds.jsonl``."""
-        return framed(RunFolder(self.folder(seed)).kept_rows(RoundRow.FILE), "round")
+        return to_frame(RunFolder(self.folder(seed)).kept_rows(RoundRow.FILE), "round")
 
     def clients(self, seed: int = 0) -> pd.DataFrame | list[dict[str, Any]]:
         """Return the scores of single clients by the last model: their name, population, examples, and each metric.
@@ -429,14 +434,14 @@ class StudiedMethod:
             for place, client in enumerate(metrics.pop("ids")):
                 row = {"client": names[place], "id": client, "population": population}
                 rows[client] = row | {key: values[place] for key, values in metrics.items()}
-        for served in folder.records(ServedLine):
+        for served in folder.records(AdaptedLine):
             for score in ("accuracy", "loss", "calibration_error") if served.model == "last" else ():
                 key = f"served_{served.rung}_{score}"
                 for row in rows.values():
                     row.setdefault(key, None)
                 for client, value in zip(served.ids, getattr(served, score), strict=True):
                     rows[client][key] = value
-        return framed(list(rows.values()), "client")
+        return to_frame(list(rows.values()), "client")
 
     def model(
         self, seed: int = 0, which: Which | None = None, *, cluster: int | None = None, base: Path | str | None = None
@@ -467,7 +472,7 @@ def toml_of(config: Mapping[str, Any], parts_folder: Path, path: Path | str | No
         raw["engine"] = {"name": raw["engine"]}
     raw = {"name": experiment.name, **raw}
     folder = Path.cwd() if path is None else Path(path).resolve().parent
-    text = tomli_w.dumps(seen_from(folder, (), _localize(parts_folder, raw)))
+    text = tomli_w.dumps(relative_to_base(folder, (), _localize(parts_folder, raw)))
     if path is not None:
         Path(path).write_text(text, encoding="utf-8")
     return text
@@ -486,7 +491,7 @@ def model_of(
     return load(folder, which, cluster=cluster, base=base, model=module)
 
 
-def framed(rows: list[dict[str, Any]], index: str | None = None) -> pd.DataFrame | list[dict[str, Any]]:
+def to_frame(rows: list[dict[str, Any]], index: str | None = None) -> pd.DataFrame | list[dict[str, Any]]:
     """Return rows as a DataFrame if pandas is installed, else unchanged."""
     try:
         import pandas

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from fedreach._util.processes import one_thread
-from fedreach.api.compare import Method, Part, PythonStudy, Table, ask
+from fedreach.api.compare import ExperimentRequest, Method, Part, Table, build_request
 from fedreach.api.comparison import model_of
 from fedreach.data.datasets import Dataset, Recipe
 from fedreach.data.federated import FederatedData
 from fedreach.deploy.fitted_rule import Which
 from fedreach.deploy.model import TrainedModel
-from fedreach.experiment.load import named_after
+from fedreach.experiment.load import name_after
 from fedreach.experiment.run import each_round_of
 from fedreach.runs.folder import RunFolder, json_line
 from fedreach.runs.schema import RoundRow
@@ -67,7 +67,7 @@ def run(
         2 4 True
     """
     folder = Path(tempfile.mkdtemp(prefix="fedreach-") if out is None else out)
-    question = ask(
+    question = build_request(
         data,
         None,
         method=method or {},
@@ -77,7 +77,7 @@ def run(
         cohort=cohort,
         out=folder,
         function_name="run",
-        name="run" if out is None else named_after(folder, "run"),
+        name="run" if out is None else name_after(folder, "run"),
         rounds=rounds,
         local=local,
         population=population,
@@ -101,7 +101,7 @@ class Loop:
     ``with`` block.
     """
 
-    def __init__(self, question: PythonStudy, folder: Path, *, keep: bool) -> None:
+    def __init__(self, question: ExperimentRequest, folder: Path, *, keep: bool) -> None:
         self.question, self.folder = question, folder
         self._rounds = _all(question, folder)
         self._end = weakref.finalize(self, _end, self._rounds, None if keep else folder)
@@ -137,7 +137,7 @@ def _end(rounds: Generator[dict[str, Any], None, None], folder: Path | None) -> 
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _all(question: PythonStudy, folder: Path) -> Generator[dict[str, Any], None, None]:
+def _all(question: ExperimentRequest, folder: Path) -> Generator[dict[str, Any], None, None]:
     """Yield the stored rounds, then new ones."""
     stored: list[dict[str, Any]] | None = RunFolder(folder).kept_rows(RoundRow.FILE)
     for row in _new(question, folder):
@@ -148,7 +148,7 @@ def _all(question: PythonStudy, folder: Path) -> Generator[dict[str, Any], None,
     yield from (stored_row for stored_row in stored or () if stored_row["round"])
 
 
-def _new(question: PythonStudy, folder: Path) -> Generator[RoundRow, None, None]:
+def _new(question: ExperimentRequest, folder: Path) -> Generator[RoundRow, None, None]:
     """Yield new rounds; numeric libraries use one thread meanwhile."""
     experiment = question.experiment
     rounds = each_round_of(

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from fedreach._util.errors import ConfigError, RunFolderError, nearest
 from fedreach.api import terminal
-from fedreach.api.compare import Method, asked, compare, refuse_failed
-from fedreach.api.comparison import Study, framed, toml_of, write_bibliography
+from fedreach.api.compare import Method, compare, refuse_failed, request_of_call
+from fedreach.api.comparison import Study, to_frame, toml_of, write_bibliography
 from fedreach.data.datasets import Dataset, Recipe
 from fedreach.data.federated import FederatedData
 from fedreach.experiment.compare import sweep as sweep_all
-from fedreach.experiment.schema import in_words
+from fedreach.experiment.schema import format_setting
 from fedreach.report.formats import to_text
 from fedreach.report.records import as_records
-from fedreach.report.sweep import Cell, Swept, tabulate_sweep, write_sweep_report
+from fedreach.report.sweep import Cell, SweepAnalysis, tabulate_sweep, write_sweep_report
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import ComparisonRecord, SweepRecord
 
@@ -63,10 +63,10 @@ def sweep(
     bound = inspect.signature(compare).bind(data, methods, **options)
     bound.apply_defaults()
     arguments = {key: value for key, value in bound.arguments.items() if key not in ("data", "methods")}
-    question, out = asked(data, methods, "sweep", sweep=settings, **arguments)
+    question, out = request_of_call(data, methods, "sweep", sweep=settings, **arguments)
     quiet = not arguments["progress"]
     with terminal.compare_progress(quiet=quiet) as progress_callbacks:
-        begin = terminal.Beginning(question.experiment, question.federated, quiet=quiet)
+        begin = terminal.ComparisonStart(question.experiment, question.federated, quiet=quiet)
         status = sweep_all(
             question.experiment,
             out=out,
@@ -111,25 +111,25 @@ class Sweep:
         """Started studies, by their settings in words."""
         cells = zip(self.record.settings, self.record.cells, strict=True)
         return {
-            in_words(setting): Study(self.path / cell, self.path)
+            format_setting(setting): Study(self.path / cell, self.path)
             for setting, cell in cells
             if (self.path / cell / ComparisonRecord.FILE).exists()
         }
 
     @cached_property
-    def swept(self) -> Swept:
+    def swept(self) -> SweepAnalysis:
         """All numbers of the page."""
-        by_words = {in_words(setting): setting for setting in self.record.settings}
+        by_words = {format_setting(setting): setting for setting in self.record.settings}
         cells = [
             Cell(by_words[words], study.path, study.path / "report" / "index.html", study.analysis)
             for words, study in self.studies.items()
         ]
-        return Swept(self.record, tuple(cells), tuple(self.record.settings))
+        return SweepAnalysis(self.record, tuple(cells), tuple(self.record.settings))
 
     def table(self) -> pd.DataFrame | list[dict[str, Any]]:
         """Return a row of numbers for each setting and method, as `Study.table` does for each method."""
         rows = [{**cell.setting, **row} for cell in self.swept.cells for row in as_records(cell.analysis)]
-        return framed(rows)
+        return to_frame(rows)
 
     def rounds(self) -> pd.DataFrame:
         """Return the rounds of all studies, as `Study.rounds` does, after one column per swept option."""
@@ -142,7 +142,7 @@ class Sweep:
     def _concatenate(self, frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
         import pandas  # optional
 
-        by_words = {in_words(setting): setting for setting in self.record.settings}
+        by_words = {format_setting(setting): setting for setting in self.record.settings}
         for words, frame in frames.items():
             for place, (key, value) in enumerate(by_words[words].items()):
                 frame.insert(place, key, [value] * len(frame))
@@ -164,9 +164,9 @@ class Sweep:
         return toml_of(self.record.config, self.path, path)
 
     def __getitem__(self, setting: Any) -> Study:
-        words = setting if isinstance(setting, str) else in_words(setting) if isinstance(setting, Mapping) else ""
+        words = setting if isinstance(setting, str) else format_setting(setting) if isinstance(setting, Mapping) else ""
         if not words or (words not in self.studies and len(self.record.keys) == 1):
-            words = in_words({self.record.keys[0]: setting})
+            words = format_setting({self.record.keys[0]: setting})
         if words not in self.studies:
             raise ConfigError(f"There is no setting {setting!r} in this sweep." + nearest(words, [*self.studies]))
         return self.studies[words]

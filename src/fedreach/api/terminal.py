@@ -21,9 +21,9 @@ from fedreach.data.federated import FederatedData
 from fedreach.evaluation.scores import is_evaluated, main_score_of
 from fedreach.experiment.schema import Experiment
 from fedreach.experiment.workers import ComparisonCallback, ComparisonStatus, Job
-from fedreach.report.analysis import POPULATION, baselines_of, probabilities, title
+from fedreach.report.analysis import POPULATION, baseline_title, baselines_of, probabilities
 from fedreach.report.numbers import Comparison
-from fedreach.report.tables import join_sentences, probabilities_note, refit_said
+from fedreach.report.tables import join_sentences, probabilities_note, refit_sentence
 from fedreach.runs.callbacks import Callback
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import Result, RoundRow, RunRecord, Timing
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from fedreach._util.progress import Add, Bar
 
 
-WHOLE = "all runs"
-MOST_COLUMNS = 20  # most columns of a table that are listed
+ALL_RUNS = "all runs"
+MAX_COLUMNS = 20  # most columns of a table that are listed
 ESTIMATE_SECONDS = 10.0  # seconds of rounds after which a log estimates the remaining time
 
 
@@ -51,7 +51,7 @@ def clock(seconds: float | None) -> str:
     return f"{hours}:{minutes:02d}:{remainder:02d}" if hours else f"{minutes}:{remainder:02d}"
 
 
-def shown(row: Mapping[str, Any], population: str) -> str:
+def score_text(row: Mapping[str, Any], population: str) -> str:
     """Return the main score of a population with its unit, or a dash if the row does not have it."""
     score = main_score_of(row)
     return score.shown(row.get(f"{population}_{score.name}"))
@@ -133,9 +133,9 @@ def columns(data: FederatedData) -> list[str]:
     """Return a line for each prepared column of a table; empty for other data."""
     if data.schema is None:
         return []
-    more = len(data.schema.columns) > MOST_COLUMNS
+    more = len(data.schema.columns) > MAX_COLUMNS
     return [
-        *(f"  {line}" for line in data.schema.lines(MOST_COLUMNS)),
+        *(f"  {line}" for line in data.schema.lines(MAX_COLUMNS)),
         *["  (all of them: federation.json in the folder of a run, and the page of a comparison)"] * more,
     ]
 
@@ -158,7 +158,7 @@ def baselines_table(run: Comparison, last: Mapping[str, Any], width: int) -> str
     records, by = baselines_of(run), main_score_of(last).name
     if not records:
         return ""
-    rows = {"this model": last} | {title(name, run): columns for name, columns in records[0].columns.items()}
+    rows = {"this model": last} | {baseline_title(name, run): columns for name, columns in records[0].columns.items()}
     scores = {quantity.head: column.removesuffix(f"_{by}") for column, quantity in POPULATION.items() if column in last}
     scores = {head: population for head, population in scores.items() if not population.endswith("_worst_decile")}
     heads = {"auroc": "AUROC", "log_loss": "log loss"}
@@ -166,7 +166,7 @@ def baselines_table(run: Comparison, last: Mapping[str, Any], width: int) -> str
     cells = [
         [
             name,
-            *(shown(row, population) for population in scores.values()),
+            *(score_text(row, population) for population in scores.values()),
             *(f"{row[column]:.3f}" if column in row else "-" for column in numbers.values()),
         ]
         for name, row in rows.items()
@@ -174,7 +174,7 @@ def baselines_table(run: Comparison, last: Mapping[str, Any], width: int) -> str
     return text_table(["", *scores, *numbers], cells, width, note=probabilities_note(run))
 
 
-def sentence(row: Mapping[str, Any], result: Result) -> str:
+def outcome_sentence(row: Mapping[str, Any], result: Result) -> str:
     """Return the outcome of a run in one sentence."""
     gap, score = row.get("participation_gap"), main_score_of(row)
     best = f"Best held-out loss in round {result.best_round}"
@@ -182,10 +182,10 @@ def sentence(row: Mapping[str, Any], result: Result) -> str:
         best = "Which round is the best is not known: no participant holds anything out"
     points = "-" if gap is None else f"{score.number(gap, sign=True)}{score.points}"
     prefix = "" if score.percent else f"{score.words}, less is better: "
-    refit = "" if result.refit is None else refit_said([result.refit["rounds"]])
+    refit = "" if result.refit is None else refit_sentence([result.refit["rounds"]])
     return join_sentences(
-        f"Round {row['round']}: {prefix}participants {shown(row, 'id')}, unseen clients {shown(row, 'unseen')}, "
-        f"gap {points}, test set {shown(row, 'test')}, "
+        f"Round {row['round']}: {prefix}participants {score_text(row, 'id')}, "
+        f"unseen clients {score_text(row, 'unseen')}, gap {points}, test set {score_text(row, 'test')}, "
         f"{row['bytes_total'] / 1e6:.1f} MB. {best}.",
         refit,
     )
@@ -221,8 +221,8 @@ class RunProgress(Callback):
         if f"id_{main_score_of(scores).name}" in scores:
             self.evaluating.append(timing.evaluate_seconds or 0.0)
             line = (
-                f"round {row.round}/{rounds}  participants {shown(scores, 'id'):>7}  unseen "
-                f"{shown(scores, 'unseen'):>7}  test {shown(scores, 'test'):>7}  "
+                f"round {row.round}/{rounds}  participants {score_text(scores, 'id'):>7}  unseen "
+                f"{score_text(scores, 'unseen'):>7}  test {score_text(scores, 'test'):>7}  "
                 f"{fmean(self.training):.3f} s/round + {fmean(self.evaluating):.3f} s/evaluation  {remaining} left"
             )
             _line(line)
@@ -284,7 +284,7 @@ def run_progress(experiment: Experiment, folder: Path, *, quiet: bool) -> Iterat
         yield [RunProgress(experiment, folder, add)]
 
 
-class Beginning(ComparisonCallback):
+class ComparisonStart(ComparisonCallback):
     """Shows a summary before the first run, and loads the data so that errors in them come first."""
 
     def __init__(
@@ -317,7 +317,7 @@ class ComparisonProgress(ComparisonCallback):
     def __init__(self, add: Add | None) -> None:
         self.add, self.estimated = add, add is not None
         self.first: tuple[float, int] | None = None  # time and number of the first finished rounds
-        self.whole = None if add is None else add(WHOLE, total=None)
+        self.whole = None if add is None else add(ALL_RUNS, total=None)
         self.bars: dict[Job, Bar] = {}
 
     def update(self, status: ComparisonStatus) -> None:
@@ -347,8 +347,8 @@ class ComparisonProgress(ComparisonCallback):
         self.whole.show(status.fresh_rounds, total, f"{clock(status.seconds_left)} left")
         for job, round_ in status.running.items():
             if job not in self.bars:
-                longest = max(len(visible(label)) for label in (WHOLE, *(job.label for job in status.jobs)))
-                self.whole.set_description_str(WHOLE.ljust(longest), refresh=False)
+                longest = max(len(visible(label)) for label in (ALL_RUNS, *(job.label for job in status.jobs)))
+                self.whole.set_description_str(ALL_RUNS.ljust(longest), refresh=False)
                 self.bars[job] = add(visible(job.label).ljust(longest), total=job.rounds, leave=False)
             if job in status.refitting:
                 refit_round, refit_rounds = status.refitting[job]
@@ -391,7 +391,7 @@ def _without_rounds(status: ComparisonStatus, job: Job) -> str:
 def _scores(row: Mapping[str, Any]) -> str:
     if not row:
         return ""
-    return f"participants {shown(row, 'id')}, unseen {shown(row, 'unseen')}"
+    return f"participants {score_text(row, 'id')}, unseen {score_text(row, 'unseen')}"
 
 
 @contextmanager
@@ -400,9 +400,9 @@ def _bars() -> Iterator[Add | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    from fedreach._util.progress import bars
+    from fedreach._util.progress import progress_bars
 
-    with bars() as add:
+    with progress_bars() as add:
         yield add
 
 

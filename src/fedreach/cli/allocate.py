@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fedreach.wireless.planning import Plan
     from fedreach.wireless.problem import Solution
 
-LISTED = 40  # clients in the table on the terminal
+MAX_LISTED = 40  # clients in the table on the terminal
 
 
 @click.command(
@@ -81,7 +81,7 @@ def allocate(clients: Path, figure: Path | None, out: Path | None, quiet: bool, 
         raise InterruptError("Interrupted before there was an answer.") from None
     record = planning.record(answer)
     if as_json:
-        options.answer(record)
+        options.set_json(record)
     else:
         click.echo(text(answer, record, options.width()))
     if out is not None:
@@ -134,8 +134,8 @@ def _counts(plan: Plan, record: Mapping[str, Any]) -> list[str]:
 
 
 def _table(rows: Sequence[Mapping[str, Any]], width: int) -> str:
-    # At most the `LISTED` largest shares, in the order of the file.
-    largest = sorted(range(len(rows)), key=lambda j: (-rows[j]["share"], j))[:LISTED]
+    # At most the `MAX_LISTED` largest shares, in the order of the file.
+    largest = sorted(range(len(rows)), key=lambda j: (-rows[j]["share"], j))[:MAX_LISTED]
     columns = [column for column in _COLUMNS if width >= column.from_width]
     cells = [
         [rows[j]["client"], *(_number(rows[j][column.name] * column.scale) for column in columns)]

@@ -13,7 +13,7 @@ from fedreach._util import registry
 from fedreach._util.errors import ConfigError, nearest
 from fedreach.experiment import components
 from fedreach.experiment.load import toml_value
-from fedreach.experiment.messages import explained
+from fedreach.experiment.messages import explain_errors
 from fedreach.experiment.options import options_model
 from fedreach.experiment.schema import Choice
 from fedreach.testing import verify
@@ -54,7 +54,7 @@ def check_all(
         yield verify.check_component(of, component, options=settings, name=name, without=without)
 
 
-def listed() -> list[dict[str, str]]:
+def list_checks() -> list[dict[str, str]]:
     """Return type, name, statement and source of all checks."""
     return [
         {"kind": kind, "check": check.name, "statement": check.statement, "source": check.source}
@@ -75,7 +75,7 @@ def list_text(checks: Sequence[Mapping[str, str]]) -> str:
     return "\n\n".join(blocks)
 
 
-def line(results: CheckResults) -> str:
+def result_line(results: CheckResults) -> str:
     """Return the results of a component in one line, with its failures below; each cause is printed once."""
     head = f"{results.kind:<16} {results.name:<24} "
     if results.skipped:
@@ -92,7 +92,7 @@ def line(results: CheckResults) -> str:
     return "\n".join(lines)
 
 
-def record(results: CheckResults) -> dict[str, Any]:
+def result_record(results: CheckResults) -> dict[str, Any]:
     """Return the results of a component as a dictionary for JSON."""
     failures = [
         {
@@ -129,12 +129,12 @@ def _build(kind: str, name: str, thing: Any, options: dict[str, Any], base: Path
         if options:
             raise ConfigError(f"{name!r} is an object already; --set is for classes and functions.")
         return thing
-    model = options_model(thing, registry.given(kind, name, thing))
+    model = options_model(thing, registry.supplied_arguments(kind, name, thing))
     if model is not None:
         try:
             model.model_validate(options)
         except pydantic.ValidationError as error:
-            problems = explained(error, options, allowed=list(model.model_fields), owner=f"{kind} {name!r}")
+            problems = explain_errors(error, options, allowed=list(model.model_fields), owner=f"{kind} {name!r}")
             message = " ".join(f"--set {'.'.join(map(str, path))}: {message}" for path, message in problems)
             raise ConfigError(message) from error
     try:

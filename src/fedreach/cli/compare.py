@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 )
 @options.config
 @options.overrides
-@run.of_table
+@run.add_table_options
 @click.option("--seeds", type=click.IntRange(1, 10_000), help="Use the seeds 0, 1, ..., N-1.")
 @click.option(
     "--detect",
@@ -86,11 +86,11 @@ def compare(
     lists for each pair a decision, or the number of seeds that would decide.
     """
     from fedreach.api import terminal
-    from fedreach.experiment.compare import chosen, sweep
     from fedreach.experiment.compare import compare as compare_all
+    from fedreach.experiment.compare import executor_by_name, sweep
     from fedreach.report.read import seeds_to_detect
 
-    machines = chosen(executor, address)
+    machines = executor_by_name(executor, address)
     plan_options = {
         "seeds": None if seeds is None else list(range(seeds)),
         "detect_points": detect,
@@ -118,8 +118,8 @@ def compare(
     silent = quiet or as_json
 
     # Data are loaded here as well, so that unusable data end the command at once.
-    begin = terminal.Beginning(
-        experiment, lambda: options.compared(experiment, base), quiet=silent, trains_here=executor == "local"
+    begin = terminal.ComparisonStart(
+        experiment, lambda: options.comparison_data(experiment, base), quiet=silent, trains_here=executor == "local"
     )
     with terminal.compare_progress(quiet=silent) as progress:
         callbacks = [begin, *progress]
@@ -134,10 +134,10 @@ def compare(
             add_seeds=add_seeds,
             redo=redo,
         )
-    end(status, out, figure_formats, as_json)
+    print_outcome(status, out, figure_formats, as_json)
 
 
-def end(status: ComparisonStatus, out: Path, figure_formats: tuple[str, ...] | None, as_json: bool) -> None:
+def print_outcome(status: ComparisonStatus, out: Path, figure_formats: tuple[str, ...] | None, as_json: bool) -> None:
     """Print the report of finished runs, and raise FedReachError if a run failed."""
     if status.finished:
         write([out], out, figure_formats, as_json)
@@ -148,7 +148,7 @@ def end(status: ComparisonStatus, out: Path, figure_formats: tuple[str, ...] | N
             {"method": job.method, "seed": job.seed, "folder": str(job.folder), "error": cause}
             for job, cause in status.failed.items()
         ]
-        options.answer({"failed": failed_runs})
+        options.set_json({"failed": failed_runs})
     if status.failed:
         failed = f"{len(status.failed)} of {len(status.jobs)} runs failed."
         raise FedReachError(f"{failed} The others are kept; the same command tries again.")

@@ -17,7 +17,7 @@ from fedreach.cli import options
 
 # ---- Checks of this machine
 
-LEAST_FREE_GB = 1.0
+MIN_FREE_GB = 1.0
 FOR_WORK_ON_FEDREACH = {"oracles", "bench", "browser", "docs", "mutate", "dev"}
 
 
@@ -49,7 +49,7 @@ def checks(folder: Path) -> list[Check]:
         packages(),
         *torch(),
         compiler(),
-        writable("run folder", folder, "another folder, with --out", core=True),
+        check_writable("run folder", folder, "another folder, with --out", core=True),
         disk(folder),
         _cache(cache),
         data(data_folder()),
@@ -95,7 +95,7 @@ def compiler() -> Check:
     return Check("C engine", True, "compiled and loaded")
 
 
-def writable(name: str, folder: Path, instead: str, *, core: bool = False) -> Check:
+def check_writable(name: str, folder: Path, instead: str, *, core: bool = False) -> Check:
     """Check that files can be written to a folder, or to the parent in which it would be created."""
     place = folder.absolute()
     while not (place.exists() or place.is_symlink()):
@@ -115,7 +115,7 @@ def disk(folder: Path) -> Check:
     while not place.exists():
         place = place.parent
     free_gb = shutil.disk_usage(place).free / 1e9
-    return Check("disk", free_gb >= LEAST_FREE_GB, f"{free_gb:.1f} GB free at {folder}", "free some space")
+    return Check("disk", free_gb >= MIN_FREE_GB, f"{free_gb:.1f} GB free at {folder}", "free some space")
 
 
 def data(folder: Path) -> Check:
@@ -153,7 +153,7 @@ def _cache(instead: str) -> Check:
         folder = cache_folder()
     except RuntimeError as error:  # users without a home folder, as in containers
         return Check("cache folder", False, str(error), f"take {instead}")
-    return writable("cache folder", folder, instead)
+    return check_writable("cache folder", folder, instead)
 
 
 def _requirements() -> list[tuple[str, str | None]]:
@@ -191,7 +191,7 @@ def doctor(out: Path, as_json: bool) -> None:
     results = checks(out)
     broken = [check.name for check in results if check.core and not check.works]
     if as_json:
-        options.answer({"works": not broken, "checks": [asdict(check) for check in results]})
+        options.set_json({"works": not broken, "checks": [asdict(check) for check in results]})
     else:
         for check in results:
             mark = "ok" if check.works else ("BROKEN" if check.core else "lacking")

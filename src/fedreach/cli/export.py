@@ -62,7 +62,7 @@ def export(
     else:
         document, lines = _model(folder, out or Path("model"), form, which, cluster, base, plain, force)
     if as_json:
-        options.answer(document)
+        options.set_json(document)
         return
     click.echo("\n".join(lines))
 

@@ -48,8 +48,8 @@ def extend(
     """
     from fedreach._util.errors import ConfigError
     from fedreach.api import terminal
-    from fedreach.cli.compare import end
-    from fedreach.cli.run import tell
+    from fedreach.cli.compare import print_outcome
+    from fedreach.cli.run import print_result
     from fedreach.experiment.extend import extend_comparison, extend_run
     from fedreach.experiment.schema import Experiment
     from fedreach.runs.folder import RunFolder
@@ -64,7 +64,7 @@ def extend(
             status = extend_comparison(
                 folder, rounds, base=base, anew=anew, workers=workers, callbacks=comparison_callbacks, trackers=tracked
             )
-        end(status, folder, figure_formats, as_json)
+        print_outcome(status, folder, figure_formats, as_json)
         return
     if anew:
         raise ConfigError(
@@ -75,4 +75,4 @@ def extend(
     length = Experiment.model_construct(**{**dict(Experiment()), "name": stored.method, "rounds": rounds})
     with terminal.run_progress(length, folder, quiet=silent) as callbacks:
         result = extend_run(folder, rounds, base=base, callbacks=callbacks, trackers=tracked)
-    tell(folder, result, as_json)
+    print_result(folder, result, as_json)

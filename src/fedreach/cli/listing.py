@@ -26,7 +26,7 @@ def list_(kind: str | None, as_json: bool) -> None:
         raise ConfigError(f"There is no kind {kind!r}.{nearest(kind, registry.KINDS)}")
     rows = entries([kind] if kind else list(registry.KINDS))
     if as_json:
-        options.answer(rows)
+        options.set_json(rows)
     else:
         click.echo(text(rows))
 
@@ -42,7 +42,7 @@ def init(folder: Path, as_json: bool) -> None:
 
     written = write_templates(folder)
     if as_json:
-        options.answer({"written": [str(path) for path in written]})
+        options.set_json({"written": [str(path) for path in written]})
         return
     click.echo("\n".join(f"Wrote {path}" for path in written))
     click.echo(f"\nNext: fedreach compare {written[0]}")
@@ -62,7 +62,7 @@ def completion(shell: str, as_json: bool) -> None:
     assert shell_class is not None  # guaranteed by the choices of the argument
     script = shell_class(click.get_current_context().find_root().command, {}, "fedreach", "_FEDREACH_COMPLETE").source()
     if as_json:
-        options.answer({"shell": shell, "script": script})
+        options.set_json({"shell": shell, "script": script})
     else:
         click.echo(script)
 
@@ -93,7 +93,7 @@ def _entry(kind: str, name: str, thing: Any) -> dict[str, Any]:
 def _options(kind: str, name: str, thing: Any) -> dict[str, Any]:
     if kind == "engine":  # its options are listed in [engine]
         return {}
-    runtime_arguments = registry.given(kind, name, thing)
+    runtime_arguments = registry.supplied_arguments(kind, name, thing)
     parameters = inspect.signature(thing).parameters.values()
     empty = inspect.Parameter.empty
     names = {part: key for key, part in registry.table(kind).items()}  # a default component is shown by its name

@@ -45,7 +45,7 @@ def verified_kinds(ctx: click.Context, param: click.Parameter, incomplete: str) 
     return [kind for kind in VERIFIED if kind.startswith(incomplete)]
 
 
-def parts(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_components(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete the name of a component whose type has checks, or else a file."""
     chosen_kind = ctx.params.get("kind")
     names = dict.fromkeys(
@@ -187,7 +187,7 @@ def promise_json(context: click.Context) -> None:
     context.meta[JSON] = None
 
 
-def answer(document: Any) -> None:
+def set_json(document: Any) -> None:
     """Store the JSON document of a command, or add keys to it; it is printed at the end of the command."""
     meta = click.get_current_context().meta
     before = meta.get(JSON)
@@ -224,7 +224,7 @@ def load(
     return load(config, overrides, default), folder_of(config)
 
 
-def federated(experiment: Experiment, base: Path) -> FederatedData:
+def first_seed_data(experiment: Experiment, base: Path) -> FederatedData:
     """Return the data of an experiment's first seed."""
     from fedreach.experiment.build import Builder
     from fedreach.experiment.components import locate_user_errors
@@ -234,7 +234,7 @@ def federated(experiment: Experiment, base: Path) -> FederatedData:
         return builder.federated(builder.dataset(progress=sys.stderr.isatty()), experiment.seeds[0])
 
 
-def compared(experiment: Experiment, base: Path) -> FederatedData:
+def comparison_data(experiment: Experiment, base: Path) -> FederatedData:
     """Return the data of a comparison's first seed, which all its methods share."""
     from fedreach.experiment.build import Builder
     from fedreach.experiment.components import locate_user_errors

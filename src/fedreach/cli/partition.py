@@ -41,10 +41,10 @@ def partition(
     if seed is not None:
         experiment = experiment.model_copy(update={"seeds": [seed]})
     options.check_figure(plot)
-    data = options.federated(experiment, base)
+    data = options.first_seed_data(experiment, base)
     record = federation_record(data)
     if as_json:
-        options.answer(record.to_json())
+        options.set_json(record.to_json())
     else:
         click.echo(_text(experiment, data, options.width()))
     if save is not None:

@@ -48,9 +48,9 @@ def predict(
     rule is printed for each client.
     """
     from fedreach.deploy import deployed
-    from fedreach.deploy.export import predicted
+    from fedreach.deploy.export import predict_file
     from fedreach.deploy.saved import load
-    from fedreach.deploy.weights import put
+    from fedreach.deploy.weights import write_whole
     from fedreach.runs.identity import folder_of_run
 
     if file is None and not schema:
@@ -62,18 +62,18 @@ def predict(
     model = load(folder_of_run(run, method, seed), which, cluster=cluster, base=base)
     if file is None or schema:
         if as_json:
-            options.answer(model.expected.to_json())
+            options.set_json(model.expected.to_json())
         else:
             click.echo(visible_lines(deployed.schema(model.expected)))
         return
-    predictions, about = predicted(model, file, client=client, label=label, plain=plain)
-    text = deployed.written(predictions, about, client)
+    predictions, about = predict_file(model, file, client=client, label=label, plain=plain)
+    text = deployed.format_csv(predictions, about, client)
     if out is not None:
-        put(out, text)
+        write_whole(out, text)
     if as_json:
         document = deployed.record(predictions, about) | {"out": None if out is None else str(out)}
         table = predictions.table(client or about["client_column"], about["label_columns"])
-        options.answer(document if out is not None else document | {"predictions": table})
+        options.set_json(document if out is not None else document | {"predictions": table})
         return
     if out is None:
         click.echo(text, nl=False)

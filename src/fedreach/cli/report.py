@@ -67,15 +67,17 @@ def _track(folders: Sequence[Path], names: Sequence[str]) -> None:
     from fedreach.experiment.schema import Experiment
     from fedreach.runs.folder import RunFolder
     from fedreach.runs.schema import ComparisonRecord
-    from fedreach.runs.trackers import Named, tell_again
+    from fedreach.runs.trackers import NamedTracker, replay_run
 
     experiment, failed = with_trackers(Experiment(), names, Path.cwd()), dict[str, str]()
     for folder in folders:
         comparison = RunFolder(folder).read(ComparisonRecord)
         runs = ["."] if comparison is None else [place for of in comparison.runs.values() for place in of.values()]
         for place in runs:
-            trackers = [Named(*tracker) for tracker in trackers_of(experiment, Path.cwd()) if tracker[0] not in failed]
-            tell_again(RunFolder(folder / place), trackers, failed.setdefault)
+            trackers = [
+                NamedTracker(*tracker) for tracker in trackers_of(experiment, Path.cwd()) if tracker[0] not in failed
+            ]
+            replay_run(RunFolder(folder / place), trackers, failed.setdefault)
     if failed:
         raise FedReachError("\n".join(failed.values()))
 
@@ -113,7 +115,7 @@ def write(
     warnings = concerns(analysis.comparison)
     if as_json:
         files = [str(path) for path in (written.page, *written.tables, *written.figures, *written.paper)]
-        options.answer({**as_document(analysis), "page": str(written.page), "files": files})
+        options.set_json({**as_document(analysis), "page": str(written.page), "files": files})
         return written
     width = options.width()
     tables = [
@@ -135,7 +137,7 @@ def _write_sweep(folder: Path, out: Path, formats: tuple[str, ...] | None, as_js
     """Write the report of a sweep and print its tables, or its numbers as JSON."""
     from fedreach.report.formats import terminal_text
     from fedreach.report.sweep import as_sweep_document, write_sweep_report
-    from fedreach.report.tables import tabulate_tuning, words_of
+    from fedreach.report.tables import setting_text, tabulate_tuning
 
     written = write_sweep_report(folder, out, formats=formats, paper=paper)
     swept = written.swept
@@ -143,12 +145,12 @@ def _write_sweep(folder: Path, out: Path, formats: tuple[str, ...] | None, as_js
         written = replace(written, paper=_with_references(written.paper, cell.analysis.comparison))
     if as_json:
         files = [str(path) for path in (written.page, *written.tables, *written.figures, *written.paper)]
-        options.answer({**as_sweep_document(swept), "page": str(written.page), "files": files})
+        options.set_json({**as_sweep_document(swept), "page": str(written.page), "files": files})
         return
     tables = [(written.table, swept.name)]
     for cell in swept.cells:
         if (table := tabulate_tuning(cell.analysis.comparison)) is not None:
-            tables.append((table, words_of(cell.setting)))
+            tables.append((table, setting_text(cell.setting)))
     click.echo("\n\n".join(terminal_text(table, name, options.width()) for table, name in tables))
     _say_files(written)
 

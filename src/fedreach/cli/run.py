@@ -42,7 +42,7 @@ _OPTIONS = (
 )
 
 
-def of_table(command: Callable[..., Any]) -> Callable[..., Any]:
+def add_table_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options for the user's own table to a command."""
     for option in reversed(_OPTIONS):
         command = option(command)
@@ -51,9 +51,9 @@ def of_table(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def default_template(label: str | None, targets: Sequence[str]) -> Path | None:
     """Return the template for the user's own table; None without one."""
-    from fedreach.experiment.load import OF_CLASSES, OF_NUMBERS
+    from fedreach.experiment.load import CLASSES_TEMPLATE, NUMBERS_TEMPLATE
 
-    return OF_NUMBERS if targets else OF_CLASSES if label is not None else None
+    return NUMBERS_TEMPLATE if targets else CLASSES_TEMPLATE if label is not None else None
 
 
 def table_overrides(
@@ -68,7 +68,7 @@ def table_overrides(
     *,
     quiet: bool,
 ) -> list[str]:
-    """Return the options of `of_table` in the form of ``--set``.
+    """Return the options of `add_table_options` in the form of ``--set``.
 
     The table is read here once, so that its errors are reported first, with its contents.
 
@@ -139,7 +139,7 @@ def _whole(text: str) -> int | None:
 )
 @options.config
 @options.overrides
-@of_table
+@add_table_options
 @click.option("--method", help="Run the method of this name from [methods.NAME]; default: the parts in [method].")
 @options.seed
 @click.option("--out", type=options.path, help="Run folder. Default: runs/NAME-METHOD-seed-N.")
@@ -209,10 +209,10 @@ def run(
                 callbacks=callbacks,
             )
     if result is not None:  # None in a process that only helps with another one's run
-        tell(folder, result, as_json)
+        print_result(folder, result, as_json)
 
 
-def tell(folder: Path, result: Result, as_json: bool) -> None:
+def print_result(folder: Path, result: Result, as_json: bool) -> None:
     """Print the outcome of a run, and the files that it wrote."""
     from fedreach import report
     from fedreach.api import terminal
@@ -222,10 +222,10 @@ def tell(folder: Path, result: Result, as_json: bool) -> None:
     if as_json:
         baselines = {name: dict(of) for record in report.baselines_of(read) for name, of in record.columns.items()}
         numbers = {"last": last, "baselines": baselines, "findings": list(findings)}
-        options.answer({"folder": str(folder), **result.to_json(), **numbers})
+        options.set_json({"folder": str(folder), **result.to_json(), **numbers})
         return
     table = terminal.baselines_table(read, last, options.width())
-    click.echo("\n\n".join(filter(None, (terminal.sentence(last, result), table, *findings))))
+    click.echo("\n\n".join(filter(None, (terminal.outcome_sentence(last, result), table, *findings))))
     click.echo()
     click.echo(f"Wrote {folder}" + "".join(f"\n      {path}" for path in sorted(folder.glob("[!.]*"))))
 
@@ -236,7 +236,7 @@ def _explain(experiment: Experiment, base: Path, seed: int, folder: Path, as_jso
 
     data, name, why = explain(experiment, seed=seed, folder=folder, base=base)
     if as_json:
-        options.answer({"engine": name, "why": why})
+        options.set_json({"engine": name, "why": why})
     else:
         click.echo(terminal.summary(experiment.model_copy(update={"seeds": [seed]}), data))
         click.echo(f"  {why}")

@@ -15,7 +15,7 @@ from fedreach.cli import options
     epilog="Examples:\n\n\b\n  fedreach verify\n  fedreach verify minimax scaffold\n"
     "  fedreach verify my_policy.py:rarely_heard\n  fedreach verify my_solvers.py:MyDyn --set alpha=0.5"
 )
-@click.argument("components", nargs=-1, shell_complete=options.parts)
+@click.argument("components", nargs=-1, shell_complete=options.complete_components)
 @click.option(
     "--kind",
     shell_complete=options.verified_kinds,
@@ -43,9 +43,9 @@ def verify(
     from fedreach.cli import checking
 
     if only_list:
-        checks = checking.listed()
+        checks = checking.list_checks()
         if as_json:
-            options.answer(checks)
+            options.set_json(checks)
         else:
             click.echo(checking.list_text(checks))
         return
@@ -53,12 +53,12 @@ def verify(
     for result in checking.check_all(components, Path.cwd(), kind=kind, options=settings, without=without):
         results.append(result)
         if not as_json:
-            click.echo(checking.line(result))
+            click.echo(checking.result_line(result))
     seconds = time.perf_counter() - began
     failed, skipped = [r for r in results if not r.passed], [r for r in results if r.skipped]
     if as_json:
-        records = [checking.record(result) for result in results]
-        options.answer({"components": records, "seconds": seconds, "passed": not failed})
+        records = [checking.result_record(result) for result in results]
+        options.set_json({"components": records, "seconds": seconds, "passed": not failed})
     if components and skipped:
         raise ConfigError(skipped[0].skipped)
     number = len(results) - len(skipped)

@@ -42,12 +42,12 @@ def rank_in_run(sizes: Ints) -> Ints:
     return np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
 
 
-def drawn_from_each(groups: Ints, take: Ints, rng: np.random.Generator) -> Ints:
+def draw_from_each(groups: Ints, take: Ints, rng: np.random.Generator) -> Ints:
     """Draw take[g] members of each group g at random without replacement, and return their indices.
 
     Example:
         >>> groups = np.array([0, 0, 1, 1, 1])
-        >>> drawn = drawn_from_each(groups, np.array([0, 2]), np.random.default_rng(0))
+        >>> drawn = draw_from_each(groups, np.array([0, 2]), np.random.default_rng(0))
         >>> groups[drawn]
         array([1, 1])
     """
@@ -75,7 +75,7 @@ def log_dirichlet(alpha: float, shape: tuple[int, int], rng: np.random.Generator
     return np.asarray(np.log(rng.standard_gamma(alpha + 1, shape)) - rng.standard_exponential(shape) / alpha)
 
 
-def normalised(logs: Floats) -> Floats:
+def normalized_rows(logs: Floats) -> Floats:
     """Return the rows exp(logs) / sum(exp(logs)); the largest entry never underflows."""
     weights = np.exp(logs - logs.max(axis=1, keepdims=True))
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
@@ -89,7 +89,7 @@ def deal(classes: Ints, counts: Ints, rng: np.random.Generator) -> Ints:
     return owner
 
 
-def topped_up(owner: Ints, num_clients: int, min_size: int, rng: np.random.Generator) -> tuple[Ints, int]:
+def top_up(owner: Ints, num_clients: int, min_size: int, rng: np.random.Generator) -> tuple[Ints, int]:
     """Move examples from the largest clients to those below `min_size`; return the owners and the number moved.
 
     One pass is always enough (`raised_sizes`). The largest clients give random examples until they reach a common
@@ -99,7 +99,7 @@ def topped_up(owner: Ints, num_clients: int, min_size: int, rng: np.random.Gener
     gain = raised_sizes(sizes, min_size) - sizes
     if not gain.any():
         return owner, 0
-    moved = rng.permutation(drawn_from_each(owner, np.maximum(-gain, 0), rng))
+    moved = rng.permutation(draw_from_each(owner, np.maximum(-gain, 0), rng))
     owner = owner.copy()
     owner[moved] = np.repeat(np.arange(num_clients), np.maximum(gain, 0))
     return owner, int(moved.size)
@@ -161,7 +161,7 @@ def raised_sizes(sizes: Ints, min_size: int) -> Ints:
 ALPHA_RANGE = (1e-100, 1e100)  # outside, exp() and log() of the Dirichlet draws leave the floating-point range
 
 
-DRAWN = 3  # tables that `log_dirichlet` holds at once: the logarithms, and the two that it subtracts
+DIRICHLET_TABLES = 3  # tables that `log_dirichlet` holds at once: the logarithms, and the two that it subtracts
 
 
 def check_table(num_clients: int, num_classes: int, at_once: int = 1) -> None:
@@ -550,7 +550,7 @@ class Divisible(Protocol):
         """Natural client of each example, (n,)."""
 
 
-class Labelled(NamedTuple):
+class LabeledData(NamedTuple):
     """A data set with the labels that it is partitioned by, which may be noisy."""
 
     name: str
@@ -558,7 +558,7 @@ class Labelled(NamedTuple):
     owners: Ints | None
 
 
-def divided(
+def draw_partition(
     dataset: Divisible,
     partition_name: str,
     make: Callable[..., object],

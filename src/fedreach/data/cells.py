@@ -451,7 +451,7 @@ def row_order(owners: Ints, first: AnyArray, table: Mapping[str, Cells | None]) 
 
 
 def by_text(codes: AnyArray, names: Sequence[str]) -> Ints:
-    """Return (n,) ranks of texts in alphabetical order; `numbered` orders whole numbers by size instead.
+    """Return (n,) ranks of texts in alphabetical order; `index_names` orders whole numbers by size instead.
 
     Example:
         >>> by_text(np.array([0, 1, 0]), ("9", "10"))
@@ -533,19 +533,19 @@ def named_rows(what: str, column: pa.Array, reading: Reading = AS_USUAL) -> list
     return [None if code < 0 else plain[code] for code in codes]
 
 
-def names_there(what: str, column: pa.Array, reading: Reading = AS_USUAL) -> Bools:
+def has_name(what: str, column: pa.Array, reading: Reading = AS_USUAL) -> Bools:
     """Return (n,) whether each cell of a column of names holds something."""
     return np.array([name is not None for name in named_rows(what, column, reading)], np.bool_)
 
 
-def numbered(what: str, names: Sequence[str | None], places: Ints | None = None) -> tuple[Ints, tuple[str, ...]]:
+def index_names(what: str, names: Sequence[str | None], places: Ints | None = None) -> tuple[Ints, tuple[str, ...]]:
     """Return (n,) indices from 0, and the names in order: whole numbers by size, others alphabetically.
 
     Raises:
         DataError: If a name is missing.
 
     Example:
-        >>> numbered("client", ["10", "9", "10"]), numbered("site", ["7", "007"])
+        >>> index_names("client", ["10", "9", "10"]), numbered("site", ["7", "007"])
         ((array([1, 0, 1]), ('9', '10')), (array([1, 0]), ('007', '7')))
     """
     gone = [row for row, name in enumerate(names) if name is None]
@@ -596,6 +596,6 @@ def targets(table: Table, names: Sequence[str], reading: Reading = AS_USUAL, pla
     return np.stack(target_columns, axis=1)
 
 
-def named(names: tuple[str, ...]) -> tuple[str, ...] | None:
+def names_unless_numbers(names: tuple[str, ...]) -> tuple[str, ...] | None:
     """Return names; None if each name is its own index."""
     return None if names == tuple(map(str, range(len(names)))) else names

@@ -130,7 +130,7 @@ SEVERAL = (
     "Several inputs are a dictionary of arrays by the names of the forward's arguments, or a tuple of arrays in their "
     "order"
 )
-MANY = 20  # largest number of files that an error lists
+MAX_LISTED_FILES = 20  # largest number of files that an error lists
 
 
 def no_such_file(path: Path, endings: Sequence[str]) -> DataError:
@@ -139,7 +139,7 @@ def no_such_file(path: Path, endings: Sequence[str]) -> DataError:
         siblings = sorted(sibling.name for sibling in path.parent.iterdir() if sibling.suffix.lower() in endings)
     except OSError:  # the folder is missing or unreadable
         siblings = []
-    if len(siblings) > MANY:
+    if len(siblings) > MAX_LISTED_FILES:
         siblings = difflib.get_close_matches(path.name, siblings, n=1)
     return DataError(f"There is no file {path}.{nearest(path.name, siblings) if siblings else ''} {RELATIVE}")
 
@@ -200,11 +200,11 @@ class Check:
                     f"{argument} must be (n, T) integers >= 0 for tokens; got shape {x.shape}, dtype {x.dtype}, "
                     f"smallest {lowest}"
                 )
-            return own(x, np.uint8 if x.dtype == np.uint8 else np.int64), kind
+            return as_contiguous(x, np.uint8 if x.dtype == np.uint8 else np.int64), kind
         if kind != "features":
             raise self.error(f"kind must be 'image', 'features' or 'tokens'; got {kind!r}")
         with np.errstate(over="ignore"):  # what overflows float32 is refused below
-            features = own(x, np.float32)
+            features = as_contiguous(x, np.float32)
         bad = np.empty(0, np.int64) if is_checked else _not_finite(features)
         if len(bad):
             raise self.error(
@@ -218,7 +218,7 @@ class Check:
             raise self.error(f"kind must be left out where there are several inputs; got {kind!r}")
         if _are_records(value):
             if is_checked:
-                return own(value, value.dtype)
+                return as_contiguous(value, value.dtype)
             names = value.dtype.names
             value = {key: value[key] for key in names} if has_names(value.dtype) else [value[key] for key in names]
         elif not isinstance(value, Mapping | tuple):
@@ -244,7 +244,7 @@ class Check:
                 f"{argument} must have channels before height and width, (n, C, H, W); got {x.shape}. "
                 "Use x.transpose(0, 3, 1, 2)"
             )
-        return own(x, np.uint8)
+        return as_contiguous(x, np.uint8)
 
     def labels(self, argument: str, value: Any, n: int, num_classes: int | None) -> AnyArray:
         """Return (n,) labels from 0 to `num_classes` - 1, or (n, t) numbers if it is 0 or the labels are floats.
@@ -262,7 +262,7 @@ class Check:
                 f"{argument} must be integers; got dtype {y.dtype}. Convert numbers of classes with "
                 "y.astype(np.int64), or leave num_classes out where floats are to be predicted"
             )
-        y = own(y, np.int64)
+        y = as_contiguous(y, np.int64)
         if at_positions:
             return self._at_positions(argument, y, num_classes)
         low, high = y.min(initial=0), y.max(initial=0)
@@ -294,7 +294,7 @@ class Check:
                 f"{argument} must be numbers of shape ({n},) or ({n}, t); got shape {y.shape}, dtype {y.dtype}"
             )
         with np.errstate(over="ignore"):  # what overflows float32 is refused below
-            numbers = own(y.reshape(n, -1) if n else y.reshape(0, *(y.shape[1:] or (1,))), np.float32)
+            numbers = as_contiguous(y.reshape(n, -1) if n else y.reshape(0, *(y.shape[1:] or (1,))), np.float32)
         bad = _not_finite(numbers)
         if len(bad):
             raise self.error(
@@ -333,19 +333,19 @@ class Check:
             )
         if names is None:
             distinct, index = np.unique(owners, return_inverse=True)
-            return own(index, np.int64), tuple(
+            return as_contiguous(index, np.int64), tuple(
                 entry.decode() if isinstance(entry, bytes) else str(entry) for entry in distinct.tolist()
             )
         if owners.dtype.kind not in "ui" or owners.min() < 0 or owners.max() >= len(names):
             raise self.error(f"owners must be indices into the {len(names)} owner_names")
-        return own(owners, np.int64), tuple(names)
+        return as_contiguous(owners, np.int64), tuple(names)
 
 
 def _are_records(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype.names is not None
 
 
-def own(array: AnyArray, dtype: Any) -> AnyArray:
+def as_contiguous(array: AnyArray, dtype: Any) -> AnyArray:
     """Return an array of this type that torch can share: contiguous and writable, copied only if necessary.
 
     An array that is mapped from a file stays mapped and read-only: a writable one could not exceed main memory.
@@ -371,7 +371,7 @@ def _not_finite(samples: AnyArray) -> Ints:
     return np.flatnonzero(np.concatenate([np.empty(0, np.bool_), *blocks]))
 
 
-def normalisation(
+def channel_scale(
     check: Check, x: AnyArray, kind: Kind, mean: Sequence[float] | None, std: Sequence[float] | None
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the mean and standard deviation per channel, measured if None; () and () if not images."""

@@ -14,10 +14,10 @@ import numpy as np
 from fedreach._util.arrays import AnyArray, Bools, Ints
 from fedreach._util.errors import ConfigError, DataError, check_type, nearest
 from fedreach.data.assignment import checked_count
-from fedreach.data.checks import Check, Kind, no_such_file, normalisation, read_npz
+from fedreach.data.checks import Check, Kind, channel_scale, no_such_file, read_npz
 from fedreach.data.images import Converted, as_array, note_of
 from fedreach.data.preparation import Preparation, TargetScale
-from fedreach.data.several import described, example_classes, is_inputs_of_examples, layout_to_json, sample_shape
+from fedreach.data.several import describe_layout, example_classes, is_inputs_of_examples, layout_to_json, sample_shape
 
 if TYPE_CHECKING:
     from fedreach.data.assignment import Partition
@@ -138,7 +138,7 @@ class Dataset:
     def __repr__(self) -> str:
         layout = self.train_x.dtype
         shape = "x".join(str(size) for size in self.train_x.shape[1:])
-        shape = f"{shape} {layout}" if layout.names is None else f"inputs: {described(layout)}"
+        shape = f"{shape} {layout}" if layout.names is None else f"inputs: {describe_layout(layout)}"
         clients = f", {len(self.owner_names)} natural clients" if self.owners is not None else ""
         return (
             f"Dataset({self.name}: {len(self.train_y)} training and {len(self.test_y)} test samples, {self.kind} "
@@ -325,7 +325,7 @@ def from_arrays(
                 f"test_x must have samples like train_x, {x.shape[1:]} {x.dtype}; got {x_test.shape[1:]} {x_test.dtype}"
             )
     owner, names = check.owners(owners, owner_names, len(y))
-    averages, deviations = normalisation(check, x, kind, mean, std)
+    averages, deviations = channel_scale(check, x, kind, mean, std)
     return Dataset(
         name=name,
         train_x=x,
@@ -386,7 +386,7 @@ class ServerData:
     y: AnyArray  # (s,) classes, or (s, t) numbers
 
 
-def drawn_for_server(owner: Ints, examples: int, rng: np.random.Generator) -> Bools:
+def draw_for_server(owner: Ints, examples: int, rng: np.random.Generator) -> Bools:
     """Draw the server's examples at random from all clients' training data, but never a client's last example.
 
     The server takes the first examples in random order that are not the last of their client. So all examples are
@@ -397,7 +397,7 @@ def drawn_for_server(owner: Ints, examples: int, rng: np.random.Generator) -> Bo
         ConfigError: If `examples` is not a whole number above 0, or more than can be taken.
 
     Example:
-        >>> taken = drawn_for_server(np.array([0, 0, 0, 1, 2, 2]), 3, np.random.Generator(np.random.Philox(0)))
+        >>> taken = draw_for_server(np.array([0, 0, 0, 1, 2, 2]), 3, np.random.Generator(np.random.Philox(0)))
         >>> int(taken.sum()), bool(taken[3])         # client 1 has one example and keeps it
         (3, False)
     """
@@ -415,7 +415,7 @@ def drawn_for_server(owner: Ints, examples: int, rng: np.random.Generator) -> Bo
     return for_server
 
 
-def given_to_server(dataset: Dataset, data: tuple[Any, Any] | Path | str) -> ServerData:
+def check_server_data(dataset: Dataset, data: tuple[Any, Any] | Path | str) -> ServerData:
     """Check your own data for the server as a data set is checked, and return them.
 
     They are (s, ...) inputs and (s,) labels, or the path of an ``.npz`` file with ``x`` and ``y``. Kind, type, shape
@@ -427,7 +427,7 @@ def given_to_server(dataset: Dataset, data: tuple[Any, Any] | Path | str) -> Ser
     Example:
         >>> from fedreach.data.sets import load
         >>> digits = load("digits")
-        >>> given_to_server(digits, (digits.test_x[:5], digits.test_y[:5])).x.shape
+        >>> check_server_data(digits, (digits.test_x[:5], digits.test_y[:5])).x.shape
         (5, 1, 8, 8)
     """
     if isinstance(data, Path | str):

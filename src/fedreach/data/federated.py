@@ -17,23 +17,32 @@ from fedreach._util.registry import find
 from fedreach._util.streams import generator
 from fedreach._util.tables import visible
 from fedreach.data import huggingface, own, samples
-from fedreach.data.assignment import Partition, divided
-from fedreach.data.cells import ColumnOptions, named
+from fedreach.data.assignment import Partition, draw_partition
+from fedreach.data.cells import ColumnOptions, names_unless_numbers
 from fedreach.data.checks import Kind
 from fedreach.data.datasets import (
     Dataset,
     Recipe,
     ServerData,
+    check_server_data,
     content_hash,
-    drawn_for_server,
-    given_to_server,
+    draw_for_server,
     same_fields,
 )
 from fedreach.data.noise import LabelNoise, corrupt
 from fedreach.data.partition import partition as partition_of_kind
 from fedreach.data.preparation import Preparation, TargetScale
 from fedreach.data.several import example_classes
-from fedreach.data.splits import APART, Population, Ranges, Together, draw_population, draws, ids_of, split_held_out
+from fedreach.data.splits import (
+    APART,
+    ClientIndex,
+    Population,
+    Together,
+    draw_population,
+    draws,
+    ids_of,
+    split_held_out,
+)
 from fedreach.data.stored import OwnData
 
 Participants = int | str | Sequence[object] | None
@@ -51,7 +60,7 @@ class Shifted:
 
 
 @dataclass(frozen=True, eq=False)
-class Origin:
+class Provenance:
     """The data and the tables of an experiment file that federated data were made from."""
 
     data: Dataset | OwnData
@@ -73,8 +82,8 @@ class FederatedData:
     labels: AnyArray  # of the training set, as clients see them: (n,) classes, or (n, t) numbers
     partition: Partition
     population: Population
-    train: Ranges
-    held_out: Ranges
+    train: ClientIndex
+    held_out: ClientIndex
     noise: Mapping[str, Any] | None
     server: ServerData | None = None
     shift: Shifted | None = None
@@ -83,10 +92,10 @@ class FederatedData:
     left_out: Ints | None = None  # (N,) examples in neither part, see `fedreach.data.validation`; None: none
     note: str = ""  # how the participants were drawn, if they were
     draw: Callable[[int], FederatedData] | None = None  # see `redrawn`
-    origin: Origin | None = None  # see `by_experiment`
+    origin: Provenance | None = None  # see `by_experiment`
 
     @property
-    def by_experiment(self) -> Origin | None:
+    def by_experiment(self) -> Provenance | None:
         """How an experiment file makes these data; None if none does, or if they were changed."""
         origin = self.origin
         unchanged = origin is not None and same_fields(self, origin.made, "note", "draw", "origin")
@@ -297,7 +306,7 @@ class FederatedData:
         else:
             make = find("partition", kind, Path.cwd()) if ":" in kind else partial(partition_of_kind, kind)
         drawn = recipe.clients, seed, recipe.options, recipe.empty
-        partition = divided(recipe.dataset, recipe.called, make, *drawn, natural=kind == "natural")
+        partition = draw_partition(recipe.dataset, recipe.called, make, *drawn, natural=kind == "natural")
         federated = federate(
             recipe.dataset,
             partition,
@@ -307,7 +316,7 @@ class FederatedData:
             exclude_labels=recipe.exclude_labels,
             held_out=recipe.held_out,
         )
-        draw, origin = partial(_by_recipe, recipe), Origin(recipe.dataset, recipe.tables(), federated)
+        draw, origin = partial(_by_recipe, recipe), Provenance(recipe.dataset, recipe.tables(), federated)
         return replace(federated, note=f"drawn by seed {seed}", draw=draw, origin=origin)
 
     @property
@@ -456,11 +465,11 @@ def federate(
     if server_examples is not None and server_data is not None:
         raise ConfigError("server_data: give server_examples or server_data, not both.")
     if server_examples is not None:
-        for_server = drawn_for_server(train.owner(), server_examples, generator(seed, "server-data"))
+        for_server = draw_for_server(train.owner(), server_examples, generator(seed, "server-data"))
         index = np.sort(train.order[for_server])
         server, train = ServerData(dataset.train_x[index], dataset.train_y[index]), train.without(for_server)
     elif server_data is not None:
-        server = given_to_server(dataset, server_data)
+        server = check_server_data(dataset, server_data)
     labels, record = dataset.train_y, None
     if noise is not None:
         if noise.get("scope") == "before_split":
@@ -497,7 +506,7 @@ def _federate_own(
     # Every seed keeps the clients' examples and held-out parts; the participants are drawn, unless named.
     population: dict[str, Any] = {"participants": who, "held_out": held_out}
     tables: dict[str, dict[str, Any]] = {"partition": {"name": "natural", "seed": seed}, "population": population}
-    federated = replace(federated, origin=Origin(data, tables, federated))
+    federated = replace(federated, origin=Provenance(data, tables, federated))
     if not isinstance(chosen, int):
         return federated
     note = f"drawn by seed {population_seed}{', 40 % of them' * (participants is None)}"
@@ -530,7 +539,7 @@ def stream_names(partition: Partition, names: Sequence[str] | None) -> Sequence[
 
 def names_of(dataset: Dataset | OwnData, partition: Partition) -> tuple[str, ...] | None:
     """Return the client names of a natural partition, joined for merged clients; None without names."""
-    if dataset.owners is None or partition.kind != "natural" or named(dataset.owner_names) is None:
+    if dataset.owners is None or partition.kind != "natural" or names_unless_numbers(dataset.owner_names) is None:
         return None
     owners_by_client = [
         np.unique(dataset.owners[partition[client]]).tolist() for client in range(partition.num_clients)

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from fedreach._util.errors import ConfigError, DataError, nearest
 from fedreach.data.checks import Kind
-from fedreach.data.images import is_picture, untracked
+from fedreach.data.images import as_numpy, is_picture
 from fedreach.data.own import numbered_column, numbered_list, of_frame
 from fedreach.data.samples import SampleFacts, of_samples, rows_together, samples, size
 from fedreach.data.stored import OwnData
@@ -165,4 +165,4 @@ def _plain(value: Any) -> Any:
 def _is_scalar(value: Any) -> bool:
     if is_picture(value) or (isinstance(value, Mapping) and "bytes" in value):  # an image that is not decoded
         return False
-    return value is None or isinstance(value, str) or (np.isscalar(value) or np.ndim(untracked(value)) == 0)
+    return value is None or isinstance(value, str) or (np.isscalar(value) or np.ndim(as_numpy(value)) == 0)

@@ -22,7 +22,7 @@ Converted = Counter[tuple[str, str]]
 """Number of converted images by old and new mode."""
 
 
-def untracked(value: Any) -> Any:
+def as_numpy(value: Any) -> Any:
     """Return a tensor as an array, without its gradient; floats that NumPy lacks, such as bfloat16, as float32."""
     if not hasattr(value, "detach"):
         return value
@@ -97,7 +97,7 @@ class Stack:
 
     def _array(self, number: int, value: Any) -> AnyArray:
         try:
-            return np.asarray(untracked(value))
+            return np.asarray(as_numpy(value))
         except ValueError as error:  # arrays of several shapes
             raise DataError(
                 f"{self.name}: sample {number} must be one array or picture; got a {type(value).__name__} of "
@@ -127,7 +127,7 @@ class Stack:
         return np.moveaxis(pixels, -1, 0) if pixels.ndim == 3 else pixels
 
 
-def stacked(values: Iterable[Any], length: int, name: str, kind: str | None = None) -> tuple[AnyArray, Converted]:
+def stack_inputs(values: Iterable[Any], length: int, name: str, kind: str | None = None) -> tuple[AnyArray, Converted]:
     """Stack inputs to an (n, ...) array, and count converted images.
 
     Raises:
@@ -150,10 +150,10 @@ def as_array(values: Any, name: str, kind: str | None = None) -> tuple[Any, Conv
         [array([1., 1.], dtype=float32), array([0., 0.], dtype=float32)]
     """
     if isinstance(values, list | tuple) and values and is_picture(values[0]):
-        return stacked(values, len(values), name, kind)
+        return stack_inputs(values, len(values), name, kind)
     if isinstance(values, list | tuple) and values and hasattr(values[0], "detach"):
-        return [untracked(value) for value in values], Counter()
-    return untracked(values), Counter()
+        return [as_numpy(value) for value in values], Counter()
+    return as_numpy(values), Counter()
 
 
 def as_labels(values: Any, what: str) -> Any:

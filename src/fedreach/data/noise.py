@@ -93,7 +93,7 @@ def corrupt(
     open_ = np.arange(clean.size) if clients == 1 else _of_some(clients, scope, partition, rng)
 
     take = np.rint(rate * np.bincount(groups[open_])).astype(np.int64)
-    selected = np.sort(open_[assignment.drawn_from_each(groups[open_], take, rng)])
+    selected = np.sort(open_[assignment.draw_from_each(groups[open_], take, rng)])
     noisy = clean.copy()
     noisy[selected] = new_label(clean[selected])
     changed = noisy != clean

@@ -105,7 +105,7 @@ def complete_rows(table: Table, names: Sequence[str], reading: Reading) -> tuple
     is_complete = np.ones(len(column_of(table, names[0])), np.bool_)
     remarks: dict[str, str] = {}
     for name in names:
-        is_present = cells.names_there(f"table: column {name!r}", column_of(table, name), reading)
+        is_present = cells.has_name(f"table: column {name!r}", column_of(table, name), reading)
         if gone := np.flatnonzero(~is_present).tolist():
             rows = "1 row without it is" if len(gone) == 1 else f"{len(gone)} rows without it are"
             remarks[name] = f"{rows} left out, the first is row {gone[0]}"
@@ -162,12 +162,12 @@ def numbered_column(
 ) -> tuple[Ints, tuple[str, ...]]:
     """Return (n,) indices from 0 for the names in a column, and the names; `places` as in `cells.cells_of`."""
     what = f"table: column {name!r}"
-    return cells.numbered(what, cells.named_rows(what, column_of(table, name), reading), places)
+    return cells.index_names(what, cells.named_rows(what, column_of(table, name), reading), places)
 
 
 def numbered_list(what: str, names: Any) -> tuple[Ints, tuple[str, ...]]:
     """Return (n,) indices from 0 for a list of names, and the names."""
-    return cells.numbered(what, cells.named_rows(what, as_arrow(names, what)))
+    return cells.index_names(what, cells.named_rows(what, as_arrow(names, what)))
 
 
 FILES = (".csv", ".csv.gz", ".tsv", ".parquet", stored.FILE)  # endings of tables, and the file of stored data
@@ -189,7 +189,7 @@ def of_file(path: Path, **options: Any) -> Dataset | OwnData:
             hint = nearest(option, option_names) if option_names else " It has no options."
             raise ConfigError(f"data {path.name!r} has no option {option!r}.{hint}")
     if path.name == stored.FILE:
-        return stored.opened(path)
+        return stored.open_stored(path)
     for option in ("client", *(() if "target" in options else ("label",))):
         if option not in options:
             raise ConfigError(f"data {path.name!r} needs the option {option!r}: the name of a column of the table.")

@@ -15,7 +15,7 @@ from fedreach.data.assignment import Partition as Partition
 from fedreach.data.assignment import PartitionStatistics as PartitionStatistics
 from fedreach.data.assignment import Renumbered as Renumbered
 from fedreach.data.assignment import check_enough, checked_arguments
-from fedreach.data.assignment import divided as divided
+from fedreach.data.assignment import draw_partition as draw_partition
 from fedreach.data.assignment import handle_empty as handle_empty
 from fedreach.data.assignment import statistics as statistics
 from fedreach.data.assignment import without_empty as without_empty
@@ -233,16 +233,16 @@ def dirichlet_by_class(
     assignment.check_enough(checked.size, num_clients, min_size)
     classes, class_sizes = assignment.classes_of(checked)
     owner = assignment.deal(classes, split_classes(class_sizes, num_clients, alpha, rng), rng)
-    owner, moved = assignment.topped_up(owner, num_clients, min_size, rng)
+    owner, moved = assignment.top_up(owner, num_clients, min_size, rng)
     parameters = {"alpha": alpha, "min_size": min_size, "moved": moved}
     return Partition.from_owner(owner, num_clients, "dirichlet_by_class", parameters)
 
 
 def split_classes(class_sizes: Ints, num_clients: int, alpha: float, rng: np.random.Generator) -> Ints:
     """Return (N, C) counts, with column sums `class_sizes`, of classes split in Dirichlet proportions."""
-    assignment.check_table(num_clients, class_sizes.size, assignment.DRAWN)
+    assignment.check_table(num_clients, class_sizes.size, assignment.DIRICHLET_TABLES)
     totals = class_sizes[:, None]
-    shares = assignment.normalised(assignment.log_dirichlet(alpha, (class_sizes.size, num_clients), rng))
+    shares = assignment.normalized_rows(assignment.log_dirichlet(alpha, (class_sizes.size, num_clients), rng))
     inner = np.floor(np.cumsum(shares, axis=1)[:, :-1] * totals + rng.random(totals.shape)).astype(np.int64)
     cuts = np.hstack([np.zeros_like(totals), np.minimum(inner, totals), totals])
     return np.diff(cuts, axis=1).T
@@ -306,7 +306,7 @@ def dirichlet_by_client(
     logs = sigma * rng.standard_normal(num_clients)
     sizes = assignment.raised_sizes(assignment.rounded_sizes(np.exp(logs - logs.max()), checked.size), min_size)
     classes, class_sizes = assignment.classes_of(checked)
-    assignment.check_table(num_clients, class_sizes.size, assignment.DRAWN)
+    assignment.check_table(num_clients, class_sizes.size, assignment.DIRICHLET_TABLES)
     log_priors = assignment.log_dirichlet(alpha, (num_clients, class_sizes.size), rng)
     owner = assignment.deal(classes, fill(sizes, class_sizes, log_priors, rng), rng)
     parameters = {"alpha": alpha, "sigma": sigma, "min_size": min_size}
@@ -361,7 +361,7 @@ def _draw(client: Ints, log_priors: Floats, available: Bools, rng: np.random.Gen
     # Late passes redo few steps, so only their clients are used.
     who, row, steps = np.unique(client, return_inverse=True, return_counts=True)
     # Counts per class first, then their order: the same distribution as successive draws.
-    often = rng.multinomial(steps, assignment.normalised(log_priors[np.ix_(who, np.flatnonzero(available))]))
+    often = rng.multinomial(steps, assignment.normalized_rows(log_priors[np.ix_(who, np.flatnonzero(available))]))
     chosen = np.empty_like(client)
     chosen[assignment.shuffled_by(row, rng)] = np.repeat(np.tile(np.flatnonzero(available), who.size), often.ravel())
     return chosen
@@ -444,9 +444,7 @@ def hybrid(
     owner = assignment.deal(classes, counts, rng)
     is_other = owner >= balanced
     refilled, moved = (
-        assignment.topped_up(owner[is_other] - balanced, num_others, min_size, rng)
-        if num_others
-        else (owner[is_other], 0)
+        assignment.top_up(owner[is_other] - balanced, num_others, min_size, rng) if num_others else (owner[is_other], 0)
     )
     owner[is_other] = refilled + balanced
     parameters = {"share": share, "alpha": alpha, "min_size": min_size, "balanced_clients": balanced, "moved": moved}

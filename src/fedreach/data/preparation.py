@@ -76,7 +76,7 @@ class InputColumn:
         """
         if cells is not None:
             values = values_of(self.kind, cells, self.categories)
-            if not (np.isnan(values).all() and held(cells).any()):
+            if not (np.isnan(values).all() and is_filled(cells).any()):
                 return values
         raise DataError(f"table: column {self.name!r} must hold {NAMED[self.kind]}, as it did for those who trained.")
 
@@ -147,7 +147,7 @@ class InputColumn:
         return f"{visible(self.name)}: {self.kind}" + f", {self.about}" * bool(self.about)
 
 
-def held(cells: Cells) -> Bools:
+def is_filled(cells: Cells) -> Bools:
     """Return (n,) whether each cell holds something."""
     numbers: Bools = ~np.isnan(cells.numbers)
     return numbers if cells.words is None else numbers | (cells.words.codes >= 0)
@@ -216,7 +216,7 @@ class Counts(NamedTuple):
         parts = [_numbering(cells.numbers[client_rows]) for client_rows in clients]
         unique, dense = (sum(column) for column in zip(*parts, strict=True)) if parts else (0, 0)
         cells = cells.at(np.concatenate(clients) if clients else np.zeros(0, np.int64))
-        has_values, numbers, booleans, foreign = held(cells), ~np.isnan(cells.numbers), 0, 0
+        has_values, numbers, booleans, foreign = is_filled(cells), ~np.isnan(cells.numbers), 0, 0
         if cells.words is not None:
             levels = [*cells.words.levels, None]
             is_foreign = np.array([level is not None and bool(re.fullmatch(FOREIGN, level)) for level in levels])
@@ -271,7 +271,7 @@ def _numbering(numbers: Floats) -> tuple[int, int]:
     return rows, rows if 2 * rows >= np.ptp(numbers) + 1 else 0
 
 
-def met(cells: Cells) -> tuple[str, ...]:
+def distinct_texts(cells: Cells) -> tuple[str, ...]:
     """Return the sorted distinct texts of cells."""
     assert cells.words is not None  # the column has words
     codes = np.unique(cells.words.codes[cells.words.codes >= 0])
@@ -543,8 +543,10 @@ def _column(
     kind = asked_kind or counts.kind
     if kind == "category":
         example = _foreign_number(participant_cells) if counts.is_foreign else ""
-        return category_column(name, counts, met(participant_cells), is_asked=asked_kind is not None, example=example)
-    odd = held(participant_cells) & np.isnan(values_of(kind, participant_cells))
+        return category_column(
+            name, counts, distinct_texts(participant_cells), is_asked=asked_kind is not None, example=example
+        )
+    odd = is_filled(participant_cells) & np.isnan(values_of(kind, participant_cells))
     stood = rows if places is None else places[rows]
     if odd.sum() == counts.held:
         raise DataError(
@@ -577,7 +579,7 @@ def _first(cells: Cells, odd: Bools, places: Ints) -> str:
 def _foreign_number(cells: Cells) -> str:
     """Return a number with other separators, which was not read as a number."""
     unread = cells.at(np.flatnonzero(np.isnan(cells.numbers)))
-    return next(level for level in met(unread) if re.fullmatch(FOREIGN, level))
+    return next(level for level in distinct_texts(unread) if re.fullmatch(FOREIGN, level))
 
 
 # ---- The scale of numeric targets, from sums over participants' training rows
@@ -633,8 +635,8 @@ class TargetScale:
     def of_clients(cls, targets: Sequence[AnyArray], names: Sequence[str] = ()) -> Self:
         """Return the scale of participants' (m, t) targets; the order of clients and rows does not matter."""
         count = sum(map(len, targets))
-        total = added([added(client_targets) for client_targets in targets])
-        squares = added([squared_differences(client_targets, total / count) for client_targets in targets])
+        total = sum_exactly([sum_exactly(client_targets) for client_targets in targets])
+        squares = sum_exactly([squared_differences(client_targets, total / count) for client_targets in targets])
         return cls.of(TargetSums(count, total, squares), names)
 
     def scaled(self, targets: AnyArray) -> Float32s:
@@ -670,11 +672,11 @@ class TargetScale:
         ]
 
 
-def added(arrays: AnyArray | Sequence[AnyArray]) -> Floats:
+def sum_exactly(arrays: AnyArray | Sequence[AnyArray]) -> Floats:
     """Return the (...) exact sum of (m, ...) arrays, rounded once, so that their order does not matter.
 
     Example:
-        >>> added(np.array([[1e16], [1.0], [-1e16]]))
+        >>> sum_exactly(np.array([[1e16], [1.0], [-1e16]]))
         array([1.])
     """
     return np.asarray(np.apply_along_axis(math.fsum, 0, np.asarray(arrays, np.float64)))
@@ -687,7 +689,7 @@ def squared_differences(targets: AnyArray, mean: Floats) -> Floats:
         >>> squared_differences(np.array([[1.0], [5.0]]), np.array([2.0]))
         array([10.])
     """
-    return added((targets.astype(np.float64) - mean) ** 2)
+    return sum_exactly((targets.astype(np.float64) - mean) ** 2)
 
 
 def _format_number(value: float) -> str:

@@ -20,16 +20,16 @@ from fedreach.data.images import (
     Converted,
     as_array,
     as_labels,
+    as_numpy,
     classes_of_pixels,
     is_picture,
     note_of,
-    stacked,
-    untracked,
+    stack_inputs,
 )
 from fedreach.data.own import numbered_list
 from fedreach.data.preparation import Preparation
 from fedreach.data.several import (
-    described,
+    describe_layout,
     is_inputs_of_example,
     is_inputs_of_examples,
     layout_of_json,
@@ -118,7 +118,7 @@ class SampleFormat:
         if self.layout is not None:
             if x.dtype != self.layout:
                 raise check.error(
-                    f"x must hold inputs as in training, {described(self.layout)}; got {described(x.dtype)}"
+                    f"x must hold inputs as in training, {describe_layout(self.layout)}; got {describe_layout(x.dtype)}"
                 )
             return x.view(np.uint8).reshape(len(x), -1)
         if x.shape[1:] != self.shape:
@@ -263,7 +263,7 @@ def rows_together(
     groups: Ints | None = None
     moments: Floats | None = None
     if "group" in columns:
-        numbers, names = cells.numbered("group", cells.named_rows("group", columns["group"]))
+        numbers, names = cells.index_names("group", cells.named_rows("group", columns["group"]))
         groups = cells.by_text(numbers, names)
     if "time" in columns:
         moments = cells.moments("time", columns["time"], what="time")
@@ -386,7 +386,7 @@ def _of_each_client(option: str, by_client: Mapping[Any, Any] | None, lengths: M
         column = as_arrow(by_client[client], what)
         if len(column) != length:
             raise DataError(f"{what} must say one for each of its {length} examples; got {len(column)}.")
-        if gone := np.flatnonzero(~cells.names_there(what, column)).tolist():
+        if gone := np.flatnonzero(~cells.has_name(what, column)).tolist():
             raise DataError(f"{what} is missing in {len(gone)} examples, the first is {gone[0]}. Leave those out.")
         columns.append(column)
     if len({column.type for column in columns}) == 1:
@@ -466,7 +466,7 @@ def samples(
     if is_inputs_of_example(first):
         x, converted = _stack_records(first, values, length, name), Counter[tuple[str, str]]()
     else:
-        x, converted = stacked(chain([] if first is None else [first], values), length, name, kind)
+        x, converted = stack_inputs(chain([] if first is None else [first], values), length, name, kind)
     try:
         return x, np.array(labels), converted
     except ValueError as error:  # of unequal length
@@ -482,7 +482,7 @@ def _label(label: Any, what: str) -> Any:
             f"{what} must be a class or a number; got {'a dictionary' if label is not None else 'None'}. Take the "
             "number out of it, or leave samples without a label out."
         )
-    array = classes_of_pixels(label, what) if is_picture(label) else np.asarray(untracked(label))
+    array = classes_of_pixels(label, what) if is_picture(label) else np.asarray(as_numpy(label))
     if array.dtype == np.bool_ and array.ndim:
         array = array.astype(np.int64)
     return array if array.ndim > 1 else array.tolist()
@@ -504,8 +504,8 @@ def _stack_records(first: Any, remaining: Iterator[Any], length: int, name: str)
             table = np.empty(length, record.dtype)
         if record.dtype != table.dtype:
             raise DataError(
-                f"{name}: the inputs of all samples must have one shape and type, {described(table.dtype)} as of the "
-                f"first; sample {number} has {described(record.dtype)}. Pad texts to one length."
+                f"{name}: the inputs of all samples must have one shape and type, {describe_layout(table.dtype)} as of "
+                f"the first; sample {number} has {describe_layout(record.dtype)}. Pad texts to one length."
             )
         table[number] = record[0]
     assert table is not None  # there is a first example
@@ -522,7 +522,7 @@ def _arrays_of(parts: Mapping[str, list[Any]] | list[list[Any]]) -> Any:
 def _array_of(part: Any) -> Any:
     if is_picture(part):
         raise DataError("Pictures among several inputs must be arrays, on the scale of the model; got a picture.")
-    return np.asarray(untracked(part))[None]
+    return np.asarray(as_numpy(part))[None]
 
 
 def class_names_of(dataset: Any) -> tuple[str, ...] | None:

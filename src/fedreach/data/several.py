@@ -83,7 +83,7 @@ def next_token_labels(tokens: ArrayLike, attention_mask: ArrayLike | None = None
 # divides, orders, hashes or stores examples handles one array. A model gets the separate inputs: named ones as
 # keywords, others by position, see `fedreach.engines.several`.
 
-KEPT: Mapping[str, np.dtype[Any]] = {
+STORED_TYPES: Mapping[str, np.dtype[Any]] = {
     "f": np.dtype("<f4"),
     "i": np.dtype("<i8"),
     "u": np.dtype("<i8"),
@@ -171,11 +171,11 @@ def _compact_array(value: Any, what: str) -> AnyArray:
         array = np.asarray(value)
     except ValueError as error:
         raise DataError(f"{what} must be one rectangular array; {error}. Pad it to one length.") from error
-    if array.ndim == 0 or array.dtype.kind not in KEPT or 0 in array.shape[1:]:
+    if array.ndim == 0 or array.dtype.kind not in STORED_TYPES or 0 in array.shape[1:]:
         raise DataError(
             f"{what} must be an array of numbers with an entry for each example; got {array.dtype} {array.shape}."
         )
-    dtype: np.dtype[Any] = array.dtype if array.dtype == np.uint8 else KEPT[array.dtype.kind]
+    dtype: np.dtype[Any] = array.dtype if array.dtype == np.uint8 else STORED_TYPES[array.dtype.kind]
     with np.errstate(over="ignore"):  # what overflows float32 is refused below
         stored: AnyArray = array.astype(dtype)
     if stored.dtype.kind == "f" and not np.isfinite(stored).all():
@@ -219,11 +219,11 @@ def layout_of_json(written: Sequence[Sequence[Any]]) -> np.dtype[Any]:
     return np.dtype([(name, np.dtype(kind).newbyteorder("<"), tuple(shape)) for name, kind, shape in written])
 
 
-def described(layout: np.dtype[Any]) -> str:
+def describe_layout(layout: np.dtype[Any]) -> str:
     """Describe the inputs in words.
 
     Example:
-        >>> described(records((np.zeros((5, 3)), np.zeros(5, int)), "toy").dtype)
+        >>> describe_layout(records((np.zeros((5, 3)), np.zeros(5, int)), "toy").dtype)
         '0 float32 (3,), 1 int64 ()'
     """
     return ", ".join(f"{name} {kind} {tuple(shape)}" for name, kind, shape in layout_to_json(layout))

@@ -523,7 +523,7 @@ def shift_unseen(data: FederatedData, shift: Shift, *, share: float = 1.0, seed:
             x = _writable_copy(x) if x is d.train_x else x
             x[after.index] = after.x
     seen_labels = np.where(data.labels == d.train_y, y, data.labels)  # label noise remains
-    changed = np.concatenate([NOBODYS, *(part[c] for c in clients for part in (data.train, data.held_out))])
+    changed = np.concatenate([NO_EXAMPLES, *(part[c] for c in clients for part in (data.train, data.held_out))])
     dropped = np.zeros((data.num_clients, d.num_classes), np.int64)
     np.add.at(dropped, (data.partition.owner()[gone], y[gone]), 1)
     record = {
@@ -543,7 +543,7 @@ def shift_unseen(data: FederatedData, shift: Shift, *, share: float = 1.0, seed:
     )
 
 
-NOBODYS = np.empty(0, np.int64)
+NO_EXAMPLES = np.empty(0, np.int64)
 
 
 def _redraw_shifted(data: FederatedData, shift: Shift, share: float, seed: int) -> FederatedData:

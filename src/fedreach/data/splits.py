@@ -19,14 +19,14 @@ SHARE = 0.4  # default share of participants
 
 
 @dataclass(frozen=True, eq=False)
-class Ranges:
+class ClientIndex:
     """Example indices grouped by client: client i owns ``order[offsets[i] : offsets[i + 1]]``."""
 
     order: Ints  # (samples,)
     offsets: Ints  # (N + 1,)
 
     @classmethod
-    def of_sizes(cls, order: Ints, sizes: Ints) -> Ranges:
+    def of_sizes(cls, order: Ints, sizes: Ints) -> ClientIndex:
         """Return the ranges of clients with these sizes, consecutive in `order`."""
         return cls(np.ascontiguousarray(order), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
 
@@ -46,7 +46,7 @@ class Ranges:
         """Return the concatenated examples of these clients, and the number of examples of each.
 
         Example:
-            >>> Ranges(np.array([4, 7, 5]), np.array([0, 1, 1, 3])).of(np.array([2, 0]))
+            >>> ClientIndex(np.array([4, 7, 5]), np.array([0, 1, 1, 3])).of(np.array([2, 0]))
             (array([7, 5, 4]), array([2, 1]))
         """
         sizes = self.sizes_of(clients)
@@ -57,10 +57,10 @@ class Ranges:
         """Return the (n,) client of each example in `order`."""
         return np.repeat(np.arange(len(self.offsets) - 1), self.sizes)
 
-    def without(self, gone: Bools) -> Ranges:
+    def without(self, gone: Bools) -> ClientIndex:
         """Return the ranges without the examples that the (n,) flags of `order` mark."""
         remaining_sizes = np.bincount(self.owner()[~gone], minlength=len(self.offsets) - 1)
-        return Ranges.of_sizes(self.order[~gone], remaining_sizes)
+        return ClientIndex.of_sizes(self.order[~gone], remaining_sizes)
 
     def label_counts(self, labels: Ints, num_classes: int) -> Ints:
         """Return the (N, c) number of examples per client and class."""
@@ -210,7 +210,7 @@ class Together:
 APART = Together()
 
 
-def draws(partition: Partition | Ranges, seed: int, purpose: str, names: Sequence[str] | None = None) -> Floats:
+def draws(partition: Partition | ClientIndex, seed: int, purpose: str, names: Sequence[str] | None = None) -> Floats:
     """Return a random number in [0, 1) for each entry of `partition.order`.
 
     Args:
@@ -222,8 +222,8 @@ def draws(partition: Partition | Ranges, seed: int, purpose: str, names: Sequenc
             depend on all clients anyway.
 
     Example:
-        >>> two = Ranges(np.arange(4), np.array([0, 2, 4]))
-        >>> three = Ranges(np.arange(9), np.array([0, 5, 7, 9]))
+        >>> two = ClientIndex(np.arange(4), np.array([0, 2, 4]))
+        >>> three = ClientIndex(np.arange(9), np.array([0, 5, 7, 9]))
         >>> draws(two, 0, "held-out", ["a", "c"])[2:] == draws(three, 0, "held-out", ["a", "b", "c"])[7:]
         array([ True,  True])
     """
@@ -233,11 +233,11 @@ def draws(partition: Partition | Ranges, seed: int, purpose: str, names: Sequenc
 
 
 def split_held_out(
-    partition: Partition | Ranges,
+    partition: Partition | ClientIndex,
     share: float,
     drawn: Floats,
     together: Together = APART,
-) -> tuple[Ranges, Ranges]:
+) -> tuple[ClientIndex, ClientIndex]:
     """Split each client's examples into a training part and a held-out part.
 
     A client with m examples holds out round(share * m) of them: at least one if m >= 2, and never all. With groups or
@@ -291,7 +291,7 @@ def split_held_out(
                 is_held[begin:end] = _latest(_last_of_group(moments[rows], row_groups), int(target_sizes[client]))
     is_held = is_held[shuffled]
     order, held_sizes = partition.order[shuffled], np.bincount(owner[is_held], minlength=len(sizes))
-    return Ranges.of_sizes(order[~is_held], sizes - held_sizes), Ranges.of_sizes(order[is_held], held_sizes)
+    return ClientIndex.of_sizes(order[~is_held], sizes - held_sizes), ClientIndex.of_sizes(order[is_held], held_sizes)
 
 
 def _whole_groups(groups: Ints, drawn: Floats, target_size: int) -> Bools:

@@ -17,8 +17,8 @@ import numpy as np
 from fedreach._util.arrays import AnyArray, Ints
 from fedreach._util.errors import DataError, nearest
 from fedreach._util.registry import SHORT
-from fedreach.data.cells import NO_RULES, Cells, ColumnRules, Words, named
-from fedreach.data.checks import Check, Kind, UnreadableError, normalisation, read_npy
+from fedreach.data.cells import NO_RULES, Cells, ColumnRules, Words, names_unless_numbers
+from fedreach.data.checks import Check, Kind, UnreadableError, channel_scale, read_npy
 from fedreach.data.datasets import ARRAYS, Dataset, add_bytes, from_arrays
 from fedreach.data.preparation import ColumnKind, Preparation
 from fedreach.data.splits import APART, Together
@@ -82,7 +82,7 @@ class OwnTable(OwnData):
 
     def prepared(self, clients: Sequence[Ints]) -> Dataset:
         preparation = Preparation.of(self.columns, clients, self.places, self.rules.kinds)
-        x, names = preparation.written(self.columns), named(self.classes) if self.classes else None
+        x, names = preparation.written(self.columns), names_unless_numbers(self.classes) if self.classes else None
         plain = from_arrays(
             x, self.labels, num_classes=self.num_classes, class_names=names, kind="features", name=self.name
         )
@@ -116,7 +116,7 @@ class OwnSamples(OwnData):
         if self.plain.kind != "image":
             return self.plain
         check = Check(self.name)
-        mean, std = normalisation(check, self.plain.train_x[np.concatenate(clients)], self.plain.kind, None, None)
+        mean, std = channel_scale(check, self.plain.train_x[np.concatenate(clients)], self.plain.kind, None, None)
         return replace(self.plain, mean=mean, std=std)
 
 
@@ -133,7 +133,7 @@ class OwnSamples(OwnData):
 
 NOTE = "dataset.json"
 SPOTS = 64  # number of examples that are compared when a data set is opened; comparing all would mean reading it
-KEPT = ("float32", "uint8", "int64")
+MAPPED_TYPES = ("float32", "uint8", "int64")
 
 
 def from_folder(path: Path | str, *, kind: Kind | None = None, num_classes: int | None = None) -> Dataset:
@@ -216,7 +216,7 @@ def _open_array(file: Path, *, samples: bool) -> AnyArray:
         ) from error
     if array.ndim == 0:
         raise DataError(f"{file}: must hold an array with an entry for each sample; got a single value.")
-    if samples and (array.dtype.name not in KEPT or not array.flags.c_contiguous or not array.dtype.isnative):
+    if samples and (array.dtype.name not in MAPPED_TYPES or not array.flags.c_contiguous or not array.dtype.isnative):
         order = "" if array.flags.c_contiguous else ", in Fortran order"
         raise DataError(
             f"{file}: must be float32, uint8 or int64 in C order to stay on disk; got {array.dtype}{order}. "
@@ -266,7 +266,7 @@ def store(data: Dataset | OwnData, folder: Path) -> Path:
     Example:
         >>> from fedreach.data.datasets import from_arrays
         >>> toy = from_arrays(np.eye(4), [0, 1, 0, 1], name="toy")
-        >>> opened(store(toy, Path(tempfile.mkdtemp()))).sha256 == toy.sha256
+        >>> open_stored(store(toy, Path(tempfile.mkdtemp()))).sha256 == toy.sha256
         True
     """
     words, arrays = _split_parts(data)
@@ -318,7 +318,7 @@ def _digest(words: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> str:
     return hasher.hexdigest()
 
 
-def opened(path: Path) -> Dataset | OwnData:
+def open_stored(path: Path) -> Dataset | OwnData:
     """Open data that `store` wrote.
 
     Raises:

@@ -20,10 +20,10 @@ from fedreach.data.cells import (
     by_text,
     cells_by_name,
     cells_of,
+    index_names,
     moments,
-    named,
     named_rows,
-    numbered,
+    names_unless_numbers,
     ordered_names,
     row_order,
     targets,
@@ -40,12 +40,12 @@ from fedreach.data.preparation import (
     Preparation,
     TargetScale,
     TargetSums,
-    added,
     category_column,
-    met,
+    distinct_texts,
     number_column,
     squared_differences,
     squares,
+    sum_exactly,
     values_of,
 )
 from fedreach.data.splits import Together, draws, split_held_out
@@ -109,7 +109,7 @@ class TableAnswer(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Agreed:
+class TableAgreement:
     """Classes, preparation and target scale that clients agreed on."""
 
     classes: tuple[str, ...]  # () if numbers are predicted
@@ -124,7 +124,7 @@ class Agreed:
     @property
     def class_names(self) -> tuple[str, ...] | None:
         """Names of the classes; None if names are just numbers, or numbers are predicted."""
-        return named(self.classes) if self.classes else None
+        return names_unless_numbers(self.classes) if self.classes else None
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
@@ -139,13 +139,13 @@ class Agreed:
         return cls(tuple(stored["classes"]), Preparation.of_json(stored["columns"]), scale)
 
 
-Told = Mapping[int, Mapping[str, Any]]
+ClientAnswers = Mapping[int, Mapping[str, Any]]
 """Client -> the names in its answer."""
 
 
 def agreement(
     options: TableOptions, participants: Sequence[int]
-) -> Generator[TableQuestion, tuple[Told, Floats], Agreed]:
+) -> Generator[TableQuestion, tuple[ClientAnswers, Floats], TableAgreement]:
     """Yield the questions to the clients, and return their agreement.
 
     The caller sends the names in each client's answer, and the sum of the participants' numbers.
@@ -200,7 +200,7 @@ def agreement(
     if options.targets:
         k = len(columns)
         scale = TargetScale.of(TargetSums(int(totals[k, 0]), totals[k:, 1], squared[k:]), options.targets)
-    return Agreed(classes, preparation.described(options.named, classes, rules), scale)
+    return TableAgreement(classes, preparation.described(options.named, classes, rules), scale)
 
 
 def sum_of(question: TableQuestion, parts: Sequence[Floats]) -> Floats:
@@ -219,7 +219,7 @@ def sum_of(question: TableQuestion, parts: Sequence[Floats]) -> Floats:
     """
     k = len(question.columns)
     columns = sum((part[:k] for part in parts[1:]), start=parts[0][:k])
-    return np.concatenate([columns, added([part[k:] for part in parts])]) if question.targets else columns
+    return np.concatenate([columns, sum_exactly([part[k:] for part in parts])]) if question.targets else columns
 
 
 @dataclass(frozen=True, eq=False)
@@ -328,7 +328,7 @@ class LocalTable:
         texts = self._texts_of(name)
         if name == self.options.label:
             texts = [text or "" for text in texts]
-        return by_text(*numbered(f"table: column {name!r}", texts))
+        return by_text(*index_names(f"table: column {name!r}", texts))
 
     def answer(self, question: TableQuestion) -> TableAnswer:
         """Answer a question."""
@@ -349,14 +349,14 @@ class LocalTable:
         for name, kind, mean in pairs:
             train_cells = self._cells(name, kind, train)
             is_words = kind == "category" and train_cells is not None
-            texts.append(self._texts(name, met(train_cells)) if is_words and train_cells is not None else [])
+            texts.append(self._texts(name, distinct_texts(train_cells)) if is_words and train_cells is not None else [])
             values = np.zeros(0) if train_cells is None or kind is None or is_words else values_of(kind, train_cells)
             present = values[~np.isnan(values)]
             totals.append((len(present), float(present.sum())))
             squared.append(squares(present, mean))
         if t:
             own_targets = labels[train].astype(np.float32)  # as models get them
-            totals += [(len(train), total) for total in added(own_targets).tolist()]
+            totals += [(len(train), total) for total in sum_exactly(own_targets).tolist()]
             squared += squared_differences(own_targets, means[k:]).tolist()
         if question.step == "totals":
             return TableAnswer({"texts": texts}, np.array(totals).reshape(k + t, 2))
@@ -383,7 +383,7 @@ class LocalTable:
             return self.cells[name]
         return cells_of(name, self._read[name], as_words=True, reading=self.rules.reading)
 
-    def dataset(self, agreed: Agreed) -> tuple[Dataset, Ints, Ints]:
+    def dataset(self, agreed: TableAgreement) -> tuple[Dataset, Ints, Ints]:
         """Return the client's rows as a data set, and the indices of its training and held-out rows."""
         train, held_out, labels = self.rows(agreed.classes)
         count = len(next(iter(self._read.values())))

@@ -20,7 +20,7 @@ import pyarrow.parquet
 
 from fedreach._util.errors import ConfigError, DataError, nearest
 from fedreach.data.checks import no_such_file
-from fedreach.data.images import untracked
+from fedreach.data.images import as_numpy
 
 TEXTS = (".csv", ".tsv", ".txt")
 ENDINGS = (*TEXTS, *(f"{ending}.gz" for ending in TEXTS), ".parquet")
@@ -165,7 +165,7 @@ def as_arrow(values: Any, what: str = "a column") -> pa.Array:
     Raises:
         DataError: If the value is a single value.
     """
-    values = untracked(values)
+    values = as_numpy(values)
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return _join_chunks(values)
     if hasattr(values, "to_arrow"):  # polars

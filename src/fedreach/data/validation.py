@@ -8,7 +8,7 @@ import numpy as np
 
 from fedreach._util.arrays import Bools
 from fedreach.data.federated import FederatedData, stream_names
-from fedreach.data.splits import Population, Ranges, draws, split_held_out
+from fedreach.data.splits import ClientIndex, Population, draws, split_held_out
 
 # ---- Data for choosing settings: a part of the training data, and nothing that results are measured on
 
@@ -51,11 +51,11 @@ def for_validation(data: FederatedData, share: float, seed: int) -> FederatedDat
     )
 
 
-def _only(ranges: Ranges, clients: Bools) -> Ranges:
+def _only(ranges: ClientIndex, clients: Bools) -> ClientIndex:
     """Return the examples of these clients; other clients get none."""
     sizes = np.where(clients, ranges.sizes, 0)
     order = ranges.order[np.repeat(clients, ranges.sizes)]
-    return Ranges(order, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
+    return ClientIndex(order, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
 
 
 # ---- Training on all rows of the participants, once a model is evaluated
@@ -84,4 +84,4 @@ def on_all_rows(data: FederatedData) -> FederatedData:
     owner = np.concatenate([train.owner(), held_out.owner()[moves]])
     order = np.concatenate([train.order, held_out.order[moves]])[np.argsort(owner, kind="stable")]
     sizes = train.sizes + np.where(takes_part, held_out.sizes, 0)
-    return replace(data, train=Ranges.of_sizes(order, sizes), held_out=held_out.without(moves))
+    return replace(data, train=ClientIndex.of_sizes(order, sizes), held_out=held_out.without(moves))

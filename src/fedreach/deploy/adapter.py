@@ -10,11 +10,11 @@ from numpy.typing import ArrayLike
 
 from fedreach._util.arrays import Float32s, Floats, Ints
 from fedreach._util.errors import ConfigError
-from fedreach.federation.base import Serving
+from fedreach.federation.base import Adaptation
 from fedreach.federation.types import Outputs, State
 
 if TYPE_CHECKING:
-    from fedreach.federation.base import LearnsMoreLabels, ServesOnline
+    from fedreach.federation.base import AdaptsOnline, LearnsMoreLabels
 
 
 # -------------------- One client's use of a deployed model: an estimator like those of scikit-learn, with numpy alone
@@ -51,7 +51,7 @@ class Adapter:
 
     def __init__(
         self,
-        rule: Serving,
+        rule: Adaptation,
         state: State,
         model: Callable[[Float32s], tuple[ArrayLike, ArrayLike | None]] | None = None,
     ) -> None:
@@ -127,7 +127,7 @@ class Adapter:
         if not hasattr(self, "client_"):
             self._begin()
         self._check_features(outputs)
-        log_p, self.client_ = cast("ServesOnline", self.rule).predict_online(self.state, self.client_, outputs)
+        log_p, self.client_ = cast("AdaptsOnline", self.rule).predict_online(self.state, self.client_, outputs)
         self._count(outputs)
         probabilities: Floats = np.exp(log_p)
         return probabilities

@@ -21,7 +21,7 @@ from fedreach._util.tables import visible, visible_lines
 from fedreach.data.samples import SampleFormat
 from fedreach.deploy.adapter import Adapter
 from fedreach.deploy.predictions import Columns, Predictions, Rows, predictions, read_rows
-from fedreach.federation.base import Serving
+from fedreach.federation.base import Adaptation
 from fedreach.federation.types import State
 
 Run = Callable[[str, AnyArray], Sequence[AnyArray]]
@@ -41,7 +41,7 @@ class Deployed:
     """
 
     def __init__(
-        self, about: Mapping[str, Any], run: Run, rule: Serving | None, state: State | None, batch: int
+        self, about: Mapping[str, Any], run: Run, rule: Adaptation | None, state: State | None, batch: int
     ) -> None:
         self.about, self.rule, self.state = about, rule, state
         self.expected = SampleFormat.of_json(about["name"], about)
@@ -130,7 +130,7 @@ def schema(expected: SampleFormat) -> str:
     return f"{expected.kind} of shape {tuple(expected.shape)}, {expected.dtype}, as x in an .npz file, or a column each"
 
 
-def written(predicted: Predictions, about: Mapping[str, Any], client: str | None = None) -> str:
+def format_csv(predicted: Predictions, about: Mapping[str, Any], client: str | None = None) -> str:
     """Return predictions as CSV."""
     return predicted.csv(client or about["client_column"], about["label_columns"])
 
@@ -193,7 +193,7 @@ def main(model: Deployed, arguments: Sequence[str] | None = None) -> int:
         parser.error("name the file to predict; --schema prints what must stand in it")
     try:
         predicted = model.predict(rows_for(model.about, args.file, args.client, args.label), plain=args.plain)
-        text = written(predicted, model.about, args.client)
+        text = format_csv(predicted, model.about, args.client)
         if args.out is not None and args.out.resolve() == args.file.resolve():
             raise ConfigError(f"--out must be another file than the rows, {args.file}.")
         if args.out is not None:

@@ -18,7 +18,7 @@ from fedreach.deploy.fitted_rule import SavedRule, check_supported
 from fedreach.deploy.model import Answers, TrainedModel
 from fedreach.deploy.predictions import Predictions, predictions
 from fedreach.deploy.program import check_deployable, program
-from fedreach.deploy.weights import ENDINGS, Features, content, put
+from fedreach.deploy.weights import ENDINGS, Features, content, write_whole
 from fedreach.engines.trainer import EVALUATION_BATCH
 from fedreach.experiment.components import code_files
 from fedreach.federation.traits import Traits
@@ -73,7 +73,7 @@ def export(model: TrainedModel, out: Path, form: Form, *, plain: bool = False, f
     is_new = not out.exists()
     try:
         for name, written in files.items():
-            put(out / name, written)
+            write_whole(out / name, written)
     except BaseException:
         if is_new:
             shutil.rmtree(out, ignore_errors=True)
@@ -94,7 +94,7 @@ class _LocalModel:
         return self._model.answers(torch.from_numpy(raw))
 
 
-def predicted(
+def predict_file(
     model: TrainedModel, path: Path, *, client: str | None = None, label: str | None = None, plain: bool = False
 ) -> tuple[Predictions, dict[str, Any]]:
     """Return a model's predictions for the rows of a file, and the model's description (`TrainedModel.about`).

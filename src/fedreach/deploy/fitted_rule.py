@@ -14,12 +14,12 @@ from fedreach._util.errors import ConfigError, RunFolderError
 from fedreach.experiment.components import make
 from fedreach.experiment.schema import Choice
 from fedreach.federation.adaptation import trust
-from fedreach.federation.base import Serving
+from fedreach.federation.base import Adaptation
 from fedreach.federation.traits import Traits
 from fedreach.federation.types import State
 from fedreach.runs.folder import SERVING, RunFolder
 from fedreach.runs.identity import run_of
-from fedreach.runs.schema import RunRecord, ServingRecord
+from fedreach.runs.schema import AdaptationRecord, RunRecord
 
 if TYPE_CHECKING:
     pass
@@ -32,7 +32,7 @@ Which = Literal["last", "best", "refit"]
 class SavedRule(NamedTuple):
     """An adaptation rule as fitted at the end of a run."""
 
-    rule: Serving
+    rule: Adaptation
     state: State
     name: str  # of the rule in the experiment, such as "label_shift" or "my.py:Mine"
     run: RunRecord
@@ -49,11 +49,11 @@ def read(
         ConfigError: If the rule needs labels of unseen clients.
     """
     run_folder = RunFolder(Path(folder))
-    run, record, stored = run_of(run_folder), run_folder.read(ServingRecord), run_folder.read_tensors(SERVING)
+    run, record, stored = run_of(run_folder), run_folder.read(AdaptationRecord), run_folder.read_tensors(SERVING)
     if record is None or stored is None:
         raise RunFolderError(f"{folder} holds no serving rule ({SERVING}). {_why_not_fitted(run)}")
     choice = Choice.model_validate(run.config["method"]["serving"])
-    rule: Serving = make(
+    rule: Adaptation = make(
         "serving", choice, registry.base_of(choice.name, base or Path.cwd(), run_folder.path.resolve())
     )
     if Traits.of(rule).learns_labels and Traits.of(rule).is_reference:

@@ -20,10 +20,10 @@ from fedreach.data.samples import SampleFormat, form_of
 from fedreach.deploy import weights
 from fedreach.deploy.adapter import Adapter
 from fedreach.deploy.fitted_rule import SavedRule, Which, read
-from fedreach.deploy.weights import content, put
+from fedreach.deploy.weights import content, write_whole
 from fedreach.engines.batches import scaling
-from fedreach.engines.models.draws import evaluated
-from fedreach.engines.observation import TRIED, batches_of, mixes_examples
+from fedreach.engines.models.draws import evaluate_examples
+from fedreach.engines.observation import TRIAL_EXAMPLES, batches_of, mixes_examples
 from fedreach.engines.several import add_hooks
 from fedreach.engines.trainer import EVALUATION_BATCH, logits_and_features
 from fedreach.federation.adaptation.base import log_softmax
@@ -247,9 +247,9 @@ class TrainedModel(nn.Module):
 
     def _several_inputs(self) -> Tensor:
         """Return several inputs of the module; numbers differ in size and sign."""
-        x: Tensor = self.inputs(self.expected.example())[:1].repeat_interleave(TRIED, 0)
+        x: Tensor = self.inputs(self.expected.example())[:1].repeat_interleave(TRIAL_EXAMPLES, 0)
         if x.is_floating_point():
-            steps = torch.arange(1, TRIED + 1, device=x.device)
+            steps = torch.arange(1, TRIAL_EXAMPLES + 1, device=x.device)
             x += torch.where(steps % 2 == 1, steps, -steps).view(-1, *[1] * (x.dim() - 1))
         return x
 
@@ -301,7 +301,7 @@ class TrainedModel(nn.Module):
                     [
                         self.units(outputs.float())
                         for part in batches_of(x, EVALUATION_BATCH, self.mixes)
-                        for outputs in evaluated(self.net, self.inputs(part))
+                        for outputs in evaluate_examples(self.net, self.inputs(part))
                     ]
                 )
         except (RuntimeError, IndexError) as error:
@@ -384,7 +384,7 @@ class TrainedModel(nn.Module):
         if target.suffix != ".pt2":
             raise ConfigError(f"The file of a model must end with .pt2, as torch.export has it; got {target.name}.")
         example = self.expected.example().to(next(self.parameters()).device)
-        put(target, content(self, example, "torch", self.about()))
+        write_whole(target, content(self, example, "torch", self.about()))
 
     def about(self, rule: str | None = None) -> dict[str, Any]:
         """Return the description of an exported model, as plain JSON values.

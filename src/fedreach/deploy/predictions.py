@@ -14,7 +14,7 @@ from fedreach._util.errors import ConfigError, DataError, nearest
 from fedreach._util.tables import csv_text, visible
 from fedreach.data.cells import AS_USUAL, Cells, Reading, Words, cells_of, named_rows
 from fedreach.data.checks import no_such_file, read_npz
-from fedreach.data.preparation import InputColumn, Preparation, held
+from fedreach.data.preparation import InputColumn, Preparation, is_filled
 from fedreach.data.samples import SampleFormat
 from fedreach.data.table_source import column_of, read_table
 from fedreach.deploy.adapter import Adapter
@@ -27,10 +27,10 @@ SAMPLES = "x"  # name of the examples in an ``.npz`` file, as in one to train on
 USUAL = {"client": ("client",), "label": ("label", "y")}
 """Usual names of columns, if the training data do not name them."""
 ENDINGS = (".csv", ".tsv", ".txt", ".gz", ".parquet", ".npz")
-FEW = 3  # maximum number of names in a list
-FAR = 20.0  # standard deviations from the participants' mean beyond which a single value is reported
-FAR_HALF = 5.0  # the same for the median of a column, as with a wrong unit
-LEAST_VALUES = 3  # minimum number of values for a meaningful median
+MAX_NAMED = 3  # maximum number of names in a list
+FAR_DEVIATIONS = 20.0  # standard deviations from the participants' mean beyond which a single value is reported
+FAR_DEVIATIONS_MEDIAN = 5.0  # the same for the median of a column, as with a wrong unit
+MIN_VALUES = 3  # minimum number of values for a meaningful median
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ def _describe_unknown(preparation: Preparation, table: Mapping[str, Cells | None
     for column in preparation.used:
         cells = table[column.name]
         assert cells is not None  # `numbers` refuses it
-        has_value, values = held(cells), column.raw(cells)
+        has_value, values = is_filled(cells), column.raw(cells)
         if column.kind == "category":
             words = cells.words or Words((), np.full(len(cells), -1))
             categories = set(column.categories)
@@ -257,10 +257,13 @@ def _describe_far(column: InputColumn, values: Floats) -> list[str]:
     if column.kind not in ("number", "date") or np.isnan(values).all():
         return []
     distance = abs(values - column.mean) / column.sd
-    far, theirs = distance > FAR, f"{column.shown(column.mean)} ± {column.sd:.4g}{' days' * (column.kind == 'date')}"
+    far, theirs = (
+        distance > FAR_DEVIATIONS,
+        f"{column.shown(column.mean)} ± {column.sd:.4g}{' days' * (column.kind == 'date')}",
+    )
     middle = float(np.nanmedian(values))
-    has_middle = (~np.isnan(values)).sum() >= LEAST_VALUES
-    if has_middle and float(np.nanmedian(distance)) > FAR_HALF:
+    has_middle = (~np.isnan(values)).sum() >= MIN_VALUES
+    if has_middle and float(np.nanmedian(distance)) > FAR_DEVIATIONS_MEDIAN:
         about = f"half of the values are far from what participants had, {column.shown(middle)} in the middle"
         return [f"{column.name}: {about}; theirs were {theirs}: check the unit"]
     if not far.any():
@@ -285,14 +288,14 @@ def _count_rows(rows: int) -> str:
 
 
 def _quote_names(names: Sequence[str]) -> str:
-    more = "" if len(names) <= FEW else f" and {len(names) - FEW} more"
-    return ", ".join(map(repr, names[:FEW])) + more
+    more = "" if len(names) <= MAX_NAMED else f" and {len(names) - MAX_NAMED} more"
+    return ", ".join(map(repr, names[:MAX_NAMED])) + more
 
 
 # -------------------- Predictions of rows: unadapted, or adapted to each client by its inputs
 # This code needs numpy alone, so that an exported model can contain it.
 
-LEAST = 1e-12  # minimum probability of the true class in the log loss, as 0 does not have a logarithm
+MIN_PROBABILITY = 1e-12  # minimum probability of the true class in the log loss, as 0 does not have a logarithm
 
 
 class AnswersModel(Protocol):
@@ -445,7 +448,7 @@ def _scores(
         *((("plain_", plain[indices][has_label]),) if plain is not None else ()),
     ):
         scores[f"{head}accuracy"] = float((p.argmax(axis=1) == labels).mean())
-        true_probabilities = np.maximum(p[np.arange(len(labels)), labels], LEAST)
+        true_probabilities = np.maximum(p[np.arange(len(labels)), labels], MIN_PROBABILITY)
         scores[f"{head}log_loss"] = float(-np.log(true_probabilities).mean())
     return scores
 

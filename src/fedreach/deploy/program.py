@@ -23,7 +23,7 @@ from fedreach.deploy import deployed
 from fedreach.deploy.adapter import Adapter
 from fedreach.deploy.fitted_rule import SavedRule, Which, check_supported, read
 from fedreach.experiment.components import code_files
-from fedreach.federation.base import Serving
+from fedreach.federation.base import Adaptation
 from fedreach.federation.traits import Traits
 from fedreach.federation.types import State
 from fedreach.runs.identity import check_code
@@ -32,7 +32,7 @@ from fedreach.runs.identity import check_code
 # Imports from FedReach become relative: ``from fedreach._util.arrays import Floats`` becomes
 # ``from .arrays import Floats`` in the file. All other code is copied without changes.
 
-THERE = frozenset({"numpy", *sys.stdlib_module_names})
+CLIENT_PACKAGES = frozenset({"numpy", *sys.stdlib_module_names})
 """Packages that a client has."""
 READS_TABLES = frozenset({"narwhals", "pyarrow"})
 """Packages with which FedReach's modules read tables; processes that predict tables have them."""
@@ -109,7 +109,7 @@ def _is_fedreachs(node: ast.Import | ast.ImportFrom, through: tuple[_Place, ...]
                 f"{where} imports names from FedReach; got {ast.unparse(node)!r}. Write 'from ... import'."
             )
         return True
-    if tops - THERE - (READS_TABLES if through[-1].name.startswith("fedreach.") else frozenset()):
+    if tops - CLIENT_PACKAGES - (READS_TABLES if through[-1].name.startswith("fedreach.") else frozenset()):
         raise ConfigError(
             f"{where} may import numpy, the standard library and what of FedReach needs no more than these; got "
             f"{ast.unparse(node)!r}."
@@ -209,7 +209,7 @@ LINE = 112
 def loader(bundled: Iterable[Module]) -> str:
     """Return the lines that load the modules from their sources."""
     return LOADER.format(
-        sources="".join(f"    {module.name!r}: {quoted(module.source)},\n" for module in bundled)
+        sources="".join(f"    {module.name!r}: {quote_source(module.source)},\n" for module in bundled)
     ).rstrip()
 
 
@@ -218,7 +218,7 @@ def authors(bundled: Iterable[Module]) -> str:
     return "".join(f", but for {module.name}, which is its author's" for module in bundled if module.is_users)
 
 
-def said(about: Mapping[str, Any]) -> str:
+def format_about(about: Mapping[str, Any]) -> str:
     """Return the lines of a docstring that describe an origin."""
     lines = "\n".join(textwrap.fill(f"{key}: {value}", LINE) for key, value in about.items())
     return lines.replace("\\", "\\\\").replace('"""', "'''")
@@ -229,7 +229,7 @@ def arrays(state: State) -> str:
     return "".join(f"    {name!r}: {array(np.asarray(value))},\n" for name, value in state.items())
 
 
-def made(rule: Any, module: str) -> str:
+def rule_expression(rule: Any, module: str) -> str:
     """Return an expression that evaluates to the rule."""
     kind = type(rule)
     if not is_dataclass(rule) or "<locals>" in kind.__qualname__:
@@ -253,7 +253,7 @@ def made(rule: Any, module: str) -> str:
     return f"{module}.{kind.__qualname__}({', '.join(f'{name}={text}' for name, text in written.items())})"
 
 
-def quoted(source: str) -> str:
+def quote_source(source: str) -> str:
     """Return a source as a string literal, readable if possible."""
     readable = "'''" not in source and source.endswith("\n")
     return f"r'''{source}'''" if readable else repr(source)
@@ -348,14 +348,14 @@ def export(
         "round": saved.round,
         "rule": repr(saved.rule),
     }
-    text = written(saved.rule, saved.state, about, out.stem)
+    text = adapter_program(saved.rule, saved.state, about, out.stem)
     out.parent.mkdir(parents=True, exist_ok=True)
     with out.open("x", encoding="utf-8") as file:
         file.write(text)
     return saved
 
 
-def written(rule: Serving, state: State, about: Mapping[str, Any], stem: str = "client") -> str:
+def adapter_program(rule: Adaptation, state: State, about: Mapping[str, Any], stem: str = "client") -> str:
     """Return the text of the file.
 
     Args:
@@ -373,18 +373,18 @@ def written(rule: Serving, state: State, about: Mapping[str, Any], stem: str = "
     return SCRIPT_TEMPLATE.format(
         version=fedreach.__version__,
         users=authors(bundled.values()),
-        about=said(about),
+        about=format_about(about),
         stem=stem,
         classes=len(state["base"]) if "base" in state else "c",
         loader=loader(bundled.values()),
         run="".join(f"    {key!r}: {value!r},\n" for key, value in about.items()),
         state=arrays(state),
-        rule=made(rule, bundled[str(place)].name),
+        rule=rule_expression(rule, bundled[str(place)].name),
         adapter=bundled[Adapter.__module__].name,
     )
 
 
-def check_deployable(rule: Serving) -> None:
+def check_deployable(rule: Adaptation) -> None:
     """Reject a rule that needs more than inputs and a model, with a ConfigError."""
     kind = type(rule)
     if Traits.of(rule).is_reference:
@@ -398,7 +398,7 @@ def check_deployable(rule: Serving) -> None:
         )
 
 
-def place_of(rule: Serving) -> str | Path:
+def place_of(rule: Adaptation) -> str | Path:
     """Return the module of a rule: its full name, or the path of a user's file."""
     kind = type(rule)
     return kind.__module__ if kind.__module__.startswith("fedreach.") else Path(inspect.getfile(kind)).resolve()
@@ -474,7 +474,7 @@ def run(name, x):
 
 
 def program(
-    about: Mapping[str, Any], library: Library, rule: Serving | None, state: State, batch: int, stem: str = "predict"
+    about: Mapping[str, Any], library: Library, rule: Adaptation | None, state: State, batch: int, stem: str = "predict"
 ) -> str:
     """Return the text of the program.
 
@@ -501,13 +501,13 @@ def program(
         users=authors(bundled.values()),
         package=PACKAGE[library],
         serving="" if rule is None else ", each client served by its own inputs",
-        about=said(summary),
+        about=format_about(summary),
         stem=stem,
         outputs=about["outputs"],
         samples="a table" if about["kind"] == "table" else f"{about['kind']} of shape {tuple(about['shape'])}",
         loader=loader(bundled.values()),
         state="None" if rule is None else "{\n" + arrays(state) + "}",
-        rule="None" if rule is None else made(rule, bundled[str(roots[-1])].name),
+        rule="None" if rule is None else rule_expression(rule, bundled[str(roots[-1])].name),
         run=RUN[library],
         deployed=bundled[deployed.__name__].name,
         batch=batch,

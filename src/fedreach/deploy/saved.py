@@ -66,7 +66,7 @@ def load(
     which = which or default_model(run)
     federation = run_folder.read(FederationRecord)
     if federation is None:
-        raise RunFolderError(f"{folder} holds no {FederationRecord.FILE}. {AGAIN}")
+        raise RunFolderError(f"{folder} holds no {FederationRecord.FILE}. {RESUME_HINT}")
     expected = Expected.of(federation)
     section = ModelSection.model_validate(run.config.get("model", {"name": ""}))
     folders = base, run_folder.path.resolve()
@@ -101,7 +101,7 @@ def _why_not(run: RunRecord, which: Which, run_folder: RunFolder) -> str:
         return "The run did not train again on all rows: take the last, or run with population.refit = true."
     if which == "best" and (run_folder.path / LAST).exists():
         return "Nobody holds data out, so that no model is the best: take the last."
-    return AGAIN
+    return RESUME_HINT
 
 
 def _find_exported_file(path: Path) -> Path | None:
@@ -130,7 +130,7 @@ def _of_file(
     section = ModelSection.model_validate(run.config["model"])
     expected = Expected.of_json(about["name"], about)
     net = _build_module(run, section, expected.sample_shape, about["outputs"], (base,), model)
-    weights.fill(net, stored, path)
+    weights.load_weights(net, stored, path)
     origin = RunOrigin(
         path.resolve(), about["model"], about["cluster"], base, run, about["round"], _code_name(section, model)
     )
@@ -198,4 +198,4 @@ def _model_index(folder: Path | str, count: int, cluster: int | None) -> int:
     return cluster
 
 
-AGAIN = "The run is not finished: the same command again goes on with it."
+RESUME_HINT = "The run is not finished: the same command again goes on with it."

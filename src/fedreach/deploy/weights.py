@@ -24,13 +24,13 @@ from fedreach._util.arrays import AnyArray
 from fedreach._util.errors import ConfigError, DataError
 from fedreach._util.files import UNFINISHED
 from fedreach.deploy.fitted_rule import SavedRule
-from fedreach.engines.models.draws import drawn_from, generators_kept, states
+from fedreach.engines.models.draws import changed_generators, generator_states, preserve_generators
 from fedreach.engines.models.flat import Layout, bind
 from fedreach.engines.models.state import array_of, constants_of, tensor_of
 from fedreach.engines.trainer import logits_and_features
 from fedreach.experiment.components import make
 from fedreach.experiment.schema import Choice
-from fedreach.federation.base import Serving
+from fedreach.federation.base import Adaptation
 from fedreach.runs.schema import RunRecord
 
 # -------------------- A model as one safetensors file
@@ -102,7 +102,7 @@ def read_weights_file(path: Path) -> Stored:
         ) from error
 
 
-def fill(net: nn.Module, stored: Stored, path: Path) -> None:
+def load_weights(net: nn.Module, stored: Stored, path: Path) -> None:
     """Load the stored numbers into a new module."""
     layout = Layout.of(net)
     expected_shapes = {name: tuple(tensor.shape) for name, tensor in _state(net).items()}
@@ -137,7 +137,7 @@ def rule(path: Path, base: Path) -> SavedRule | None:
     if stored.about["serving"] is None:
         return None
     choice = Choice.model_validate(stored.about["serving"])
-    adaptation: Serving = make("serving", choice, base)
+    adaptation: Adaptation = make("serving", choice, base)
     state = {name[len(FITTED) :]: value for name, value in stored.tensors.items() if name.startswith(FITTED)}
     return SavedRule(adaptation, state, choice.name, stored.run(), stored.about["round"])
 
@@ -209,10 +209,10 @@ def _refuse_draws(module: nn.Module, example: Tensor) -> None:
     Raises:
         ConfigError: If the module draws random numbers.
     """
-    before = states(example.device)
-    with torch.no_grad(), generators_kept(example.device):
+    before = generator_states(example.device)
+    with torch.no_grad(), preserve_generators(example.device):
         module(example)
-        drawn = drawn_from(before, example.device)
+        drawn = changed_generators(before, example.device)
     if drawn:
         raise ConfigError(
             f"The model draws random numbers in evaluation (by {' and '.join(drawn)}), which FedReach seeds by each "
@@ -257,7 +257,7 @@ def _check_onnx_runs(graph: bytes, example: Tensor) -> None:
         raise ConfigError(f"onnxruntime cannot run this model: {_first_line(error)}. Export it --to torch.") from error
 
 
-def put(path: Path, text: bytes | str) -> None:
+def write_whole(path: Path, text: bytes | str) -> None:
     """Write a file completely or not at all.
 
     Raises:

@@ -19,7 +19,7 @@ from fedreach._util.arrays import AnyArray, Float32s, Ints
 from fedreach._util.errors import ConfigError
 from fedreach._util.limits import check_memory
 from fedreach._util.streams import generator
-from fedreach.engines.models.draws import seed_of, seeded
+from fedreach.engines.models.draws import seed_of, seeded_generators
 from fedreach.engines.models.flat import Layout, bind
 from fedreach.engines.several import as_bytes
 from fedreach.federation.local_sgd import LocalSGD
@@ -326,7 +326,7 @@ class BatchNormStatistics:
 
         with layer.register_forward_pre_hook(add), torch.no_grad():
             for part in torch.split(x, BATCH):
-                with seeded(seed_of(part), part.device):  # the model may draw random numbers in evaluation
+                with seeded_generators(seed_of(part), part.device):  # the model may draw random numbers in evaluation
                     self.module(part)
         mean = total / count
         return mean.float(), (squares / count - mean.square()).clamp_min(0).float()

@@ -21,7 +21,7 @@ from torch.distributed import PrefixStore, Store, rendezvous  # type: ignore[att
 
 from fedreach._util.arrays import AnyArray, Bools, Float32s, Floats, Ints
 from fedreach._util.errors import ConfigError, FedReachError, TrainingError
-from fedreach.engines.engine import TorchEngine, probed
+from fedreach.engines.engine import TorchEngine, probe_losses
 from fedreach.engines.protocols import NO_TERMS, Engine, Split
 from fedreach.engines.trainer import EVALUATION_BATCH
 from fedreach.federation.local_sgd import LocalSGD
@@ -153,7 +153,7 @@ def _as_tensor(raw: memoryview | bytearray) -> Tensor:
 
 # -------------------- Joining and ending the processes of a run
 
-SILENCE = timedelta(hours=2)  # longest share of a round; a broken connection is noticed at once
+RANK_TIMEOUT = timedelta(hours=2)  # longest share of a round; a broken connection is noticed at once
 GRACE_SECONDS = 0.5  # from the end of rank 0's connections to the end of its process
 
 
@@ -171,9 +171,9 @@ def join() -> Iterator[Ranks]:
     rank, size, local_rank, local_size = (int(os.environ[name]) for name in variables)
     gpu = torch.cuda.is_available() and dist.is_nccl_available()
     try:
-        store = _fresh_store(next(rendezvous("env://", timeout=SILENCE))[0], rank, size)
+        store = _fresh_store(next(rendezvous("env://", timeout=RANK_TIMEOUT))[0], rank, size)
         backend = "cpu:gloo,cuda:nccl" if gpu else "gloo"
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=SILENCE)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=RANK_TIMEOUT)
     except RuntimeError as error:
         raise LostRankError(f"Rank {rank} of {size} does not find the others: {error}") from error
     ranks = Ranks(rank, size, local_rank, local_size)
@@ -258,8 +258,8 @@ def _one_interrupt() -> Iterator[None]:
 # them. (Where groups depend on the number of ranks, a client's result does not depend on its group.) So the number of
 # ranks changes no bit of a run.
 
-FURTHER = "the run goes on with another engine"
-FORGET = 0.5  # decay per round of the measured speed of ranks
+SWITCH_ENGINE = "the run goes on with another engine"
+SPEED_DECAY = 0.5  # decay per round of the measured speed of ranks
 
 
 class DistributedEngine(Engine):
@@ -283,9 +283,9 @@ class DistributedEngine(Engine):
         inner = self.inner
         groups, examples = (
             inner.groups(ids, self.ranks.size),
-            examples_of(self.task.data.train.sizes_of(ids), self.local),
+            examples_per_round(self.task.data.train.sizes_of(ids), self.local),
         )
-        group_indices = shared_out([examples[group].sum() for group in groups], self._speed())
+        group_indices = assign_work([examples[group].sum() for group in groups], self._speed())
         if not any(group_indices[1:]):
             return inner.train_groups(broadcast, ids, groups, round_, rate, terms)
         shares = [[groups[i] for i in indices] for indices in group_indices]
@@ -353,11 +353,12 @@ class DistributedEngine(Engine):
         return self.inner.answers(params, split, index, inputs=inputs)
 
     def training_loss(self, params: Float32s, ids: Ints, parts: Sequence[Ints] | None = None) -> Floats:
-        return probed(self, self.inner.trainer, params, ids, parts)
+        return probe_losses(self, self.inner.trainer, params, ids, parts)
 
     def outputs(self, broadcast: Float32s, update: Float32s, ids: Ints, *, before: bool) -> list[LocalOutputs]:
         rows = [
-            np.array(positions, np.int64) for positions in shared_out(self.task.data.train.sizes_of(ids), self._speed())
+            np.array(positions, np.int64)
+            for positions in assign_work(self.task.data.train.sizes_of(ids), self._speed())
         ]
         if not any(len(rank_rows) for rank_rows in rows[1:]):
             return self.inner.outputs(broadcast, update, ids, before=before)
@@ -398,8 +399,8 @@ class DistributedEngine(Engine):
 
     def _record_speed(self, rank: int, examples: float, seconds: float) -> None:
         if seconds:
-            self._examples[rank] = FORGET * self._examples[rank] + examples
-            self._seconds[rank] = FORGET * self._seconds[rank] + seconds
+            self._examples[rank] = SPEED_DECAY * self._examples[rank] + examples
+            self._seconds[rank] = SPEED_DECAY * self._seconds[rank] + seconds
 
 
 def serve(engine: TorchEngine, ranks: Ranks) -> bool:
@@ -410,7 +411,7 @@ def serve(engine: TorchEngine, ranks: Ranks) -> bool:
     """
     model = np.empty(engine.layout.size, np.float32)
     while (handed := ranks.receive(0)) is not None:
-        if handed == FURTHER:
+        if handed == SWITCH_ENGINE:
             return True
         work, new, share = handed
         if new:
@@ -445,15 +446,15 @@ def _outputs_share(
     return engine.outputs(model, update, ids, before=before)
 
 
-def examples_of(sizes: Ints, local: LocalSGD) -> Floats:
+def examples_per_round(sizes: Ints, local: LocalSGD) -> Floats:
     """Return the expected number of examples that clients of these sizes process in a round.
 
     Example:
-        >>> examples_of(np.array([10, 100]), LocalSGD(batch_size=20, epochs=2))
+        >>> examples_per_round(np.array([10, 100]), LocalSGD(batch_size=20, epochs=2))
         array([ 20., 200.])
-        >>> examples_of(np.array([10, 110]), LocalSGD(batch_size=20, drop_last=True))
+        >>> examples_per_round(np.array([10, 110]), LocalSGD(batch_size=20, drop_last=True))
         array([ 10., 100.])
-        >>> examples_of(np.array([10, 100]), LocalSGD(batch_size=20, steps=3))
+        >>> examples_per_round(np.array([10, 100]), LocalSGD(batch_size=20, steps=3))
         array([30., 60.])
     """
     if local.steps is None:
@@ -461,7 +462,7 @@ def examples_of(sizes: Ints, local: LocalSGD) -> Floats:
     return local.expected_steps(sizes) * np.minimum(local.batch_size, sizes)
 
 
-def shared_out(work: Sequence[float] | Ints, speed: Floats) -> list[list[int]]:
+def assign_work(work: Sequence[float] | Ints, speed: Floats) -> list[list[int]]:
     """Assign pieces of work to ranks: the longest first, each to the rank that would finish it first.
 
     Args:
@@ -469,9 +470,9 @@ def shared_out(work: Sequence[float] | Ints, speed: Floats) -> list[list[int]]:
         speed: (ranks,) work per second of each rank.
 
     Example:
-        >>> shared_out([3, 1, 2, 2], np.array([1.0, 1.0]))
+        >>> assign_work([3, 1, 2, 2], np.array([1.0, 1.0]))
         [[0, 1], [2, 3]]
-        >>> shared_out([3, 1, 2, 2], np.array([3.0, 1.0]))
+        >>> assign_work([3, 1, 2, 2], np.array([3.0, 1.0]))
         [[0, 2, 1], [3]]
     """
     amounts = np.asarray(work, np.float64)

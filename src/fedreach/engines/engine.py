@@ -14,9 +14,9 @@ from fedreach._util.arrays import AnyArray, Bools, Float32s, Floats, Ints
 from fedreach._util.errors import ConfigError
 from fedreach._util.limits import check_memory, check_processes
 from fedreach.data.several import IGNORED, position_counts
-from fedreach.data.splits import Ranges
+from fedreach.data.splits import ClientIndex
 from fedreach.engines.batches import checked_device
-from fedreach.engines.models.draws import seed_of, seeded
+from fedreach.engines.models.draws import seed_of, seeded_generators
 from fedreach.engines.models.state import numbers_note
 from fedreach.engines.processes import Workers, max_processes
 from fedreach.engines.protocols import NO_TERMS, Engine, Precision, Predictor, Split, Task
@@ -181,10 +181,10 @@ class TorchEngine(Engine):
             self.workers.map(work, parts, vector, split, rows, *results)
 
     def training_loss(self, params: Float32s, ids: Ints, parts: Sequence[Ints] | None = None) -> Floats:
-        return probed(self, self.trainer, params, ids, parts)
+        return probe_losses(self, self.trainer, params, ids, parts)
 
 
-def probed(
+def probe_losses(
     engine: Predictor, trainer: GroupTrainer, params: Float32s, ids: Ints, parts: Sequence[Ints] | None
 ) -> Floats:
     """Return the mean loss of a model on each client's training data (see `Trainer.training_loss`)."""
@@ -209,13 +209,13 @@ def probed(
         logits, targets = logits[torch.from_numpy(labeled)], targets[labeled]
     for begin, size in zip(starts, sizes, strict=True):  # a loss may draw random numbers for each client by itself
         rows = slice(begin, begin + size)
-        with seeded(seed_of(logits[rows])):
+        with seeded_generators(seed_of(logits[rows])):
             client_shifts = None if shifts is None else shifts[rows]
             client_losses.append(trainer.losses(logits[rows], torch.from_numpy(targets[rows]), client_shifts).numpy())
     return means(np.concatenate(client_losses), sizes)
 
 
-def samples_of(train: Ranges, ids: Ints, parts: Sequence[Ints] | None) -> tuple[Ints, Ints]:
+def samples_of(train: ClientIndex, ids: Ints, parts: Sequence[Ints] | None) -> tuple[Ints, Ints]:
     """Return the samples of a probe of these clients, and the number of each (see `Trainer.training_loss`)."""
     return train.of(ids) if parts is None else (np.concatenate(parts), np.array([len(part) for part in parts]))
 

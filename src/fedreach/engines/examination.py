@@ -18,10 +18,10 @@ from fedreach._util.arrays import AnyArray, Float32s, Floats, Ints
 from fedreach._util.streams import generator
 from fedreach.data.assignment import Partition
 from fedreach.data.federated import FederatedData
-from fedreach.data.splits import Population, Ranges
+from fedreach.data.splits import ClientIndex, Population
 from fedreach.engines.engine import TorchEngine
-from fedreach.engines.models.draws import generators_kept
-from fedreach.engines.models.state import copied
+from fedreach.engines.models.draws import preserve_generators
+from fedreach.engines.models.state import copy_module
 from fedreach.engines.observation import hidden_behaviour
 from fedreach.engines.protocols import Task
 from fedreach.engines.sequential import Sequential
@@ -76,7 +76,7 @@ def without_dropout(module: nn.Module) -> nn.Module:
         >>> module(torch.ones(1, 3))
         tensor([[1., 1., 1.]])
     """
-    stripped = copied(module)
+    stripped = copy_module(module)
     for layer in stripped.modules():
         if isinstance(layer, nn.modules.dropout._DropoutNd):
             layer.p = 0.0
@@ -118,11 +118,11 @@ FLOOR = 1e-6  # of the largest number of the whole update
 EPSILON = 2.0**-23  # of float32
 NOISE = 0.02  # added to the initial parameters, as layers that start at zero hide their gradients
 GENTLE, STEEP = 0.01, 1000.0  # largest step, relative to the largest parameter
-SOME = 4  # number of batch sizes
-OTHERS = np.array([1, 2])  # clients that take a single step
+NUM_BATCH_SIZES = 4  # number of batch sizes
+SINGLE_STEP_CLIENTS = np.array([1, 2])  # clients that take a single step
 
 
-class Found(NamedTuple):
+class TrialResult(NamedTuple):
     """Results of an engine in a trial with k clients and m examples."""
 
     gentle: Float32s  # (k, d) updates by small steps; the first client takes two
@@ -157,7 +157,7 @@ class Examination:
     def __init__(self, task: Task, device: str = "cpu") -> None:
         self.device, self.task = device, trial_of(task)
         self.sizes = batch_sizes(task)
-        self.trials: dict[int, tuple[Trial, Found]] = {}  # round -> trial and results of the plain engine
+        self.trials: dict[int, tuple[Trial, TrialResult]] = {}  # round -> trial and results of the plain engine
         self.plain = TorchEngine(Sequential, self.task, device)
 
     @cached_property
@@ -171,7 +171,7 @@ class Examination:
         batches = [trainer.samples["train"].batch(part) for part in parts]
         try:
             with self._as_examined():
-                why = hidden_behaviour(copied(trainer.module), batches, trainer.losses)
+                why = hidden_behaviour(copy_module(trainer.module), batches, trainer.losses)
             if why is None:
                 self._trial(1)
         except Exception as error:  # the user's code may raise anything
@@ -203,13 +203,13 @@ class Examination:
                 return why
         return _answer_difference(computed, expected)
 
-    def _trial(self, round_: int) -> tuple[Trial, Found]:
+    def _trial(self, round_: int) -> tuple[Trial, TrialResult]:
         """Return the trial with the batches of a round, and the correct results."""
         if round_ not in self.trials:
             start, p = self.plain.initial.copy(), self.plain.num_trainable
             start[:p] += NOISE * generator(0, "examination", round_).standard_normal(p, np.float32)
             with self._as_examined():
-                one_step = _train_without_memory(self.plain, start, OTHERS, round_, 1.0).update
+                one_step = _train_without_memory(self.plain, start, SINGLE_STEP_CLIENTS, round_, 1.0).update
                 moved = np.abs(one_step[:, :p]).max()
                 unit = float(np.abs(start[:p]).max() / moved) if 0 < moved < np.inf else 1.0
                 rates = GENTLE * unit, STEEP * unit
@@ -233,18 +233,18 @@ class Examination:
         functions_drop = self.plain.trainer.draws  # dropout of the task's layers is off already
         with (
             exact if self.plain.trainer.device.type == "cuda" else nullcontext(),
-            generators_kept(self.plain.trainer.device),
+            preserve_generators(self.plain.trainer.device),
             no_dropout() if functions_drop else nullcontext(),
         ):
             yield
 
-    def _compute(self, engine: TorchEngine, trial: Trial) -> Found:
+    def _compute(self, engine: TorchEngine, trial: Trial) -> TrialResult:
         index, start = np.arange(sum(SIZES)), trial.broadcast
         gentle = _train_without_memory(engine, start, np.arange(len(SIZES)), trial.round_, trial.gentle)
-        steep = _train_without_memory(engine, start, OTHERS, trial.round_, trial.steep).update.copy()
+        steep = _train_without_memory(engine, start, SINGLE_STEP_CLIENTS, trial.round_, trial.steep).update.copy()
         right, evaluated = engine.predict(trial.trained, "train", index)
         outputs = engine.logits(trial.trained, "test", index)
-        return Found(gentle.update.copy(), steep, gentle.loss, outputs, evaluated.copy(), right.copy())
+        return TrialResult(gentle.update.copy(), steep, gentle.loss, outputs, evaluated.copy(), right.copy())
 
     def _update_difference(self, updates: Float32s, expected: Float32s, broadcast: Float32s) -> str | None:
         """Return the first tensor of the model whose update differs, in words, or None."""
@@ -258,7 +258,7 @@ class Examination:
         return None
 
 
-def _answer_difference(computed: Found, expected: Found) -> str | None:
+def _answer_difference(computed: TrialResult, expected: TrialResult) -> str | None:
     """Return the first difference in losses, outputs or right answers, in words, or None."""
     for what, numbers, theirs in (
         ("the loss in training", computed.losses, expected.losses),
@@ -322,8 +322,8 @@ def trial_of(task: Task) -> Task:
         y,
         Partition(every, offsets, "examination"),
         Population(ids, ids[:0]),
-        Ranges.of_sizes(every, np.array(SIZES)),
-        Ranges.of_sizes(every[:0], 0 * ids),
+        ClientIndex.of_sizes(every, np.array(SIZES)),
+        ClientIndex.of_sizes(every[:0], 0 * ids),
         None,
     )
     steps = replace(task.local, epochs=1, steps=None, batch_size=BATCH, drop_last=False, optimizer=None)
@@ -335,4 +335,4 @@ def batch_sizes(task: Task) -> list[int]:
     examples, batch_size = task.data.train.sizes[task.data.population.participants], task.local.batch_size
     sizes = np.unique(np.concatenate([np.minimum(examples, batch_size), examples % batch_size, [2]]))
     sizes = sizes[sizes > 1]
-    return list(map(int, np.unique(sizes[np.linspace(0, len(sizes) - 1, SOME).astype(np.int64)])))
+    return list(map(int, np.unique(sizes[np.linspace(0, len(sizes) - 1, NUM_BATCH_SIZES).astype(np.int64)])))

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from fedreach._util.arrays import Floats, Ints
 from fedreach._util.errors import ConfigError
 from fedreach.engines.batches import ChannelsLast, batch_plans
-from fedreach.engines.manual_layers import Memory, Stack, StackedDense, StackLayer, TrainingStep, written_out
-from fedreach.engines.models.state import constants_of, copied, counts_batches
+from fedreach.engines.manual_layers import Memory, Stack, StackedDense, StackLayer, TrainingStep, to_stack_layers
+from fedreach.engines.models.state import constants_of, copy_module, counts_batches
 from fedreach.engines.protocols import Task, Terms
 from fedreach.engines.recognition import Dense, Layer, NotAChainError, chain_of
 from fedreach.engines.trainer import Group, GroupTrainer
@@ -102,7 +102,7 @@ def trained_chain_of(module: nn.Module, sample: Sequence[int]) -> list[Layer]:
     constants = [name for name in constants_of(module) if not counts_batches(name)]
     if constants:
         raise NotAChainError(f"{constants[0]} is not trained")
-    return chain_of(copied(module), sample)
+    return chain_of(copy_module(module), sample)
 
 
 # --- The engine `chain`: explicit gradients for chains of common layers
@@ -131,7 +131,7 @@ class Chain(GroupTrainer):
     def __init__(self, task: Task, device: torch.device) -> None:
         d, local = task.data.dataset, task.local
         try:
-            layers = written_out(trained_chain_of(task.module, d.train_x.shape[1:]))
+            layers = to_stack_layers(trained_chain_of(task.module, d.train_x.shape[1:]))
         except NotAChainError as error:
             raise ConfigError(
                 f"engine.name = 'chain' needs a model of linear layers, convolutions, ReLU, 2 x 2 max pooling and "

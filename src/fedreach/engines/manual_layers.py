@@ -428,7 +428,7 @@ def _share(dy: Tensor, by_second: Tensor, first: Tensor, second: Tensor) -> None
 NO_POOLING = "a pooling is not of 2 x 2 after a convolution with an even result"
 
 
-def written_out(layers: Sequence[Layer]) -> list[StackLayer]:
+def to_stack_layers(layers: Sequence[Layer]) -> list[StackLayer]:
     """Return the layers with explicit gradients. A convolution and the maximum pooling after it become one layer.
 
     Raises:

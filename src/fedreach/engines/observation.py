@@ -15,10 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedreach._util.errors import ConfigError
 from fedreach.engines.batches import Samples
-from fedreach.engines.models.draws import drawn_from, generators_kept, seeded, states
+from fedreach.engines.models.draws import changed_generators, generator_states, preserve_generators, seeded_generators
 from fedreach.engines.models.flat import narrow_types
 from fedreach.engines.models.outputs import TakeOutput, not_a_tensor
-from fedreach.engines.models.state import Snapshot, copied, tensor_hooks
+from fedreach.engines.models.state import Snapshot, copy_module, tensor_hooks
 
 # --- Behavior that no graph of a model shows, observed on a few real batches
 
@@ -99,13 +99,13 @@ def hidden_behaviour(module: nn.Module, batches: Sequence[Batch], losses: Losses
     if (why := _hidden_in_classes(module)) is not None:
         return why
     device = batches[0][0].device
-    before = states(device)
+    before = generator_states(device)
     first, buffers = Snapshot(module), dict(module.named_buffers())
-    with generators_kept(device):
+    with preserve_generators(device):
         with _Hooks() as hooks:  # separately, as some layers take another code path under this mode
             module.train()(batches[0][0])
         runs = {training: _operations(module, batches, losses, training=training) for training in (True, False)}
-        drew = drawn_from(before, device)
+        drew = changed_generators(before, device)
     if drew:
         return "the model draws random numbers " + (
             "other than dropout's" if drew == ["torch"] else f"by {' and '.join(drew)}"
@@ -201,7 +201,7 @@ def repeats_itself(module: nn.Module, x: Tensor) -> bool:
         >>> repeats_itself(nn.Flatten(), torch.ones(2, 3))
         True
     """
-    return _alike(*(_output(copied(module), x) for _ in range(2)))
+    return _alike(*(_output(copy_module(module), x) for _ in range(2)))
 
 
 def refers_elsewhere(module: nn.Module, x: Tensor) -> bool:
@@ -212,11 +212,11 @@ def refers_elsewhere(module: nn.Module, x: Tensor) -> bool:
     Example:
         >>> layer = nn.Linear(3, 2)
         >>> layer.forward = lambda x: x @ layer.weight.T
-        >>> refers_elsewhere(layer, torch.ones(1, 3)), refers_elsewhere(copied(layer), torch.ones(1, 3))
+        >>> refers_elsewhere(layer, torch.ones(1, 3)), refers_elsewhere(copy_module(layer), torch.ones(1, 3))
         (False, True)
     """
     try:
-        with torch.enable_grad(), seeded(0, x.device):
+        with torch.enable_grad(), seeded_generators(0, x.device):
             nodes = _led_to(module.train()(x))
     except Exception:  # training reports it with the client and the round
         return False
@@ -227,7 +227,7 @@ def refers_elsewhere(module: nn.Module, x: Tensor) -> bool:
 
 
 def _output(module: nn.Module, x: Tensor) -> Tensor:
-    with torch.no_grad(), seeded(0, x.device):
+    with torch.no_grad(), seeded_generators(0, x.device):
         output: Tensor = module.train()(x).float().nan_to_num()
     return output
 
@@ -238,10 +238,10 @@ def _alike(first: Tensor, second: Tensor) -> bool:
 
 # --- Behavior of a module in a trial on a few examples
 
-TRIED = 8  # examples of a trial
+TRIAL_EXAMPLES = 8  # examples of a trial
 ALONE = 4  # examples that are also evaluated without the others
-FAR = 1e-3  # relative difference of an example's outputs, in batches of one size, that is not rounding
-FAR_IN_HALF = 3e-2  # the same for batches of two sizes, which kernels for bfloat16 round differently
+MAX_BATCH_DIFFERENCE = 1e-3  # relative difference of an example's outputs, in batches of one size, that is not rounding
+MAX_SIZE_DIFFERENCE = 3e-2  # the same for batches of two sizes, which kernels for bfloat16 round differently
 
 
 @dataclass(frozen=True)
@@ -307,8 +307,8 @@ def mixes_examples(module: nn.Module, x: Tensor) -> bool:
         >>> mixes_examples(nn.Linear(2, 1), x), mixes_examples(nn.BatchNorm1d(2, track_running_stats=False), x)
         (False, True)
     """
-    with torch.no_grad(), generators_kept(x.device):
-        return normalizes_by_batch(module) or _mixes(copied(module).eval(), x)
+    with torch.no_grad(), preserve_generators(x.device):
+        return normalizes_by_batch(module) or _mixes(copy_module(module).eval(), x)
 
 
 def behaviour_of(
@@ -326,14 +326,14 @@ def behaviour_of(
         ConfigError: If the model does not accept the examples, or its outputs have another shape; if two new copies
             have different outputs for the same inputs and seeds; or if a copy trains the original.
     """
-    trial = copied(module)
+    trial = copy_module(module)
     first = Snapshot(trial)
-    several, targets = samples.batch(torch.arange(TRIED, device=samples.y.device).clamp(max=len(samples) - 1))
+    several, targets = samples.batch(torch.arange(TRIAL_EXAMPLES, device=samples.y.device).clamp(max=len(samples) - 1))
     x, y = several[:2], targets[:2]
     name, drew, counts = type(module).__name__, list[bool](), tuple[str, ...]()
-    with torch.no_grad(), generators_kept(x.device):
+    with torch.no_grad(), preserve_generators(x.device):
         for training in (True, False):
-            before = states(x.device)
+            before = generator_states(x.device)
             try:
                 logits = trial.train(training)(x)
             except ConfigError:  # of `model.output`
@@ -351,14 +351,14 @@ def behaviour_of(
                 counts = tuple(first.changed_names())
                 with suppress(Exception):  # training reports a failing loss with the client and the round
                     losses(logits, y, None)
-            drew.append(bool(drawn_from(before, x.device)))
+            drew.append(bool(changed_generators(before, x.device)))
         mixes = normalizes_by_batch(trial) or _mixes(trial, several)
     if refers_elsewhere(trial, x):
         raise ConfigError(
             f"The model {name} must go on by itself when it is copied; got hooks or functions that refer to the layers "
             "they were written for. Make them methods of the module, which are given the layer."
         )
-    keeps_more = remembers(copied(module), x)
+    keeps_more = remembers(copy_module(module), x)
     if keeps_more and not repeats_itself(module, x):
         raise ConfigError(
             f"The model {name} must return the same outputs for the same inputs, parameters, buffers and seeds; got "
@@ -406,8 +406,8 @@ def _mixes(module: nn.Module, x: Tensor) -> bool:
     if not torch.equal(together, repeated):  # it draws random numbers in evaluation
         return False
     largest = float(together.abs().max())
-    pairs = [(single, joint, FAR) for single, joint in zip(alone, together, strict=False)]
-    pairs += [(single, joint, FAR_IN_HALF) for single, joint in zip(pair, together, strict=False)]
+    pairs = [(single, joint, MAX_BATCH_DIFFERENCE) for single, joint in zip(alone, together, strict=False)]
+    pairs += [(single, joint, MAX_SIZE_DIFFERENCE) for single, joint in zip(pair, together, strict=False)]
     return not all(
         torch.allclose(single, joint, rtol=far, atol=far * largest, equal_nan=True) for single, joint, far in pairs
     )

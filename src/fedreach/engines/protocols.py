@@ -16,7 +16,7 @@ from fedreach.engines.batches import refreshable_layers
 from fedreach.engines.models.flat import Layout
 from fedreach.federation.augmentations import Augmentation
 from fedreach.federation.base import LocalSolver, Loss
-from fedreach.federation.federation import Federation, refuse_targets_of
+from fedreach.federation.federation import Federation, check_federation_targets
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.losses import CrossEntropy
 from fedreach.federation.traits import Traits, name_of
@@ -97,7 +97,7 @@ class Task:
                 numbers; if the rule needs features, and the model has no linear layer; or if a component needs classes
                 and targets are numbers, or vice versa.
         """
-        refuse_targets_of(federation, data.dataset)
+        check_federation_targets(federation, data.dataset)
         rule, has_layers = federation.serving, bool(refreshable_layers(module))
         if Traits.of(rule).needs_batchnorm and (data.dataset.kind in ("tokens", "several") or not has_layers):
             raise ConfigError(

@@ -13,7 +13,7 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
-from fedreach.engines.models.draws import drawn_from, generators_kept, states
+from fedreach.engines.models.draws import changed_generators, generator_states, preserve_generators
 from fedreach.engines.models.flat import Layout
 from fedreach.engines.observation import HOOKS
 
@@ -282,8 +282,8 @@ def chain_of(module: nn.Module, sample: Sequence[int]) -> list[Layer]:
         name: slice(end - shape.numel(), end)
         for name, shape, end in zip(layout.names, layout.shapes, ends, strict=True)
     }
-    was_training, chains, before = module.training, [], states()
-    with generators_kept():
+    was_training, chains, before = module.training, [], generator_states()
+    with preserve_generators():
         for mode in (False, True):
             try:
                 graph = fx.symbolic_trace(module.train(mode)).graph
@@ -291,7 +291,7 @@ def chain_of(module: nn.Module, sample: Sequence[int]) -> list[Layer]:
                 raise NotAChainError(f"its code cannot be followed ({type(error).__name__})") from error
             finally:
                 module.train(was_training)
-            if drawn_from(before):
+            if changed_generators(before):
                 raise NotAChainError("its code draws a random number that the graph would keep")
             chains.append(_Chain(module, tuple(sample), places, training=mode).of(graph))
     if chains[0] != [layer for layer in chains[1] if not isinstance(layer, Dropout)]:

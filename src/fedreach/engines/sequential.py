@@ -18,9 +18,9 @@ from fedreach._util.errors import ConfigError, PartError, TrainingError
 from fedreach._util.streams import torch_seed
 from fedreach.data.several import IGNORED
 from fedreach.engines.batches import batch_plan
-from fedreach.engines.models.draws import seeded
+from fedreach.engines.models.draws import seeded_generators
 from fedreach.engines.models.flat import Layout, bind, keep_buffers, narrow_types
-from fedreach.engines.models.state import NarrowParameters, copied
+from fedreach.engines.models.state import NarrowParameters, copy_module
 from fedreach.engines.protocols import LOSS_MEMORY, Task, Terms
 from fedreach.engines.trainer import Group, GroupTrainer, cause_of
 from fedreach.federation.augmentations import Augmentation
@@ -30,7 +30,7 @@ from fedreach.federation.traits import Traits, name_of
 
 # --- Arguments of an `Objective` in a local step: the module, the batch, and other models on that batch
 
-Calls = dict[str, list[tuple[Any, Any]]]
+LayerCalls = dict[str, list[tuple[Any, Any]]]
 """Layer -> (inputs, outputs) of each call in a pass."""
 MeanLoss = Callable[[Tensor], Tensor]
 """Function of the outputs that returns the mean loss over the batch."""
@@ -47,7 +47,7 @@ class Pass:
     """
 
     def __init__(self, module: nn.Module, x: Tensor) -> None:
-        self.size, self._calls = len(x), cast(Calls, {})
+        self.size, self._calls = len(x), cast(LayerCalls, {})
         self._linear = [name for name, part in module.named_modules() if isinstance(part, nn.Linear)]
         with ExitStack() as hooks:
             for name, part in module.named_modules():
@@ -73,7 +73,7 @@ class Pass:
         return flat
 
 
-def _note(calls: Calls, name: str, part: nn.Module, inputs: Any, returned: Any) -> None:
+def _note(calls: LayerCalls, name: str, part: nn.Module, inputs: Any, returned: Any) -> None:
     calls.setdefault(name, []).append((inputs, returned))
 
 
@@ -127,7 +127,7 @@ class ObjectiveRun:
 
     def __init__(self, loss: Loss, module: nn.Module, layout: Layout) -> None:
         self.part, self.module, self.layout = cast(Objective, loss), module, layout
-        self.other = copied(module).eval()  # holds the numbers of the last frozen model
+        self.other = copy_module(module).eval()  # holds the numbers of the last frozen model
 
     def step(
         self, x: Tensor, y: Tensor, mean_loss: MeanLoss, broadcast: Tensor, memory: Tensor | None
@@ -158,7 +158,7 @@ class ObjectiveRun:
 # -------------------- Augmentation, seeded by run, round, client and step
 
 
-def augmented(augmentation: Augmentation, x: Tensor, seed: int, round_: int, client: int, step: int) -> Tensor:
+def augment_batch(augmentation: Augmentation, x: Tensor, seed: int, round_: int, client: int, step: int) -> Tensor:
     """Return the augmented inputs of a client's training batch.
 
     Args:
@@ -175,11 +175,11 @@ def augmented(augmentation: Augmentation, x: Tensor, seed: int, round_: int, cli
     Example:
         >>> from fedreach.federation.augmentations import FlipAndCrop
         >>> x = torch.arange(16.0).view(1, 1, 4, 4)
-        >>> one, same = (augmented(FlipAndCrop(padding=2), x, 0, 1, 7, 3) for _ in range(2))
+        >>> one, same = (augment_batch(FlipAndCrop(padding=2), x, 0, 1, 7, 3) for _ in range(2))
         >>> torch.equal(one, same), one.shape
         (True, torch.Size([1, 1, 4, 4]))
     """
-    with seeded(torch_seed(seed, f"augmentation {step}", round_, client), x.device), torch.no_grad():
+    with seeded_generators(torch_seed(seed, f"augmentation {step}", round_, client), x.device), torch.no_grad():
         augmented_x: Any = augmentation.augment(x.clone())
     if not isinstance(augmented_x, Tensor) or augmented_x.shape != x.shape or augmented_x.dtype != x.dtype:
         got = (
@@ -203,7 +203,7 @@ def check_augmentation(augmentation: Augmentation, x: Tensor) -> None:
     """
     name = name_of(augmentation)
     try:
-        first, second = (augmented(augmentation, x, 0, 1, 0, 1) for _ in range(2))
+        first, second = (augment_batch(augmentation, x, 0, 1, 0, 1) for _ in range(2))
     except (ConfigError, PartError):
         raise
     except Exception as error:  # the user's code may raise anything
@@ -270,7 +270,7 @@ class Sequential(GroupTrainer):
             client = int(ids[row])
             seed = torch_seed(self.seed, "dropout", round_, client) if self.draws else 0
             try:
-                with seeded(seed, self.device) if self.draws else nullcontext():
+                with seeded_generators(seed, self.device) if self.draws else nullcontext():
                     client_terms = {name: rows[row].to(self.device) for name, rows in terms.items()}
                     loss_memory = client_terms.pop(LOSS_MEMORY, None)
                     shift = None if shifts is None else shifts[row]
@@ -326,7 +326,7 @@ class Sequential(GroupTrainer):
             index = torch.from_numpy(batch[batch >= 0]).to(self.device)
             x, y = self.samples["train"].batch(index)
             if self.augmentation is not None:
-                x = augmented(self.augmentation, x, self.seed, *key, step)
+                x = augment_batch(self.augmentation, x, self.seed, *key, step)
             gradient.zero_()
             if used is not None:
                 used.zero_()

@@ -20,15 +20,15 @@ from fedreach._util.streams import torch_seed
 from fedreach.data.datasets import Dataset
 from fedreach.data.several import IGNORED
 from fedreach.engines.batches import BatchNormStatistics, Samples, refreshable_layers
-from fedreach.engines.models.draws import evaluated, seed_of, seeded
+from fedreach.engines.models.draws import evaluate_examples, seed_of, seeded_generators
 from fedreach.engines.models.flat import Layout, bind, flatten, narrow_types
-from fedreach.engines.models.state import NarrowParameters, Snapshot, constant_arrays, copied, set_constants
+from fedreach.engines.models.state import NarrowParameters, Snapshot, constant_arrays, copy_module, set_constants
 from fedreach.engines.observation import Behaviour, batches_of, behaviour_of
 from fedreach.engines.protocols import Split, Task, Terms
 from fedreach.engines.several import add_hooks, layout_of
 from fedreach.federation.aggregation import weighted_sum
 from fedreach.federation.base import LocalSolver, Loss, MemorySolver, ShiftsOutputs
-from fedreach.federation.federation import refuse_targets
+from fedreach.federation.federation import check_targets
 from fedreach.federation.local_sgd import LocalSGD, TorchSteps
 from fedreach.federation.traits import Traits, name_of
 from fedreach.federation.types import LocalOutputs, Outputs
@@ -37,11 +37,11 @@ from fedreach.federation.types import LocalOutputs, Outputs
 # Engines call `correct` with different pieces: a vector, a stack of clients, some layers. A correction that depends on
 # other numbers, such as a norm over all, would train a different model in each engine.
 
-MOST = 4096  # largest number of parameters in a trial
+MAX_TRIED_NUMBERS = 4096  # largest number of parameters in a trial
 SCALES = (1e-4, 1.0, 1e4)  # of changed numbers, as some corrections depend on others only above or below a limit
 
 
-def refuse_mixing(solver: LocalSolver, p: int) -> None:
+def reject_mixing(solver: LocalSolver, p: int) -> None:
     """Reject a solver whose correction of one number depends on others.
 
     Every second number of gradient, parameters, broadcast and memory is changed. The corrections of the other numbers
@@ -58,13 +58,13 @@ def refuse_mixing(solver: LocalSolver, p: int) -> None:
         >>> class ByNorm:
         ...     def correct(self, gradient, params, broadcast):
         ...         return gradient / gradient.norm()
-        >>> refuse_mixing(ByNorm(), p=4)
+        >>> reject_mixing(ByNorm(), p=4)
         Traceback (most recent call last):
         fedreach.ConfigError: ByNorm.correct must act on each number by itself, ...
     """
     if p < 2:
         return
-    for size in dict.fromkeys((min(p, MOST), p)):
+    for size in dict.fromkeys((min(p, MAX_TRIED_NUMBERS), p)):
         try:
             mixes = _mixes(solver, size)
         except Exception:  # a solver with a number for each parameter takes size p only
@@ -158,12 +158,12 @@ class GroupTrainer(ABC):
                 f"engine.name = {self.name!r} does not augment batches; 'sequential' does; got the augmentation "
                 f"{name_of(task.augmentation)}. Use 'auto'."
             )
-        refuse_targets("loss", task.loss, task.data.dataset)
+        check_targets("loss", task.loss, task.data.dataset)
         if not self.follows_torch and (why := only_sequential(task.data.dataset)):
             raise ConfigError(f"engine.name = {self.name!r}: {why}. Use 'auto'.")
         self.device = device
         check_memory(*_copies_of(task.module))
-        self.module = copied(task.module).to(device)
+        self.module = copy_module(task.module).to(device)
         d, server = task.data.dataset, task.data.server
         add_hooks(self.module, layout_of(d.train_x), d.positions, d.num_classes)
         self.layout = Layout.of(self.module)
@@ -174,7 +174,7 @@ class GroupTrainer(ABC):
             )
         self.data, self.solver, self.local, self.seed = task.data, task.solver, task.local, task.seed
         self.loss = task.loss
-        refuse_mixing(task.solver, self.layout.num_trainable)
+        reject_mixing(task.solver, self.layout.num_trainable)
         self.scale = d.target_scale  # numeric targets are scaled in here, and in their own units outside
         train = Samples(d.train_x, self.scale_targets(task.data.labels), d.kind, d.mean, d.std, device)
         self.samples: dict[Split, Samples] = {
@@ -197,7 +197,7 @@ class GroupTrainer(ABC):
         self.behaviour: Behaviour = behaviour_of(self.module, train, (*d.positions, d.outputs), self.losses)
         self.draws_in_evaluation = self.behaviour.draws_in_evaluation
         self.draws = self.behaviour.draws or self.draws_in_evaluation
-        self.pristine = copied(self.module) if self.behaviour.remembers else None
+        self.pristine = copy_module(self.module) if self.behaviour.remembers else None
         self.owner = self.data.partition.owner() if self.behaviour.mixes else None
 
     def start_from(self, constants: Mapping[str, AnyArray]) -> None:
@@ -215,7 +215,7 @@ class GroupTrainer(ABC):
         if self.pristine is None:
             self.beginning.restore()
         else:
-            self.module = copied(self.pristine)
+            self.module = copy_module(self.pristine)
 
     def place(self, vector: Tensor, gradient: Tensor | None = None) -> None:
         """Bind the module to a (d,) vector, and restore the constants and attributes that the run starts with."""
@@ -326,7 +326,7 @@ class GroupTrainer(ABC):
         self.renew()
         self.module.train()
         try:
-            with seeded(seed, self.device) if self.draws else nullcontext():
+            with seeded_generators(seed, self.device) if self.draws else nullcontext():
                 return self._gradient_move(params, index, rate, loss)
         except Exception as error:
             of_one = " Choose a batch_size of the server that leaves no batch of one." if len(index) == 1 else ""
@@ -339,7 +339,7 @@ class GroupTrainer(ABC):
         self.module.eval()
 
         def loss(x: Tensor, _: Tensor) -> Any:
-            with seeded(seed_of(x), self.device) if self.draws else nullcontext():
+            with seeded_generators(seed_of(x), self.device) if self.draws else nullcontext():
                 return F.cross_entropy(self.module(x), target)
 
         return self._gradient_move(params, index, rate, loss)
@@ -385,7 +385,7 @@ class GroupTrainer(ABC):
             TrainingError: If the model mixes examples and does not accept a client with a single example.
         """
         try:
-            logits: Tensor = torch.cat(evaluated(self.module, x)) if self.draws else self.module(x)
+            logits: Tensor = torch.cat(evaluate_examples(self.module, x)) if self.draws else self.module(x)
         except ValueError as error:
             if not self.behaviour.mixes or len(x) > 1:
                 raise
@@ -486,7 +486,9 @@ def logits_and_features(
     )
     with hook, torch.no_grad():
         results = [
-            result for part in batches_of(x, EVALUATION_BATCH, even) for result in evaluated(outputs_and_features, part)
+            result
+            for part in batches_of(x, EVALUATION_BATCH, even)
+            for result in evaluate_examples(outputs_and_features, part)
         ]
     logits = torch.cat([outputs for outputs, _ in results]).float().cpu().numpy()
     inner = [layer_input for _, features_of in results for layer_input in features_of]

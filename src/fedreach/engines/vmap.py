@@ -19,7 +19,7 @@ from fedreach._util.arrays import Ints
 from fedreach._util.errors import ConfigError, TrainingError
 from fedreach._util.streams import torch_seed
 from fedreach.engines.batches import batch_plans
-from fedreach.engines.models.draws import seeded
+from fedreach.engines.models.draws import seeded_generators
 from fedreach.engines.protocols import Task, Terms
 from fedreach.engines.trainer import Group, GroupTrainer, cause_of
 from fedreach.federation.local_sgd import Adam
@@ -76,7 +76,7 @@ class Stacked(GroupTrainer):
         self.renew()
         self.module.train()
         seed = torch_seed(self.seed, "dropout", round_, int(ids[group].min())) if self.draws else 0
-        with seeded(seed, self.device) if self.draws else nullcontext(), _recurrence(self.module):
+        with seeded_generators(seed, self.device) if self.draws else nullcontext(), _recurrence(self.module):
             for step in range(index.shape[1]):
                 active = int((counts[:, step] > 0).sum())
                 for alike, count in self._alike(counts[:active, step]):

@@ -17,7 +17,7 @@ from fedreach.engines.protocols import Predictor, Split
 from fedreach.evaluation.evaluator import Evaluator
 from fedreach.evaluation.metrics import AUROC, Metric, pairs_in_order
 from fedreach.federation.adaptation.base import log_softmax
-from fedreach.federation.adaptation.few_labels import moved_head
+from fedreach.federation.adaptation.few_labels import fit_head
 from fedreach.federation.types import Outputs
 
 # --- Baselines that a model must beat
@@ -37,7 +37,7 @@ from fedreach.federation.types import Outputs
 
 LARGEST = 2e7
 """Largest rows x inputs x outputs of a pooled model, which takes four seconds. A larger one is left out."""
-MOST_INPUTS = 2000
+MAX_INPUTS = 2000
 BLOCK = 4096  # rows that are converted to inputs at a time
 NO_PARAMETERS = np.zeros(1, np.float32)
 
@@ -94,7 +94,7 @@ class Baseline(Predictor):
 
 
 @dataclass(frozen=True, eq=False)
-class Scored:
+class BaselineScores:
     """Scores of a baseline."""
 
     columns: Mapping[str, float]  # of `Evaluator`
@@ -103,7 +103,7 @@ class Scored:
 
 def score_baselines(
     data: FederatedData, samples_per_client: int | None = None, metrics: Sequence[Metric] = ()
-) -> tuple[dict[str, Scored], str]:
+) -> tuple[dict[str, BaselineScores], str]:
     """Return the scores of baselines by name, and the reason why a pooled model is left out (else "").
 
     Args:
@@ -117,7 +117,7 @@ def score_baselines(
         >>> {name: round(scored.columns["unseen_accuracy"], 3) for name, scored in found.items()}, left_out
         ({'majority': 0.55, 'pooled': 0.95}, '')
     """
-    classes, why = data.dataset.num_classes, too_large(data)
+    classes, why = data.dataset.num_classes, why_not_pooled(data)
     builders: dict[str, Callable[[FederatedData], Baseline]] = (
         {"majority": majority} if classes else {"mean": mean_target}
     )
@@ -129,10 +129,10 @@ def score_baselines(
     }, why
 
 
-def _score(evaluator: Evaluator) -> Scored:
+def _score(evaluator: Evaluator) -> BaselineScores:
     columns, lines = evaluator.evaluate(NO_PARAMETERS, 0)
     name = evaluator.by.name
-    return Scored(columns, {line["population"]: {"ids": line["ids"], name: line[name]} for line in lines})
+    return BaselineScores(columns, {line["population"]: {"ids": line["ids"], name: line[name]} for line in lines})
 
 
 def majority(data: FederatedData) -> Baseline:
@@ -153,7 +153,7 @@ def pooled_logistic(data: FederatedData) -> Baseline:
     """Return a logistic regression on all participants' training rows."""
     rows, shares = training_rows(data), majority(data).bias
     x, scale = _fitted_inputs(data, rows)
-    head = moved_head(x, np.tile(shares, (len(rows), 1)), data.labels[rows], 1 / len(rows))
+    head = fit_head(x, np.tile(shares, (len(rows), 1)), data.labels[rows], 1 / len(rows))
     return Baseline(data, shares + head[-1], head[:-1], scale)
 
 
@@ -173,7 +173,7 @@ def training_rows(data: FederatedData) -> Ints:
     return np.concatenate([data.train[int(client)] for client in data.population.participants])
 
 
-def too_large(data: FederatedData) -> str:
+def why_not_pooled(data: FederatedData) -> str:
     """Return why no linear model is fitted to all participants' rows, or "" if one is."""
     d = data.dataset
     if d.positions:
@@ -181,7 +181,7 @@ def too_large(data: FederatedData) -> str:
     if d.kind in ("tokens", "several"):
         return f"its inputs would be {'tokens' if d.kind == 'tokens' else 'several'}"
     rows, inputs = int(data.train.sizes[data.population.participants].sum()), int(np.prod(d.train_x.shape[1:]))
-    if rows * inputs * d.outputs > LARGEST or inputs > MOST_INPUTS:
+    if rows * inputs * d.outputs > LARGEST or inputs > MAX_INPUTS:
         return f"{rows:,} training rows x {inputs:,} inputs x {d.outputs} outputs would take more than a few seconds"
     return ""
 
@@ -210,13 +210,13 @@ def _fitted_inputs(data: FederatedData, rows: Ints) -> tuple[Floats, tuple[Float
 # -------------------- Label leakage: single columns that predict the label
 # Only the participants' training rows, with their training labels, are searched.
 
-LEAST_AUROC = 0.995
-MOST_WRONG = 0.01
+MIN_AUROC = 0.995
+MAX_WRONG_SHARE = 0.01
 """Largest share of the rows outside the majority class that a column may predict wrongly and still count as a leak."""
-LEAST_RANKS = 0.999
-LEAST_ROWS = 20
-LEAST_OF_CLASS = 5
-FEW_VALUES = 100
+MIN_RANK_CORRELATION = 0.999
+MIN_ROWS = 20
+MIN_CLASS_ROWS = 5
+MAX_TABLE_VALUES = 100
 
 
 class Leak(NamedTuple):
@@ -250,7 +250,7 @@ def leaks(data: FederatedData) -> list[Leak]:
     if d.positions or d.kind != "features" or d.train_x.ndim != 2 or len(rows) * d.train_x.shape[1] > LARGEST:
         return []
     labels = data.labels[rows]
-    if len(rows) < LEAST_ROWS:
+    if len(rows) < MIN_ROWS:
         return []
     if not d.num_classes:
         columns = _columns(data, rows) if labels.shape[1] == 1 else ()
@@ -259,9 +259,9 @@ def leaks(data: FederatedData) -> list[Leak]:
             for name, values, words in columns
             if not words
         ]
-        return [leak for leak in candidates if abs(leak.value) >= LEAST_RANKS]
-    frequent_classes = np.flatnonzero(np.bincount(labels, minlength=d.num_classes) >= LEAST_OF_CLASS)
-    if len(frequent_classes) < 2 or np.isin(labels, frequent_classes).mean() < 1 - MOST_WRONG:
+        return [leak for leak in candidates if abs(leak.value) >= MIN_RANK_CORRELATION]
+    frequent_classes = np.flatnonzero(np.bincount(labels, minlength=d.num_classes) >= MIN_CLASS_ROWS)
+    if len(frequent_classes) < 2 or np.isin(labels, frequent_classes).mean() < 1 - MAX_WRONG_SHARE:
         return []
     return [
         leak
@@ -287,20 +287,20 @@ def _columns(data: FederatedData, rows: Ints) -> Iterator[tuple[str, Floats, boo
 
 
 def _class_leak(data: FederatedData, name: str, values: Floats, labels: Ints, *, words: bool) -> Leak | None:
-    if not words and (auroc := _lowest_neighbor_auroc(values, labels)) >= LEAST_AUROC:
+    if not words and (auroc := _lowest_neighbor_auroc(values, labels)) >= MIN_AUROC:
         return Leak(name, "AUROC", round(auroc, 6))
     _, codes = np.unique(values, return_inverse=True)
-    if codes.max() >= FEW_VALUES:
+    if codes.max() >= MAX_TABLE_VALUES:
         return None
     right, wrong_at_best = _count_right_lookups(data, codes, labels), len(labels) - np.bincount(labels).max()
     wrong = len(labels) - right
-    return Leak(name, "accuracy", round(right / len(labels), 6)) if wrong <= MOST_WRONG * wrong_at_best else None
+    return Leak(name, "accuracy", round(right / len(labels), 6)) if wrong <= MAX_WRONG_SHARE * wrong_at_best else None
 
 
 def _lowest_neighbor_auroc(values: Floats, labels: Ints) -> float:
     """Return the smallest AUROC of two classes with neighboring medians."""
     of_class = [values[labels == k] for k in np.unique(labels)]
-    of_class = [class_values for class_values in of_class if len(class_values) >= LEAST_OF_CLASS]
+    of_class = [class_values for class_values in of_class if len(class_values) >= MIN_CLASS_ROWS]
     of_class.sort(key=lambda class_values: float(np.sort(class_values)[len(class_values) // 2]))
     return min(
         pairs_in_order(np.arange(len(low) + len(high)) >= len(low), np.concatenate([low, high]))

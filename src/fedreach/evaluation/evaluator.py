@@ -14,16 +14,16 @@ from fedreach._util.arrays import Bools, Float32s, Floats, Ints
 from fedreach._util.student_t import t_quantile
 from fedreach.data.federated import FederatedData
 from fedreach.data.several import position_counts
-from fedreach.data.splits import Ranges
+from fedreach.data.splits import ClientIndex
 from fedreach.engines.protocols import Predictor, Split
 from fedreach.evaluation.metrics import (
+    ClientOutputs,
     Metric,
-    SaidOfClients,
     Values,
-    further_columns,
-    further_metrics,
-    in_a_line,
-    refuse_metrics,
+    additional_metrics,
+    columns_of_metric,
+    metrics_record,
+    reject_metrics,
 )
 from fedreach.evaluation.scores import ACCURACY, MAE, MainScore
 
@@ -67,14 +67,14 @@ class Group:
     counts: Ints | None = None  # (samples,) labeled positions, the weights of samples; None weights all equally
 
     @classmethod
-    def of(cls, ids: Ints, *ranges: Ranges, max_samples: int | None = None, counts: Ints | None = None) -> Group:
+    def of(cls, ids: Ints, *ranges: ClientIndex, max_samples: int | None = None, counts: Ints | None = None) -> Group:
         """Return the clients of `ids` that have a sample in these ranges, with all such samples.
 
         `max_samples` limits each client to its first samples, whose order is random. Where each position has a label,
         `counts` are the labeled positions of all samples of the training set.
 
         Example:
-            >>> group = Group.of(np.array([0, 1]), Ranges(np.array([4, 7]), np.array([0, 2, 2])))
+            >>> group = Group.of(np.array([0, 1]), ClientIndex(np.array([4, 7]), np.array([0, 2, 2])))
             >>> group.ids, group.index
             (array([0]), array([4, 7]))
         """
@@ -105,7 +105,7 @@ class Group:
 # bad client gives a short interval that misses the mean.
 
 LEVEL = 0.95
-EQUAL = 1e-9
+EQUAL_SCORES = 1e-9
 """Scores whose range is at most this are equal: they differ by rounding."""
 
 
@@ -136,7 +136,7 @@ def mean_interval(scores: Floats, top: float = 1.0) -> tuple[float, float]:
     """
     bounded, count = top < math.inf, len(scores)
     mean = min(max(float(scores.mean()), 0.0), top)
-    if float(np.ptp(scores)) <= EQUAL:
+    if float(np.ptp(scores)) <= EQUAL_SCORES:
         share = ((1 - LEVEL) / 2) ** (1 / count)
         return round(mean * share, 12), round(1 - (1 - mean) * share, 12) if bounded else math.inf
     error = float(scores.std(ddof=1)) / math.sqrt(count)
@@ -164,10 +164,12 @@ def difference_interval(first: Floats, second: Floats, top: float = 1.0) -> tupl
         >>> difference_interval(np.array([0.7, 0.8, 0.9]), np.array([0.6, 0.7, 0.5]))
         (-0.200117336672, 0.493470459533)
     """
-    return recovered(float(first.mean()), mean_interval(first, top), float(second.mean()), mean_interval(second, top))
+    return combine_intervals(
+        float(first.mean()), mean_interval(first, top), float(second.mean()), mean_interval(second, top)
+    )
 
 
-def recovered(
+def combine_intervals(
     mean: float, limits: tuple[float, float], other_mean: float, other_limits: tuple[float, float]
 ) -> tuple[float, float]:
     """Return the interval of a difference of two means from their intervals (see `difference_interval`)."""
@@ -226,8 +228,8 @@ class Evaluator:
     ) -> None:
         self.engine, self.data, self.max_samples = engine, data, samples_per_client
         self.by = ACCURACY if data.dataset.num_classes else MAE
-        self.metrics = further_metrics(metrics)
-        refuse_metrics(metrics, data.dataset)
+        self.metrics = additional_metrics(metrics)
+        reject_metrics(metrics, data.dataset)
         population = data.population
         self.participant_ids = population.participants
         self.counts = position_counts(data.dataset.train_y) if data.dataset.positions else None
@@ -238,7 +240,7 @@ class Evaluator:
         self.test_index = np.arange(len(data.dataset.test_y))
         num_other = len(self.participants.ids) + len(self.unseen.ids) + len(self.test_index)
         if num_other and not training:
-            self.training = NOBODY
+            self.training = NO_CLIENTS
 
     def evaluate(
         self, models: Float32s, round_: int, clusters: Ints | None = None
@@ -250,7 +252,7 @@ class Evaluator:
             round_: Number of rounds so far.
             clusters: (n,) model of each participant; required with several models.
         """
-        served = Served.of(models, clusters, self.participant_ids)
+        served = ClientModels.of(models, clusters, self.participant_ids)
         engine, test = self.engine, None
         participants = self._scores(served, "true", self.participants)
         unseen = self._scores(served, "true", self.unseen)
@@ -259,10 +261,10 @@ class Evaluator:
             right, loss = served.predict(engine, "test", self.test_index, None)
             counts = position_counts(self.data.dataset.test_y) if self.data.dataset.positions else None
             test = mean_of(right, counts), mean_of(loss, counts)
-        columns, records = summarized(round_, participants, unseen, training, test)
+        columns, records = summarize_round(round_, participants, unseen, training, test)
         metric_columns, single = self._further(served)
         return columns | metric_columns, [
-            record | in_a_line(single.get(record["population"], {})) for record in records
+            record | metrics_record(single.get(record["population"], {})) for record in records
         ]
 
     def evaluate_local(
@@ -279,7 +281,7 @@ class Evaluator:
         joined = group.scores(right, loss, self.by)
         return {f"local_{self.by.name}": round(float(joined.score.mean()), 9)}, [joined.record(round_, "local")]
 
-    def _further(self, served: Served) -> tuple[dict[str, float], dict[str, Values]]:
+    def _further(self, served: ClientModels) -> tuple[dict[str, float], dict[str, Values]]:
         """Return the columns of the other metrics, and for each population the values of its clients.
 
         These metrics need the model's outputs.
@@ -298,14 +300,14 @@ class Evaluator:
                 continue
             owner = None if name == "test" else np.repeat(group.ids, group.sizes)
             model_outputs = served.logits(self.engine, split, group.index, owner)
-            answers = SaidOfClients.of(labels[group.index], model_outputs, group.sizes)
+            answers = ClientOutputs.of(labels[group.index], model_outputs, group.sizes)
             single[population] = {metric.name: answers.of_clients(metric) for metric in self.metrics}
             for metric in self.metrics:
                 pooled = None if name == "test" else answers.pooled(metric)
-                columns |= further_columns(f"{name}_{metric.name}", metric, single[population][metric.name], pooled)
+                columns |= columns_of_metric(f"{name}_{metric.name}", metric, single[population][metric.name], pooled)
         return columns, single
 
-    def _scores(self, served: Served, split: Split, group: Group) -> Scores:
+    def _scores(self, served: ClientModels, split: Split, group: Group) -> Scores:
         owner = np.repeat(group.ids, group.sizes)
         if not len(owner):
             return Scores(group.ids, group.sizes, np.empty(0), np.empty(0), self.by)
@@ -319,11 +321,11 @@ def mean_of(values: Bools | Float32s | Floats, counts: Ints | None) -> float:
     return float(values @ counts / counts.sum())
 
 
-NOBODY = Group(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64))
+NO_CLIENTS = Group(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 @dataclass(frozen=True, eq=False)
-class Served:
+class ClientModels:
     """The models that clients use, and the model of each participant."""
 
     models: Float32s  # (m, d)
@@ -331,7 +333,7 @@ class Served:
     participants: Ints  # (n,)
 
     @classmethod
-    def of(cls, models: Float32s, clusters: Ints | None, participants: Ints) -> Served:
+    def of(cls, models: Float32s, clusters: Ints | None, participants: Ints) -> ClientModels:
         return cls(
             np.atleast_2d(models), np.zeros(len(participants), np.int64) if clusters is None else clusters, participants
         )
@@ -374,7 +376,7 @@ class Served:
         return mean_right, mean_loss
 
 
-def summarized(
+def summarize_round(
     round_: int,
     participants: Scores,
     unseen: Scores,
@@ -404,7 +406,7 @@ def summarized(
         better, worse = (
             (summaries["unseen"], summaries["id"]) if by.lower_is_better else (summaries["id"], summaries["unseen"])
         )
-        columns |= _limits("participation_gap", recovered(*better, *worse))
+        columns |= _limits("participation_gap", combine_intervals(*better, *worse))
     if len(training.ids):
         columns[f"train_{by.name}"] = float(training.score.mean())
         if f"id_{by.name}" in columns:

@@ -15,7 +15,7 @@ from fedreach.data.several import is_labeled, position_counts
 from fedreach.evaluation.scores import worst_decile
 from fedreach.federation.adaptation.base import log_softmax
 from fedreach.federation.convergence import LOSSES, distances, total_disagreement
-from fedreach.federation.federation import HasTargets, refuse_targets
+from fedreach.federation.federation import HasTargets, check_targets
 from fedreach.federation.traits import Traits
 
 # -------------------- Accuracy
@@ -333,7 +333,7 @@ class MeanAbsoluteError:
 
 ENDINGS = ("worst_decile", "pooled", "undefined")
 """Endings of a metric's other columns, after its name and ``_``."""
-TAKEN = ("round", "population", "ids", "names", "examples", "loss", "mae")
+RESERVED_NAMES = ("round", "population", "ids", "names", "examples", "loss", "mae")
 """Names that a metric must not have, as records of single clients have these keys; nor ``accuracy...``."""
 LOWER_IS_BETTER = re.compile(r"(.*_)?(loss|error|deviance)")
 """Names of functions whose lower values are better, as in scikit-learn."""
@@ -399,7 +399,7 @@ class FunctionMetric:
         return self.function(labels, scores if labels.dtype.kind == "f" else np.exp(log_softmax(scores)))
 
 
-def refuse_metrics(metrics: Sequence[Metric], data: HasTargets) -> None:
+def reject_metrics(metrics: Sequence[Metric], data: HasTargets) -> None:
     """Reject metrics that do not take the targets of the data.
 
     Accuracy and loss always pass: they are the defaults, and mean the main score and the loss.
@@ -409,10 +409,10 @@ def refuse_metrics(metrics: Sequence[Metric], data: HasTargets) -> None:
     """
     for metric in metrics:
         if type(metric) not in (Accuracy, MeanLoss):
-            refuse_targets("metric", metric, data)
+            check_targets("metric", metric, data)
 
 
-def further_metrics(metrics: Sequence[Metric]) -> list[Metric]:
+def additional_metrics(metrics: Sequence[Metric]) -> list[Metric]:
     """Return the metrics other than accuracy, mean absolute error and loss, which are always reported.
 
     Raises:
@@ -426,7 +426,7 @@ def further_metrics(metrics: Sequence[Metric]) -> list[Metric]:
             nameless = isinstance(metric, FunctionMetric) and name in ("<lambda>", "")
             how = "Give the function a name, by `def`" if nameless else "Rename it"
             raise PartError(f"The name of a metric must be small letters, digits and _; got {name!r}. {how}.")
-        if name in used_names or name in TAKEN or name.split("_")[0] == "accuracy":
+        if name in used_names or name in RESERVED_NAMES or name.split("_")[0] == "accuracy":
             raise PartError(f"The name of a metric must be its own; there are columns of {name!r} already. Rename it.")
         if name.endswith(tuple(f"_{ending}" for ending in ENDINGS)):
             raise PartError(
@@ -511,7 +511,7 @@ Values = Mapping[str, Floats]
 
 
 @dataclass(frozen=True, eq=False)
-class SaidOfClients:
+class ClientOutputs:
     """The samples of n clients, client by client, and the outputs of models on them."""
 
     truth: AnyArray  # (samples,) classes, or (samples, t) numbers
@@ -520,7 +520,7 @@ class SaidOfClients:
     sizes: Ints  # (n,) samples of each client
 
     @classmethod
-    def of(cls, truth: AnyArray, model_outputs: Sequence[tuple[float, Float32s]], sizes: Ints) -> SaidOfClients:
+    def of(cls, truth: AnyArray, model_outputs: Sequence[tuple[float, Float32s]], sizes: Ints) -> ClientOutputs:
         """Return samples as metrics see them. Labels at positions become one sample per labeled position.
 
         Args:
@@ -552,7 +552,7 @@ class SaidOfClients:
         )
 
 
-def further_columns(name: str, metric: Metric, values: Floats, pooled: float | None) -> dict[str, float]:
+def columns_of_metric(name: str, metric: Metric, values: Floats, pooled: float | None) -> dict[str, float]:
     """Return the columns of a metric (see `fedreach.evaluation.evaluator.Evaluator`).
 
     Args:
@@ -573,13 +573,13 @@ def further_columns(name: str, metric: Metric, values: Floats, pooled: float | N
     return {key: round(value, 9) for key, value in columns.items()}
 
 
-def in_a_line(values: Values) -> dict[str, Any]:
+def metrics_record(values: Values) -> dict[str, Any]:
     """Return the metrics of a record of ``clients.jsonl``, null where undefined; nothing without metrics.
 
     Example:
-        >>> in_a_line({"auroc": np.array([0.75, np.nan])})
+        >>> metrics_record({"auroc": np.array([0.75, np.nan])})
         {'metrics': {'auroc': [0.75, None]}}
-        >>> in_a_line({})
+        >>> metrics_record({})
         {}
     """
     rounded = {

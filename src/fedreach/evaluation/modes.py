@@ -15,8 +15,8 @@ from fedreach.evaluation.evaluator import Group, mean_interval
 from fedreach.evaluation.metrics import expected_calibration_error
 from fedreach.evaluation.scores import HARM_POINTS, worst_decile
 from fedreach.federation.adaptation.base import log_softmax
-from fedreach.federation.adaptation.fitting import Fitted, HeldOut, fit
-from fedreach.federation.base import KnowsPrior, LearnsLabels, LearnsMoreLabels, ServesMany, ServesOnline, Serving
+from fedreach.federation.adaptation.fitting import FittedRule, HeldOut, fit
+from fedreach.federation.base import Adaptation, AdaptsMany, AdaptsOnline, KnowsPrior, LearnsLabels, LearnsMoreLabels
 from fedreach.federation.costs import FittingCost
 from fedreach.federation.traits import Traits
 from fedreach.federation.types import Outputs, State
@@ -31,16 +31,16 @@ from fedreach.federation.types import Outputs, State
 # - **true_prior**: the rule with the client's label distribution, an oracle. It needs labels, so it cannot be deployed.
 #
 # A rule that learns from labels (`LearnsLabels`) is given those of the client's first examples. All modes are scored on
-# the remaining `scored_of` examples. **served_N** is given at most N labels and is scored on the same examples as for
-# other rules.
+# the remaining `scored_count` examples. **served_N** is given at most N labels and is scored on the same examples as
+# for other rules.
 
 SMOOTHING = 0.1
 """Added to each label count for the oracle label distribution."""
-TOGETHER = 64
+GROUP_SIZE = 64
 """Largest number of clients that are adapted together."""
-HELD_BYTES = 2**26
+MAX_GROUP_BYTES = 2**26
 """Size of model outputs at which a group is complete. Intensity correction needs a few times as much memory."""
-NOTED = ("adapted", "repaired")
+DECISIONS = ("adapted", "repaired")
 """Decisions of 0 or 1 that a client's state may hold."""
 
 
@@ -77,16 +77,18 @@ class Client(NamedTuple):
         return Client(self.id, self.outputs.rows(slice(count, None)), self.labels[count:]) if count else self
 
 
-Rungs = dict[str, dict[int, Score]]
+ModeScores = dict[str, dict[int, Score]]
 """Mode -> client -> score. A mode leaves out clients that have too few inputs for it."""
 
 
-def rung_names(rule: Serving, inputs: Sequence[int] = (), *, online: bool = False) -> tuple[list[str], list[list[str]]]:
+def mode_names(
+    rule: Adaptation, inputs: Sequence[int] = (), *, online: bool = False
+) -> tuple[list[str], list[list[str]]]:
     """Return the modes that every client has, and for each N of `inputs` the modes of clients with more than N inputs.
 
     Example:
         >>> from fedreach.federation.adaptation.label_shift import LabelShift
-        >>> rung_names(LabelShift(), [5], online=True)
+        >>> mode_names(LabelShift(), [5], online=True)
         (['plain', 'calibrated', 'served', 'online', 'true_prior'], [['plain_5', 'served_5']])
     """
     traits, names = Traits.of(rule), ["plain", "calibrated", "served"]
@@ -95,28 +97,28 @@ def rung_names(rule: Serving, inputs: Sequence[int] = (), *, online: bool = Fals
     return names, more
 
 
-def known_of(rule: Serving, count: int) -> int:
+def labeled_count(rule: Adaptation, count: int) -> int:
     """Return the number of first examples whose labels the rule is given: at most all but one of `count`."""
     return min(rule.labels, count - 1) if isinstance(rule, LearnsLabels) else 0
 
 
-def scored_of(rule: Serving, count: int) -> int:
+def scored_count(rule: Adaptation, count: int) -> int:
     """Return the number of examples on which a client is scored.
 
     Example:
         >>> from fedreach.federation.adaptation.few_labels import FewLabels
-        >>> [scored_of(FewLabels(labels=5), count) for count in (1, 5, 20)]
+        >>> [scored_count(FewLabels(labels=5), count) for count in (1, 5, 20)]
         [1, 1, 15]
     """
-    return count - known_of(rule, count)
+    return count - labeled_count(rule, count)
 
 
 @dataclass(frozen=True, eq=False)
-class ServedScores:
+class AdaptationScores:
     """Scores of a population's clients in each prediction mode, and the decisions made for them."""
 
-    rungs: Rungs
-    noted: Mapping[str, int]  # decision of `NOTED` -> number of clients
+    rungs: ModeScores
+    noted: Mapping[str, int]  # decision of `DECISIONS` -> number of clients
     inputs: Mapping[int, int]  # client -> number of inputs, without examples whose labels the rule is given
 
     def columns(self, name: str) -> dict[str, float]:
@@ -157,9 +159,9 @@ class ServedScores:
             yield {"population": population, "rung": rung, "ids": list(scores), "inputs": inputs, **columns}
 
 
-def serve(
-    rule: Serving, state: State, clients: Iterable[Client], inputs: Sequence[int] = (), *, online: bool = False
-) -> ServedScores:
+def adapt_and_score(
+    rule: Adaptation, state: State, clients: Iterable[Client], inputs: Sequence[int] = (), *, online: bool = False
+) -> AdaptationScores:
     """Adapt to clients by a fitted rule, and return their scores.
 
     Args:
@@ -169,7 +171,7 @@ def serve(
         inputs: Numbers of inputs for the additional modes ``served_N``.
         online: Also score online, where the rule can.
     """
-    rungs: Rungs = {}
+    rungs: ModeScores = {}
     noted: dict[str, int] = {}
     counts: dict[int, int] = {}
     traits, start = Traits.of(rule), rule.start(state)
@@ -178,10 +180,12 @@ def serve(
         rungs.setdefault(rung, {})[client.id] = score(log_p, client.labels[begin:])
 
     for group in in_groups(clients):
-        unlabeled = [_unlabeled_outputs(rule, client.outputs, known_of(rule, len(client.labels))) for client in group]
+        unlabeled = [
+            _unlabeled_outputs(rule, client.outputs, labeled_count(rule, len(client.labels))) for client in group
+        ]
         client_states = _update_clients(rule, state, [start] * len(group), unlabeled)
         for full_client, client_state in zip(group, client_states, strict=True):
-            label_count = known_of(rule, len(full_client.labels))
+            label_count = labeled_count(rule, len(full_client.labels))
             client, client_state = (
                 full_client.without(label_count),
                 _learn_from_labels(rule, state, client_state, full_client, label_count),
@@ -195,10 +199,10 @@ def serve(
                 state_with_prior = rule.with_prior(state, shares / shares.sum())
             client_state = state_with_prior if traits.reads_true_prior else client_state
             take("served", client, rule.predict(state, client_state, client.outputs))
-            for what in NOTED:
+            for what in DECISIONS:
                 if what in client_state:
                     noted[what] = noted.get(what, 0) + int(np.asarray(client_state[what]).item())
-            if online and traits.serves_online and isinstance(rule, ServesOnline):
+            if online and traits.serves_online and isinstance(rule, AdaptsOnline):
                 take("online", client, rule.predict_online(state, start, client.outputs)[0])
             if traits.knows_prior:
                 take("true_prior", client, rule.predict(state, state_with_prior, client.outputs))
@@ -206,7 +210,7 @@ def serve(
             enough = [client for client in group if len(client.labels) > n]
             first = [client.outputs.rows(slice(n)) for client in enough]
             unlabeled = [
-                _unlabeled_outputs(rule, outputs, known_of(rule, len(c.labels)))
+                _unlabeled_outputs(rule, outputs, labeled_count(rule, len(c.labels)))
                 for outputs, c in zip(first, enough, strict=True)
             ]
             client_states = _update_clients(rule, state, [start] * len(enough), unlabeled)
@@ -215,14 +219,14 @@ def serve(
                 take(f"plain_{n}", client, log_softmax(remaining.logits), n)
                 if not traits.reads_true_prior:  # such a rule does not use inputs
                     client_state = _learn_from_labels(
-                        rule, state, client_state, client, min(n, known_of(rule, len(client.labels)))
+                        rule, state, client_state, client, min(n, labeled_count(rule, len(client.labels)))
                     )
                     take(f"served_{n}", client, rule.predict(state, client_state, remaining), n)
-    return ServedScores(rungs, noted, counts)
+    return AdaptationScores(rungs, noted, counts)
 
 
 def in_groups(clients: Iterable[Client]) -> Iterator[list[Client]]:
-    """Yield clients in groups of `TOGETHER`, or of fewer where their outputs are large (see `HELD_BYTES`)."""
+    """Yield clients in groups of `GROUP_SIZE`, or of fewer where their outputs are large (see `MAX_GROUP_BYTES`)."""
     group: list[Client] = []
     num_bytes = 0
     for client in clients:
@@ -230,14 +234,14 @@ def in_groups(clients: Iterable[Client]) -> Iterator[list[Client]]:
         outputs = client.outputs
         arrays = (outputs.logits, outputs.features, outputs.inputs)
         num_bytes += sum(array.nbytes for array in arrays if array is not None)
-        if len(group) == TOGETHER or num_bytes >= HELD_BYTES:
+        if len(group) == GROUP_SIZE or num_bytes >= MAX_GROUP_BYTES:
             yield group
             group, num_bytes = [], 0
     if group:
         yield group
 
 
-def _unlabeled_outputs(rule: Serving, outputs: Outputs, label_count: int) -> Outputs:
+def _unlabeled_outputs(rule: Adaptation, outputs: Outputs, label_count: int) -> Outputs:
     """Return the outputs that the rule sees without labels.
 
     A rule that learns from labeled and unlabeled examples does not see the first `label_count` examples again.
@@ -245,7 +249,7 @@ def _unlabeled_outputs(rule: Serving, outputs: Outputs, label_count: int) -> Out
     return outputs.rows(slice(label_count, None)) if isinstance(rule, LearnsMoreLabels) else outputs
 
 
-def _learn_from_labels(rule: Serving, state: State, client_state: State, client: Client, label_count: int) -> State:
+def _learn_from_labels(rule: Adaptation, state: State, client_state: State, client: Client, label_count: int) -> State:
     """Return the client's state after the labels of its first `label_count` examples.
 
     A rule that does not learn from labels keeps the state unchanged.
@@ -259,34 +263,36 @@ def _learn_from_labels(rule: Serving, state: State, client_state: State, client:
     return rule.with_labels(state, client.outputs.rows(slice(label_count)), client.labels[:label_count])
 
 
-def _update_clients(rule: Serving, state: State, clients: Sequence[State], outputs: Sequence[Outputs]) -> list[State]:
-    if isinstance(rule, ServesMany):
+def _update_clients(
+    rule: Adaptation, state: State, clients: Sequence[State], outputs: Sequence[Outputs]
+) -> list[State]:
+    if isinstance(rule, AdaptsMany):
         return rule.update_many(state, clients, outputs)
     return [rule.update(state, client, client_outputs) for client, client_outputs in zip(clients, outputs, strict=True)]
 
 
-def tabulated(
-    joined: Mapping[str, Sequence[tuple[float, ServedScores]]],
+def tabulate_scores(
+    joined: Mapping[str, Sequence[tuple[float, AdaptationScores]]],
 ) -> tuple[dict[str, float], list[dict[str, Any]]]:
     """Return columns, and records of single clients.
 
     Args:
-        joined: "id" (participants), "unseen" and "test" -> (share, scores) of each part (see `mixed`).
+        joined: "id" (participants), "unseen" and "test" -> (share, scores) of each part (see `merge_scores`).
     """
     columns: dict[str, float] = {}
     lines: list[dict[str, Any]] = []
     for name, scored in joined.items():
         if scored:
-            scores = mixed(scored)
+            scores = merge_scores(scored)
             columns |= scores.columns(name)
             if name != "test":
                 lines += scores.lines("participants" if name == "id" else name)
     return columns, lines
 
 
-def mixed(scored: Sequence[tuple[float, ServedScores]]) -> ServedScores:
+def merge_scores(scored: Sequence[tuple[float, AdaptationScores]]) -> AdaptationScores:
     """Merge scores of different clients. A client that several models scored gets the weighted mean."""
-    rungs: Rungs = {}
+    rungs: ModeScores = {}
     noted: dict[str, int] = {}
     inputs: dict[int, int] = {}
     total: dict[tuple[str, int], float] = {}
@@ -302,7 +308,7 @@ def mixed(scored: Sequence[tuple[float, ServedScores]]) -> ServedScores:
     for rung, client_scores in rungs.items():
         for client in sorted(client_scores):
             client_scores[client] = Score(*(value / total[rung, client] for value in client_scores.pop(client)))
-    return ServedScores(rungs, noted, inputs)
+    return AdaptationScores(rungs, noted, inputs)
 
 
 # --- Fit a rule and score participants, unseen clients and the test set
@@ -312,15 +318,15 @@ def mixed(scored: Sequence[tuple[float, ServedScores]]) -> ServedScores:
 FOLDS = 5
 
 
-class ServesModels(Protocol):
+class AdaptationScorer(Protocol):
     """Fits a rule on participants and scores all clients: in this process, or by messages."""
 
     @property
-    def rule(self) -> Serving: ...
+    def rule(self) -> Adaptation: ...
 
     def evaluate(
         self, models: Float32s, clusters: Ints, round_: int, *, whole: bool = True
-    ) -> tuple[dict[str, float], list[dict[str, Any]], list[Fitted]]:
+    ) -> tuple[dict[str, float], list[dict[str, Any]], list[FittedRule]]:
         """Return columns, records of single clients, and the fitted rule of each model.
 
         Args:
@@ -332,15 +338,15 @@ class ServesModels(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class ServingEvaluator:
-    """Fits a rule on the participants and scores all clients (see `ServesModels`).
+class AdaptationEvaluator:
+    """Fits a rule on the participants and scores all clients (see `AdaptationScorer`).
 
     Args:
         engine: Engine that runs the model.
         data: Federation whose clients are scored.
         rule: Adaptation rule.
         max_samples: Largest number of examples of a client, the first ones. None uses all.
-        inputs: See `serve`.
+        inputs: See `adapt_and_score`.
         summed: See `fedreach.federation.adaptation.fitting.fit`.
         cost: Function that returns the simulated cost of fitting. Its arguments are the examples of each fitting
             client, the bytes per client in each exchange, and the round of the model. None simulates nothing.
@@ -348,7 +354,7 @@ class ServingEvaluator:
 
     engine: Predictor
     data: FederatedData
-    rule: Serving
+    rule: Adaptation
     max_samples: int | None = None
     inputs: Sequence[int] = ()
     summed: Callable[[Sequence[Floats]], Floats] | None = None
@@ -356,15 +362,15 @@ class ServingEvaluator:
 
     def evaluate(
         self, models: Float32s, clusters: Ints, round_: int, *, whole: bool = True
-    ) -> tuple[dict[str, float], list[dict[str, Any]], list[Fitted]]:
+    ) -> tuple[dict[str, float], list[dict[str, Any]], list[FittedRule]]:
         population = self.data.population
         held_out = Group.of(population.participants, self.data.held_out, max_samples=self.max_samples)
         unseen = Group.of(population.unseen, self.data.train, self.data.held_out, max_samples=self.max_samples)
         client_clusters = clusters[np.searchsorted(population.participants, held_out.ids)]
         parts = np.split(held_out.index, np.cumsum(held_out.sizes)[:-1]) if len(held_out.ids) else []
         places = {int(client): part for client, part in zip(held_out.ids, parts, strict=True)}
-        fitted: list[Fitted] = []
-        joined: dict[str, list[tuple[float, ServedScores]]] = {"id": [], "unseen": [], "test": []}
+        fitted: list[FittedRule] = []
+        joined: dict[str, list[tuple[float, AdaptationScores]]] = {"id": [], "unseen": [], "test": []}
         shares = np.bincount(clusters, minlength=len(models)) / len(clusters)
         for number, model in enumerate(models):
             member_ids = held_out.ids[client_clusters == number] if (client_clusters == number).any() else held_out.ids
@@ -377,37 +383,39 @@ class ServingEvaluator:
             if len(unseen.ids):
                 unseen_parts = zip(unseen.ids, np.split(unseen.index, np.cumsum(unseen.sizes)[:-1]), strict=True)
                 clients = (self._client(model, "true", int(client), part) for client, part in unseen_parts)
-                scores = serve(self.rule, state, clients, self.inputs if whole else (), online=whole)
+                scores = adapt_and_score(self.rule, state, clients, self.inputs if whole else (), online=whole)
                 joined["unseen"].append((float(shares[number]), scores))
             if len(self.data.dataset.test_y):
                 index = np.arange(len(self.data.dataset.test_y))
-                scores = serve(self.rule, state, [self._client(model, "test", 0, index)])
+                scores = adapt_and_score(self.rule, state, [self._client(model, "test", 0, index)])
                 joined["test"].append((float(shares[number]), scores))
-        return *tabulated(joined), fitted
+        return *tabulate_scores(joined), fitted
 
     def _client(self, model: Float32s, split: Split, client: int, index: Ints) -> Client:
         outputs = self.engine.answers(model, split, index, inputs=Traits.of(self.rule).reads_inputs)
         d = self.data.dataset
         return Client(client, outputs, (d.test_y if split == "test" else d.train_y)[index])
 
-    def _fit(self, fitting_clients: Mapping[int, Client]) -> Fitted:
+    def _fit(self, fitting_clients: Mapping[int, Client]) -> FittedRule:
         counts = self.data.label_counts()
         participants = [HeldOut(c.outputs, c.labels, counts[c.id].astype(np.float64)) for c in fitting_clients.values()]
         return fit(self.rule, participants) if self.summed is None else fit(self.rule, participants, self.summed)
 
-    def _add_cost(self, fitted: Fitted, fitting_clients: Mapping[int, Client], round_: int) -> Fitted:
+    def _add_cost(self, fitted: FittedRule, fitting_clients: Mapping[int, Client], round_: int) -> FittedRule:
         examples = {client: len(fitting_client.labels) for client, fitting_client in fitting_clients.items()}
         spent = None if self.cost is None else self.cost(examples, fitted.sent, round_)
         return fitted if spent is None else fitted._replace(seconds=spent.seconds, joules=spent.joules)
 
-    def _cross_fit(self, fitting_clients: Mapping[int, Client], *, all_modes: bool) -> Iterator[ServedScores]:
+    def _cross_fit(self, fitting_clients: Mapping[int, Client], *, all_modes: bool) -> Iterator[AdaptationScores]:
         """Yield the scores of each fold by the rule that the other participants fit."""
         for fold_ids in folds(list(fitting_clients)):
             state = self._fit(
                 {client: fitting_clients[client] for client in fitting_clients if client not in fold_ids}
             ).state
             inputs = self.inputs if all_modes else ()
-            yield serve(self.rule, state, [fitting_clients[client] for client in fold_ids], inputs, online=all_modes)
+            yield adapt_and_score(
+                self.rule, state, [fitting_clients[client] for client in fold_ids], inputs, online=all_modes
+            )
 
 
 def folds(ids: Sequence[int]) -> list[Sequence[int]]:

@@ -87,7 +87,7 @@ def t_tail(t: float, freedom: int) -> float:
 # -------------------- Analysis plan, fixed before a comparison runs
 
 Correction = Literal["holm", "max_t"]
-LEAST_PILOT = 10  # seeds; with fewer the quantiles of t ask for many times the seeds that the spread would
+MIN_PILOT = 10  # seeds; with fewer the quantiles of t ask for many times the seeds that the spread would
 
 
 @dataclass(frozen=True)
@@ -141,12 +141,12 @@ class AnalysisPlan:
 # -------------------- Power of paired t-tests and sample size
 
 POWER = 0.8  # probability of detecting a true difference
-MOST = 1_000_000  # seeds; a larger number is not reported
+MAX_REPORTED_SEEDS = 1_000_000  # seeds; a larger number is not reported
 NODES = 1000
 
 
 @cache
-def shift_found(critical: float, freedom: int) -> float:
+def detectable_shift(critical: float, freedom: int) -> float:
     """Return the noncentrality at which |t| exceeds `critical` with probability `POWER`.
 
     With a true difference delta and s seeds, t = (Z + sqrt(s) delta / sd) / U. U is the square root of a chi-square
@@ -154,7 +154,7 @@ def shift_found(critical: float, freedom: int) -> float:
     `NODES` equally likely values of U.
 
     Example:
-        >>> round(shift_found(2.0, 1000), 2)  # for many degrees of freedom, critical + 0.84
+        >>> round(detectable_shift(2.0, 1000), 2)  # for many degrees of freedom, critical + 0.84
         2.84
     """
     from scipy import special
@@ -172,7 +172,8 @@ def shift_found(critical: float, freedom: int) -> float:
 
 
 def seeds_to_find(difference: float, sd: float, level: float, pilot_freedom: int | None = None) -> int | None:
-    """Return about how many seeds detect a true difference with probability `POWER`, or None if more than `MOST`.
+    """Return about how many seeds detect a true difference with probability `POWER`, or None if more than
+    `MAX_REPORTED_SEEDS`.
 
     It is the smallest s with sqrt(s) |difference| / sd >= t_(1 - level / 2) + t_POWER. The degrees of freedom are s - 1
     or those of a pilot (see `seeds_by_stein`).
@@ -202,11 +203,11 @@ def _seeds(room: float, sd: float, tail: float, loss: float, freedom: int | None
     def seeds_at(freedom: int) -> float:
         return (sd / room * (t_quantile(1 - tail, freedom) + t_quantile(1 - loss, freedom))) ** 2
 
-    if room <= 0 or seeds_at(MOST) > MOST:
+    if room <= 0 or seeds_at(MAX_REPORTED_SEEDS) > MAX_REPORTED_SEEDS:
         return None
     if freedom is not None:
         return max(freedom + 1, math.ceil(seeds_at(freedom)))
-    seeds = max(2, math.floor(seeds_at(MOST)))  # too few, as t has the widest tails for few
+    seeds = max(2, math.floor(seeds_at(MAX_REPORTED_SEEDS)))  # too few, as t has the widest tails for few
     while seeds < seeds_at(seeds - 1):
         seeds += max(1, seeds // 500)
     return seeds
@@ -392,7 +393,7 @@ Verdict = Literal["better", "worse", "equivalent", "not decided", ""]
 
 
 @dataclass(frozen=True)
-class Judgement:
+class PairedTest:
     """A mean difference over seeds and its tests. Undefined values are None, with the reason in `note`."""
 
     count: int  # pairs of runs with the same seed and clients
@@ -434,14 +435,14 @@ class _Test:
         return t_tail((margin - abs(self.mean)) / self.error, self.freedom)
 
 
-def judge(
+def run_paired_tests(
     differences: Sequence[Mapping[int, float]],
     *,
     correction: Correction = "holm",
     margin: float | None = None,
     pilot: Collection[int] | None = None,
     lower_is_better: bool = False,
-) -> tuple[Judgement, ...]:
+) -> tuple[PairedTest, ...]:
     """Test several paired differences over seeds, with one correction for all.
 
     - The interval excludes 0 exactly where the adjusted p-value is significant: Holm uses the level of its step, max-t
@@ -463,7 +464,7 @@ def judge(
         Holm (1979); Schuirmann (1987), two one-sided tests, J. Pharmacokinet. Biopharm. 15, 657-680; Stein (1945).
 
     Example:
-        >>> found, unsure = judge([{0: 0.05, 1: 0.06, 2: 0.07}, {0: -0.01, 1: 0.02, 2: 0.01}], margin=0.02)
+        >>> found, unsure = run_paired_tests([{0: 0.05, 1: 0.06, 2: 0.07}, {0: -0.01, 1: 0.02, 2: 0.01}], margin=0.02)
         >>> found.verdict, round(found.p_corrected, 3), unsure.verdict, unsure.seeds_needed
         ('better', 0.018, 'not decided', 13)
     """
@@ -484,9 +485,9 @@ def judge(
         corrected = [together.corrected_p(test.mean / test.error, test.p) for test in valid_tests]
         criticals = planned = [together.critical] * len(valid_tests)
     equal = None if margin is None else holm([test.p_equivalent(margin) for test in valid_tests])
-    judged: dict[int, Judgement] = {}
+    judged: dict[int, PairedTest] = {}
     for i, (j, test) in enumerate(zip(tested_indices, valid_tests, strict=True)):
-        judgement = Judgement(
+        judgement = PairedTest(
             test.count,
             test.mean,
             test.mean - criticals[i] * test.error,
@@ -500,28 +501,28 @@ def judge(
     return tuple(judged[j] if isinstance(test, _Test) else test for j, test in enumerate(tests))
 
 
-def paired(differences: ArrayLike) -> Judgement:
+def run_paired_test(differences: ArrayLike) -> PairedTest:
     """Test one difference alone. Its values are in the order of seeds.
 
     Example:
-        >>> found = paired([0.01, 0.02, 0.03])
+        >>> found = run_paired_test([0.01, 0.02, 0.03])
         >>> round(found.mean, 3), round(found.low, 4), round(found.p, 3)
         (0.02, -0.0048, 0.074)
     """
-    return judge([dict(enumerate(np.asarray(differences, np.float64).tolist()))])[0]
+    return run_paired_tests([dict(enumerate(np.asarray(differences, np.float64).tolist()))])[0]
 
 
-def _test(differences: Mapping[int, float], pilot: Collection[int] | None) -> _Test | Judgement:
+def _test(differences: Mapping[int, float], pilot: Collection[int] | None) -> _Test | PairedTest:
     """Return the paired t-test, or a result with the reason why it cannot be computed."""
     values = np.array(list(differences.values()), np.float64)
     over = spread(values)
     sd_spread = over if pilot is None else spread([differences[seed] for seed in pilot if seed in differences])
     if over.mean is None or sd_spread.sd is None:
         note = "one seed: no interval, no test" if over.count == 1 else over.note or "no pilot"
-        return Judgement(over.count, over.mean, note=note)
+        return PairedTest(over.count, over.mean, note=note)
     # The sd of equal differences is a rounding error, and t would be its reciprocal.
     if sd_spread.sd <= 1e-12 * max(1.0, float(np.abs(values).max())):
-        return Judgement(over.count, over.mean, note="all differences are equal: no t test")
+        return PairedTest(over.count, over.mean, note="all differences are equal: no t test")
     return _Test(over.count, over.mean, sd_spread.sd, sd_spread.count - 1)
 
 
@@ -539,17 +540,17 @@ def _together(
 
 
 def _shift(critical: float, freedom: int, *, by_stein: bool) -> float:
-    return critical + t_quantile(POWER, freedom) if by_stein else shift_found(critical, freedom)
+    return critical + t_quantile(POWER, freedom) if by_stein else detectable_shift(critical, freedom)
 
 
 def _with_verdict(
-    judgement: Judgement,
+    judgement: PairedTest,
     test: _Test,
     margin: float | None,
     level: float,
     pilot: Collection[int] | None,
     lower_is_better: bool,
-) -> Judgement:
+) -> PairedTest:
     if judgement.significant:
         return replace(judgement, verdict="better" if (test.mean > 0) is not lower_is_better else "worse")
     if judgement.p_equivalent is not None and judgement.p_equivalent < LEVEL:

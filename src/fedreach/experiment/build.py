@@ -9,7 +9,7 @@ from torch import nn
 
 from fedreach._util import registry
 from fedreach._util.errors import ConfigError
-from fedreach.data.assignment import Labelled, Partition, divided, without_empty
+from fedreach.data.assignment import LabeledData, Partition, draw_partition, without_empty
 from fedreach.data.datasets import Dataset
 from fedreach.data.federated import FederatedData, federate, noisy_before_split
 from fedreach.data.own import FILES, of_file
@@ -21,11 +21,11 @@ from fedreach.engines.choice import EngineChoice, choose, examine_named
 from fedreach.engines.models.networks import build as build_model
 from fedreach.engines.models.outputs import with_functions
 from fedreach.engines.protocols import Task
-from fedreach.evaluation.metrics import AUROC, Metric, refuse_metrics
+from fedreach.evaluation.metrics import AUROC, Metric, reject_metrics
 from fedreach.experiment import components
 from fedreach.experiment.schema import EvaluationSection, Experiment
-from fedreach.federation.adaptation.fitting import UNFITTED, next_query, nobody_holds_out
-from fedreach.federation.federation import Federation, refuse_targets_of
+from fedreach.federation.adaptation.fitting import UNFITTED, next_query, no_held_out_error
+from fedreach.federation.federation import Federation, check_federation_targets
 from fedreach.federation.traits import name_of
 from fedreach.runs.simulation import Simulation, simulate
 
@@ -104,8 +104,8 @@ class Builder:
         labels = dataset.train_y
         if noise is not None and noise.get("scope") == "before_split" and dataset.num_classes:
             labels = noisy_before_split(dataset, noise, seed).labels
-        examples = Labelled(dataset.name, labels, dataset.owners)
-        return divided(examples, section.name, make, *drawn, natural=section.name == "natural")
+        examples = LabeledData(dataset.name, labels, dataset.owners)
+        return draw_partition(examples, section.name, make, *drawn, natural=section.name == "natural")
 
     def federation(self, seed: int) -> Federation:
         """Return the federation that `[method]` describes."""
@@ -121,13 +121,13 @@ class Builder:
         """
         e = self.experiment
         data = self.federated(dataset, e.seeds[0])
-        refuse_metrics(self.metrics(), data.dataset)
+        reject_metrics(self.metrics(), data.dataset)
         if not e.methods:
             self._check_held_out(data, self.federation(e.seeds[0]))
         for name in e.methods if e.sweep is None and e.tune is None else ():
             try:
                 federation = components.federation(e.resolved(name), e.seeds[0], self.base)
-                refuse_targets_of(federation, data.dataset)
+                check_federation_targets(federation, data.dataset)
                 self._check_held_out(data, federation)
             except ConfigError as error:
                 raise ConfigError(f"methods.{name}: {error}") from None
@@ -147,7 +147,7 @@ class Builder:
         if data.held_out.sizes[data.population.participants].any():
             return
         if next_query(federation.serving, UNFITTED) is not None:
-            raise nobody_holds_out(federation.serving)
+            raise no_held_out_error(federation.serving)
         if self.experiment.evaluation.patience is not None:
             raise ConfigError(
                 "evaluation.patience stops by what participants hold out, and none holds out an example. Leave it out."

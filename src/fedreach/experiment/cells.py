@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from fedreach._util.errors import ConfigError
 from fedreach.experiment.load import check, with_setting
-from fedreach.experiment.messages import listed
-from fedreach.experiment.schema import PARTS, Choice, Experiment, Setting, TuneSection, in_words
+from fedreach.experiment.messages import format_problems
+from fedreach.experiment.schema import PARTS, Choice, Experiment, Setting, TuneSection, format_setting
 
 
 class Cell(NamedTuple):
@@ -46,7 +46,7 @@ def at(experiment: Experiment, setting: Setting, base: Path) -> Experiment:
     raw: dict[str, Any] = experiment.model_dump(mode="json", exclude_unset=True)
     varied, problems = check(with_setting(raw, setting), base)
     if problems or varied is None:
-        raise ConfigError(listed(problems, Path(in_words(setting)), "", ()))
+        raise ConfigError(format_problems(problems, Path(format_setting(setting)), "", ()))
     return varied
 
 

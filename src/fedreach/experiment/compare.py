@@ -13,10 +13,18 @@ from fedreach.experiment.cells import cells
 from fedreach.experiment.components import identity
 from fedreach.experiment.load import folders
 from fedreach.experiment.schema import Experiment
-from fedreach.experiment.tune import Search, Tuned, check_redone, forget_redone, set_aside, tune, with_remedy
+from fedreach.experiment.tune import (
+    Search,
+    TunedSettings,
+    check_rerun_methods,
+    finish_rerun,
+    set_aside,
+    tune,
+    with_remedy,
+)
 from fedreach.experiment.workers import ComparisonCallback, ComparisonStatus, Executor, Job, Local, run_jobs
 from fedreach.runs.folder import RunFolder
-from fedreach.runs.identity import OtherExperimentError, OtherFilesError, finished
+from fedreach.runs.identity import OtherExperimentError, OtherFilesError, finished_result
 from fedreach.runs.schema import ComparisonRecord, Result, RoundRow, SweepRecord
 
 # -------------------- The declared questions of a comparison, and changes to them
@@ -82,7 +90,7 @@ def has_results(stored: ComparisonRecord, out: Path) -> bool:
     return any((out / place / Result.FILE).exists() for places in stored.runs.values() for place in places.values())
 
 
-def lengths_seen(experiment: Experiment, stored: ComparisonRecord | None, out: Path) -> Sequence[int]:
+def rounds_seen_before(experiment: Experiment, stored: ComparisonRecord | None, out: Path) -> Sequence[int]:
     """Return the numbers of rounds at which results were visible before the runs of a comparison were extended."""
     if stored is None:
         return ()
@@ -101,7 +109,7 @@ def _has_ended_well(folder: Path) -> bool:
 NAMES = ("local", "ray")
 
 
-def chosen(name: str, address: str | None = None) -> Executor:
+def executor_by_name(name: str, address: str | None = None) -> Executor:
     """Return an executor by name.
 
     The address is that of a Ray cluster; None starts one on this machine.
@@ -110,7 +118,7 @@ def chosen(name: str, address: str | None = None) -> Executor:
         ConfigError: If the name is unknown, the executor takes no address, or Ray is not installed.
 
     Example:
-        >>> chosen("local")
+        >>> executor_by_name("local")
         Local(tries=1)
     """
     from fedreach.experiment.ray import OnRay
@@ -128,7 +136,7 @@ def chosen(name: str, address: str | None = None) -> Executor:
 # -------------------- Methods x seeds in parallel processes
 
 
-class Further(Protocol):
+class SeedPlanner(Protocol):
     """Plans the number of seeds of a comparison, once its pilot is finished."""
 
     def __call__(self, out: Path) -> tuple[int, str]:
@@ -144,7 +152,7 @@ class Comparison:
     looks: Sequence[int] = ()
     lengths: Sequence[int] = ()
     again: Sequence[Job] = ()  # runs that were moved aside and are made again
-    tuned: Tuned = field(default_factory=Tuned)
+    tuned: TunedSettings = field(default_factory=TunedSettings)
 
     def record(self, seeds: Sequence[int]) -> ComparisonRecord:
         """Return the record that the comparison's folder stores."""
@@ -167,7 +175,7 @@ class Comparison:
 
 
 def plan(
-    experiment: Experiment, out: Path, seeds: Sequence[int] | None = None, tuned: Tuned | None = None
+    experiment: Experiment, out: Path, seeds: Sequence[int] | None = None, tuned: TunedSettings | None = None
 ) -> list[Job]:
     """Return the runs of a comparison, all methods of one seed before the next seed.
 
@@ -205,7 +213,7 @@ def compare(
     callbacks: Sequence[ComparisonCallback] = (),
     add_seeds: bool = False,
     redo: Sequence[str] = (),
-    further: Further | None = None,
+    further: SeedPlanner | None = None,
 ) -> ComparisonStatus:
     """Run all methods with all seeds; the results depend neither on the number of workers nor on the executor.
 
@@ -243,7 +251,7 @@ def compare(
 
         if experiment.plan.detect_points is None or further is None:  # both or neither
             run(experiment.seeds, experiment.seeds)
-            forget_redone(comparison.again, status)
+            finish_rerun(comparison.again, status)
             return status
         pilot = list(experiment.seeds)
         run(pilot, stored.seeds if stored is not None and stored.pilot == pilot else pilot)
@@ -255,7 +263,7 @@ def compare(
         first = max(pilot) + 1
         seeds = [*pilot, *range(first, first + number - len(pilot))]
         run(seeds, seeds)
-        forget_redone(comparison.again, status)
+        finish_rerun(comparison.again, status)
     return status
 
 
@@ -287,7 +295,7 @@ def compare_several(
         seeds = [comparison.experiment.seeds for comparison in opened]
         run_comparisons(opened, seeds, seeds, status, executor or Local(), out, base, workers, callbacks)
         for comparison in opened:
-            forget_redone(comparison.again, status)
+            finish_rerun(comparison.again, status)
     return status
 
 
@@ -296,7 +304,7 @@ def _open_comparison(
 ) -> Comparison:
     """Lock the folder of a comparison and return the comparison, or reject changes of its questions."""
     plan(experiment, out)  # reject an experiment without methods before anything is written
-    check_redone(experiment, redo)
+    check_rerun_methods(experiment, redo)
     if (out / SweepRecord.FILE).exists():
         raise RunFolderError(f"{out} holds a sweep, whose comparisons lie in {out}/cells. Choose {ANOTHER_FOLDER}.")
     folder = RunFolder(out)
@@ -307,7 +315,7 @@ def _open_comparison(
     moved_jobs = [job for job in plan(experiment, out, [*seeds]) if job.method in redo]
     for job in moved_jobs:
         set_aside(job)
-    return Comparison(experiment, out, seed_counts_before, lengths_seen(experiment, stored, out), moved_jobs)
+    return Comparison(experiment, out, seed_counts_before, rounds_seen_before(experiment, stored, out), moved_jobs)
 
 
 def run_comparisons(
@@ -367,7 +375,7 @@ def _skip_finished(status: ComparisonStatus, base: Path) -> list[Job]:
     files_errors: dict[Job, OtherFilesError] = {}
     for job in status.jobs:
         try:
-            done = finished(RunFolder(job.folder), identity(job.experiment, job.seed, job.method, base))
+            done = finished_result(RunFolder(job.folder), identity(job.experiment, job.seed, job.method, base))
         except OtherFilesError as error:
             files_errors[job] = error
             continue

@@ -34,9 +34,9 @@ from fedreach.federation.local_sgd import Adam, AdamW, LocalSGD, TorchSteps, Une
 # -------------------- Relative paths
 # Paths in a TOML file are relative to its folder, all others to the current folder.
 
-PATHS: tuple[Path_, ...] = (("data", "folder"), ("partition", "file"), ("server_data", "file"))
+PATH_KEYS: tuple[Path_, ...] = (("data", "folder"), ("partition", "file"), ("server_data", "file"))
 """Options that are paths, in addition to files of code (``FILE.py:NAME`` anywhere) and of data."""
-DATA = (".npz", ".npy", *FILES)
+DATA_ENDINGS = (".npz", ".npy", *FILES)
 
 
 def folder_of(source: Path | None) -> Path:
@@ -44,19 +44,19 @@ def folder_of(source: Path | None) -> Path:
     return Path.cwd() if source is None or source.suffix == ".json" else source.resolve().parent
 
 
-def seen_from(base: Path, key: Path_, value: Any) -> Any:
+def relative_to_base(base: Path, key: Path_, value: Any) -> Any:
     """Return the value of a key with its paths, which are relative to the current folder, relative to `base`."""
     if isinstance(value, dict):
-        return {name: seen_from(base, (*key, name), inner) for name, inner in value.items()}
+        return {name: relative_to_base(base, (*key, name), inner) for name, inner in value.items()}
     if isinstance(value, list):
-        return [seen_from(base, (*key, i), inner) for i, inner in enumerate(value)]
+        return [relative_to_base(base, (*key, i), inner) for i, inner in enumerate(value)]
     if not isinstance(value, str) or base == Path.cwd():
         return value
     file, colon, name = value.rpartition(":")
     if not file.endswith(registry.FILES):
         file, colon, name = value, "", ""
-        data = key in (("data",), ("data", "name")) and value.endswith(DATA)
-        if not data and key not in PATHS:
+        data = key in (("data",), ("data", "name")) and value.endswith(DATA_ENDINGS)
+        if not data and key not in PATH_KEYS:
             return value
     relative = file if Path(file).is_absolute() else Path(os.path.relpath(file, base)).as_posix()
     return f"{relative}{colon}{name}"
@@ -65,16 +65,16 @@ def seen_from(base: Path, key: Path_, value: Any) -> Any:
 # -------------------- The components of a federation, some of which nest others
 
 
-def nested(options: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+def nested_choices(options: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], Any]]:
     """Yield where options name nested components, and the value there.
 
     A component that nests others of its type takes one as its option ``inner`` or a list as ``parts``. Each is a name
     or a table with a name.
 
     Example:
-        >>> list(nested({"most": 0.3, "inner": "entropy"}))
+        >>> list(nested_choices({"most": 0.3, "inner": "entropy"}))
         [(('inner',), 'entropy')]
-        >>> list(nested({"parts": ["equal", {"name": "entropy"}]}))
+        >>> list(nested_choices({"parts": ["equal", {"name": "entropy"}]}))
         [(('parts', 0), 'equal'), (('parts', 1), {'name': 'entropy'})]
     """
     if options.get("inner") is not None:
@@ -86,7 +86,7 @@ def nested(options: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], 
 def with_nested(choice: Choice) -> Iterator[Choice]:
     """Yield a component and all that it nests."""
     yield choice
-    for _, value in nested(choice.options):
+    for _, value in nested_choices(choice.options):
         yield from with_nested(Choice.model_validate(value))
 
 
@@ -98,7 +98,9 @@ def make(kind: str, choice: Choice, base: Path) -> Any:
     """
     target = registry.find(kind, choice.name, base)
     options = choice.options
-    inner_components = {where: make(kind, Choice.model_validate(value), base) for where, value in nested(options)}
+    inner_components = {
+        where: make(kind, Choice.model_validate(value), base) for where, value in nested_choices(options)
+    }
     for option, value in options.items():
         if (option,) in inner_components:
             options[option] = inner_components[option,]
@@ -260,7 +262,7 @@ def data_files(experiment: Experiment, base: Path, parts: list[Choice]) -> dict[
         folder_name = Path(folder.name) if registry.BY_CONTENT.search(name) else Path(name).parent
         files = sorted({*folder.glob("*.npy"), folder / FILE, folder / NOTE})
         paths |= {(folder_name / file.name).as_posix(): file for file in files}
-    elif name.endswith(DATA):
+    elif name.endswith(DATA_ENDINGS):
         paths[name] = base / name
     return {name: path for name, path in paths.items() if _is_file(path)}
 

@@ -16,15 +16,17 @@ from fedreach.experiment.components import identity, locate_user_errors
 from fedreach.experiment.options import with_trackers
 from fedreach.experiment.run import run
 from fedreach.experiment.schema import Experiment
-from fedreach.experiment.tune import forget_redone, set_aside
+from fedreach.experiment.tune import finish_rerun, set_aside
 from fedreach.experiment.workers import ComparisonCallback, ComparisonStatus, Executor, Job
 from fedreach.federation.round import refers_to_length
 from fedreach.runs.callbacks import Callback
 from fedreach.runs.folder import LAST, REFIT, SERVING, RunFolder
-from fedreach.runs.identity import finished, run_of
-from fedreach.runs.schema import CHECKPOINT, ComparisonRecord, Result, RunRecord, ServedLine, ServingRecord
+from fedreach.runs.identity import finished_result, run_of
+from fedreach.runs.schema import CHECKPOINT, AdaptationRecord, AdaptedLine, ComparisonRecord, Result, RunRecord
 
-TOOK_THE_PLACE = "its last round was evaluated as the last, and found the best model: the one before it is gone"
+LAST_ROUND_REPLACED_BEST = (
+    "its last round was evaluated as the last, and found the best model: the one before it is gone"
+)
 ON_FLOWER = "facts.json"  # client statistics of a Flower run, which the simulator cannot reproduce
 
 
@@ -112,7 +114,7 @@ def extend_comparison(
         for job in moved_jobs:
             set_aside(job)
     status = compare(experiment, out=out, base=base, workers=workers, executor=executor, callbacks=callbacks)
-    forget_redone(moved_jobs, status)
+    finish_rerun(moved_jobs, status)
     return status
 
 
@@ -127,7 +129,9 @@ def _prepare_runs(paths: Sequence[Path], rounds: int, base: Path, *, anew: bool 
         RunFolderError: If a run cannot be extended and `anew` is false.
     """
     stored = {path: RunFolder(path).required(RunRecord) for path in paths}
-    reasons = {path: why for path, record in stored.items() if (why := why_not(path, record, rounds, base))}
+    reasons = {
+        path: why for path, record in stored.items() if (why := reason_not_extendable(path, record, rounds, base))
+    }
     if reasons and not anew:
         several = len(paths) > 1
         message = "\n  ".join(f"{path}: {why}." for path, why in reasons.items())
@@ -142,7 +146,7 @@ def _prepare_runs(paths: Sequence[Path], rounds: int, base: Path, *, anew: bool 
     return {path: stored[path] for path in (reasons if anew else stored)}
 
 
-def why_not(path: Path, stored: RunRecord, rounds: int, base: Path) -> str:
+def reason_not_extendable(path: Path, stored: RunRecord, rounds: int, base: Path) -> str:
     """Return why a run cannot be extended to a number of rounds, or "" if it can.
 
     Raises:
@@ -151,7 +155,7 @@ def why_not(path: Path, stored: RunRecord, rounds: int, base: Path) -> str:
     folder, experiment = RunFolder(path), _experiment(stored.config, path)
     before = experiment.rounds
     _check_longer(before, rounds, path)
-    result = finished(folder, identity(experiment, stored.seed, stored.method, base))
+    result = finished_result(folder, identity(experiment, stored.seed, stored.method, base))
     if before == rounds:
         return ""
     if (path / ON_FLOWER).exists():
@@ -171,7 +175,7 @@ def why_not(path: Path, stored: RunRecord, rounds: int, base: Path) -> str:
     if record["gone"]:
         return f"what clients kept between rounds ({', '.join(record['gone'])}) was let go of as it finished"
     if done >= before and done % every and record["best_round"] == done:
-        return f"{TOOK_THE_PLACE}; evaluation.every = {every} does not divide {done}"
+        return f"{LAST_ROUND_REPLACED_BEST}; evaluation.every = {every} does not divide {done}"
     return ""
 
 
@@ -191,7 +195,7 @@ def _reopen(path: Path, stored: RunRecord, rounds: int) -> None:
     folder = RunFolder(path)
     with folder.locked():
         folder.remove(Result.FILE)
-        folder.remove(ServingRecord.FILE, ServedLine.FILE, SERVING, LAST, REFIT)
+        folder.remove(AdaptationRecord.FILE, AdaptedLine.FILE, SERVING, LAST, REFIT)
         folder.write(replace(stored, config={**stored.config, "rounds": rounds}))
 
 

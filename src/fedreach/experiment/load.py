@@ -14,12 +14,12 @@ import pydantic
 from pydantic import Field
 
 from fedreach._util.errors import ConfigError, FedReachError, nearest
-from fedreach._util.registry import KINDS, imported
+from fedreach._util.registry import KINDS, import_object
 from fedreach.data.splits import share_of
-from fedreach.evaluation.statistics import LEAST_PILOT
+from fedreach.evaluation.statistics import MIN_PILOT
 from fedreach.experiment import components
-from fedreach.experiment.components import folder_of, seen_from
-from fedreach.experiment.messages import Path_, Problem, explained, listed
+from fedreach.experiment.components import folder_of, relative_to_base
+from fedreach.experiment.messages import Path_, Problem, explain_errors, format_problems
 from fedreach.experiment.options import check_choice
 from fedreach.experiment.schema import (
     PARTS,
@@ -29,8 +29,8 @@ from fedreach.experiment.schema import (
     Range,
     Section,
     Setting,
-    in_words,
-    value_in_words,
+    format_setting,
+    format_value,
 )
 from fedreach.federation.round import server_tunes
 from fedreach.federation.traits import Traits, name_of
@@ -154,12 +154,12 @@ class Sweep(Section):
     unit: Annotated[float, Field(gt=0)] = 1.0  # the label's unit, in units of the option
 
 
-def expanded(key: str, methods: tuple[str, ...]) -> Iterator[str]:
+def expand_key(key: str, methods: tuple[str, ...]) -> Iterator[str]:
     """Yield the paths that a key expands to, given the methods."""
     yield from (key.replace("*", method, 1) for method in methods) if "*" in key else (key,)
 
 
-def put(table: dict[str, Any], key: str, value: Any) -> None:
+def set_option(table: dict[str, Any], key: str, value: Any) -> None:
     """Set an option in nested tables; a component given by name becomes a table with that name."""
     *steps, last = key.split(".")
     for step in steps:
@@ -173,8 +173,8 @@ def with_setting(raw: dict[str, Any], setting: Setting) -> dict[str, Any]:
     """Return the tables of an experiment with a setting; `raw` is changed."""
     methods = tuple(raw.get("methods") or ())
     for key, value in setting.items():
-        for path in expanded(key, methods):
-            put(raw, path, value)
+        for path in expand_key(key, methods):
+            set_option(raw, path, value)
     return raw
 
 
@@ -188,14 +188,14 @@ def folders(settings: Sequence[Setting], where: Path) -> list[Path]:
     names: dict[str, int] = {}
     paths = []
     for setting in settings:
-        text = in_words(setting).replace(" = ", "=").replace(", ", ",")
+        text = format_setting(setting).replace(" = ", "=").replace(", ", ",")
         name = re.sub(r"[^\w.,=+-]", "_", text, flags=re.ASCII)[:LONGEST]
         names[name] = names.get(name, 0) + 1
         paths.append(where / (name if names[name] == 1 else f"{name}~{names[name]}"))
     return paths
 
 
-FIXED: Mapping[str, str] = {
+NOT_SWEPT: Mapping[str, str] = {
     "name": "is no option of a run",
     "seeds": "is the same for all settings: each is tried with all seeds",
     "baseline": "is no option of a run",
@@ -224,7 +224,7 @@ NOT_TUNED: Mapping[str, str] = {
 """Keys that can be swept but not tuned, as they are the same for all methods of a comparison, with the reason."""
 
 
-def refused_settings(
+def check_settings(
     raw: Mapping[str, Any], e: Experiment, wrong: Callable[[dict[str, Any]], list[Problem]]
 ) -> list[Problem]:
     """Return the problems of ``[sweep]`` and ``[tune]``, checking each value separately.
@@ -238,12 +238,12 @@ def refused_settings(
     plain = {key: table for key, table in raw.items() if key not in ("sweep", "tune")}
     for section, grid in (("sweep", e.sweep), ("tune", e.tune)):
         for key, values in () if grid is None else grid.values.items():
-            if why := refused_key(key, tuned=section == "tune"):
+            if why := explain_refused_key(key, tuned=section == "tune"):
                 problems.append(Problem((section, key), f"{why}."))
                 continue
             for value in (values.least, values.most) if isinstance(values, Range) else values:
                 for problem in wrong(with_setting(copy.deepcopy(plain), {key: value}))[:1]:
-                    where, value_text = ".".join(map(str, problem.path)), value_in_words(value)
+                    where, value_text = ".".join(map(str, problem.path)), format_value(value)
                     problems.append(Problem((section, key), f"{value_text} cannot be: {where}: {problem.message}"))
     if e.sweep is not None and e.plan.detect_points is not None:
         rule = "has the number of seeds follow from one comparison, and a [sweep] makes several. Leave out one of them."
@@ -253,9 +253,9 @@ def refused_settings(
     return problems
 
 
-def refused_key(key: str, *, tuned: bool) -> str:
+def explain_refused_key(key: str, *, tuned: bool) -> str:
     """Return why an option cannot be swept or tuned, or "" if it can."""
-    for rules in (FIXED, NOT_TUNED if tuned else {}):
+    for rules in (NOT_SWEPT, NOT_TUNED if tuned else {}):
         for head, why in rules.items():
             if key == head or key.startswith(f"{head}."):
                 return f"{head} {why}" + (
@@ -270,8 +270,8 @@ def refused_key(key: str, *, tuned: bool) -> str:
 # All mistakes are reported at once, each with file, line, the path of the key and the rule.
 
 DEFAULT = Path(__file__).parent / "templates" / "digits.toml"
-OF_CLASSES = DEFAULT.with_name("classes.toml")  # for a table named on the command line
-OF_NUMBERS = DEFAULT.with_name("numbers.toml")
+CLASSES_TEMPLATE = DEFAULT.with_name("classes.toml")  # for a table named on the command line
+NUMBERS_TEMPLATE = DEFAULT.with_name("numbers.toml")
 COLUMNS = ("data", "columns")  # its keys are lists of names: --set data.columns.drop=insurer,ward
 LONGEST_NAME = 100  # bytes of a name that becomes a folder
 FOLDER_NAME = f"no slash, no control character, no dot in front, no name of a device, at most {LONGEST_NAME} bytes"
@@ -298,12 +298,12 @@ def load(source: Path | None, overrides: Sequence[str] = (), default: Path | Non
     text, raw = read(source)
     check_plain(raw, str(source))
     if source.suffix != ".json":
-        raw.setdefault("name", named_after(source.with_suffix(""), "experiment"))
+        raw.setdefault("name", name_after(source.with_suffix(""), "experiment"))
     overridden = [_override(raw, override, base) for override in overrides]
     check_plain(raw, "--set")
     experiment, problems = check(raw, base)
     if problems or experiment is None:
-        raise ConfigError(listed(problems, named_file, text, overridden))
+        raise ConfigError(format_problems(problems, named_file, text, overridden))
     return experiment
 
 
@@ -314,7 +314,7 @@ def check(raw: Mapping[str, Any], base: Path) -> tuple[Experiment | None, list[P
     try:
         experiment = Experiment.model_validate(raw)
     except pydantic.ValidationError as error:
-        problems += explained(error, raw)
+        problems += explain_errors(error, raw)
         experiment = _parse_accepted(raw, error)
     for kind, path in _choices(raw):
         value = _value_at(raw, path)
@@ -328,14 +328,14 @@ def check(raw: Mapping[str, Any], base: Path) -> tuple[Experiment | None, list[P
             try:
                 LocalSection.model_validate(local)
             except pydantic.ValidationError as error:
-                problems += explained(error, local, ("methods", name, "local"), LocalSection)
+                problems += explain_errors(error, local, ("methods", name, "local"), LocalSection)
     if experiment is not None:
         refused = {problem.path for problem in problems}  # replaced by their defaults
         problems += [problem for problem in _find_contradictions(experiment, base) if problem.path not in refused]
         problems += _find_clashes(experiment, base, problems)
         problems += _check_metrics(experiment, base, problems)
         if not problems:
-            problems = refused_settings(raw, experiment, lambda tables: check(tables, base)[1])
+            problems = check_settings(raw, experiment, lambda tables: check(tables, base)[1])
     return experiment, problems
 
 
@@ -355,11 +355,11 @@ def _parse_accepted(raw: Mapping[str, Any], error: pydantic.ValidationError) -> 
         return None
 
 
-def named_after(path: Path, default: str) -> str:
+def name_after(path: Path, default: str) -> str:
     """Return the last part of a path, or the default if that is not a valid name of an experiment.
 
     Example:
-        >>> named_after(Path("studies/first"), "study"), named_after(Path("studies/.hidden"), "study")
+        >>> name_after(Path("studies/first"), "study"), name_after(Path("studies/.hidden"), "study")
         ('first', 'study')
     """
     name = path.resolve().name
@@ -438,8 +438,8 @@ def _check_statistics(e: Experiment) -> list[Problem]:
     if plan.detect_points is not None:
         if len(e.methods) == 1:
             problems.append(Problem((*where, "detect_points"), "is a difference of two methods, and there is one."))
-        if len(e.seeds) < LEAST_PILOT:
-            rule = f"needs a pilot of at least {LEAST_PILOT} seeds; `seeds` has {len(e.seeds)}. Say --seeds 20."
+        if len(e.seeds) < MIN_PILOT:
+            rule = f"needs a pilot of at least {MIN_PILOT} seeds; `seeds` has {len(e.seeds)}. Say --seeds 20."
             problems.append(Problem((*where, "detect_points"), rule))
         if plan.most_seeds < len(e.seeds):
             rule = f"must be at least the {len(e.seeds)} seeds of the pilot; got {plan.most_seeds}."
@@ -519,7 +519,9 @@ def _check_metrics(e: Experiment, base: Path, known_problems: Sequence[Problem])
     if any(problem.path[: len(where)] == where for problem in known_problems):
         return []
     try:
-        imported(KINDS["metric"].together)([components.make("metric", choice, base) for choice in e.evaluation.metrics])
+        import_object(KINDS["metric"].together)(
+            [components.make("metric", choice, base) for choice in e.evaluation.metrics]
+        )
     except FedReachError as error:
         return [Problem(where, str(error))]
     return []
@@ -561,7 +563,7 @@ def _override(raw: dict[str, Any], override: str, base: Path) -> Path_:
             step = path[i] = _index(step, table, override)
         if i == len(path) - 1:
             is_list = tuple(path[:-1]) == COLUMNS and step != "decimal" and not value.strip().startswith("[")
-            table[step] = names_in(value) if is_list else seen_from(base, tuple(path), toml_value(value))
+            table[step] = names_in(value) if is_list else relative_to_base(base, tuple(path), toml_value(value))
             break
         inner = table.get(step) if isinstance(table, dict) else table[step]
         if isinstance(inner, str):  # selection = "uniform" becomes a table when an option is set

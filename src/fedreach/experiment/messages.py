@@ -24,7 +24,7 @@ class Problem(NamedTuple):
     message: str
 
 
-def explained(
+def explain_errors(
     error: pydantic.ValidationError,
     raw: Any,
     prefix: Path_ = (),
@@ -65,7 +65,9 @@ def explained(
     for path, (alternatives, got) in rules.items():
         if path in beneath:  # a union with a table: the mistake inside the table is reported instead
             continue
-        problems.append(Problem(path, f"must be {' or '.join(alternatives)}; got {shown(got)} ({type(got).__name__})."))
+        problems.append(
+            Problem(path, f"must be {' or '.join(alternatives)}; got {shorten(got)} ({type(got).__name__}).")
+        )
     return problems
 
 
@@ -119,7 +121,7 @@ def _keys_at(section: type[BaseModel], path: Sequence[str | int]) -> list[str]:
     return list(model.model_fields)
 
 
-def listed(problems: Iterable[Problem], source: Path | None, text: str, overridden: Sequence[Path_]) -> str:
+def format_problems(problems: Iterable[Problem], source: Path | None, text: str, overridden: Sequence[Path_]) -> str:
     """Return one line for each mistake, in the order of the file; mistakes in --set come last.
 
     `source` is None if the user gave no file, so that the default applies.
@@ -135,7 +137,7 @@ def listed(problems: Iterable[Problem], source: Path | None, text: str, overridd
     return f"{count}{place}:\n  " + "\n  ".join(line for _, _, line in sorted(lines))
 
 
-def shown(value: object) -> str:
+def shorten(value: object) -> str:
     """Return a value as text for a message, shortened if it is long."""
     text = repr(value)
     return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 1]}…"

@@ -29,7 +29,7 @@ from fedreach._util import registry
 from fedreach._util.code import AT_RUN_TIME, READS_ITSELF, digest_of_code
 from fedreach._util.errors import ConfigError
 from fedreach._util.registry import Instance
-from fedreach.engines.models.state import ModuleInstance, TensorHook, copied, redraw, register_hooks, tensor_hooks
+from fedreach.engines.models.state import ModuleInstance, TensorHook, copy_module, redraw, register_hooks, tensor_hooks
 from fedreach.experiment.components import imported_by, module_files
 
 # -------------------- The meaning of a live object, as a digest
@@ -38,10 +38,10 @@ from fedreach.experiment.components import imported_by, module_files
 # do not change the digest, nor does the order in which the cells of a notebook were run.
 
 TRACKER_ID = re.compile("[0-9a-f]{32}")  # cloudpickle's number of a class, which differs between processes
-EXPLAINING = ("__doc__", "__firstlineno__")  # attributes of a class that do not change its meaning
+IGNORED_ATTRIBUTES = ("__doc__", "__firstlineno__")  # attributes of a class that do not change its meaning
 
 
-def meaning_of(thing: Any) -> tuple[str, str]:
+def digest_meaning(thing: Any) -> tuple[str, str]:
     """Return the digest of an object's meaning, and why whole files count for it, or "" if they do not.
 
     The user's modules that it refers to count as files, with their imports.
@@ -52,7 +52,7 @@ def meaning_of(thing: Any) -> tuple[str, str]:
     Example:
         >>> def twice(x): return 2 * x
         >>> def thrice(x): return 3 * x
-        >>> meaning_of(twice) == meaning_of(thrice)
+        >>> digest_meaning(twice) == digest_meaning(thrice)
         False
     """
     content = io.BytesIO()
@@ -133,9 +133,9 @@ class _MeaningPickler(Pickler):
         make, arguments, (state, slots), *remainder = reduced
         if isinstance(obj, FunctionType):  # without its file and docstring
             arguments = arguments[0], {}, *arguments[2:]
-            slots = {key: value for key, value in slots.items() if key not in EXPLAINING}
+            slots = {key: value for key, value in slots.items() if key not in IGNORED_ATTRIBUTES}
         else:
-            state = {key: value for key, value in state.items() if key not in EXPLAINING}
+            state = {key: value for key, value in state.items() if key not in IGNORED_ATTRIBUTES}
         return make, arguments, (state, slots), *remainder
 
     def _instructions(self, code: CodeType) -> Iterator[str]:
@@ -146,11 +146,11 @@ class _MeaningPickler(Pickler):
         for step in dis.get_instructions(code):
             if step.opname == "EXTENDED_ARG":
                 continue
-            if before is not None and not (step.opname == "STORE_NAME" and step.argval in EXPLAINING):
+            if before is not None and not (step.opname == "STORE_NAME" and step.argval in IGNORED_ATTRIBUTES):
                 yield f"\n{before.opname} {''.join(self._argument(before.argval))}"
             self._note(code, step, module)
             module = step.argval if step.opname == "IMPORT_NAME" else module
-            before = None if step.opname == "STORE_NAME" and step.argval in EXPLAINING else step
+            before = None if step.opname == "STORE_NAME" and step.argval in IGNORED_ATTRIBUTES else step
         if before is not None:
             yield f"\n{before.opname} {''.join(self._argument(before.argval))}"
 
@@ -210,7 +210,7 @@ def _number(content: bytes) -> int:
 
 
 @dataclass(eq=False)
-class Shelf:
+class PickleStore:
     """A store of objects without names, from when they are first named until they are written."""
 
     folder: Path
@@ -223,15 +223,15 @@ class Shelf:
         Raises:
             ConfigError: If the object cannot be passed to another process.
         """
-        content = pickled(thing, name)
+        content = to_pickle(thing, name)
         with _by_value(thing):
-            digest, because = meaning_of(thing)
+            digest, because = digest_meaning(thing)
         word = re.sub(r"\W+", "", name) or "thing"
         path = (self.folder / f"{word}-{digest}.pkl").resolve()
         self.waiting[path] = content
-        registry.KEPT[path] = thing
+        registry.LOADED_OBJECTS[path] = thing
         if because:
-            registry.KNOWN_BY_FILE[path.name] = because
+            registry.WHOLE_FILE_REASONS[path.name] = because
         return f"{Path(os.path.relpath(path, self.base)).as_posix()}:{word}"
 
     def write(self) -> None:
@@ -245,7 +245,7 @@ class Shelf:
         self.waiting.clear()
 
 
-def said(kind: str, value: Any, shelf: Shelf) -> Any:
+def to_config(kind: str, value: Any, shelf: PickleStore) -> Any:
     """Return a component as an experiment file has it: a name, or a table with a name.
 
     Args:
@@ -256,31 +256,33 @@ def said(kind: str, value: Any, shelf: Shelf) -> Any:
 
     Example:
         >>> from fedreach.federation.selection.losses import PowerOfChoice
-        >>> said("selection", PowerOfChoice(candidates=7), Shelf(Path("parts")))
+        >>> to_config("selection", PowerOfChoice(candidates=7), PickleStore(Path("parts")))
         {'name': 'power_of_choice', 'candidates': 7}
     """
     if isinstance(value, Mapping):
         if isinstance(module := value.get("name"), nn.Module):
             value = {**value, "name": _module_name(module, value.get("keep_weights") is True, shelf)}
         if kind == "model" and callable(value.get("output")):
-            value = {**value, "output": function_said(value["output"], shelf)}
-        table = {str(key): plain(inner) for key, inner in value.items() if key not in ("name", "inner", "parts")}
+            value = {**value, "output": to_function_name(value["output"], shelf)}
+        table = {
+            str(key): to_toml_value(inner) for key, inner in value.items() if key not in ("name", "inner", "parts")
+        }
         if "name" in value:
-            named = said(kind, value["name"], shelf)
+            named = to_config(kind, value["name"], shelf)
             table = {**(named if isinstance(named, dict) else {"name": named}), **table}
         if "inner" in value:
-            table["inner"] = said(kind, value["inner"], shelf)
+            table["inner"] = to_config(kind, value["inner"], shelf)
         if isinstance(value.get("parts"), Sequence):
-            table["parts"] = [said(kind, part, shelf) for part in value["parts"]]
+            table["parts"] = [to_config(kind, part, shelf) for part in value["parts"]]
         return table
     if isinstance(value, type) or _is_function(value):
         return _thing_name(kind, value, shelf)
     if kind == "augmentation" and callable(value) and not hasattr(value, "augment"):  # a transform of torchvision
-        return function_said(value, shelf)
+        return to_function_name(value, shelf)
     if isinstance(value, nn.Module):
         return _module_name(value, False, shelf)
     if value is None or isinstance(value, str | bytes | bool | int | float | Sequence | np.generic):
-        return plain(value)
+        return to_toml_value(value)
     if not registry.KINDS[kind].protocol and callable(value):  # a factory object
         return shelf.name_of(value, type(value).__name__)
     return _part_config(kind, value, shelf)
@@ -290,48 +292,48 @@ def _is_function(value: Any) -> bool:
     return inspect.isroutine(value) or isinstance(value, functools.partial)
 
 
-def _module_name(module: nn.Module, keep_weights: bool, shelf: Shelf) -> str:
+def _module_name(module: nn.Module, keep_weights: bool, shelf: PickleStore) -> str:
     """Return the name of a module, which includes its weights only with `keep_weights`."""
     if not keep_weights:
-        module = copied(module)
+        module = copy_module(module)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             redraw(module)
     return shelf.name_of(ModuleInstance(module), type(module).__name__)
 
 
-def function_said(function: Callable[..., Any], shelf: Shelf) -> str:
+def to_function_name(function: Callable[..., Any], shelf: PickleStore) -> str:
     """Return the name of a function that is not a component, such as ``module:NAME``."""
     qualified_name = getattr(function, "__qualname__", "") or type(function).__name__
-    if importable(function):
+    if is_importable(function):
         return f"{function.__module__}:{qualified_name}"
     return shelf.name_of(function, qualified_name.rpartition(".")[2].strip("<>"))
 
 
-def _thing_name(kind: str, thing: Callable[..., Any], shelf: Shelf) -> str:
+def _thing_name(kind: str, thing: Callable[..., Any], shelf: PickleStore) -> str:
     table = registry.table(kind)
     if getattr(thing, "__module__", "").startswith("fedreach."):
         for name in table:
             if table[name] is thing:
                 return name
-    return function_said(thing, shelf)
+    return to_function_name(thing, shelf)
 
 
-def _part_config(kind: str, part: Any, shelf: Shelf) -> Any:
+def _part_config(kind: str, part: Any, shelf: PickleStore) -> Any:
     """Return a component by its class and options if these describe it fully, or else by a stored object."""
     cls = type(part)
-    if is_dataclass(part) and "__eq__" in vars(cls) and importable(cls):
+    if is_dataclass(part) and "__eq__" in vars(cls) and is_importable(cls):
         options: dict[str, Any] = {}
         for option in fields(part):
             value = getattr(part, option.name)
             if option.init and not _is_default(value, option):
                 options[option.name] = value
-        nested = {key: said(kind, options.pop(key), shelf) for key in ("inner",) if key in options}
+        nested = {key: to_config(kind, options.pop(key), shelf) for key in ("inner",) if key in options}
         if isinstance(options.get("parts"), list | tuple):
-            nested["parts"] = [said(kind, inner, shelf) for inner in options.pop("parts")]
+            nested["parts"] = [to_config(kind, inner, shelf) for inner in options.pop("parts")]
         if all(map(_is_plain, options.values())):
             name = _thing_name(kind, cls, shelf)
-            table = {"name": name, **{key: plain(value) for key, value in options.items()}, **nested}
+            table = {"name": name, **{key: to_toml_value(value) for key, value in options.items()}, **nested}
             return table if len(table) > 1 else name
     return shelf.name_of(Instance(part), cls.__name__)
 
@@ -349,18 +351,18 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, bool | int | float | str | np.bool_ | np.integer | np.floating)
 
 
-def plain(value: Any) -> Any:
+def to_toml_value(value: Any) -> Any:
     """Return a value as TOML has it: lists for tuples and arrays, Python's numbers for numpy's, text for paths."""
     if isinstance(value, Mapping):
-        return {str(key): plain(inner) for key, inner in value.items()}
+        return {str(key): to_toml_value(inner) for key, inner in value.items()}
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     if isinstance(value, list | tuple | range):
-        return [plain(inner) for inner in value]
+        return [to_toml_value(inner) for inner in value]
     return str(value) if isinstance(value, Path) else value
 
 
-def importable(thing: Any) -> bool:
+def is_importable(thing: Any) -> bool:
     """Return whether a fresh process finds a function or class by its module and name."""
     name, module = getattr(thing, "__qualname__", ""), getattr(thing, "__module__", None) or ""
     loaded = sys.modules.get(module)
@@ -380,7 +382,7 @@ def _is_findable(module: str, loaded: ModuleType) -> bool:
     return spec is not None and spec.origin == getattr(loaded, "__file__", None)
 
 
-def pickled(thing: Any, name: str) -> bytes:
+def to_pickle(thing: Any, name: str) -> bytes:
     """Return an object as bytes for another process; the same program gives the same bytes.
 
     Raises:

@@ -15,8 +15,8 @@ from fedreach._util import registry
 from fedreach._util.errors import ConfigError, DataError
 from fedreach._util.streams import generator
 from fedreach.experiment import components
-from fedreach.experiment.components import DATA, seen_from
-from fedreach.experiment.messages import Path_, Problem, explained, listed
+from fedreach.experiment.components import DATA_ENDINGS, relative_to_base
+from fedreach.experiment.messages import Path_, Problem, explain_errors, format_problems
 from fedreach.experiment.schema import (
     Choice,
     Data,
@@ -26,7 +26,7 @@ from fedreach.experiment.schema import (
     RadioSection,
     ShiftSection,
 )
-from fedreach.federation.traits import lacking
+from fedreach.federation.traits import missing_protocols
 
 # -------------------- Options, checked against the signature that their component's name refers to
 
@@ -51,11 +51,11 @@ def check_choice(kind: str, path: Path_, choice: Mapping[str, Any], base: Path) 
     name = choice.get("name", section.model_fields["name"].default)
     if not isinstance(name, str) or (kind == "partition" and choice.get("file") is not None):
         return []  # the section itself reports it, or nothing is drawn
-    if kind == "data" and name.endswith(DATA):
+    if kind == "data" and name.endswith(DATA_ENDINGS):
         return []  # its options are checked when the file is read
     try:
         target = registry.find(kind, name, base)
-        supplied = registry.given(kind, name, target)
+        supplied = registry.supplied_arguments(kind, name, target)
     except ConfigError as error:
         return [Problem((*path, "name"), str(error))]
     options = {key: value for key, value in choice.items() if key not in section.model_fields}
@@ -67,7 +67,7 @@ def check_choice(kind: str, path: Path_, choice: Mapping[str, Any], base: Path) 
             model.model_validate(options)
         except pydantic.ValidationError as error:
             allowed = [*model.model_fields, *section.model_fields]
-            problems += explained(error, options, path, allowed=allowed, owner=f"{kind} {name!r}")
+            problems += explain_errors(error, options, path, allowed=allowed, owner=f"{kind} {name!r}")
     if problems:
         return problems
     if kind == "partition" and ":" not in name and name != "natural":
@@ -84,7 +84,7 @@ def _check_nested(kind: str, path: Path_, options: Mapping[str, Any], base: Path
     listed = options.get("parts")
     if listed is not None and not isinstance(listed, list):
         problems.append(Problem((*path, "parts"), f"must be a list of names or tables with a `name`; got {listed!r}."))
-    for where, value in components.nested(options):
+    for where, value in components.nested_choices(options):
         choice = {"name": value} if isinstance(value, str) else value
         if isinstance(choice, dict) and isinstance(choice.get("name"), str):
             problems += check_choice(kind, (*path, *where), choice, base)
@@ -113,7 +113,7 @@ def _broken_contract(kind: str, choice: Choice, base: Path) -> list[str]:
         return [str(error)]
     except Exception as error:
         return [f"{choice.name!r} cannot be made: {type(error).__name__}: {error}."]
-    return [f"{choice.name!r} {rule}{INHERIT.get(kind, '')}" for rule in lacking(kind, part)]
+    return [f"{choice.name!r} {rule}{INHERIT.get(kind, '')}" for rule in missing_protocols(kind, part)]
 
 
 def options_model(target: Callable[..., Any], supplied: Collection[str]) -> type[BaseModel] | None:
@@ -182,12 +182,12 @@ def with_trackers(experiment: Experiment, names: Sequence[str], base: Path) -> E
     Raises:
         ConfigError: If a tracker is invalid.
     """
-    choices = [Choice(name=seen_from(base, KEY, name)) for name in names] or experiment.run.trackers
+    choices = [Choice(name=relative_to_base(base, KEY, name)) for name in names] or experiment.run.trackers
     problems = [
         problem
         for i, choice in enumerate(choices)
         for problem in check_choice("tracker", (*KEY, i), choice.model_dump(), base)
     ]
     if problems:
-        raise ConfigError(listed(problems, Path("--track" if names else "run.json"), "", ()))
+        raise ConfigError(format_problems(problems, Path("--track" if names else "run.json"), "", ()))
     return experiment.model_copy(update={"run": experiment.run.model_copy(update={"trackers": choices})})

@@ -75,7 +75,7 @@ class OnRay:
         out = out.absolute()
         with tidy_log(out), self._ray(max(cores(), cpus * (workers or 1))) as ray, _token(out) as token:
             nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-            capacity = places(nodes, cpus, gpus)
+            capacity = count_places(nodes, cpus, gpus)
             if not capacity:
                 raise ConfigError(
                     f"A run takes {cpus} CPU{'s' * (cpus > 1)} (engine.threads){' and a GPU' if gpus else ''}, and no "
@@ -184,13 +184,13 @@ class _Host:
         self.process.end()
 
 
-def places(nodes: Sequence[Mapping[str, float]], cpus: int, gpus: int) -> int:
+def count_places(nodes: Sequence[Mapping[str, float]], cpus: int, gpus: int) -> int:
     """Return how many workers, each with `cpus` CPUs and 0 or 1 GPUs, fit on nodes with these resources.
 
     Example:
-        >>> places([{"CPU": 4.0}, {"CPU": 16.0, "GPU": 2.0}], cpus=3, gpus=0)
+        >>> count_places([{"CPU": 4.0}, {"CPU": 16.0, "GPU": 2.0}], cpus=3, gpus=0)
         6
-        >>> places([{"CPU": 4.0}, {"CPU": 16.0, "GPU": 2.0}], cpus=3, gpus=1)
+        >>> count_places([{"CPU": 4.0}, {"CPU": 16.0, "GPU": 2.0}], cpus=3, gpus=1)
         2
     """
     capacities = (min(node.get("CPU", 0.0) // cpus, node.get("GPU", 0.0) if gpus else float("inf")) for node in nodes)

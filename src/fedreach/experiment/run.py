@@ -23,31 +23,31 @@ from fedreach.data.federated import FederatedData
 from fedreach.data.stored import OwnData, digest
 from fedreach.data.validation import on_all_rows
 from fedreach.engines.choice import ENGINES
-from fedreach.engines.distributed import FURTHER, DistributedEngine, LostRankError, Ranks, serve
+from fedreach.engines.distributed import SWITCH_ENGINE, DistributedEngine, LostRankError, Ranks, serve
 from fedreach.engines.engine import TorchEngine
 from fedreach.evaluation.evaluator import Evaluator
 from fedreach.evaluation.metrics import Metric
-from fedreach.evaluation.modes import ServingEvaluator
+from fedreach.evaluation.modes import AdaptationEvaluator
 from fedreach.experiment import components
 from fedreach.experiment.build import Builder
 from fedreach.experiment.components import locate_user_errors
 from fedreach.experiment.options import trackers_of
 from fedreach.experiment.schema import Experiment
 from fedreach.federation.secure_aggregation import exact_sum
-from fedreach.runs.adaptation import Refit, finish_served, take_training
+from fedreach.runs.adaptation import Refit, finish_with_adaptation, take_training
 from fedreach.runs.callbacks import Callback
 from fedreach.runs.checkpoint import MEMORY_FILE
 from fedreach.runs.describe import Baselines, environment, git_revision
 from fedreach.runs.folder import RunFolder
-from fedreach.runs.identity import ENGINE, check_data, check_unchanged, finished, forget_failed
-from fedreach.runs.loop import Budget, each_round, exhausted, start_from_stored
+from fedreach.runs.identity import ENGINE, check_data, check_unchanged, finished_result, forget_failed
+from fedreach.runs.loop import Budget, consume, each_round, start_from_stored
 from fedreach.runs.recorder import Recorder, note_failure
 from fedreach.runs.schema import Result, RoundRow, RunRecord
 from fedreach.runs.simulation import Simulation
-from fedreach.runs.trackers import Named, Tracked, Warn, warn
+from fedreach.runs.trackers import NamedTracker, TrackerGroup, Warn, warn
 
 
-def placed(experiment: Experiment, ranks: Ranks | None, engine: str | None = None) -> Experiment:
+def on_rank_device(experiment: Experiment, ranks: Ranks | None, engine: str | None = None) -> Experiment:
     """Return the experiment on this process's device, with `engine` in place of ``auto``."""
     if ranks is None:
         return experiment
@@ -62,7 +62,7 @@ def announce(identity: Mapping[str, Any], ranks: Ranks) -> None:
         ranks.send(_shared_identity(identity), rank)
 
 
-def distributed(simulation: Simulation, ranks: Ranks) -> Simulation:
+def distribute(simulation: Simulation, ranks: Ranks) -> Simulation:
     """Return rank 0's simulation with its work distributed over all ranks, once these are ready.
 
     Raises:
@@ -76,11 +76,11 @@ def distributed(simulation: Simulation, ranks: Ranks) -> Simulation:
     return replace(simulation, engine=DistributedEngine(simulation.engine, ranks))
 
 
-def distributed_again(simulation: Simulation, ranks: Ranks) -> Simulation:
+def distribute_again(simulation: Simulation, ranks: Ranks) -> Simulation:
     """Return rank 0's simulation of other data, distributed again once the other ranks have finished the last one."""
     for rank in range(1, ranks.size):
-        ranks.send(FURTHER, rank)
-    return distributed(simulation, ranks)
+        ranks.send(SWITCH_ENGINE, rank)
+    return distribute(simulation, ranks)
 
 
 def serve_run(experiment: Experiment, identity: Mapping[str, Any], base: Path, threads: int, ranks: Ranks) -> None:
@@ -124,7 +124,7 @@ def _serve(
             f"This rank reads other data than rank 0 (federation {data.digest()[:12]}, there {digest[:12]}). Copy "
             "the files of rank 0's machine to this one."
         )
-    simulation = make(Builder(placed(experiment, ranks, engine), base), data, seed, threads)
+    simulation = make(Builder(on_rank_device(experiment, ranks, engine), base), data, seed, threads)
     ranks.send("ready", 0)
     assert isinstance(simulation.engine, TorchEngine)  # the builder made it
     return serve(simulation.engine, ranks)
@@ -188,7 +188,7 @@ def run(
         RunFolderError: If the folder holds another experiment or cannot be read.
         FedReachError: If the run fails; ``result.json`` then gives the reason.
     """
-    return exhausted(
+    return consume(
         each_round_of(
             experiment,
             seed=seed,
@@ -234,17 +234,17 @@ def each_round_of(
         return None
     run_folder, noted, e = RunFolder(folder), RunFolder(agreed or folder), experiment
     with run_folder.locked():
-        if (done := finished(run_folder, identity)) is not None:
+        if (done := finished_result(run_folder, identity)) is not None:
             return done
-        trackers = [Named(*tracker) for tracker in trackers_of(experiment, base)]
-        callbacks = [*callbacks, Tracked(trackers, run_folder, warn)]
+        trackers = [NamedTracker(*tracker) for tracker in trackers_of(experiment, base)]
+        callbacks = [*callbacks, TrackerGroup(trackers, run_folder, warn)]
         forget_failed(run_folder, identity)
         (folder / TRACEBACK).unlink(missing_ok=True)
         try:
             if ranks is not None:
                 announce(identity, ranks)
             with locate_user_errors(experiment, base):
-                builder = Builder(placed(experiment, ranks), base)
+                builder = Builder(on_rank_device(experiment, ranks), base)
                 dataset = read(builder)
                 if agreed is not None:
                     check_data(noted, digest(dataset), e.data.name)
@@ -259,7 +259,7 @@ def each_round_of(
                     if line is not None:
                         warn("engine", line)
                 if ranks is not None:
-                    simulation = distributed(simulation, ranks)
+                    simulation = distribute(simulation, ranks)
                 record = RunRecord(**identity, environment=environment(), git=git_revision(base))
                 serving, metrics = _serving(e, simulation), builder.metrics_of(dataset)
                 baselines = _baselines(e, data, metrics, agreed)
@@ -272,7 +272,7 @@ def each_round_of(
                     and (done := take_training(recorder, RunFolder(twin), record, identity)) is not None
                 ):
                     start_from_stored(recorder, simulation)
-                    return finish_served(recorder, serving, done, callbacks, data, baselines)
+                    return finish_with_adaptation(recorder, serving, done, callbacks, data, baselines)
                 return (
                     yield from each_round(
                         record,
@@ -322,14 +322,14 @@ def explain(experiment: Experiment, *, seed: int, folder: Path, base: Path) -> t
         return data, engine.name, engine.why
 
 
-def _serving(experiment: Experiment, simulation: Simulation) -> ServingEvaluator | None:
+def _serving(experiment: Experiment, simulation: Simulation) -> AdaptationEvaluator | None:
     """Return the evaluator that adapts to clients at the end; None without an adaptation rule."""
     federation, e = simulation.federation, experiment.evaluation
     if not federation.serves:
         return None
     summed = exact_sum if federation.traits["label_statistics"].only_sum else None
     rule, samples_per_client = federation.serving, e.samples_per_client
-    return ServingEvaluator(
+    return AdaptationEvaluator(
         simulation.engine, simulation.data, rule, samples_per_client, tuple(e.inputs), summed, simulation.fitting_cost
     )
 
@@ -342,7 +342,7 @@ def _refit(builder: Builder, data: FederatedData, seed: int, threads: int, ranks
 
     def simulation(folder: Path) -> Simulation:
         refitted = replace(builder.refit_simulation(on_all_rows(data), seed, threads), memory_file=folder / MEMORY_FILE)
-        return refitted if ranks is None else distributed_again(refitted, ranks)
+        return refitted if ranks is None else distribute_again(refitted, ranks)
 
     return Refit(simulation, e.run.checkpoint_seconds)
 

@@ -36,7 +36,7 @@ class Section(BaseModel):
 Setting = Mapping[str, Any]
 """Option -> value; options are written as for ``--set``, such as ``local.rate``."""
 
-MOST = 1000  # settings
+MAX_SETTINGS = 1000  # settings
 DIGITS = 4  # of a drawn number: short enough to read and to write again
 
 
@@ -108,8 +108,10 @@ class Grid(BaseModel):
                 raise ValueError(f"{key} is a range, from which `samples` are drawn: add samples = 20, or list values.")
             if isinstance(values, list) and len({json.dumps(value, sort_keys=True) for value in values}) < len(values):
                 raise ValueError(f"{key} must not repeat a value; got {values}.")
-        if self.size > MOST:
-            raise ValueError(f"makes {self.size} settings, and at most {MOST} are allowed. List fewer, or set samples.")
+        if self.size > MAX_SETTINGS:
+            raise ValueError(
+                f"makes {self.size} settings, and at most {MAX_SETTINGS} are allowed. List fewer, or set samples."
+            )
         return self
 
     @property
@@ -170,17 +172,17 @@ def _values(key: str, value: Any) -> Values:
     )
 
 
-def in_words(setting: Setting) -> str:
+def format_setting(setting: Setting) -> str:
     """Return a setting as people write it.
 
     Example:
-        >>> in_words({"partition.alpha": 0.1, "method.selection": "full"})
+        >>> format_setting({"partition.alpha": 0.1, "method.selection": "full"})
         'partition.alpha = 0.1, method.selection = full'
     """
-    return ", ".join(f"{key} = {value_in_words(value)}" for key, value in setting.items())
+    return ", ".join(f"{key} = {format_value(value)}" for key, value in setting.items())
 
 
-def value_in_words(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a value as people write it: short numbers, words without quotes."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 

@@ -13,20 +13,20 @@ from fedreach.evaluation.scores import ACCURACY, MainScore, main_score_of
 from fedreach.experiment.cells import Cell, candidates, trials
 from fedreach.experiment.components import identity
 from fedreach.experiment.load import folders
-from fedreach.experiment.schema import Experiment, TuneSection, in_words
+from fedreach.experiment.schema import Experiment, TuneSection, format_setting
 from fedreach.experiment.workers import ComparisonCallback, ComparisonStatus, Executor, Job, run_jobs
 from fedreach.runs.folder import RunFolder
-from fedreach.runs.identity import OtherFilesError, finished
+from fedreach.runs.identity import OtherFilesError, finished_result
 from fedreach.runs.schema import Result, RoundRow, RunRecord, TuningRecord
 
 # -------------------- Running a method again: old runs are moved aside, and nothing is deleted
 
-REDONE, TUNING = "redone", "tuning"
+BACKUP_FOLDER, TUNING = "redone", "tuning"
 UNDER_WAY = ".under-way"
-"""Mark of a folder in `REDONE`: its runs are being repeated, and those in the comparison are already new."""
+"""Mark of a folder in `BACKUP_FOLDER`: its runs are being repeated, and those in the comparison are already new."""
 
 
-def check_redone(experiment: Experiment, methods: Sequence[str]) -> None:
+def check_rerun_methods(experiment: Experiment, methods: Sequence[str]) -> None:
     """Reject methods that the experiment does not have."""
     for method in methods:
         if method not in experiment.methods:
@@ -68,7 +68,7 @@ def with_remedy(errors: Mapping[Job, OtherFilesError]) -> OtherFilesError:
     )
 
 
-def forget_redone(jobs: Sequence[Job], status: ComparisonStatus) -> None:
+def finish_rerun(jobs: Sequence[Job], status: ComparisonStatus) -> None:
     """Remove the marks of repeated runs once all of them are finished, so that they can be moved aside again."""
     if not {job.folder for job in jobs} <= {job.folder for job in status.finished}:
         return
@@ -79,7 +79,7 @@ def forget_redone(jobs: Sequence[Job], status: ComparisonStatus) -> None:
 def _backup_folder(job: Job) -> Path:
     """Return the folder that runs of a method are moved to: a new one, or the one under way."""
     number = 1
-    while (place := job.out / REDONE / f"{job.method}-{number}").exists() and not (place / UNDER_WAY).exists():
+    while (place := job.out / BACKUP_FOLDER / f"{job.method}-{number}").exists() and not (place / UNDER_WAY).exists():
         number += 1
     return place
 
@@ -94,7 +94,7 @@ Key = tuple[str, int]
 
 
 @dataclass
-class Tuned:
+class TunedSettings:
     """The chosen settings, and the methods and seeds for which the choice failed."""
 
     chosen: dict[Key, Experiment] = field(default_factory=dict)
@@ -130,7 +130,7 @@ class Search:
             for method, tried in cells.items():
                 places = folders([cell.setting for cell in tried], out / TUNING / method / f"seed-{seed}")
                 runs = zip(places, trials(section, tried), tried, strict=True)
-                jobs[method, seed] = [Job(method, seed, p, e, out, in_words(cell.setting)) for p, e, cell in runs]
+                jobs[method, seed] = [Job(method, seed, p, e, out, format_setting(cell.setting)) for p, e, cell in runs]
         return Search(
             experiment,
             out,
@@ -148,7 +148,7 @@ def tune(
     base: Path,
     workers: int | None,
     callbacks: Sequence[ComparisonCallback],
-) -> list[Tuned]:
+) -> list[TunedSettings]:
     """Try all settings not tried yet, store the best in ``tuning.json`` of each comparison, and return them.
 
     A method with a single candidate takes it without a trial. A candidate whose training diverges ranks last. If a
@@ -181,7 +181,7 @@ def tune(
 def _is_over(job: Job, status: ComparisonStatus, base: Path) -> bool:
     """Return whether a candidate needs no further run, as its run is finished or diverged."""
     folder = RunFolder(job.folder)
-    done = finished(folder, identity(job.experiment, job.seed, job.method, base))
+    done = finished_result(folder, identity(job.experiment, job.seed, job.method, base))
     if done is not None:
         status.finished.append(job)
     return done is not None or _has_diverged(folder)
@@ -192,9 +192,9 @@ def _has_diverged(folder: RunFolder) -> bool:
     return result is not None and STEADIER in (result.error or "")
 
 
-def _choose_settings(search: Search) -> Tuned:
+def _choose_settings(search: Search) -> TunedSettings:
     """Return the candidate that each method takes with each seed, and store the scores."""
-    tuned, settings, by = Tuned(), search.section.settings(), ACCURACY.name
+    tuned, settings, by = TunedSettings(), search.section.settings(), ACCURACY.name
     scores: dict[str, dict[str, list[float | None]]] = {method: {} for method in search.cells}
     chosen: dict[str, dict[str, int]] = {method: {} for method in search.cells}
     for method, tried in search.cells.items():

@@ -32,7 +32,7 @@ from fedreach.experiment.workers import Message
 from fedreach.runs.callbacks import Callback
 from fedreach.runs.schema import RoundRow, Timing
 
-FORSAKEN_SECONDS = LOCK_SECONDS - 1.0
+ORPHAN_SECONDS = LOCK_SECONDS - 1.0
 """Time after which a worker ends if its comparison was killed; a resuming process waits that long for the folder."""
 
 
@@ -58,7 +58,7 @@ class _Jobs:
             _thread.interrupt_main()
         self.waiting.put(None)
         if not expected:
-            time.sleep(FORSAKEN_SECONDS)
+            time.sleep(ORPHAN_SECONDS)
             os._exit(1)  # in a long round; only work since the last checkpoint is lost
 
     def next(self) -> dict[str, Any] | None:

@@ -59,7 +59,7 @@ class Weighting(Protocol):
 
 
 @runtime_checkable
-class ClientsOwn(Protocol):
+class HasOwnWeights(Protocol):
     """A weighting under which each weight is a number of the client's own, divided by the sum of all.
 
     Clients can then scale their updates themselves.
@@ -308,7 +308,7 @@ class ServerTunes(Protocol):
 
 
 @runtime_checkable
-class Serving(Protocol):
+class Adaptation(Protocol):
     """What an unseen client does with the model before it predicts.
 
     After training, participants are asked in several exchanges what they see on their held-out examples. What they
@@ -415,7 +415,7 @@ class LearnsMoreLabels(LearnsLabels, Protocol):
 
 
 @runtime_checkable
-class ServesMany(Protocol):
+class AdaptsMany(Protocol):
     """An adaptation rule that is quicker for many clients at once than for one after the other."""
 
     def update_many(self, state: State, clients: Sequence[State], outputs: Sequence[Outputs]) -> list[State]:
@@ -423,7 +423,7 @@ class ServesMany(Protocol):
 
 
 @runtime_checkable
-class ServesOnline(Protocol):
+class AdaptsOnline(Protocol):
     """An adaptation rule by which a client predicts each input before it learns from it."""
 
     def predict_online(self, state: State, client: State, outputs: Outputs) -> tuple[Floats, State]:

@@ -72,7 +72,7 @@ def is_part_of(share: float, count: int) -> bool:
 # -------------------- Checks of what components return
 
 
-def checked_ids(policy: object, method: str, ids: Ints, view: ClientView) -> Ints:
+def check_ids(policy: object, method: str, ids: Ints, view: ClientView) -> Ints:
     """Return the ids increasing, or raise an error that names the broken rule."""
     ids = np.asarray(ids)
     where = f"{name_of(policy)}.{method}"
@@ -97,7 +97,7 @@ def checked_ids(policy: object, method: str, ids: Ints, view: ClientView) -> Int
     return ids
 
 
-def checked_draws(policy: object, method: str, selection: Selection) -> Ints | None:
+def check_draws(policy: object, method: str, selection: Selection) -> Ints | None:
     """Return how often each client was drawn, ids increasing, or raise an error that names the broken rule."""
     if selection.draws is None:
         return None
@@ -120,7 +120,7 @@ def check_type(part: object, method: str, answer: object, expected: type) -> Non
         )
 
 
-def checked_measured(measurement: Measurement, values: Floats, ids: Ints) -> Floats:
+def check_measured(measurement: Measurement, values: Floats, ids: Ints) -> Floats:
     """Return what clients measured, (r,) of these ids, or raise an error if the measurement left its own range."""
     valid_range = Range.of(measurement)
     outside = np.flatnonzero(
@@ -135,7 +135,7 @@ def checked_measured(measurement: Measurement, values: Floats, ids: Ints) -> Flo
     return values
 
 
-def checked_labels(statistics: LabelStatistics, released: Floats, sizes: Ints, ids: Ints) -> Floats:
+def check_labels(statistics: LabelStatistics, released: Floats, sizes: Ints, ids: Ints) -> Floats:
     """Return the (n, c) counts that were released, or raise an error if the statistics call them impossible."""
     if isinstance(statistics, KnowsPossibleLabels) and Traits.of(statistics).knows_possible:
         wrong = np.flatnonzero(~statistics.possible(released, sizes))
@@ -148,7 +148,7 @@ def checked_labels(statistics: LabelStatistics, released: Floats, sizes: Ints, i
     return released
 
 
-def checked_allocation(part: object, method: str, answer: Allocation, problem: AllocationProblem) -> Allocation:
+def check_allocation(part: object, method: str, answer: Allocation, problem: AllocationProblem) -> Allocation:
     """Return the allocation of the shares and frequencies, or raise an error that names the broken rule."""
     where = f"{name_of(part)}.{method}"
     check_type(part, method, answer, Allocation)
@@ -173,7 +173,7 @@ def checked_allocation(part: object, method: str, answer: Allocation, problem: A
     return Allocation.of(problem, np.arange(len(problem)), share, hertz, answer.band_price)
 
 
-def checked_weights(weighting: object, answer: tuple[Floats, State], r: int) -> tuple[Floats, State]:
+def check_weights(weighting: object, answer: tuple[Floats, State], r: int) -> tuple[Floats, State]:
     """Return (r,) weights on the simplex and the new state, or raise an error that names the broken rule."""
     where = f"{name_of(weighting)}.weights"
     if not (isinstance(answer, tuple) and len(answer) == 2):
@@ -188,7 +188,7 @@ def checked_weights(weighting: object, answer: tuple[Floats, State], r: int) -> 
     return weights, state
 
 
-def checked_scale(weighting: object, scale: float) -> float:
+def check_scale(weighting: object, scale: float) -> float:
     """Return the factor of a mean update, or raise an error that names the broken rule."""
     if not 0 <= scale < np.inf:
         raise PartError(
@@ -197,7 +197,7 @@ def checked_scale(weighting: object, scale: float) -> float:
     return float(scale)
 
 
-def checked_update(aggregator: object, answer: tuple[Floats, State], d: int) -> tuple[Floats, State]:
+def check_update(aggregator: object, answer: tuple[Floats, State], d: int) -> tuple[Floats, State]:
     """Return the (d,) update and the new state, or raise an error that names the broken rule."""
     where = f"{name_of(aggregator)}.combine"
     if not (isinstance(answer, tuple) and len(answer) == 2):
@@ -208,7 +208,7 @@ def checked_update(aggregator: object, answer: tuple[Floats, State], d: int) -> 
     return update, state
 
 
-def checked_clusters(policy: object, clusters: Ints, n: int, models: int) -> Ints:
+def check_clusters(policy: object, clusters: Ints, n: int, models: int) -> Ints:
     """Return each of the n participants' model, or raise an error that names the broken rule."""
     where = f"{name_of(policy)}.clusters"
     clusters = np.asarray(clusters)

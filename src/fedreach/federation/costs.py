@@ -9,7 +9,7 @@ import numpy as np
 from fedreach._util.arrays import Bools, Floats, Ints
 from fedreach._util.errors import ConfigError
 from fedreach._util.streams import generator
-from fedreach.federation.checks import checked_allocation
+from fedreach.federation.checks import check_allocation
 from fedreach.federation.federation import Federation
 from fedreach.federation.types import ClientView, Probe, Reports, RoundCost, Selection
 from fedreach.wireless.exact import allocate
@@ -213,7 +213,7 @@ def _allocate(federation: Federation, problem: AllocationProblem, purpose: str, 
     if rule is None:
         return allocate(problem)
     rng = generator(federation.seed, f"allocation-{purpose}", round_)
-    return checked_allocation(rule, "allocate", rule.allocate(problem, rng), problem)
+    return check_allocation(rule, "allocate", rule.allocate(problem, rng), problem)
 
 
 def _probe_problem(

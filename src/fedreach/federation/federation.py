@@ -9,15 +9,16 @@ from typing import Protocol, cast
 
 import numpy as np
 
-from fedreach._util.arrays import replaced
+from fedreach._util.arrays import replace_fields
 from fedreach._util.errors import ConfigError, PartError
 from fedreach._util.registry import KINDS
 from fedreach.federation.adaptation.base import Plain
 from fedreach.federation.aggregation import Mean
 from fedreach.federation.augmentations import Augmentation
 from fedreach.federation.base import (
+    Adaptation,
     Aggregator,
-    ClientsOwn,
+    HasOwnWeights,
     LabelStatistics,
     LocalSolver,
     Loss,
@@ -28,14 +29,13 @@ from fedreach.federation.base import (
     ServerStep,
     ServerTrains,
     ServerTunes,
-    Serving,
     Weighting,
 )
 from fedreach.federation.labels import Exact
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.losses import CrossEntropy
 from fedreach.federation.secure_aggregation import SecureSum, weighted_mean_of_shares
-from fedreach.federation.traits import Traits, lacking, name_of
+from fedreach.federation.traits import Traits, missing_protocols, name_of
 from fedreach.federation.types import ClientView, Reports
 from fedreach.wireless.radio import Radio
 from fedreach.wireless.rules import AllocationRule
@@ -56,7 +56,7 @@ class Federation:
     seed: int
     aggregation: Aggregator = field(default_factory=Mean)
     loss: Loss = field(default_factory=CrossEntropy)
-    serving: Serving = field(default_factory=Plain)
+    serving: Adaptation = field(default_factory=Plain)
     label_statistics: LabelStatistics = field(default_factory=Exact)
     augmentation: Augmentation | None = None  # of clients' training batches
     radio: Radio | None = None  # seconds and joules are accounted for where there is one
@@ -103,7 +103,7 @@ class Federation:
             )
         for kind in self.traits:
             part = getattr(self, kind)
-            for rule in lacking(kind, part) if part is not None else ():
+            for rule in missing_protocols(kind, part) if part is not None else ():
                 raise PartError(f"{name_of(part)} {rule}")
 
     def _refuse_what_sees_single_clients(self) -> None:
@@ -201,7 +201,7 @@ class HasTargets(Protocol):
         """Shape of an example's labels where each position has one; else ()."""
 
 
-def refuse_targets(kind: str, part: object, data: HasTargets) -> None:
+def check_targets(kind: str, part: object, data: HasTargets) -> None:
     """Reject a component that does not accept the targets of the data.
 
     Raises:
@@ -242,10 +242,10 @@ def _why_not_at_positions(traits: Traits) -> str:
     return "learns from outputs of one row an example" if traits.tunes_server else ""
 
 
-def refuse_targets_of(federation: Federation, data: HasTargets) -> None:
-    """Reject a federation with a component that does not accept the targets of the data, see `refuse_targets`."""
+def check_federation_targets(federation: Federation, data: HasTargets) -> None:
+    """Reject a federation with a component that does not accept the targets of the data, see `check_targets`."""
     for kind in federation.traits:
-        refuse_targets(kind, getattr(federation, kind), data)
+        check_targets(kind, getattr(federation, kind), data)
     if federation.serves and data.positions:
         raise ConfigError(
             f"serving {name_of(federation.serving)} estimates the class of an example, and {data.name} has a label at "
@@ -267,7 +267,7 @@ def refuse_targets_of(federation: Federation, data: HasTargets) -> None:
 # A simulation knows everything, and hands policies what they would see on a real network, where clients compute with
 # their labels and scale their updates themselves.
 
-KNOWN_OPENLY = ("num_examples", "loss", "draws", "steps")  # metrics that secure aggregation does not hide
+PUBLIC_METRICS = ("num_examples", "loss", "draws", "steps")  # metrics that secure aggregation does not hide
 
 
 def visible_view(federation: Federation, view: ClientView) -> ClientView:
@@ -276,7 +276,7 @@ def visible_view(federation: Federation, view: ClientView) -> ClientView:
     Only policies with `reads_length` see the length of the run: the others decide the same in a longer run.
     """
     if view.rounds is not None and not federation.traits["selection"].reads_length:
-        view = replaced(view, rounds=None)
+        view = replace_fields(view, rounds=None)
     if not federation.label_statistics.only_sum:
         return view
     return replace(view, label_counts=None, label_entropy=None)
@@ -292,12 +292,12 @@ def visible_reports(federation: Federation, reports: Reports) -> Reports:
         return reports
     mean = None
     if len(reports.ids):
-        raw = np.asarray(cast(ClientsOwn, federation.weighting).raw(reports.metrics))
+        raw = np.asarray(cast(HasOwnWeights, federation.weighting).raw(reports.metrics))
         mean = weighted_mean_of_shares(raw, reports.update)
     return replace(
         reports,
         update=reports.update[:, :0],
-        metrics={name: reports.metrics[name] for name in KNOWN_OPENLY if name in reports.metrics},
+        metrics={name: reports.metrics[name] for name in PUBLIC_METRICS if name in reports.metrics},
         label_counts=None,
         steps=None,
         note=None,

@@ -189,7 +189,7 @@ def discrete_gaussian(deviation: float, count: int, rng: np.random.Generator) ->
     return numbers[:count]
 
 
-def exceeding(epsilon: float, deviation: float) -> float:
+def delta_of_noise(epsilon: float, deviation: float) -> float:
     """Return the smallest delta for which noise of this deviation is (epsilon, delta)-private.
 
     delta = sum_d max(0, R(d) - e^epsilon R(d - 2)), where R(d) is the probability that the noises of the two counts
@@ -197,7 +197,7 @@ def exceeding(epsilon: float, deviation: float) -> float:
     2 (x - d/2)^2 + d^2 / 2, R(d) is exp(-d^2 / (4 sigma^2)) times one factor for even and another for odd d.
 
     Example:
-        >>> round(exceeding(1.0, deviation=1.0), 6), round(exceeding(1.0, deviation=3.0), 6)
+        >>> round(delta_of_noise(1.0, deviation=1.0), 6), round(exceeding(1.0, deviation=3.0), 6)
         (0.2625, 0.004489)
     """
     reach = int(40 * deviation) + 10
@@ -211,13 +211,13 @@ def exceeding(epsilon: float, deviation: float) -> float:
 
 @cache
 def smallest_deviation(epsilon: float, delta: float) -> float:
-    """Return the smallest sigma, to 9 digits and rounded up, that is (epsilon, delta)-private; see `exceeding`."""
+    """Return the smallest sigma, to 9 digits and rounded up, that is (epsilon, delta)-private; see `delta_of_noise`."""
     low, high = 0.0, 1.0
-    while exceeding(epsilon, high) > delta:
+    while delta_of_noise(epsilon, high) > delta:
         low, high = high, 2 * high
     while high - low > 1e-9 * high:
         middle = (low + high) / 2
-        low, high = (low, middle) if exceeding(epsilon, middle) <= delta else (middle, high)
+        low, high = (low, middle) if delta_of_noise(epsilon, middle) <= delta else (middle, high)
     return high
 
 

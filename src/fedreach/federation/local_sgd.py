@@ -206,7 +206,7 @@ class TorchSteps:
 
 # -------------------- Uneven numbers of local steps
 
-Drawn = Literal["client", "round"]
+DrawnPer = Literal["client", "round"]
 
 
 @dataclass(frozen=True)
@@ -233,10 +233,10 @@ class UnevenSteps:
 
     least: int
     most: int
-    drawn: Drawn = "round"
+    drawn: DrawnPer = "round"
 
     def __post_init__(self) -> None:
-        require(self, least="[1, 1e9]", most="[1, 1e9]", drawn=get_args(Drawn))
+        require(self, least="[1, 1e9]", most="[1, 1e9]", drawn=get_args(DrawnPer))
         if self.least > self.most:
             raise ConfigError(
                 f"UnevenSteps.least must be at most `most`, which is {self.most}; got {self.least}. Exchange them."

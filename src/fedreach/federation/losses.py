@@ -71,7 +71,7 @@ class CrossEntropy:
 
 
 @dataclass(frozen=True)
-class Around:
+class ExtendsLoss:
     """Base of losses that add a term to another loss by `objective`.
 
     Args:
@@ -312,7 +312,7 @@ class Huber:
 
 
 @dataclass(frozen=True)
-class MOON(Around):
+class MOON(ExtendsLoss):
     """MOON: the loss plus mu times a contrast of the features with those of two frozen models.
 
     l + mu mean_i -log(e^(s(z, z_glob) / tau) / (e^(s(z, z_glob) / tau) + e^(s(z, z_prev) / tau))), s the cosine of two
@@ -363,7 +363,7 @@ class MOON(Around):
 
 
 @dataclass(frozen=True)
-class FedDecorr(Around):
+class FedDecorr(ExtendsLoss):
     """FedDecorr: the loss plus beta times the mean square of the correlations between features.
 
     l + beta ||K||_F^2 / d^2, K the (d, d) matrix of correlations of the d features over the b examples of the batch. As
@@ -409,7 +409,7 @@ class FedDecorr(Around):
 
 
 @dataclass(frozen=True)
-class FedNTD(Around):
+class FedNTD(ExtendsLoss):
     """FedNTD: the loss plus beta times the divergence from the global model over the other classes.
 
     l + beta mean_i sum_(c != y) q_g(c) log(q_g(c) / q_l(c)), q the softmax of the outputs / tau without that of the
@@ -457,7 +457,7 @@ class FedNTD(Around):
 
 
 @dataclass(frozen=True)
-class FedSAM(Around):
+class FedSAM(ExtendsLoss):
     """FedSAM: the loss at w + rho g / ||g||, g the gradient of the batch at w, which favors flat minima.
 
     The step follows the gradient at that place, with the same batch; the place itself counts as a constant. Where g is

@@ -8,25 +8,25 @@ from typing import cast
 
 import numpy as np
 
-from fedreach._util.arrays import Float32s, Floats, Ints, replaced
+from fedreach._util.arrays import Float32s, Floats, Ints, replace_fields
 from fedreach._util.errors import PartError
 from fedreach._util.row_store import RowTable
 from fedreach._util.streams import generator
 from fedreach.federation.aggregation import weighted_sum
 from fedreach.federation.base import RemembersUpdates, ScalesMean, ServerTrains, ServerTunes
 from fedreach.federation.checks import (
+    check_allocation,
+    check_draws,
+    check_ids,
+    check_scale,
     check_type,
-    checked_allocation,
-    checked_draws,
-    checked_ids,
-    checked_scale,
-    checked_update,
-    checked_weights,
+    check_update,
+    check_weights,
 )
 from fedreach.federation.costs import count_bytes, count_constants, round_cost
 from fedreach.federation.federation import Federation, visible_reports, visible_view
 from fedreach.federation.local_sgd import UnevenSteps
-from fedreach.federation.state import FederationState, reclustered
+from fedreach.federation.state import FederationState, update_clusters
 from fedreach.federation.traits import name_of
 from fedreach.federation.types import ClientView, Probe, Reports, RoundCost, RoundResult, Selection, State
 
@@ -68,7 +68,7 @@ def plan_probe(federation: Federation, state: FederationState, view: ClientView)
             f"{name_of(federation.selection)}.probe must ask for losses where {name_of(federation.label_statistics)} "
             "hides single clients' updates; it asks for updates. Choose another selection, or let the server see them."
         )
-    return replace(probe, ids=checked_ids(federation.selection, "probe", probe.ids, view))
+    return replace(probe, ids=check_ids(federation.selection, "probe", probe.ids, view))
 
 
 def observe_probe(federation: Federation, state: FederationState, answers: Reports) -> FederationState:
@@ -85,7 +85,7 @@ def plan_round(federation: Federation, state: FederationState, view: ClientView)
     rng = generator(federation.seed, "select", state.round + 1)
     chosen = policy.select(state.selection, visible_view(federation, view), k, rng)
     check_type(policy, "select", chosen, Selection)
-    ids, draws = checked_ids(policy, "select", chosen.ids, view), checked_draws(policy, "select", chosen)
+    ids, draws = check_ids(policy, "select", chosen.ids, view), check_draws(policy, "select", chosen)
     checked = Selection(ids, chosen.remark, draws=draws)
     if checked.places > k and not federation.traits["selection"].ignores_cohort:
         raise PartError(
@@ -95,7 +95,7 @@ def plan_round(federation: Federation, state: FederationState, view: ClientView)
     if chosen.allocation is None or view.radio is None:
         return checked
     problem = view.radio.problem().only(view.rows(ids))
-    return replace(checked, allocation=checked_allocation(policy, "select", chosen.allocation, problem))
+    return replace(checked, allocation=check_allocation(policy, "select", chosen.allocation, problem))
 
 
 def conclude_round(
@@ -118,8 +118,8 @@ def conclude_round(
     d = state.models.shape[1]
     if selection.draws is not None:
         draws = selection.draws[np.searchsorted(selection.ids, reports.ids)].astype(np.float64)
-        reports = replaced(reports, metrics={**reports.metrics, "draws": draws})
-    reports = replaced(reports, metrics={**reports.metrics, "steps": _steps(federation, view, reports)})
+        reports = replace_fields(reports, metrics={**reports.metrics, "draws": draws})
+    reports = replace_fields(reports, metrics={**reports.metrics, "steps": _steps(federation, view, reports)})
     down, up, probe_bytes = count_bytes(federation, state.round + 1, view, selection, reports, d)
     holds, constants, for_probe = count_constants(view, selection, state.holds)
     down, probe_bytes = down + constants, probe_bytes + for_probe
@@ -132,7 +132,7 @@ def conclude_round(
     observed = federation.selection.observe(state.selection, visible)
     if len(reports.ids) == 0:
         state = replace(state, round=state.round + 1, loss=loss, selection=observed, holds=holds)
-        return reclustered(federation, state), RoundResult(
+        return update_clusters(federation, state), RoundResult(
             (), (), reports.lost, None, down, up, probe_bytes, remark=selection.remark, cost=cost
         )
 
@@ -142,7 +142,7 @@ def conclude_round(
     models, sent = state.models.copy(), state.sent
     part_states = list(zip(state.server, state.solver, state.aggregation, strict=True))
     for model, positions in state.by_model(rows):
-        state = state if sent is state.sent else replaced(state, sent=sent)
+        state = state if sent is state.sent else replace_fields(state, sent=sent)
         models[model], part_states[model], sent = _update_model(
             federation, state, view, model, weights, reports, visible, positions, summed
         )
@@ -178,7 +178,7 @@ def conclude_round(
         remark=selection.remark,
         cost=cost,
     )
-    return reclustered(federation, state), report
+    return update_clusters(federation, state), report
 
 
 def conclude_server_round(
@@ -208,7 +208,7 @@ def _weights(federation: Federation, state: FederationState, reports: Reports) -
     if reports.secure_mean is not None:
         return np.full(len(reports.ids), np.nan), state.weighting  # each client knows its own
     answer = weighting.weights(state.weighting, reports)
-    weights, new = checked_weights(weighting, answer, len(reports.ids))
+    weights, new = check_weights(weighting, answer, len(reports.ids))
     return weights, new
 
 
@@ -243,12 +243,12 @@ def _update_model(
     elif mean is None:
         rng = generator(federation.seed, "aggregate", state.round + 1, model)
         answer = federation.aggregation.combine(aggregated, weights, reports.update, rng)
-        mean, aggregated = checked_update(federation.aggregation, answer, len(params))
+        mean, aggregated = check_update(federation.aggregation, answer, len(params))
     step, scales = mean[:p], traits["weighting"].scales_mean
     n = int((state.clusters == model).sum()) if scales or solver is not None else 0
     if scales:
         scale = cast(ScalesMean, federation.weighting).mean_scale(state.weighting, reports, n)
-        step = checked_scale(federation.weighting, scale) * step
+        step = check_scale(federation.weighting, scale) * step
     if solver is not None:
         step, solver_state = solver.conclude(solver_state, reports, step, n)
     new, server_state = federation.server.apply(params[:p], server_state, step)
@@ -274,14 +274,14 @@ def _with_last(
     rng = generator(federation.seed, "aggregate", state.round + 1, model)
     sharing = int((state.clusters == model).sum())
     answer = aggregation.combine(state.aggregation[model], weights, update, rng, last=sent.read(rows), n=sharing)
-    step, aggregated = checked_update(aggregation, answer, p)
+    step, aggregated = check_update(aggregation, answer, p)
     mean = np.concatenate([rate * step, weighted_sum(weights, reports.update[:, p:])])
     return mean, aggregated, sent.written(rows, update)
 
 
 # -------------------- Whether a run can be extended
 
-FIRST = 1000  # rounds after which a server is asked whether it learns then
+CHECKED_ROUNDS = 1000  # rounds after which a server is asked whether it learns then
 
 
 def refers_to_length(federation: Federation, rounds: int, longer: int | None = None) -> str:
@@ -307,7 +307,7 @@ def refers_to_length(federation: Federation, rounds: int, longer: int | None = N
         return "local.schedule 'cosine' spreads its decay over all rounds of a run"
     if federation.traits["selection"].reads_length:
         return f"the selection {name_of(federation.selection)} goes by how many rounds a run has"
-    checked_rounds = [*range(1, min(rounds, FIRST) + 1), rounds]
+    checked_rounds = [*range(1, min(rounds, CHECKED_ROUNDS) + 1), rounds]
     if any(
         server_tunes(federation, round_, rounds) != server_tunes(federation, round_, longer)
         for round_ in checked_rounds

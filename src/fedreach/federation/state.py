@@ -10,7 +10,7 @@ from fedreach._util.arrays import Bools, Float32s, Floats, Ints
 from fedreach._util.errors import PartError
 from fedreach._util.row_store import RowTable
 from fedreach.federation.base import Clustering
-from fedreach.federation.checks import checked_clusters
+from fedreach.federation.checks import check_clusters
 from fedreach.federation.federation import Federation, visible_view
 from fedreach.federation.types import NO_STATE, ClientView, State
 
@@ -75,7 +75,7 @@ def initial_state(
     )
 
 
-def reclustered(federation: Federation, state: FederationState) -> FederationState:
+def update_clusters(federation: Federation, state: FederationState) -> FederationState:
     """Return the state after the policy's clusters, if it makes any, changed.
 
     A new cluster's model starts as that of the one its members come from. What server, solver and aggregation kept, and
@@ -84,7 +84,7 @@ def reclustered(federation: Federation, state: FederationState) -> FederationSta
     if not federation.traits["selection"].clusters:
         return state
     policy = cast(Clustering, federation.selection)
-    clusters = checked_clusters(policy, policy.clusters(state.selection), len(state.clusters), len(state.models))
+    clusters = check_clusters(policy, policy.clusters(state.selection), len(state.clusters), len(state.models))
     changed = np.unique(
         np.concatenate([clusters[clusters != state.clusters], state.clusters[clusters != state.clusters]])
     )

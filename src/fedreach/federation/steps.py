@@ -1,15 +1,15 @@
 """START HERE: one federated round, without a network.
 
-`play` is the round. It is a generator: it yields requests to clients, and is sent their answers.
+`run_round` is the round. It is a generator: it yields requests to clients, and is sent their answers.
 
 ```
 view -> plan_probe -> [AskLosses | AskUpdates] -> after_probe
      -> plan_round -> [AskUpdates]             -> remembered -> conclude_round -> [AskServer]
 ```
 
-A `Side` answers: `simulation` with an engine, `fedreach.flower` by messages, `fedreach.testing` with a synthetic
-federation; a recipe of decisions stops once the cohort is chosen. A generator can be neither copied nor stored, so it
-lives within a round, and `Done` holds what outlives the round.
+A `ClientBackend` answers: `simulation` with an engine, `fedreach.flower` by messages, `fedreach.testing` with a
+synthetic federation; a recipe of decisions stops once the cohort is chosen. A generator can be neither copied nor
+stored, so it lives within a round, and `RoundOutcome` holds what outlives the round.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from fedreach._util.arrays import Float32s, Floats, Ints, replaced
+from fedreach._util.arrays import Float32s, Floats, Ints, replace_fields
 from fedreach._util.errors import ConfigError, PartError
 from fedreach._util.row_store import RowTable
 from fedreach._util.streams import generator
@@ -74,7 +74,7 @@ class AskServer:
 Request = AskLosses | AskUpdates | AskServer
 
 
-class Done(NamedTuple):
+class RoundOutcome(NamedTuple):
     """The outcome of a round."""
 
     state: FederationState
@@ -82,10 +82,10 @@ class Done(NamedTuple):
     update: Float32s  # (r, d) of the clients whose reports count, in the order of `result.cohort`
 
 
-Steps = Generator[Request, Any, Done]
+Steps = Generator[Request, Any, RoundOutcome]
 
 
-class Side(Protocol):
+class ClientBackend(Protocol):
     """The other side of a round: it answers what the round asks for."""
 
     def losses(self, request: AskLosses) -> Mapping[int, float]:
@@ -98,7 +98,7 @@ class Side(Protocol):
         """Return the state after the server's work on its own data, for each model."""
 
 
-def play(
+def run_round(
     federation: Federation,
     state: FederationState,
     view: ClientView,
@@ -115,19 +115,19 @@ def play(
     Example:
         >>> from fedreach.testing.problems import tiny_simulation
         >>> s = tiny_simulation()
-        >>> steps = play(s.federation, s.start(), s.view(s.start()), rounds=10)
-        >>> request = advance(steps)  # `Uniform` asks nobody before it chooses
+        >>> steps = run_round(s.federation, s.start(), s.view(s.start()), rounds=10)
+        >>> request = next_request(steps)  # `Uniform` asks nobody before it chooses
         >>> type(request).__name__, request.selection.ids
         ('AskUpdates', array([0, 2]))
-        >>> advance(steps, s.clients.updates(request)).result.cohort
+        >>> next_request(steps, s.clients.updates(request)).result.cohort
         (0, 2)
     """
     if view.rounds != rounds:
-        view = replaced(view, rounds=rounds)
+        view = replace_fields(view, rounds=rounds)
     if server_trains(federation, state):
         learnt = yield AskServer(state, view)
         nothing = np.empty((0, state.models.shape[1]), np.float32)
-        return Done(*conclude_server_round(federation, state, view, learnt), nothing)
+        return RoundOutcome(*conclude_server_round(federation, state, view, learnt), nothing)
     probe = plan_probe(federation, state, view)
     if probe is not None:
         if probe.asks == "update":
@@ -137,43 +137,43 @@ def play(
         state, view = after_probe(federation, state, view, probe, answers)
     selection = plan_round(federation, state, view)
     reports = yield AskUpdates(state, view, selection)
-    state, reports = remembered(federation, state, view, reports, rounds)
+    state, reports = update_client_state(federation, state, view, reports, rounds)
     after, result = conclude_round(federation, state, view, selection, reports, summed)
     if server_tunes(federation, view.round, rounds):
         after = yield AskServer(after, view, state, reports)
-    return Done(after, result, reports.update)
+    return RoundOutcome(after, result, reports.update)
 
 
 # -------------------- Running a round
 
 
-def drive(steps: Steps, side: Side) -> Done:
+def finish_round(steps: Steps, side: ClientBackend) -> RoundOutcome:
     """Run a round to its end; a side answers all requests."""
-    request = advance(steps)
-    while not isinstance(request, Done):
-        request = advance(steps, answered(side, request))
+    request = next_request(steps)
+    while not isinstance(request, RoundOutcome):
+        request = next_request(steps, answer_request(side, request))
     return request
 
 
-def planned(steps: Steps, side: Side) -> AskUpdates | AskServer:
+def run_until_cohort(steps: Steps, side: ClientBackend) -> AskUpdates | AskServer:
     """Let a side answer a probe, if there is one; return the request to the cohort, or to the server."""
-    request = advance(steps)
+    request = next_request(steps)
     while isinstance(request, AskLosses) or (isinstance(request, AskUpdates) and request.probe):
-        request = advance(steps, answered(side, request))
-    assert not isinstance(request, Done)  # a round ends with updates
+        request = next_request(steps, answer_request(side, request))
+    assert not isinstance(request, RoundOutcome)  # a round ends with updates
     return request
 
 
-def advance(steps: Steps, answer: Any = None) -> Request | Done:
+def next_request(steps: Steps, answer: Any = None) -> Request | RoundOutcome:
     """Send a round the answer to its last request, None at first; return the next one, or the outcome."""
     try:
         return steps.send(answer)
     except StopIteration as end:
-        done: Done = end.value
+        done: RoundOutcome = end.value
         return done
 
 
-def answered(side: Side, request: Request) -> Any:
+def answer_request(side: ClientBackend, request: Request) -> Any:
     """Return the answer of a side."""
     if isinstance(request, AskUpdates):
         return side.updates(request)
@@ -190,7 +190,7 @@ def next_view(
 
     `clients` holds what it knows of clients and which are present; `participation` which of those are available.
     """
-    view = replaced(clients, loss=state.loss, round=state.round + 1)
+    view = replace_fields(clients, loss=state.loss, round=state.round + 1)
     if type(participation) is Always:  # it draws nothing
         return view
     reachable = participation.available(len(view.ids), generator(federation.seed, "participation", view.round))
@@ -243,7 +243,7 @@ def new_memory(federation: Federation, n: int, width: int, path: Path | None = N
     return RowTable.zeros(n, width, path, dtype=federation.traits["solver"].memory_dtype)
 
 
-def remembered(
+def update_client_state(
     federation: Federation, state: FederationState, view: ClientView, reports: Reports, rounds: int
 ) -> tuple[FederationState, Reports]:
     """Return the state in which those whose reports count keep what their training left them, and the reports.
@@ -278,11 +278,11 @@ def _remembered_by_loss(
     memories = memory.read(rows)
     for model, positions in state.by_model(rows):
         for position in positions[:, None]:  # each by itself, as a real client would
-            memories[position] = kept_for(federation, memories[position], state.models[model] + update[position])
+            memories[position] = keep_for_loss(federation, memories[position], state.models[model] + update[position])
     return replace(state, memory=memory.written(rows, memories))
 
 
-def kept_for(federation: Federation, memory: Float32s, local: Float32s) -> Float32s:
+def keep_for_loss(federation: Federation, memory: Float32s, local: Float32s) -> Float32s:
     """Return what clients keep for the loss after local training, see `RemembersClients.keep`.
 
     Raises:
@@ -333,7 +333,7 @@ def server_split(labels: Ints | Floats, held_out: float, seed: int) -> tuple[Int
     return np.sort(by_class[~chosen]), np.sort(by_class[chosen])
 
 
-def measured(
+def measure_outputs(
     measurements: Sequence[Measurement], outputs: LocalOutputs, seed: int, round_: int, client: int
 ) -> dict[str, float]:
     """Return what a client measures with its local model, by name."""

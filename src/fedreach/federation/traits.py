@@ -14,7 +14,7 @@ from typing import Any, get_args
 import numpy as np
 
 from fedreach._util.errors import PartError, nearest
-from fedreach._util.registry import KINDS, imported
+from fedreach._util.registry import KINDS, import_object
 from fedreach._util.row_store import Dtype
 from fedreach.federation.base import Measurement
 from fedreach.federation.types import ClientView, Probe, State
@@ -25,7 +25,7 @@ def name_of(part: object) -> str:
     return str(getattr(part, "name", None) or getattr(part, "__name__", None) or part.__class__.__name__)
 
 
-FACTS: Mapping[str, str] = MappingProxyType(
+CLIENT_STATISTICS: Mapping[str, str] = MappingProxyType(
     {
         "label_counts": "number of training examples per class, c numbers a client, sent once",
         "label_entropy": "entropy of the client's labels in nats, one number a client, sent once",
@@ -56,7 +56,7 @@ class Traits:
     """
 
     # Attributes of the same name; a class, an instance or a property may have them.
-    needs: tuple[str, ...] = ()  # client statistics, see `FACTS`
+    needs: tuple[str, ...] = ()  # client statistics, see `CLIENT_STATISTICS`
     measures: tuple[Measurement, ...] = ()  # what clients measure after local training
     reads_updates: bool = False  # of single clients
     needs_radio: bool = False  # channels and devices
@@ -192,25 +192,25 @@ NAMES = ATTRIBUTES.keys() | METHODS.values() | {method for _, *methods in PROMIS
 """All attributes and methods that are read from a component."""
 
 
-def kinds_of(part: object) -> list[str]:
+def types_of(part: object) -> list[str]:
     """Return the types whose methods a component has, see `fedreach._util.registry.Kind.known_by`.
 
     Example:
         >>> from fedreach.federation.weighting import Equal
-        >>> kinds_of(Equal())
+        >>> types_of(Equal())
         ['weighting']
     """
     return [kind for kind, row in KINDS.items() if row.known_by and all(_has(part, name) for name in row.known_by)]
 
 
-def lacking(kind: str, part: object) -> list[str]:
+def missing_protocols(kind: str, part: object) -> list[str]:
     """Return which protocols of its type a component does not implement in full, and what is missing."""
     row = KINDS[kind]
     protocols = [row.protocol, *(protocol for method, protocol in row.also.items() if _has(part, method))]
     return [
         f"must have all of {where.replace(':', '.')}; {', '.join(missing)} missing."
         for where in protocols
-        if (missing := _missing(part, imported(where)))
+        if (missing := _missing(part, import_object(where)))
     ]
 
 
@@ -248,7 +248,7 @@ def _inner_parts(part: object) -> list[object]:
     parts = getattr(part, "parts", ())
     candidates = (getattr(part, "inner", None), *(parts if isinstance(parts, tuple | list) else ()))
     function = getattr(part, "function", None)
-    return [candidate for candidate in candidates if candidate is not None and kinds_of(candidate)] + [
+    return [candidate for candidate in candidates if candidate is not None and types_of(candidate)] + [
         function
     ] * callable(function)
 
@@ -271,8 +271,8 @@ def _read_attribute(part: object, name: str, owners: Mapping[str, int]) -> Any:
     if not right:
         raise PartError(f"{where} must be {rule}; got {value!r}.")
     for fact in value if name == "needs" else ():
-        if fact not in FACTS:
-            raise PartError(f"{where} must list facts; got {fact!r}." + nearest(str(fact), FACTS))
+        if fact not in CLIENT_STATISTICS:
+            raise PartError(f"{where} must list facts; got {fact!r}." + nearest(str(fact), CLIENT_STATISTICS))
     for measurement in value if name == "measures" else ():
         if not isinstance(measurement, Measurement) or isinstance(measurement, type):
             raise PartError(

@@ -9,10 +9,10 @@ import numpy as np
 
 from fedreach._util.arrays import AnyArray, Floats, Ints
 from fedreach._util.errors import ConfigError, PartError, require
-from fedreach.federation.base import ClientsOwn, Weighting
-from fedreach.federation.checks import checked_weights
+from fedreach.federation.base import HasOwnWeights, Weighting
+from fedreach.federation.checks import check_weights
 from fedreach.federation.measurements import Disagreement
-from fedreach.federation.traits import kinds_of, name_of
+from fedreach.federation.traits import name_of, types_of
 from fedreach.federation.types import Reports, State
 
 # -------------------- Weights of the client's own, and functions
@@ -30,10 +30,10 @@ class OwnWeight(ABC):
         """Return the (r,) numbers a_i, not negative, each from the client's own entry of the metrics."""
 
     def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
-        return normalised(self, self.raw(reports.metrics)), state
+        return normalize_weights(self, self.raw(reports.metrics)), state
 
 
-def normalised(weighting: object, raw: Floats) -> Floats:
+def normalize_weights(weighting: object, raw: Floats) -> Floats:
     """Return the numbers divided by their sum, or raise an error that names the weighting."""
     if not ((raw >= 0).all() and 0 < (total := raw.sum()) < np.inf):
         raise PartError(f"{name_of(weighting)} must return numbers that are not negative, not all 0; got {raw}.")
@@ -61,7 +61,7 @@ class FunctionWeighting:
         return name_of(self.function)
 
     def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
-        return normalised(self, np.asarray(self.function(reports), dtype=np.float64)), state
+        return normalize_weights(self, np.asarray(self.function(reports), dtype=np.float64)), state
 
 
 # -------------------- Equal weights
@@ -123,7 +123,7 @@ class ByDraws(OwnWeight):
 # -------------------- Combined weightings: checks and states
 
 
-def checked_parts(owner: str, parts: Any) -> tuple[Weighting, ...]:
+def check_parts(owner: str, parts: Any) -> tuple[Weighting, ...]:
     """Return the parts as a tuple, or raise an error that names the part that is not a weighting.
 
     Raises:
@@ -134,7 +134,7 @@ def checked_parts(owner: str, parts: Any) -> tuple[Weighting, ...]:
     if not weightings:
         raise ConfigError(f"{owner} must have at least one weighting in it; got none.")
     for part in weightings:
-        if "weighting" not in kinds_of(part) or isinstance(part, type):
+        if "weighting" not in types_of(part) or isinstance(part, type):
             raise ConfigError(
                 f"{owner} must be made of weightings, such as ByEntropy(); got {part!r}. Names of weightings stand for "
                 "them in experiment files only."
@@ -142,7 +142,7 @@ def checked_parts(owner: str, parts: Any) -> tuple[Weighting, ...]:
     return weightings
 
 
-def checked_factors(owner: str, factors: Sequence[float] | None, parts: Sequence[Weighting]) -> tuple[float, ...]:
+def check_factors(owner: str, factors: Sequence[float] | None, parts: Sequence[Weighting]) -> tuple[float, ...]:
     """Return one number for each part, 1 for all where they are left out.
 
     Raises:
@@ -166,7 +166,7 @@ def weights_of(parts: Mapping[str, Weighting], state: State, reports: Reports) -
     for name, part in parts.items():
         prefix = f"{name}."
         part_state = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
-        weights, new = checked_weights(part, part.weights(part_state, reports), len(reports.ids))
+        weights, new = check_weights(part, part.weights(part_state, reports), len(reports.ids))
         all_weights.append(weights)
         new_state |= {prefix + key: value for key, value in new.items()}
     return all_weights, new_state
@@ -212,7 +212,7 @@ class Clip:
     times_equal: float | None = None
 
     def __post_init__(self) -> None:
-        checked_parts("Clip.inner", (self.inner,))
+        check_parts("Clip.inner", (self.inner,))
         if self.most is None and self.times_equal is None:
             raise ConfigError("Clip must have a limit: `most`, such as 0.3, or `times_equal`, such as 2.")
         require(self, most="(0, 1]", times_equal="[1, inf]")
@@ -221,14 +221,14 @@ class Clip:
         (weights,), new = weights_of({"inner": self.inner}, state, reports)
         r = len(weights)
         limits = [1.0 if self.most is None else self.most, 1.0 if self.times_equal is None else self.times_equal / r]
-        return capped(weights, max(min(limits), 1 / r)), new
+        return cap_weights(weights, max(min(limits), 1 / r)), new
 
 
-def capped(weights: Floats, cap: float) -> Floats:
+def cap_weights(weights: Floats, cap: float) -> Floats:
     """Return the weights v_i = min(cap, factor * w_i) that sum to 1, of r weights on the simplex; cap >= 1 / r.
 
     Example:
-        >>> capped(np.array([0.8, 0.15, 0.05, 0.0]), 0.5), capped(np.array([1.0, 0.0, 0.0]), 0.5)
+        >>> cap_weights(np.array([0.8, 0.15, 0.05, 0.0]), 0.5), capped(np.array([1.0, 0.0, 0.0]), 0.5)
         (array([0.5 , 0.375, 0.125, 0. ]), array([0.5 , 0.25, 0.25]))
     """
     result, full = weights, np.zeros(len(weights), np.bool_)
@@ -273,9 +273,9 @@ class Mix:
     shares: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
-        parts = checked_parts("Mix.parts", self.parts)
+        parts = check_parts("Mix.parts", self.parts)
         object.__setattr__(self, "parts", parts)
-        object.__setattr__(self, "shares", checked_factors("Mix.shares", self.shares, parts))
+        object.__setattr__(self, "shares", check_factors("Mix.shares", self.shares, parts))
 
     def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
         assert self.shares is not None  # filled in above
@@ -315,14 +315,14 @@ class Product:
     exponents: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
-        parts = checked_parts("Product.parts", self.parts)
+        parts = check_parts("Product.parts", self.parts)
         object.__setattr__(self, "parts", parts)
-        object.__setattr__(self, "exponents", checked_factors("Product.exponents", self.exponents, parts))
+        object.__setattr__(self, "exponents", check_factors("Product.exponents", self.exponents, parts))
 
     @property
     def raw(self) -> Callable[[Mapping[str, Floats]], Floats]:
         """The function prod_j (a_ij)^e_j of the metrics; an AttributeError unless every part has one."""
-        functions = [cast(ClientsOwn, part).raw for part in self.parts]
+        functions = [cast(HasOwnWeights, part).raw for part in self.parts]
         return lambda metrics: self._multiply([function(metrics) for function in functions])
 
     def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
@@ -487,7 +487,7 @@ class FedAU:
     def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
         """Return the (r,) weights, and of all clients heard so far what their intervals were."""
         raw, intervals = self._mean_lengths(state, reports)
-        return normalised(self, raw), self._end_intervals(state, reports, intervals)
+        return normalize_weights(self, raw), self._end_intervals(state, reports, intervals)
 
     def mean_scale(self, state: State, reports: Reports, n: int) -> float:
         """Return sum_j a_j / n."""
@@ -567,11 +567,11 @@ class FedNova:
     inner: Weighting = EXAMPLES
 
     def __post_init__(self) -> None:
-        checked_parts("FedNova.inner", (self.inner,))
+        check_parts("FedNova.inner", (self.inner,))
 
     def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
         (share,), new = weights_of({"inner": self.inner}, state, reports)
-        return normalised(self, share / steps_of(reports)), new
+        return normalize_weights(self, share / steps_of(reports)), new
 
     def mean_scale(self, state: State, reports: Reports, n: int) -> float:
         """Return (sum_i p_i tau_i) (sum_i p_i / tau_i)."""

@@ -13,9 +13,18 @@ from flwr.serverapp import Grid
 from fedreach._util.arrays import AnyArray, Float32s, Floats, Ints
 from fedreach._util.errors import TrainingError
 from fedreach.engines.protocols import Engine
-from fedreach.evaluation.modes import NOTED, Client, Score, ServedScores, rung_names, scored_of, serve, tabulated
-from fedreach.federation.adaptation.fitting import Fitted
-from fedreach.federation.base import Serving
+from fedreach.evaluation.modes import (
+    DECISIONS,
+    AdaptationScores,
+    Client,
+    Score,
+    adapt_and_score,
+    mode_names,
+    scored_count,
+    tabulate_scores,
+)
+from fedreach.federation.adaptation.fitting import FittedRule
+from fedreach.federation.base import Adaptation
 from fedreach.federation.checks import SHARE
 from fedreach.federation.costs import fitting_cost
 from fedreach.federation.federation import Federation
@@ -23,17 +32,17 @@ from fedreach.federation.secure_aggregation import Words, limbs
 from fedreach.federation.traits import Traits
 from fedreach.federation.types import State
 from fedreach.flower import messages
-from fedreach.flower.clients import ClientRegistry, ask
-from fedreach.flower.fitting import RemoteFit, Shared
+from fedreach.flower.clients import ClientRegistry, send_and_wait
+from fedreach.flower.fitting import RemoteFit, RuleFit
 from fedreach.flower.local import LocalClient
 from fedreach.flower.messages import (
     EXCHANGE,
+    FEDREACH,
     FITS,
     INPUTS,
     KEYS,
     MODEL,
     ONLINE,
-    OURS,
     PART,
     RUN,
     SESSION,
@@ -41,17 +50,17 @@ from fedreach.flower.messages import (
     ReplyError,
 )
 from fedreach.flower.rounds import Outgoing
-from fedreach.runs.adaptation import serve_models, served_table
+from fedreach.runs.adaptation import adaptation_table, write_adaptation
 from fedreach.runs.folder import RunFolder
 
 # ---- The server's side of adaptation
 # Every client adapts by itself and sends metrics. An unseen client sends nothing else.
 
 LOG = getLogger("flwr")
-Joined = dict[str, list[tuple[float, ServedScores]]]
+ScoresByPopulation = dict[str, list[tuple[float, AdaptationScores]]]
 
 
-class ServingTask(NamedTuple):
+class AdaptationTask(NamedTuple):
     """A client that adapts a model."""
 
     client: int
@@ -61,7 +70,7 @@ class ServingTask(NamedTuple):
 
 
 @dataclass(eq=False)
-class RemoteServing:
+class RemoteAdaptation:
     """Fits the adaptation rule on participants and adapts models to all clients; see `fedreach.evaluation.modes`.
 
     Args:
@@ -79,23 +88,25 @@ class RemoteServing:
     grid: Grid
     engine: Engine | None
     inputs: Sequence[int] = ()
-    served: tuple[Float32s, list[Fitted], Joined] | None = field(default=None, init=False)  # the last model
+    served: tuple[Float32s, list[FittedRule], ScoresByPopulation] | None = field(
+        default=None, init=False
+    )  # the last model
 
     @property
-    def rule(self) -> Serving:
+    def rule(self) -> Adaptation:
         return self.federation.serving
 
     def evaluate(
         self, models: Float32s, clusters: Ints, round_: int, *, whole: bool = True
-    ) -> tuple[dict[str, float], list[dict[str, Any]], list[Fitted]]:
+    ) -> tuple[dict[str, float], list[dict[str, Any]], list[FittedRule]]:
         if not whole and self.served is not None and np.array_equal(models, self.served[0]):
-            base, _ = rung_names(self.rule)  # the scores of these modes are known
+            base, _ = mode_names(self.rule)  # the scores of these modes are known
             _, fitted, joined = self.served
             base_scores = {
                 name: [(share, _select_modes(mode_scores, base)) for share, mode_scores in scored]
                 for name, scored in joined.items()
             }
-            return *tabulated(base_scores), fitted
+            return *tabulate_scores(base_scores), fitted
         assert self.registry.population is not None  # clients have trained
         participants, count = self.registry.population.participants.tolist(), len(models)
         model_of_client = (
@@ -103,7 +114,7 @@ class RemoteServing:
         )
         shares = np.bincount(list(model_of_client.values()), minlength=count) / len(model_of_client)
         records = [self.outgoing.record(model) for model in models]
-        fit, shared = RemoteFit(self.federation, self.registry, self.outgoing.run, self.grid), list[Shared]()
+        fit, shared = RemoteFit(self.federation, self.registry, self.outgoing.run, self.grid), list[RuleFit]()
         contributors = fit.holding_out(participants)
         for number, record in enumerate(records):
             members = [client for client in contributors if model_of_client[client] == number]
@@ -122,9 +133,11 @@ class RemoteServing:
             for number, rule_fit in enumerate(shared)
         ]
         self.served = models.copy(), fitted, joined
-        return *tabulated(joined), fitted
+        return *tabulate_scores(joined), fitted
 
-    def _add_cost(self, fitted: Fitted, members: Sequence[int], held_out: Mapping[int, int], round_: int) -> Fitted:
+    def _add_cost(
+        self, fitted: FittedRule, members: Sequence[int], held_out: Mapping[int, int], round_: int
+    ) -> FittedRule:
         """Return the fit with its radio cost, if the federation has a radio; counts clients that stayed to the end."""
         radio, population = self.federation.radio, self.registry.population
         if radio is None:
@@ -143,16 +156,16 @@ class RemoteServing:
         return fitted._replace(seconds=spent.seconds, joules=spent.joules)
 
     def _scores(
-        self, records: Sequence[ArrayRecord], shared: Sequence[Shared], *, all_modes: bool
-    ) -> dict[tuple[int, int], ServedScores]:
+        self, records: Sequence[ArrayRecord], shared: Sequence[RuleFit], *, all_modes: bool
+    ) -> dict[tuple[int, int], AdaptationScores]:
         """Ask clients to adapt; return (client, model) -> the scores that the client reports."""
         tasks = [
-            ServingTask(client, number, "held_out", state)
+            AdaptationTask(client, number, "held_out", state)
             for number, rule_fit in enumerate(shared)
             for client, state in rule_fit.without.items()
         ]
         tasks += [
-            ServingTask(client, number, "both", rule_fit.fitted.state)
+            AdaptationTask(client, number, "both", rule_fit.fitted.state)
             for client in self.registry.unseen()
             for number, rule_fit in enumerate(shared)
         ]
@@ -162,10 +175,10 @@ class RemoteServing:
         sent = []
         for (node, group), task in pending_tasks.items():
             content = RecordDict({MODEL: records[task.model], STATE: messages.array_record(task.state)})
-            content[OURS] = ConfigRecord({PART: task.part, INPUTS: inputs, ONLINE: all_modes})
+            content[FEDREACH] = ConfigRecord({PART: task.part, INPUTS: inputs, ONLINE: all_modes})
             sent.append(self._message(content, node, "evaluate.serving", group))
-        client_scores = dict[tuple[int, int], ServedScores]()
-        for reply in ask(self.grid, sent, self.registry.timeout):
+        client_scores = dict[tuple[int, int], AdaptationScores]()
+        for reply in send_and_wait(self.grid, sent, self.registry.timeout):
             answered = pending_tasks.pop((reply.metadata.src_node_id, reply.metadata.group_id), None)
             if answered is None:
                 continue
@@ -186,17 +199,17 @@ class RemoteServing:
         parts = self.registry.known[client].parts
         return 0 if parts is None else parts[part]
 
-    def _scores_of(self, client: int, part: str, metrics: Mapping[str, Any], *, all_modes: bool) -> ServedScores:
+    def _scores_of(self, client: int, part: str, metrics: Mapping[str, Any], *, all_modes: bool) -> AdaptationScores:
         """Return the scores that a client reports."""
         count, inputs = self._num_examples(client, part), self.inputs if all_modes else ()
-        base, input_modes = rung_names(self.rule, inputs, online=all_modes)
-        scored = dict.fromkeys(base, scored_of(self.rule, count))  # prediction mode -> number of examples
+        base, input_modes = mode_names(self.rule, inputs, online=all_modes)
+        scored = dict.fromkeys(base, scored_count(self.rule, count))  # prediction mode -> number of examples
         scored |= {rung: count - n for n, pair in zip(inputs, input_modes, strict=True) if n < count for rung in pair}
         rungs = {rung: {client: self._score(client, metrics, rung, of)} for rung, of in scored.items()}
-        decisions = {what: messages.whole(metrics, what) for what in NOTED if what in metrics}
+        decisions = {what: messages.whole_number(metrics, what) for what in DECISIONS if what in metrics}
         if any(count > 1 for count in decisions.values()):
             raise ReplyError(f"it says of what was decided {decisions}; each is 0 or 1")
-        return ServedScores(rungs, decisions, {client: scored["served"]})
+        return AdaptationScores(rungs, decisions, {client: scored["served"]})
 
     def _score(self, client: int, metrics: Mapping[str, Any], rung: str, count: int) -> Score:
         checks, facts = self.registry.checks, self.registry.known[client]
@@ -206,15 +219,15 @@ class RemoteServing:
 
     def _join_scores(
         self,
-        client_scores: Mapping[tuple[int, int], ServedScores],
+        client_scores: Mapping[tuple[int, int], AdaptationScores],
         shares: Floats,
         participants: set[int],
         *,
         all_modes: bool,
-    ) -> Joined:
-        """Return the argument of `tabulated`; an unseen client counts if it reported scores for every model."""
-        joined: Joined = {"id": [], "unseen": [], "test": []}
-        names, input_modes = rung_names(self.rule, self.inputs if all_modes else (), online=all_modes)
+    ) -> ScoresByPopulation:
+        """Return the argument of `tabulate_scores`; an unseen client counts if it reported scores for every model."""
+        joined: ScoresByPopulation = {"id": [], "unseen": [], "test": []}
+        names, input_modes = mode_names(self.rule, self.inputs if all_modes else (), online=all_modes)
         rungs = [*names, *chain(*input_modes)]
         participant_scores = [client_scores[key] for key in sorted(client_scores) if key[0] in participants]
         if participant_scores:
@@ -229,40 +242,40 @@ class RemoteServing:
             )
         return joined
 
-    def _on_test_set(self, model: Float32s, state: State) -> list[ServedScores]:
+    def _on_test_set(self, model: Float32s, state: State) -> list[AdaptationScores]:
         if self.engine is None or not len(self.engine.task.data.dataset.test_y):
             return []
         labels = self.engine.task.data.dataset.test_y
         outputs = self.engine.answers(model, "test", np.arange(len(labels)), inputs=Traits.of(self.rule).reads_inputs)
-        return [serve(self.rule, state, [Client(0, outputs, labels)])]
+        return [adapt_and_score(self.rule, state, [Client(0, outputs, labels)])]
 
     def _message(self, content: RecordDict, node: int, kind: str, group: str | None = None) -> Message:
         return Message(content, node, kind, ttl=self.registry.timeout, group_id=group)
 
 
-def _merge_scores(scored: Sequence[ServedScores], rungs: Sequence[str]) -> ServedScores:
+def _merge_scores(scored: Sequence[AdaptationScores], rungs: Sequence[str]) -> AdaptationScores:
     """Merge the scores of several clients, prediction modes in this order."""
-    decisions = {what: sum(scores.noted[what] for scores in scored if what in scores.noted) for what in NOTED}
+    decisions = {what: sum(scores.noted[what] for scores in scored if what in scores.noted) for what in DECISIONS}
     scores_by_mode = {
         rung: {c: score for scores in scored for c, score in scores.rungs.get(rung, {}).items()} for rung in rungs
     }
     noted_names = {what for scores in scored for what in scores.noted}
-    return ServedScores(
+    return AdaptationScores(
         {rung: clients for rung, clients in scores_by_mode.items() if clients},
         {what: count for what, count in decisions.items() if what in noted_names},
         {client: count for scores in scored for client, count in scores.inputs.items()},
     )
 
 
-def _select_modes(scores: ServedScores, rungs: Sequence[str]) -> ServedScores:
-    return ServedScores({rung: scores.rungs[rung] for rung in rungs}, scores.noted, scores.inputs)
+def _select_modes(scores: AdaptationScores, rungs: Sequence[str]) -> AdaptationScores:
+    return AdaptationScores({rung: scores.rungs[rung] for rung in rungs}, scores.noted, scores.inputs)
 
 
-def serve_clients(serving: RemoteServing, folder: RunFolder) -> None:
+def adapt_clients(serving: RemoteAdaptation, folder: RunFolder) -> None:
     """Fit the rule for the last and the best model of a folder; write and log the scores of adapted clients."""
     serving.registry.meet(serving.grid)
-    serve_models(folder, serving.outgoing.layout, serving)
-    for line in served_table(folder):
+    write_adaptation(folder, serving.outgoing.layout, serving)
+    for line in adaptation_table(folder):
         LOG.info(line)
 
 
@@ -276,14 +289,14 @@ def contributions(sent: RecordDict, local: LocalClient) -> dict[int, State]:
     """Return the contribution of the client to each requested fit."""
     if not local.num_held_out:
         raise TrainingError("it holds no examples out, by which a serving rule is fitted")
-    request: Mapping[str, Any] = sent.config_records[OURS]
+    request: Mapping[str, Any] = sent.config_records[FEDREACH]
     fits: list[int] = request[FITS]
     params = messages.params_of(sent.array_records[MODEL], local.engine.layout)
     queries = [_arrays(sent.array_records[messages.query_name(fit)]) for fit in fits]
     return dict(zip(fits, local.contributions(params, queries), strict=True))
 
 
-def hidden(
+def mask_contributions(
     answers: Mapping[int, State], sent: RecordDict, client: int, private: bytes, used: MutableMapping[str, Any]
 ) -> dict[int, Mapping[str, Words]]:
     """Return the (4, ...) words of each array under the masks that the client shares with the others of its fit.
@@ -295,7 +308,7 @@ def hidden(
         private: Private key of the client.
         used: See `fedreach.flower.messages.masked`.
     """
-    request: Mapping[str, Any] = sent.config_records[OURS]
+    request: Mapping[str, Any] = sent.config_records[FEDREACH]
     keys = messages.keys_of(sent.config_records[KEYS])
     masked_answers: dict[int, Mapping[str, Words]] = {}
     for fit, answer in answers.items():
@@ -305,7 +318,7 @@ def hidden(
         flat_words = np.concatenate([block.ravel() for block in words]) if words else np.empty(0, np.uint64)
         run, exchange = f"{request[RUN]!s} serving {request[SESSION]!s} {fit}", int(messages.number(request, EXCHANGE))
         public = {member: keys[member] for member in members}
-        flat_words = messages.masked(flat_words, client, public, private, run, exchange, used)
+        flat_words = messages.mask_words(flat_words, client, public, private, run, exchange, used)
         parts = np.split(flat_words, np.cumsum([block.size for block in words])[:-1])
         masked_answers[fit] = {
             name: part.reshape(block.shape) for name, part, block in zip(names, parts, words, strict=False)
@@ -315,7 +328,7 @@ def hidden(
 
 def scores(sent: RecordDict, local: LocalClient) -> dict[str, float]:
     """Return the scores of the client for each prediction mode, and the decisions of the rule."""
-    request: Mapping[str, Any] = sent.config_records[OURS]
+    request: Mapping[str, Any] = sent.config_records[FEDREACH]
     part, inputs = str(request[PART]), [int(n) for n in request[INPUTS]]
     if part not in PARTS:
         raise TrainingError(f"a client is served on one of {', '.join(PARTS)}; the server asked for {part!r}")

@@ -17,24 +17,24 @@ from fedreach._util.errors import ConfigError
 from fedreach.data.datasets import Dataset, form_to_json
 from fedreach.engines.models.flat import Layout
 from fedreach.engines.protocols import Engine
-from fedreach.experiment.naming import Shelf, said
+from fedreach.experiment.naming import PickleStore, to_config
 from fedreach.federation.base import KnowsPossibleLabels, KnowsPossibleSums
 from fedreach.federation.checks import NOT_NEGATIVE, SHARE, Range, is_part_of
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import Exact, entropy_range
 from fedreach.federation.traits import name_of
 from fedreach.federation.types import State
-from fedreach.flower.messages import EXAMPLES, LARGEST, LOSS, STEPS, ReplyError, number, whole
+from fedreach.flower.messages import EXAMPLES, LOSS, MAX_COUNT, STEPS, ReplyError, number, whole_number
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import FederationRecord
 
 # ---- Client statistics in the run folder
 
-FACTS = "facts.json"
+STATISTICS_FILE = "facts.json"
 
 
 @dataclass(frozen=True)
-class Facts:
+class ClientStatistics:
     """What a client reported about itself."""
 
     num_examples: int
@@ -60,25 +60,27 @@ class Facts:
         return {"train": train, "held_out": held_out, "both": train + held_out}
 
 
-def save_facts(folder: RunFolder, participants: Sequence[int], facts_by_client: Mapping[int, Facts], run: str) -> None:
+def save_client_statistics(
+    folder: RunFolder, participants: Sequence[int], facts_by_client: Mapping[int, ClientStatistics], run: str
+) -> None:
     """Store the participants and their reported statistics, so that a restarted server need not ask again."""
     clients = {str(client): asdict(facts) for client, facts in sorted(facts_by_client.items())}
-    folder.write_json(FACTS, {"run": run, "participants": list(participants), "clients": clients})
+    folder.write_json(STATISTICS_FILE, {"run": run, "participants": list(participants), "clients": clients})
 
 
-def load_facts(folder: RunFolder) -> tuple[list[int] | None, dict[int, Facts], str | None]:
+def load_client_statistics(folder: RunFolder) -> tuple[list[int] | None, dict[int, ClientStatistics], str | None]:
     """Return the participants, the statistics of each client and the name of the run; empty for a new folder."""
-    stored = folder.read_json(FACTS)
+    stored = folder.read_json(STATISTICS_FILE)
     if stored is None:
         return None, {}, None
     facts_by_client = {}
     for client, facts in stored["clients"].items():
         counts = facts.pop("label_counts")
-        facts_by_client[int(client)] = Facts(**facts, label_counts=None if counts is None else tuple(counts))
+        facts_by_client[int(client)] = ClientStatistics(**facts, label_counts=None if counts is None else tuple(counts))
     return stored["participants"], facts_by_client, stored["run"]
 
 
-def who_holds_what(record: FederationRecord | None, engine: Engine | None) -> tuple[int | None, Ints | None]:
+def known_data(record: FederationRecord | None, engine: Engine | None) -> tuple[int | None, Ints | None]:
     """Return the number of classes and the (n,) examples of each client, as far as the server knows them."""
     if record is not None:
         return record.num_classes, record.sizes
@@ -86,7 +88,7 @@ def who_holds_what(record: FederationRecord | None, engine: Engine | None) -> tu
 
 
 def record_of(
-    participants: Sequence[int], unseen: Sequence[int], facts_by_client: Mapping[int, Facts], *, exact: bool
+    participants: Sequence[int], unseen: Sequence[int], facts_by_client: Mapping[int, ClientStatistics], *, exact: bool
 ) -> FederationRecord:
     """Return the federation record of what clients reported; see `fedreach.runs.describe.federation_record`.
 
@@ -138,43 +140,43 @@ def record_of(
 
 # ---- What server and clients must agree on
 
-MOST_CLIENTS = 2**20  # ids are below it: tables have a row for each
+MAX_CLIENTS = 2**20  # ids are below it: tables have a row for each
 
 
-def words(part: object) -> str:
+def describe_component(part: object) -> str:
     """Describe a component, the same in every process: its repr without addresses.
 
     Example:
-        >>> words(object())
+        >>> describe_component(object())
         '<object object>'
     """
     return re.sub(r" at 0x[0-9a-f]+", "", repr(part))
 
 
-def terms_of(federation: Federation, layout: Layout) -> dict[str, str]:
+def training_terms(federation: Federation, layout: Layout) -> dict[str, str]:
     """Return everything that a client's training depends on, as text.
 
     Example:
         >>> from fedreach.testing.problems import tiny_federation
         >>> from torch import nn
-        >>> terms_of(tiny_federation(), Layout.of(nn.Linear(2, 2)))["solver"]
+        >>> training_terms(tiny_federation(), Layout.of(nn.Linear(2, 2)))["solver"]
         'FedAvg()'
     """
     shapes = repr([(name, tuple(shape)) for name, shape in zip(layout.names, layout.shapes, strict=True)])
     digest = hashlib.sha256(shapes.encode()).hexdigest()[:12]
     terms = {
-        "solver": words(federation.solver),
-        "local": words(federation.local),
-        "loss": words(federation.loss),
-        "augmentation": words(federation.augmentation),
-        "measurements": words(federation.measurements()),
-        "serving": words(federation.serving),
-        "label_statistics": words(federation.label_statistics),
-        "seed": words(federation.seed),
+        "solver": describe_component(federation.solver),
+        "local": describe_component(federation.local),
+        "loss": describe_component(federation.loss),
+        "augmentation": describe_component(federation.augmentation),
+        "measurements": describe_component(federation.measurements()),
+        "serving": describe_component(federation.serving),
+        "label_statistics": describe_component(federation.label_statistics),
+        "seed": describe_component(federation.seed),
         "model": f"{layout.size} numbers, {layout.num_trainable} of them trained, {digest}",
     }
     if federation.label_statistics.only_sum:
-        terms["weighting"] = words(federation.weighting)  # each client computes its own weight
+        terms["weighting"] = describe_component(federation.weighting)  # each client computes its own weight
     return terms
 
 
@@ -195,7 +197,7 @@ def samples_of(dataset: Dataset) -> str:
 
 
 def identity_of(
-    federation: Federation, model: nn.Module, name: str, rounds: int, inputs: Sequence[int], shelf: Shelf
+    federation: Federation, model: nn.Module, name: str, rounds: int, inputs: Sequence[int], shelf: PickleStore
 ) -> dict[str, Any]:
     """Return the identity of a run that no experiment file describes, see `fedreach.runs.identity`.
 
@@ -204,23 +206,23 @@ def identity_of(
     """
     config: dict[str, Any] = {
         "name": name,
-        "federation": words(federation),
-        "method": {"serving": said("serving", federation.serving, shelf)},
+        "federation": describe_component(federation),
+        "method": {"serving": to_config("serving", federation.serving, shelf)},
         "rounds": rounds,
         "inputs": [*inputs],
     }
     try:
-        config["model"] = {"name": said("model", model, shelf)}
+        config["model"] = {"name": to_config("model", model, shelf)}
     except ConfigError:  # it cannot leave this process, so the user passes it when loading the run
         config["module"] = str(model)
     return {"method": name, "seed": federation.seed, "config": config, "code": {}}
 
 
-def difference(ours: Mapping[str, str], theirs: Mapping[str, object]) -> str | None:
+def first_difference(ours: Mapping[str, str], theirs: Mapping[str, object]) -> str | None:
     """Describe the first term that differs; return None if all agree.
 
     Example:
-        >>> difference({"solver": "FedAvg()"}, {"solver": "FedProx(mu=0.1)"})
+        >>> first_difference({"solver": "FedAvg()"}, {"solver": "FedProx(mu=0.1)"})
         'its solver is FedProx(mu=0.1), not FedAvg()'
     """
     for name, term in ours.items():
@@ -256,7 +258,7 @@ class Checks:
 
     # ------------------------------------------------------------------------------------------ before round 1
 
-    def examples(self, client: int, facts: Facts, before: Facts | None) -> None:
+    def examples(self, client: int, facts: ClientStatistics, before: ClientStatistics | None) -> None:
         """Reject numbers of examples that differ from those at the start of the run, or that the client cannot have."""
         now = facts.num_examples, facts.num_held_out
         if before is not None and now != (before.num_examples, before.num_held_out):
@@ -271,27 +273,27 @@ class Checks:
         if facts.num_examples + (facts.num_held_out or 0) > self.sizes[client]:
             raise ReplyError(f"client {client} has {self.sizes[client]} examples, and it says {_describe(facts)}")
 
-    def label_counts(self, counts: Floats, facts: Facts) -> tuple[float, ...]:
+    def label_counts(self, counts: Floats, facts: ClientStatistics) -> tuple[float, ...]:
         """Return the (c,) label counts that a client reported."""
         expected = "a list of numbers" if self.classes is None else f"{self.classes} numbers"
         if counts.ndim != 1 or not len(counts) or len(counts) != (self.classes or len(counts)):
             raise ReplyError(f"its label_counts must be {expected}; got {counts.shape}")
-        if not np.isfinite(counts).all() or (counts < 0).any() or (counts > LARGEST).any():
-            raise ReplyError(f"its label_counts must be from 0 to {LARGEST}; got {_shorten(counts)}")
+        if not np.isfinite(counts).all() or (counts < 0).any() or (counts > MAX_COUNT).any():
+            raise ReplyError(f"its label_counts must be from 0 to {MAX_COUNT}; got {_shorten(counts)}")
         statistics = self.federation.label_statistics
         # A custom app may release them differently.
         if isinstance(statistics, KnowsPossibleLabels) and facts.trains_as_asked:
             self._check_possible(statistics, counts, facts)
         return tuple(map(float, counts))
 
-    def _check_possible(self, statistics: KnowsPossibleLabels, counts: Floats, facts: Facts) -> None:
+    def _check_possible(self, statistics: KnowsPossibleLabels, counts: Floats, facts: ClientStatistics) -> None:
         if not statistics.possible(counts[None], np.array([facts.num_examples]))[0]:
             raise ReplyError(
                 f"its label_counts cannot be those of {facts.num_examples} examples, as {name_of(statistics)} tells "
                 f"them: {_shorten(counts)}"
             )
 
-    def label_entropy(self, entropy: Floats, facts: Facts) -> float:
+    def label_entropy(self, entropy: Floats, facts: ClientStatistics) -> float:
         """Return the entropy of a client's labels in nats."""
         classes = self.classes or max((max(shape, default=1) for shape in self.layout.shapes), default=1)
         if facts.trains_as_asked and isinstance(self.federation.label_statistics, Exact) and facts.num_examples:
@@ -315,25 +317,25 @@ class Checks:
             for measurement in measurements
         }
 
-    def steps(self, metrics: Mapping[str, Any], facts: Facts, client: int, round_: int) -> int:
+    def steps(self, metrics: Mapping[str, Any], facts: ClientStatistics, client: int, round_: int) -> int:
         """Return the local steps of a client, which must be the requested ones."""
         federation, size = self.federation, np.array([facts.num_examples])
         (requested_steps,) = federation.local.steps_of(size, np.array([client]), federation.seed, round_).tolist()
         if not self.federation.has_memory and (STEPS not in metrics or not facts.trains_as_asked):
             return int(requested_steps)  # no result depends on it
-        steps = whole(metrics, STEPS, 1)
+        steps = whole_number(metrics, STEPS, 1)
         if steps != requested_steps:
             raise ReplyError(f"its {STEPS!r} must be {requested_steps}, as it was asked for; got {steps}")
         return steps
 
-    def num_examples(self, metrics: Mapping[str, Any], facts: Facts) -> int:
+    def num_examples(self, metrics: Mapping[str, Any], facts: ClientStatistics) -> int:
         """Return the number of examples, which must be the one that the client reported before."""
-        count = whole(metrics, EXAMPLES, 1)
+        count = whole_number(metrics, EXAMPLES, 1)
         if count != facts.num_examples:
             raise ReplyError(f"it says that it has {count} examples, but it said {facts.num_examples} before")
         return count
 
-    def update(self, update: Float32s, start: Float32s, facts: Facts, steps: int, round_: int) -> Float32s:
+    def update(self, update: Float32s, start: Float32s, facts: ClientStatistics, steps: int, round_: int) -> Float32s:
         """Return the (d,) update of a client that trained from `start`; clipped steps must be able to reach it."""
         if facts.trains_as_asked:
             p, local = self.layout.num_trainable, self.federation.local
@@ -349,7 +351,7 @@ class Checks:
 
     # ---------------------------------------------------------------------------------- evaluation and serving
 
-    def accuracy(self, metrics: Mapping[str, Any], name: str, count: int, facts: Facts) -> float:
+    def accuracy(self, metrics: Mapping[str, Any], name: str, count: int, facts: ClientStatistics) -> float:
         """Return the accuracy on `count` examples, or on their labeled positions."""
         accuracy = float(number(metrics, name, SHARE))
         # Clients do not report how many positions are labeled.
@@ -361,12 +363,12 @@ class Checks:
         """Return a loss in nats or another non-negative score."""
         return float(number(metrics, name, NOT_NEGATIVE))
 
-    def contribution(self, query: State, sums: State, facts: Facts) -> None:
+    def contribution(self, query: State, sums: State, facts: ClientStatistics) -> None:
         """Reject a contribution to the adaptation rule that no participant with these examples can make."""
         if not self.are_contributions(query, sums, [facts]):
             raise ReplyError(f"its sums for {name_of(self.federation.serving)} cannot be those of {_describe(facts)}")
 
-    def are_contributions(self, query: State, sums: State, facts: Sequence[Facts]) -> bool:
+    def are_contributions(self, query: State, sums: State, facts: Sequence[ClientStatistics]) -> bool:
         """Return whether participants with these examples can contribute these sums."""
         rule = self.federation.serving
         if not isinstance(rule, KnowsPossibleSums):
@@ -381,7 +383,7 @@ class Checks:
             return False
 
 
-def _describe(facts: Facts) -> str:
+def _describe(facts: ClientStatistics) -> str:
     held_out = "" if facts.num_held_out is None else f" and {facts.num_held_out} held out"
     return f"{facts.num_examples} examples{held_out}"
 

@@ -25,8 +25,8 @@ from fedreach.federation.federation import Federation
 from fedreach.federation.labels import Exact, released_entropy
 from fedreach.federation.secure_aggregation import FixedPoint, Words, share
 from fedreach.flower import adaptation, messages
-from fedreach.flower.agreement import MOST_CLIENTS, samples_of, terms_of
-from fedreach.flower.local import ClientData, LocalClient, Work
+from fedreach.flower.agreement import MAX_CLIENTS, samples_of, training_terms
+from fedreach.flower.local import ClientData, LocalClient, TrainingResult
 from fedreach.flower.messages import (
     BITS,
     CLIENT,
@@ -34,22 +34,22 @@ from fedreach.flower.messages import (
     DIGEST,
     DRAWS,
     EXAMPLES,
+    FEDREACH,
     HELD_OUT,
-    KEPT,
+    KEPT_MEMORY,
     KEY,
     KEYS,
     LABELS,
-    LACKS,
+    LACKS_MEMORY,
     LOSS,
     MASKED,
     MEMORY,
     METRICS,
     MODEL,
-    OURS,
     ROUND,
     RUN,
     SAMPLES,
-    SHORT,
+    SHORT_NAMES,
     SOLVER,
     STEPS,
     TABLE,
@@ -127,38 +127,40 @@ def client_app(
         local = worker(context)
         numbers = {CLIENT: local.client, EXAMPLES: local.num_examples, HELD_OUT: local.num_held_out}
         numbers[BITS] = local.bits_per_example
-        terms = ConfigRecord({**terms_of(federation, local.engine.layout), SAMPLES: samples_of(local.data.dataset)})
+        terms = ConfigRecord(
+            {**training_terms(federation, local.engine.layout), SAMPLES: samples_of(local.data.dataset)}
+        )
         if federation.label_statistics.only_sum:
             terms[KEY] = messages.public_key(private_key(context))
-        return _reply(message, metrics=numbers, records={OURS: terms})
+        return _reply(message, metrics=numbers, records={FEDREACH: terms})
 
     @app.query("constants")
     def take_constants(message: Message, context: Context) -> Message:
         sent = message.content
         loaded(context).take(_constants(sent.array_records[CONSTANTS]), _digest(sent))
         context.state.array_records[CONSTANTS] = sent.array_records[CONSTANTS]
-        context.state.config_records[DIGEST] = sent.config_records[OURS]
+        context.state.config_records[DIGEST] = sent.config_records[FEDREACH]
         return _reply(message, metrics={})
 
     @app.query("labels")
     def labels(message: Message, context: Context) -> Message:
         if not share_label_statistics:
             raise TrainingError("this client does not tell anything of its labels")
-        fact = str(message.content.config_records[OURS]["fact"])
+        fact = str(message.content.config_records[FEDREACH]["fact"])
         if fact not in federation.needs():
             raise TrainingError(f"no part of this client's federation needs to know its {fact}")
         return _label_reply(message, context, worker(context).released_counts)
 
     @app.query("loss")
     def loss(message: Message, context: Context) -> Message:
-        local, request = worker(context), message.content.config_records[OURS]
+        local, request = worker(context), message.content.config_records[FEDREACH]
         params = messages.params_of(message.content.array_records[MODEL], local.engine.layout)
         value = local.loss(params, _whole(request, ROUND), _whole(request, "batch-size") or None)
         return _reply(message, metrics={LOSS: value})
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        local, request = worker(context), message.content.config_records[OURS]
+        local, request = worker(context), message.content.config_records[FEDREACH]
         round_, version = _whole(request, ROUND), _whole(request, "memory-round")
         rate, relative_size = messages.number(request, "rate"), messages.number(request, "share")
         params = messages.params_of(message.content.array_records[MODEL], local.engine.layout)
@@ -168,7 +170,7 @@ def client_app(
         if federation.has_memory:
             memory = _read_memory(context, str(request[RUN]), version, sent, local.memory_width)
             if memory is None:
-                return _reply(message, metrics={LACKS: version})
+                return _reply(message, metrics={LACKS_MEMORY: version})
         work = local.train(params, round_, rate, relative_size, memory, state)
         if memory is not None and work.memory is not None:
             _store_memory(context, str(request[RUN]), version, memory, round_, work.memory)
@@ -189,12 +191,12 @@ def client_app(
         held_out = scores.pop("held_out")
         numbers: dict[str, float] = {
             EXAMPLES: held_out.examples,
-            f"eval_{SHORT[held_out.by.name]}": held_out.score,
+            f"eval_{SHORT_NAMES[held_out.by.name]}": held_out.score,
             "eval_loss": held_out.loss,
         }
         numbers |= {f"eval_{name}": value for name, value in held_out.further.items()}
         for name, score in scores.items():
-            short = f"{name}_{SHORT[score.by.name]}"
+            short = f"{name}_{SHORT_NAMES[score.by.name]}"
             numbers |= {f"{name}-examples": score.examples, short: score.score, f"{name}_loss": score.loss}
             numbers |= {f"{name}_{metric}": value for metric, value in score.further.items()}
         return _reply(message, metrics=numbers)
@@ -209,7 +211,9 @@ def client_app(
         answers = adaptation.contributions(sent, local)
         if federation.label_statistics.only_sum:
             private = private_key(context)
-            answers = adaptation.hidden(answers, sent, local.client, private, context.state.config_records[KEYS])
+            answers = adaptation.mask_contributions(
+                answers, sent, local.client, private, context.state.config_records[KEYS]
+            )
         records = {messages.sums_name(fit): messages.array_record(answer) for fit, answer in answers.items()}
         return _reply(message, metrics={}, records=records)
 
@@ -289,9 +293,9 @@ def share_labels(
 def client_of(context: Context) -> int:
     """Return the client's id from the node config."""
     client = context.node_config.get("partition-id")
-    if not isinstance(client, int) or not 0 <= client < MOST_CLIENTS:
+    if not isinstance(client, int) or not 0 <= client < MAX_CLIENTS:
         raise ConfigError(
-            f"A node's config must hold 'partition-id', its client's id, a whole number from 0 to {MOST_CLIENTS - 1}; "
+            f"A node's config must hold 'partition-id', its client's id, a whole number from 0 to {MAX_CLIENTS - 1}; "
             f"got {client!r}. Start the SuperNode with --node-config 'partition-id=3'."
         )
     return client
@@ -304,12 +308,12 @@ def _constants(record: ArrayRecord) -> dict[str, AnyArray]:
 def _digest(records: RecordDict) -> str:
     """Return the digest of the constants in a message or a context."""
     configs = records.config_records
-    return str(configs[DIGEST if DIGEST in configs else OURS][DIGEST])
+    return str(configs[DIGEST if DIGEST in configs else FEDREACH][DIGEST])
 
 
 def _label_reply(message: Message, context: Context, release: Callable[[], Floats]) -> Message:
     """Reply with label counts, or with their entropy if only that is requested; noise is drawn once per run."""
-    request = message.content.config_records[OURS]
+    request = message.content.config_records[FEDREACH]
     if LABELS not in context.state.array_records:
         context.state.array_records[LABELS] = messages.array_record({"label_counts": release()})
     counts = context.state.array_records[LABELS]["label_counts"].numpy()
@@ -323,8 +327,8 @@ def _read_memory(context: Context, run: str, version: int, sent: Mapping[str, An
         return np.array(sent[MEMORY][MEMORY].numpy(), np.float32)
     if version == NOTHING:
         return np.zeros(p, np.float32)
-    stored = context.state.config_records.get(OURS, ConfigRecord())
-    for key in (PENDING, KEPT):
+    stored = context.state.config_records.get(FEDREACH, ConfigRecord())
+    for key in (PENDING, KEPT_MEMORY):
         if stored.get(RUN) == run and stored.get(key) == version:
             return np.array(context.state.array_records[MEMORY][key].numpy(), np.float32)
     return None
@@ -332,8 +336,8 @@ def _read_memory(context: Context, run: str, version: int, sent: Mapping[str, An
 
 def _store_memory(context: Context, run: str, version: int, memory: Float32s, round_: int, new: Float32s) -> None:
     """Store the old memory, and the new one that holds if a later message confirms that the reply counted."""
-    context.state.config_records[OURS] = ConfigRecord({RUN: run, KEPT: version, PENDING: round_})
-    context.state.array_records[MEMORY] = messages.array_record({KEPT: memory, PENDING: new})
+    context.state.config_records[FEDREACH] = ConfigRecord({RUN: run, KEPT_MEMORY: version, PENDING: round_})
+    context.state.array_records[MEMORY] = messages.array_record({KEPT_MEMORY: memory, PENDING: new})
 
 
 def private_key(context: Context) -> bytes:
@@ -345,21 +349,23 @@ def private_key(context: Context) -> bytes:
     return private
 
 
-def _mask_work(context: Context, local: LocalClient, work: Work, keys: ConfigRecord, run: str, round_: int) -> Words:
+def _mask_work(
+    context: Context, local: LocalClient, work: TrainingResult, keys: ConfigRecord, run: str, round_: int
+) -> Words:
     """Return the client's update under the masks that it shares with the others, for secure aggregation."""
     public, private = messages.keys_of(keys), private_key(context)
     words = share(local.raw_weight(work), work.update, FixedPoint(len(public)))
-    return messages.masked(words, local.client, public, private, run, round_, context.state.config_records[KEYS])
+    return messages.mask_words(words, local.client, public, private, run, round_, context.state.config_records[KEYS])
 
 
 def _whole(record: ConfigRecord, name: str) -> int:
-    return messages.whole(record, name)
+    return messages.whole_number(record, name)
 
 
 def _reply(message: Message, *, metrics: Mapping[str, float], records: Mapping[str, Any] | None = None) -> Message:
     """Reply; name the run and the round if the request did."""
     content = RecordDict({METRICS: MetricRecord(dict(metrics)), **(records or {})})
-    request: Mapping[str, Any] = message.content.config_records.get(OURS, {})
+    request: Mapping[str, Any] = message.content.config_records.get(FEDREACH, {})
     if ROUND in request:
-        content[OURS] = ConfigRecord({RUN: request[RUN], ROUND: request[ROUND]})
+        content[FEDREACH] = ConfigRecord({RUN: request[RUN], ROUND: request[ROUND]})
     return Message(content, reply_to=message)

@@ -20,17 +20,17 @@ from fedreach.federation.federation import Federation
 from fedreach.federation.labels import released_entropy
 from fedreach.federation.types import ClientView
 from fedreach.flower import messages
-from fedreach.flower.agreement import MOST_CLIENTS, Checks, Facts, difference
+from fedreach.flower.agreement import MAX_CLIENTS, Checks, ClientStatistics, first_difference
 from fedreach.flower.messages import (
     BITS,
     CLIENT,
     CONSTANTS,
     DIGEST,
     EXAMPLES,
+    FEDREACH,
     HELD_OUT,
     KEY,
     LABELS,
-    OURS,
     SAMPLES,
     LostError,
     ReplyError,
@@ -60,7 +60,7 @@ class ClientRegistry:
     checks: Checks
     timeout: float  # seconds that a client has for a reply
     population: Population | None = None  # None: all clients that are online at first participate
-    known: dict[int, Facts] = field(default_factory=dict)  # an earlier process of the run may have asked
+    known: dict[int, ClientStatistics] = field(default_factory=dict)  # an earlier process of the run may have asked
     nodes: dict[int, int] = field(default_factory=dict)  # client -> node
     online: frozenset[int] = frozenset()  # nodes
     refused: dict[int, str] = field(default_factory=dict)  # node -> why it is rejected
@@ -172,9 +172,9 @@ class ClientRegistry:
         if not nodes:
             return
         digest_record = ConfigRecord({DIGEST: messages.constants_digest(self.constants)})
-        content = RecordDict({CONSTANTS: messages.array_record(self.constants), OURS: digest_record})
+        content = RecordDict({CONSTANTS: messages.array_record(self.constants), FEDREACH: digest_record})
         sent = [self._message(node, "query.constants", content) for node in nodes]
-        replies = {reply.metadata.src_node_id: reply for reply in ask(grid, sent, self.timeout)}
+        replies = {reply.metadata.src_node_id: reply for reply in send_and_wait(grid, sent, self.timeout)}
         for node, client in nodes.items():
             try:
                 if node not in replies:
@@ -226,16 +226,16 @@ class ClientRegistry:
         blamed, self.blamed = self.blamed, {}
         return blamed
 
-    def _read_handshake(self, reply: Message) -> tuple[int, Facts]:
+    def _read_handshake(self, reply: Message) -> tuple[int, ClientStatistics]:
         content = messages.content_of(reply).content
         metrics = messages.metrics_of(reply)
-        client = messages.whole(metrics, CLIENT)
-        if client >= MOST_CLIENTS:
-            raise ReplyError(f"its partition-id must be below {MOST_CLIENTS}; got {client}")
-        count, bits = messages.whole(metrics, EXAMPLES), messages.whole(metrics, BITS)
-        agreed = content.config_records.get(OURS)
+        client = messages.whole_number(metrics, CLIENT)
+        if client >= MAX_CLIENTS:
+            raise ReplyError(f"its partition-id must be below {MAX_CLIENTS}; got {client}")
+        count, bits = messages.whole_number(metrics, EXAMPLES), messages.whole_number(metrics, BITS)
+        agreed = content.config_records.get(FEDREACH)
         if agreed is not None:
-            reason = difference(self.terms, agreed)
+            reason = first_difference(self.terms, agreed)
             if reason is not None:
                 raise ReplyError(f"{reason}; server and clients must be given the same federation and model")
         elif self.federation.has_memory or self.federation.measurements():
@@ -246,9 +246,9 @@ class ClientRegistry:
             raise ReplyError(
                 "it trains by itself, and the federation's serving rule needs fedreach.flower.app.client_app"
             )
-        held_out = None if agreed is None else messages.whole(metrics, HELD_OUT)
+        held_out = None if agreed is None else messages.whole_number(metrics, HELD_OUT)
         samples = None if agreed is None else self._read_samples(agreed)
-        facts = Facts(
+        facts = ClientStatistics(
             count, bits, agreed is not None, held_out, public_key=self._read_key(agreed, client), samples=samples
         )
         self.checks.examples(client, facts, self.known.get(client))
@@ -261,7 +261,8 @@ class ClientRegistry:
             raise ReplyError("it does not tell what its samples look like")
         if self.samples is not None and samples != self.samples:
             raise ReplyError(
-                difference(_sample_terms(self.samples), _sample_terms(samples)) or "its samples are of another kind"
+                first_difference(_sample_terms(self.samples), _sample_terms(samples))
+                or "its samples are of another kind"
             )
         return samples
 
@@ -274,7 +275,9 @@ class ClientRegistry:
         self.samples = max(counts, key=lambda kind: counts[kind], default=None)
         refused = {client for client, kind in samples_by_client.items() if kind != self.samples}
         for client in sorted(refused):
-            error = ReplyError(difference(_sample_terms(self.samples), _sample_terms(samples_by_client[client])) or "")
+            error = ReplyError(
+                first_difference(_sample_terms(self.samples), _sample_terms(samples_by_client[client])) or ""
+            )
             self.blame(f"client {client}", error)
             LOG.warning("Client %s does not take part: %s.", client, error)
             del self.known[client]
@@ -301,9 +304,9 @@ class ClientRegistry:
         for fact in sorted(self._needs()):  # entropies last: the server computes them from counts
             available = [client for client in clients if client in self.nodes and client not in lacking]
             asked_clients = [client for client in available if getattr(self.known[client], fact) is None]
-            content = RecordDict({OURS: ConfigRecord({"fact": fact})})
+            content = RecordDict({FEDREACH: ConfigRecord({"fact": fact})})
             sent = {c: self._message(self.nodes[c], "query.labels", content) for c in asked_clients}
-            replies = {reply.metadata.src_node_id: reply for reply in ask(grid, sent.values(), self.timeout)}
+            replies = {reply.metadata.src_node_id: reply for reply in send_and_wait(grid, sent.values(), self.timeout)}
             for client in asked_clients:
                 try:
                     self.known[client] = replace(self.known[client], **self._read_fact(fact, replies, client))
@@ -446,7 +449,7 @@ def _sample_terms(samples: str | None) -> dict[str, str]:
     return {key: repr(value) for key, value in terms.items()} if isinstance(terms, dict) else {"samples": str(samples)}
 
 
-def ask(grid: Grid, sent: Iterable[Message], timeout: float) -> list[Message]:
+def send_and_wait(grid: Grid, sent: Iterable[Message], timeout: float) -> list[Message]:
     """Send messages and return the replies that arrive in time, in any order.
 
     `Grid.send_and_receive` does the same, but looks for replies only every three seconds in a deployment.

@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import Result
 
 from fedreach._util.errors import ConfigError
 from fedreach.data.federated import FederatedData
-from fedreach.evaluation.metrics import refuse_metrics
+from fedreach.evaluation.metrics import reject_metrics
 from fedreach.experiment import components, load
 from fedreach.experiment.build import Builder
 from fedreach.experiment.components import identity
@@ -24,9 +24,9 @@ from fedreach.flower.strategy import LOG, FedReachStrategy
 from fedreach.runs.describe import federation_record
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.simulation import Simulation
-from fedreach.runs.trackers import Named, Tracked
+from fedreach.runs.trackers import NamedTracker, TrackerGroup
 
-MOST_APPS = 8  # apps of experiments that a process keeps
+MAX_APPS = 8  # apps of experiments that a process keeps
 
 
 class FlowerExperiment:
@@ -58,7 +58,7 @@ class FlowerExperiment:
         self.base = components.folder_of(path)
         self.method = method
         self.experiment: Experiment = load.load(path, overrides).resolved(method)
-        refuse_what_flower_cannot(self.experiment)
+        refuse_unsupported_options(self.experiment)
         self.seed = self.experiment.seeds[0] if seed is None else seed
         if self.seed < 0:
             raise ConfigError(f"The seed of a run must be at least 0; got {self.seed}.")
@@ -107,7 +107,7 @@ class FlowerExperiment:
     ) -> FedReachStrategy:
         """Return the strategy of the server; see `FedReachStrategy` for the arguments."""
         simulation, builder = self.simulation, Builder(self.experiment, self.base)
-        refuse_metrics(builder.metrics(), self.data.dataset)
+        reject_metrics(builder.metrics(), self.data.dataset)
         return FedReachStrategy(
             simulation.federation,
             simulation.engine.task.module,
@@ -130,7 +130,7 @@ class FlowerExperiment:
 
         @app.main()
         def main(grid: Grid, context: Context) -> None:
-            run_on(grid, context, self, folder, patience)
+            run_experiment(grid, context, self, folder, patience)
 
         return app
 
@@ -149,7 +149,7 @@ class _ExperimentApp(ClientApp):
 
     def __call__(self, message: Message, context: Context) -> Message:
         if self.name not in self.in_process:
-            if len(self.in_process) == MOST_APPS:
+            if len(self.in_process) == MAX_APPS:
                 self.in_process.clear()
             self.in_process[self.name] = self.setup.made_app(self.kept_in_process)
         return self.in_process[self.name](message, context)
@@ -158,7 +158,7 @@ class _ExperimentApp(ClientApp):
 def strategy_options(builder: Builder, seed: int, method: str | None, folder: Path) -> dict[str, Any]:
     """Return the arguments of `FedReachStrategy` that follow from an experiment, without its data."""
     e, base = builder.experiment, builder.base
-    trackers = [Named(*tracker) for tracker in trackers_of(e, base)]
+    trackers = [NamedTracker(*tracker) for tracker in trackers_of(e, base)]
     return {
         "rounds": e.rounds,
         "folder": folder,
@@ -168,11 +168,11 @@ def strategy_options(builder: Builder, seed: int, method: str | None, folder: Pa
         "inputs": e.evaluation.inputs,
         "identity": identity(e, seed, method or "run", base),
         "metrics": builder.metrics(),
-        "callbacks": [Tracked(trackers, RunFolder(folder), lambda name, text: LOG.warning(text))],
+        "callbacks": [TrackerGroup(trackers, RunFolder(folder), lambda name, text: LOG.warning(text))],
     }
 
 
-def refuse_what_flower_cannot(experiment: Experiment) -> None:
+def refuse_unsupported_options(experiment: Experiment) -> None:
     """Reject options that have no effect on Flower, with a ConfigError."""
     refused = {
         "evaluation.patience": "Flower runs a number of rounds that is fixed beforehand",
@@ -194,7 +194,7 @@ def refuse_what_flower_cannot(experiment: Experiment) -> None:
         )
 
 
-def run_on(
+def run_experiment(
     grid: Grid, context: Context, setup: FlowerExperiment, folder: Path | str = "", patience: float = 60.0
 ) -> Result:
     """Run an experiment as the main function of a ServerApp; see `FlowerExperiment.server_app` for the run config.

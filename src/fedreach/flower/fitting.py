@@ -14,30 +14,30 @@ from fedreach._util.arrays import AnyArray, Floats
 from fedreach._util.errors import PartError, TrainingError
 from fedreach.data.several import position_counts
 from fedreach.engines.protocols import Engine
-from fedreach.evaluation.evaluator import Scores, Served, mean_of, summarized
-from fedreach.evaluation.metrics import Metric, SaidOfClients, Values, further_columns, in_a_line
+from fedreach.evaluation.evaluator import ClientModels, Scores, mean_of, summarize_round
+from fedreach.evaluation.metrics import ClientOutputs, Metric, Values, columns_of_metric, metrics_record
 from fedreach.evaluation.modes import folds
 from fedreach.evaluation.scores import ACCURACY, MAE
-from fedreach.federation.adaptation.fitting import UNFITTED, Fitted, after_exchange, next_query, plain_sum
+from fedreach.federation.adaptation.fitting import UNFITTED, FittedRule, after_exchange, next_query, plain_sum
 from fedreach.federation.federation import Federation
 from fedreach.federation.secure_aggregation import LARGEST_EXACT, NO_SUM, sum_of_limbs
 from fedreach.federation.state import FederationState
 from fedreach.federation.traits import Traits, name_of
 from fedreach.federation.types import State
 from fedreach.flower import messages
-from fedreach.flower.agreement import Checks, Facts
-from fedreach.flower.clients import ClientRegistry, ask
+from fedreach.flower.agreement import Checks, ClientStatistics
+from fedreach.flower.clients import ClientRegistry, send_and_wait
 from fedreach.flower.local import PartScore
 from fedreach.flower.messages import (
     EXAMPLES,
     EXCHANGE,
+    FEDREACH,
     FITS,
     KEYS,
     MODEL,
-    OURS,
     RUN,
     SESSION,
-    SHORT,
+    SHORT_NAMES,
     LostError,
     ReplyError,
 )
@@ -52,10 +52,10 @@ Answers = dict[int, dict[str, AnyArray]]
 """Fit -> contribution of a participant."""
 
 
-class Shared(NamedTuple):
+class RuleFit(NamedTuple):
     """The fitted rule of a model, and the cross-fitted rules that score participants."""
 
-    fitted: Fitted
+    fitted: FittedRule
     without: Mapping[int, State]  # participant -> state of the rule that others fitted
 
 
@@ -91,11 +91,11 @@ class RemoteFit:
         nodes, contributors = self.registry.nodes_of(participants), []
         self.nodes = nodes
         sent = [Message(RecordDict(), node, "query.serving", ttl=self.registry.timeout) for node in nodes.values()]
-        replies = _first_reply_by_node(ask(self.grid, sent, self.registry.timeout))
+        replies = _first_reply_by_node(send_and_wait(self.grid, sent, self.registry.timeout))
         for client, node in nodes.items():
             try:
                 metrics = messages.metrics_of(self._read_reply(replies, node))
-                count, known_count = messages.whole(metrics, EXAMPLES), self.registry.known[client].num_held_out
+                count, known_count = messages.whole_number(metrics, EXAMPLES), self.registry.known[client].num_held_out
                 if count != known_count:
                     raise ReplyError(f"it says that it holds {count} examples out, but it said {known_count} before")
                 if count:
@@ -106,7 +106,7 @@ class RemoteFit:
                 LOG.warning("Client %s does not help to fit the serving rule: %s.", client, error)
         return contributors
 
-    def fitted(self, record: ArrayRecord, members: Sequence[int], *, cross: bool) -> Shared:
+    def fitted(self, record: ArrayRecord, members: Sequence[int], *, cross: bool) -> RuleFit:
         """Fit the rule on these participants; all sums exclude one that leaves.
 
         Args:
@@ -144,11 +144,11 @@ class RemoteFit:
             departed |= dict.fromkeys(lost, exchange)
             contributors = [client for client in contributors if client not in lost]
         without = {client: fit.state for part, fit in zip(parts, fits[1:], strict=True) for client in part}
-        return Shared(fits[0]._replace(left=departed), without)
+        return RuleFit(fits[0]._replace(left=departed), without)
 
     def _attempt(
         self, record: ArrayRecord, sets: Sequence[Sequence[int]]
-    ) -> tuple[list[Fitted], Mapping[int, str], int]:
+    ) -> tuple[list[FittedRule], Mapping[int, str], int]:
         """Return the fit of each set; or the participants that did not reply, the reasons, and the exchange."""
         fits, session, number = [UNFITTED] * len(sets), uuid4().hex, 0
         while True:
@@ -176,7 +176,7 @@ class RemoteFit:
         online = set(self.grid.get_node_ids())  # of the participants at the start
         nodes = {client: self.nodes[client] for client in fits_by_client if self.nodes[client] in online}
         sent = [self._question(record, exchange, fits_by_client[client], node) for client, node in nodes.items()]
-        replies = _first_reply_by_node(ask(self.grid, sent, self.registry.timeout))
+        replies = _first_reply_by_node(send_and_wait(self.grid, sent, self.registry.timeout))
         answers: dict[int, Answers] = {}
         lost = dict.fromkeys((client for client in fits_by_client if client not in nodes), "it is not there any more")
         for client, node in nodes.items():
@@ -215,7 +215,7 @@ class RemoteFit:
     def _question(self, record: ArrayRecord, exchange: Exchange, fits: Sequence[int], node: int) -> Message:
         request = ConfigRecord({SESSION: exchange.session, EXCHANGE: exchange.number, FITS: list(fits)})
         request[RUN] = self.run
-        content = RecordDict({MODEL: record, OURS: request})
+        content = RecordDict({MODEL: record, FEDREACH: request})
         for fit in fits:
             content[messages.query_name(fit)] = messages.array_record(exchange.queries[fit])
             if self._hides:
@@ -293,7 +293,7 @@ def evaluation_tasks(clients: Iterable[int], clusters: Mapping[int, int], models
     return [EvaluationTask(c, model) for c in clients for model in ([clusters[c]] if c in clusters else every)]
 
 
-def answered(
+def read_evaluations(
     replies: Iterable[Message],
     tasks: Mapping[tuple[int, str], EvaluationTask],
     registry: ClientRegistry,
@@ -323,14 +323,14 @@ def answered(
 
 
 def _read_part_scores(
-    metrics: Mapping[str, object], facts: Facts, checks: Checks, metric_names: Sequence[str]
+    metrics: Mapping[str, object], facts: ClientStatistics, checks: Checks, metric_names: Sequence[str]
 ) -> PartScores:
     """Return the scores of a client; those of a custom app on held-out data count for both parts."""
     scores = {}
     for part, (examples, name) in PARTS.items():
         if part != "held_out" and facts.parts is None and examples not in metrics:
             continue
-        count = messages.whole(metrics, examples)
+        count = messages.whole_number(metrics, examples)
         if facts.parts is not None and count != facts.parts[part]:
             raise ReplyError(f"its {examples!r} must be {facts.parts[part]}, as it said before; got {count}")
         loss = checks.score(metrics, f"{name}_loss")
@@ -338,10 +338,10 @@ def _read_part_scores(
         metric_values = {metric: messages.number(metrics, f"{name}_{metric}") for metric in names}
         if Traits.of(checks.federation.loss).needs_numbers:
             scores[part] = PartScore(
-                count, checks.score(metrics, f"{name}_{SHORT[MAE.name]}"), loss, MAE, metric_values
+                count, checks.score(metrics, f"{name}_{SHORT_NAMES[MAE.name]}"), loss, MAE, metric_values
             )
         else:
-            accuracy = checks.accuracy(metrics, f"{name}_{SHORT[ACCURACY.name]}", count, facts)
+            accuracy = checks.accuracy(metrics, f"{name}_{SHORT_NAMES[ACCURACY.name]}", count, facts)
             scores[part] = PartScore(count, accuracy, loss, further=metric_values)
     return scores | {"both": scores.get("both", scores["held_out"])}
 
@@ -429,24 +429,24 @@ def evaluation(
     shares = np.bincount(state.clusters, minlength=len(models)) / len(state.clusters)
     if engine is not None and len(engine.task.data.dataset.test_y):
         index = np.arange(len(engine.task.data.dataset.test_y))
-        served = Served.of(models, state.clusters, np.array(participants, np.int64))
+        served = ClientModels.of(models, state.clusters, np.array(participants, np.int64))
         right, loss = served.predict(engine, "test", index, None)
         d = engine.task.data.dataset
         counts = position_counts(d.test_y) if d.positions else None
         test = mean_of(right, counts), mean_of(loss, counts)
         logits = served.logits(engine, "test", index, None) if metrics else []
-        answers = SaidOfClients.of(d.test_y, logits, np.array([len(index)]))
+        answers = ClientOutputs.of(d.test_y, logits, np.array([len(index)]))
         for metric in metrics:
-            metric_columns |= further_columns(f"test_{metric.name}", metric, answers.of_clients(metric), None)
+            metric_columns |= columns_of_metric(f"test_{metric.name}", metric, answers.of_clients(metric), None)
     participant_scores, unseen_scores = by_population(scores, participants, shares)
     parts = {"id": _select_part(participant_scores, "held_out"), "unseen": _select_part(unseen_scores, "both")}
     others_scored = parts["id"] or parts["unseen"] or test is not None
     trained = _to_scores(_select_part(participant_scores, "train") if training or not others_scored else {})
-    columns, lines = summarized(state.round, _to_scores(parts["id"]), _to_scores(parts["unseen"]), trained, test)
+    columns, lines = summarize_round(state.round, _to_scores(parts["id"]), _to_scores(parts["unseen"]), trained, test)
     values = {name: _metric_values(part, metrics) for name, part in parts.items()}
     for name, of_clients in values.items():
         for metric in metrics if parts[name] else ():
-            metric_columns |= further_columns(f"{name}_{metric.name}", metric, of_clients[metric.name], np.nan)
+            metric_columns |= columns_of_metric(f"{name}_{metric.name}", metric, of_clients[metric.name], np.nan)
     names = {"participants": "id", "unseen": "unseen"}
-    lines = [line | in_a_line(values[names[line["population"]]]) for line in lines]
+    lines = [line | metrics_record(values[names[line["population"]]]) for line in lines]
     return (columns | metric_columns, lines) if columns else None

@@ -19,18 +19,18 @@ from fedreach.data.federated import FederatedData
 from fedreach.data.images import as_array, as_labels
 from fedreach.data.samples import pairs, samples, size, sort_of
 from fedreach.data.several import is_inputs_of_examples, position_counts, records
-from fedreach.data.splits import Population, Ranges
+from fedreach.data.splits import ClientIndex, Population
 from fedreach.engines.choice import build_engine
 from fedreach.engines.protocols import LOSS_MEMORY, Engine, Split, Task
 from fedreach.evaluation.evaluator import mean_of
-from fedreach.evaluation.metrics import Metric, SaidOfClients, further_metrics
-from fedreach.evaluation.modes import Client, ServedScores, serve
+from fedreach.evaluation.metrics import ClientOutputs, Metric, additional_metrics
+from fedreach.evaluation.modes import AdaptationScores, Client, adapt_and_score
 from fedreach.evaluation.scores import ACCURACY, MAE, MainScore
-from fedreach.federation.adaptation.fitting import checked
-from fedreach.federation.base import ClientsOwn
+from fedreach.federation.adaptation.fitting import check_contribution
+from fedreach.federation.base import HasOwnWeights
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import released_entropy
-from fedreach.federation.steps import kept_for, measured, memory_width, new_memory, probe_batch
+from fedreach.federation.steps import keep_for_loss, measure_outputs, memory_width, new_memory, probe_batch
 from fedreach.federation.traits import Traits
 from fedreach.federation.types import Outputs, State
 
@@ -90,16 +90,16 @@ class ClientData:
             std=(self.std or (1.0,) * channels) if image else self.std,
             name=f"data of client {client}",
         )
-        return alone(client, dataset, m)
+        return single_client_federation(client, dataset, m)
 
 
-def alone(client: int, dataset: Dataset, trains_on: int) -> FederatedData:
+def single_client_federation(client: int, dataset: Dataset, trains_on: int) -> FederatedData:
     """Return a federation in which only this client has examples; it trains on the first `trains_on` of them."""
     n = len(dataset.train_y)
     partition = Partition(np.arange(n), _offsets(client, n), "own")
     nobody = Population(np.array([client]), np.empty(0, np.int64))
-    train = Ranges(np.arange(trains_on), _offsets(client, trains_on))
-    held_out = Ranges(np.arange(trains_on, n), _offsets(client, n - trains_on))
+    train = ClientIndex(np.arange(trains_on), _offsets(client, trains_on))
+    held_out = ClientIndex(np.arange(trains_on, n), _offsets(client, n - trains_on))
     return FederatedData(dataset, dataset.train_y, partition, nobody, train, held_out, None)
 
 
@@ -131,7 +131,7 @@ def _arrays(examples: Examples, *, numbers: bool) -> tuple[AnyArray, AnyArray]:
     return x, y.astype(np.int64)
 
 
-class Work(NamedTuple):
+class TrainingResult(NamedTuple):
     """Result of local training."""
 
     update: Float32s  # (d,)
@@ -177,7 +177,7 @@ class LocalClient:
         self.client, self.data, self.federation = client, data, federation
         task = Task.of(module, data, federation)
         self.engine: Engine = build_engine(engine, task, device)
-        self.ids, self.metrics = np.array([client]), further_metrics(metrics)
+        self.ids, self.metrics = np.array([client]), additional_metrics(metrics)
         self.digest = ""  # of the constants that the client has
 
     def take(self, constants: Mapping[str, AnyArray], digest: str) -> None:
@@ -223,7 +223,7 @@ class LocalClient:
 
     def train(
         self, params: Float32s, round_: int, rate: float, share: float, memory: Float32s | None, state: State
-    ) -> Work:
+    ) -> TrainingResult:
         """Train from a (d,) model.
 
         Args:
@@ -247,10 +247,10 @@ class LocalClient:
             assert table is not None  # the solver has one
             kept_memory = table.kept(new)[0]
         elif memory is not None:
-            kept_memory = kept_for(federation, memory[None], params + trained.update)[0]
+            kept_memory = keep_for_loss(federation, memory[None], params + trained.update)[0]
         metrics = {"num_examples": float(self.num_examples), "loss": float(trained.loss[0])}
         metrics |= self._measure(params, trained.update, round_)
-        return Work(np.array(trained.update[0]), metrics, int(trained.steps[0]), kept_memory)
+        return TrainingResult(np.array(trained.update[0]), metrics, int(trained.steps[0]), kept_memory)
 
     def _measure(self, params: Float32s, update: Float32s, round_: int) -> dict[str, float]:
         measurements = self.federation.measurements()
@@ -258,14 +258,14 @@ class LocalClient:
             return {}
         before = any(measurement.wants_before for measurement in measurements)
         (outputs,) = self.engine.outputs(params, update, self.ids, before=before)
-        return measured(measurements, outputs, self.federation.seed, round_, self.client)
+        return measure_outputs(measurements, outputs, self.federation.seed, round_, self.client)
 
-    def raw_weight(self, work: Work) -> float:
+    def raw_weight(self, work: TrainingResult) -> float:
         """Return the weight of the client, up to a common factor, by a weighting that has a method `raw`."""
         metrics = {name: np.array([value]) for name, value in work.metrics.items()}
         if self.data.dataset.example_classes:
             metrics["label_entropy"] = released_entropy(self._label_counts()[None].astype(np.float64))
-        return float(np.asarray(cast(ClientsOwn, self.federation.weighting).raw(metrics))[0])
+        return float(np.asarray(cast(HasOwnWeights, self.federation.weighting).raw(metrics))[0])
 
     def scores(self, params: Float32s) -> dict[str, PartScore]:
         """Score a model on the client's ``train`` and ``held_out`` part, and on ``both`` without label noise."""
@@ -290,7 +290,7 @@ class LocalClient:
         if not self.metrics:
             return {}
         truth, logits = self.data.dataset.train_y[index], self.engine.logits(params, "true", index)
-        answers = SaidOfClients.of(truth, [(1.0, logits)], np.array([len(index)]))
+        answers = ClientOutputs.of(truth, [(1.0, logits)], np.array([len(index)]))
         metric_values = {metric.name: answers.pooled(metric) for metric in self.metrics}
         return {name: value for name, value in metric_values.items() if not np.isnan(value)}
 
@@ -305,26 +305,26 @@ class LocalClient:
         rule, index = self.federation.serving, self.data.held_out[self.client]
         outputs, labels = self._outputs(params, index), self.data.dataset.train_y[index]
         counts = self._label_counts().astype(np.float64)
-        return [checked(rule, rule.contribute(query, outputs, labels, counts)) for query in queries]
+        return [check_contribution(rule, rule.contribute(query, outputs, labels, counts)) for query in queries]
 
     @one_thread()
     def served(
         self, params: Float32s, state: State, part: str, inputs: Sequence[int] = (), *, online: bool = False
-    ) -> ServedScores:
+    ) -> AdaptationScores:
         """Adapt to the client's own inputs and return its scores.
 
         Args:
             params: (d,) parameters of the model.
             state: State of the fitted rule.
             part: ``"held_out"``, or ``"both"`` for an unseen client.
-            inputs: Numbers of inputs, see `fedreach.evaluation.modes.serve`.
-            online: Include the online mode, see `fedreach.evaluation.modes.serve`.
+            inputs: Numbers of inputs, see `fedreach.evaluation.modes.adapt_and_score`.
+            online: Include the online mode, see `fedreach.evaluation.modes.adapt_and_score`.
         """
         index = self.data.held_out[self.client]
         if part == "both":
             index = np.concatenate([self.data.train[self.client], index])
         client = Client(self.client, self._outputs(params, index), self.data.dataset.train_y[index])
-        return serve(self.federation.serving, state, [client], inputs, online=online)
+        return adapt_and_score(self.federation.serving, state, [client], inputs, online=online)
 
     def _outputs(self, params: Float32s, index: Ints) -> Outputs:
         return self.engine.answers(params, "true", index, inputs=Traits.of(self.federation.serving).reads_inputs)

@@ -51,25 +51,25 @@ from fedreach.federation.traits import name_of
 # state dict each time. A missing, malformed or impossible value raises a `ReplyError` with the reason.
 
 RUN = "run"  # its name: a context may store several runs
-OURS = "fedreach"  # FedReach's record, in addition to Flower's own
+FEDREACH = "fedreach"  # FedReach's record, in addition to Flower's own
 MODEL, CONFIG, METRICS = "arrays", "config", "metrics"  # as Flower's own strategies name them
 UPDATE, MASKED, SOLVER, MEMORY, LABELS = "update", "masked", "solver", "memory", "labels"
 STATE, SESSION, EXCHANGE, FITS = "state", "session", "exchange", "fits"  # of an adaptation rule
 PART, INPUTS, ONLINE = "part", "inputs", "online"
 KEY, KEYS = "public-key", "keys"  # for secure aggregation
 SAMPLES = "samples"  # their form
-TABLE, QUESTION, TOLD, SUMS, NAME = "fedreach-table", "question", "told", "sums", "name"
+TABLE, QUESTION, DESCRIPTION, SUMS, NAME = "fedreach-table", "question", "told", "sums", "name"
 LOSS, EXAMPLES, STEPS, CLIENT = "train_loss", "num-examples", "steps", "client"
-LACKS = "lacks-memory-of-round"
+LACKS_MEMORY = "lacks-memory-of-round"
 CONSTANTS, DIGEST = "constants", "digest"  # of the model, see `fedreach.engines.models.state`
-KEPT = "kept-memory-of-round"
-SHORT = {"accuracy": "acc", "mae": "mae"}  # names of main scores, after the part of the data
+KEPT_MEMORY = "kept-memory-of-round"
+SHORT_NAMES = {"accuracy": "acc", "mae": "mae"}  # names of main scores, after the part of the data
 ROUND, DRAWS, HELD_OUT, BITS = "round", "draws", "held-out-examples", "bits-per-example"
 
-LARGEST = 2**40  # largest whole number in a reply
+MAX_COUNT = 2**40  # largest whole number in a reply
 FAILED = "it failed: "  # before the error of a client's app
 WRAPPED = re.compile(r"^Exception ClientAppException occurred\. Message: (.*?)(?:'>)?$")  # by Flower's simulation
-HUGE = 1e30  # largest number in an update; larger ones soon make the model infinite
+MAX_MAGNITUDE = 1e30  # largest number in an update; larger ones soon make the model infinite
 
 
 def query_name(fit: int) -> str:
@@ -101,7 +101,7 @@ def model_record(layout: Layout, params: Float32s) -> ArrayRecord:
     return ArrayRecord({name: Array(tensor.numpy()) for name, tensor in views.items()})
 
 
-def whole_record(module: nn.Module, layout: Layout, params: Float32s) -> ArrayRecord:
+def full_record(module: nn.Module, layout: Layout, params: Float32s) -> ArrayRecord:
     """Return a (d,) vector as a record of the model's full state dict, for `load_state_dict`.
 
     The module is bound to a copy of the vector.
@@ -162,7 +162,7 @@ def array(record: ArrayRecord, name: str, shape: tuple[int, ...] | None, kind: t
         raise ReplyError(f"its {name!r} must be {rule}; got {values.dtype} {values.shape}")
     if not np.isfinite(values).all():
         raise ReplyError(f"its {name!r} is not finite")
-    if kind is np.float32 and values.size and (largest := float(np.abs(values).max())) > HUGE:
+    if kind is np.float32 and values.size and (largest := float(np.abs(values).max())) > MAX_MAGNITUDE:
         raise ReplyError(f"its {name!r} holds numbers up to {largest:.3g}")
     return values
 
@@ -188,17 +188,17 @@ def number(metrics: Mapping[str, Any], name: str, within: Range = ANY) -> float:
     return value
 
 
-def whole(metrics: Mapping[str, Any], name: str, minimum: int = 0) -> int:
+def whole_number(metrics: Mapping[str, Any], name: str, minimum: int = 0) -> int:
     """Return a whole number of a reply that is not below `minimum`."""
     value = number(metrics, name)
-    if value != int(value) or not minimum <= value <= LARGEST:
-        raise ReplyError(f"its {name!r} must be a whole number from {minimum} to {LARGEST}; got {value}")
+    if value != int(value) or not minimum <= value <= MAX_COUNT:
+        raise ReplyError(f"its {name!r} must be a whole number from {minimum} to {MAX_COUNT}; got {value}")
     return int(value)
 
 
 def check_question(message: Message, run: str, round_: int) -> None:
     """Reject a reply that does not name this round of this run."""
-    question: Mapping[str, Any] = message.content.config_records.get(OURS, {})
+    question: Mapping[str, Any] = message.content.config_records.get(FEDREACH, {})
     if question.get(RUN) != run:
         raise ReplyError("it answers no question of this run")
     if question.get(ROUND) != round_:
@@ -272,14 +272,14 @@ def is_public_key(key: bytes) -> bool:
     return True
 
 
-def pad(private: bytes, other_key: bytes, run: str, round_: int, count: int) -> Words:
+def pairwise_mask(private: bytes, other_key: bytes, run: str, round_: int, count: int) -> Words:
     """Return the mask of two clients in a round, from the private key of one and the public key of the other.
 
     Example:
         >>> ann, bob = new_private_key(), new_private_key()
-        >>> bool((pad(ann, public_key(bob), "run", 3, 5) == pad(bob, public_key(ann), "run", 3, 5)).all())
+        >>> bool((pairwise_mask(ann, public_key(bob), "run", 3, 5) == pad(bob, public_key(ann), "run", 3, 5)).all())
         True
-        >>> bool((pad(ann, public_key(bob), "run", 3, 5) == pad(ann, public_key(bob), "run", 4, 5)).any())
+        >>> bool((pairwise_mask(ann, public_key(bob), "run", 3, 5) == pad(ann, public_key(bob), "run", 4, 5)).any())
         False
     """
     secret = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(other_key))
@@ -288,7 +288,7 @@ def pad(private: bytes, other_key: bytes, run: str, round_: int, count: int) -> 
     return np.frombuffer(stream, "<u8").astype(np.uint64)
 
 
-def masked(
+def mask_words(
     words: Words,
     client: int,
     public: Mapping[int, bytes],
@@ -317,7 +317,10 @@ def masked(
         raise TrainingError(f"the masks of round {round_} were used before: a second report would show the difference")
     used[run] = round_  # one entry per run: the server chooses its name
     return mask(
-        words, client, ids, lambda low, high, n: pad(private, public[high if low == client else low], run, round_, n)
+        words,
+        client,
+        ids,
+        lambda low, high, n: pairwise_mask(private, public[high if low == client else low], run, round_, n),
     )
 
 
@@ -326,7 +329,7 @@ def keys_of(record: Mapping[str, Any]) -> dict[int, bytes]:
     return dict(zip(record["ids"], record["keys"], strict=True))
 
 
-def refuse_more_than_a_sum(federation: Federation) -> None:
+def refuse_without_secure_aggregation_support(federation: Federation) -> None:
     """Reject components that secure aggregation on Flower does not support.
 
     Raises:

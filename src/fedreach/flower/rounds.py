@@ -21,29 +21,38 @@ from fedreach.federation.federation import Federation
 from fedreach.federation.participation import Participation
 from fedreach.federation.secure_aggregation import FixedPoint, mean_of
 from fedreach.federation.state import FederationState
-from fedreach.federation.steps import AskLosses, AskServer, AskUpdates, Done, Steps, advance, lost_replies, planned
+from fedreach.federation.steps import (
+    AskLosses,
+    AskServer,
+    AskUpdates,
+    RoundOutcome,
+    Steps,
+    lost_replies,
+    next_request,
+    run_until_cohort,
+)
 from fedreach.federation.traits import name_of
 from fedreach.federation.types import ClientView, Reports
 from fedreach.flower import messages
 from fedreach.flower.agreement import Checks
-from fedreach.flower.clients import ClientRegistry, ask
+from fedreach.flower.clients import ClientRegistry, send_and_wait
 from fedreach.flower.fitting import EvaluationTask
 from fedreach.flower.messages import (
     CONFIG,
     DRAWS,
+    FEDREACH,
     KEYS,
-    LACKS,
+    LACKS_MEMORY,
     MASKED,
     MEMORY,
     MODEL,
-    OURS,
     ROUND,
     RUN,
     SOLVER,
     UPDATE,
     ReplyError,
 )
-from fedreach.runs.simulation import learnt
+from fedreach.runs.simulation import train_server
 
 # ---- Messages from the server: training, losses, evaluation
 
@@ -66,7 +75,7 @@ class Outgoing:
 
     def whole(self, params: Float32s) -> ArrayRecord:
         """Return the full state dict of a (d,) model, for custom apps and for the user."""
-        return messages.whole_record(self.module, self.layout, params)
+        return messages.full_record(self.module, self.layout, params)
 
     def train(
         self,
@@ -105,7 +114,7 @@ class Outgoing:
             numbers = {ROUND: view.round, "rate": rate, "memory-round": memory_round, "share": share}
             if draws is not None:
                 numbers[DRAWS] = draws[client]
-            content[OURS] = ConfigRecord({RUN: self.run, **numbers})
+            content[FEDREACH] = ConfigRecord({RUN: self.run, **numbers})
             if solver is not None and solver.sends_state and state.solver[model]:
                 content[SOLVER] = messages.array_record(state.solver[model])
             if restore and state.memory is not None:
@@ -123,7 +132,7 @@ class Outgoing:
         for client, node in nodes.items():
             model = int(state.clusters[view.rows(np.array([client]))[0]])
             content = models.content(model, ConfigRecord(), view.round, client)
-            content[OURS] = ConfigRecord({RUN: self.run, ROUND: view.round, "batch-size": batch_size})
+            content[FEDREACH] = ConfigRecord({RUN: self.run, ROUND: view.round, "batch-size": batch_size})
             result.append(Message(content, node, "query.loss", ttl=self.timeout))
         return result
 
@@ -138,7 +147,7 @@ class Outgoing:
         records, request = _Records(self, models), ConfigRecord({RUN: self.run, ROUND: number})
         return [
             Message(
-                RecordDict({**records.content(task.model, config, number, task.client), OURS: request}),
+                RecordDict({**records.content(task.model, config, number, task.client), FEDREACH: request}),
                 node,
                 MessageType.EVALUATE,
                 ttl=self.timeout,
@@ -185,7 +194,7 @@ class Answer(NamedTuple):
 
 
 @dataclass
-class Collected:
+class CollectedReplies:
     """Replies of the clients that were asked."""
 
     answers: dict[int, Answer]
@@ -193,7 +202,7 @@ class Collected:
     lost_memory: list[int] = field(default_factory=list)  # clients that lost their memory
 
     @classmethod
-    def nothing(cls, clients: Iterable[int], timeout: float) -> Collected:
+    def nothing(cls, clients: Iterable[int], timeout: float) -> CollectedReplies:
         """Return the value before any reply."""
         return cls({}, dict.fromkeys(clients, f"no reply within {timeout:g} s"))
 
@@ -211,7 +220,7 @@ class Incoming:
         self,
         replies: Iterable[Message],
         clients: Mapping[int, int],
-        collected: Collected,
+        collected: CollectedReplies,
         state: FederationState,
         view: ClientView,
         run: str,
@@ -230,7 +239,7 @@ class Incoming:
                 continue
             try:
                 metrics = messages.metrics_of(messages.content_of(reply))
-                if LACKS in metrics:
+                if LACKS_MEMORY in metrics:
                     collected.lost_memory.append(client)
                     collected.lost[client] = "it lost what it kept between rounds"
                     continue
@@ -261,7 +270,7 @@ class Incoming:
             update = checks.update(update, start, facts, steps, view.round)
         return Answer(update, numbers, steps)
 
-    def reports(self, collected: Collected, view: ClientView, *, probe: bool = False) -> Reports:
+    def reports(self, collected: CollectedReplies, view: ClientView, *, probe: bool = False) -> Reports:
         """Return the replies in the form that components read, ids increasing."""
         hidden = self.federation.label_statistics.only_sum
         if hidden and collected.lost and collected.answers:
@@ -329,7 +338,7 @@ class OpenRound:
 
     def begin(self, steps: Steps) -> list[Message]:
         """Run the round until its cohort is selected; return messages to clients that did not train in the probe."""
-        self.steps, self.request = steps, planned(steps, self)
+        self.steps, self.request = steps, run_until_cohort(steps, self)
         if isinstance(self.request, AskServer):
             return []
         chosen = self.request.selection.ids.tolist()
@@ -337,7 +346,7 @@ class OpenRound:
         keys = self.federation.label_statistics.only_sum
         return self._train_messages(self.request, [client for client in chosen if client not in self.probed], keys=keys)
 
-    def end(self, replies: Iterable[Message]) -> Done:
+    def end(self, replies: Iterable[Message]) -> RoundOutcome:
         """Finish the round with the replies to the messages of `begin`."""
         request = self.request
         if not isinstance(request, AskServer):
@@ -346,13 +355,13 @@ class OpenRound:
             collected = self._collect(
                 request, [client for client in chosen if client not in probe_answers], replies, probe_answers
             )
-            done = advance(self.steps, self.incoming.reports(collected, request.view))
-            if isinstance(done, Done):
+            done = next_request(self.steps, self.incoming.reports(collected, request.view))
+            if isinstance(done, RoundOutcome):
                 return done
             assert isinstance(done, AskServer)  # clients have no more to do
             request = done
-        done = advance(self.steps, self.learnt(request))
-        assert isinstance(done, Done)
+        done = next_request(self.steps, self.learnt(request))
+        assert isinstance(done, RoundOutcome)
         return done
 
     # ----------------------------------------------------------------------------------------------- as a `Side`
@@ -371,7 +380,7 @@ class OpenRound:
         clients = {node: client for client, node in nodes.items()}
         batch_size = probe.batch_size if probe.asks == "batch_loss" else 0
         sent = self.outgoing.losses(nodes, request.state, request.view, batch_size)
-        for reply in ask(self.grid, sent, self.registry.timeout):
+        for reply in send_and_wait(self.grid, sent, self.registry.timeout):
             client = clients.get(reply.metadata.src_node_id)
             try:
                 if client is not None:
@@ -387,7 +396,7 @@ class OpenRound:
         """Ask the clients of a probe for their updates; `end` receives those of the cohort."""
         ids = request.selection.ids.tolist()
         collected = self._collect(
-            request, ids, ask(self.grid, self._train_messages(request, ids), self.registry.timeout)
+            request, ids, send_and_wait(self.grid, self._train_messages(request, ids), self.registry.timeout)
         )
         for client, reason in collected.lost.items():
             LOG.warning("Client %s did not answer the probe of round %s: %s.", client, request.view.round, reason)
@@ -396,7 +405,7 @@ class OpenRound:
 
     def learnt(self, request: AskServer) -> FederationState:
         assert self.engine is not None  # the strategy checked it
-        return learnt(self.federation, self.engine, self.engine.task.data.server, request)
+        return train_server(self.federation, self.engine, self.engine.task.data.server, request)
 
     # --------------------------------------------------------------------------------------------------- messages
 
@@ -418,9 +427,9 @@ class OpenRound:
         asked_clients: list[int],
         replies: Iterable[Message],
         probe_answers: Mapping[int, Answer] | None = None,
-    ) -> Collected:
+    ) -> CollectedReplies:
         """Return the replies and the `probe_answers`; a client that lost its memory gets it and is asked again."""
-        collected = Collected.nothing(asked_clients, self.registry.timeout)
+        collected = CollectedReplies.nothing(asked_clients, self.registry.timeout)
         collected.answers |= probe_answers or {}
         clients = {node: client for client, node in self.registry.nodes_of(asked_clients).items()}
         round_context = request.state, request.view, self.outgoing.run
@@ -429,7 +438,7 @@ class OpenRound:
         if clients_without_memory:
             LOG.info("Clients %s lost what they kept between rounds, and are sent it.", clients_without_memory)
             clients = {node: client for client, node in self.registry.nodes_of(clients_without_memory).items()}
-            replies = ask(
+            replies = send_and_wait(
                 self.grid, self._train_messages(request, clients_without_memory, restore=True), self.registry.timeout
             )
             self.incoming.read(replies, clients, collected, *round_context)

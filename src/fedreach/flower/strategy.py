@@ -25,38 +25,38 @@ from fedreach._util.errors import ConfigError, RunFolderError, TrainingError
 from fedreach._util.processes import one_thread
 from fedreach.data.splits import Population
 from fedreach.engines.models.flat import Layout, flatten
-from fedreach.engines.models.state import constant_arrays, copied, set_constants
+from fedreach.engines.models.state import constant_arrays, copy_module, set_constants
 from fedreach.engines.protocols import Engine
-from fedreach.evaluation.metrics import Metric, further_metrics
-from fedreach.experiment.naming import Shelf
+from fedreach.evaluation.metrics import Metric, additional_metrics
+from fedreach.experiment.naming import PickleStore
 from fedreach.federation.costs import with_radio
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import Exact
 from fedreach.federation.participation import Always, Participation
 from fedreach.federation.state import FederationState, initial_state
-from fedreach.federation.steps import memory_width, new_memory, next_view, play
+from fedreach.federation.steps import memory_width, new_memory, next_view, run_round
 from fedreach.federation.types import ClientView
 from fedreach.flower import messages
-from fedreach.flower.adaptation import RemoteServing, serve_clients
+from fedreach.flower.adaptation import RemoteAdaptation, adapt_clients
 from fedreach.flower.agreement import (
-    FACTS,
+    STATISTICS_FILE,
     Checks,
     identity_of,
-    load_facts,
+    known_data,
+    load_client_statistics,
     record_of,
-    save_facts,
-    terms_of,
-    who_holds_what,
+    save_client_statistics,
+    training_terms,
 )
-from fedreach.flower.clients import ClientRegistry, ask
-from fedreach.flower.fitting import EvaluationTask, answered, evaluation, evaluation_tasks
-from fedreach.flower.messages import FAILED, refuse_more_than_a_sum
+from fedreach.flower.clients import ClientRegistry, send_and_wait
+from fedreach.flower.fitting import EvaluationTask, evaluation, evaluation_tasks, read_evaluations
+from fedreach.flower.messages import FAILED, refuse_without_secure_aggregation_support
 from fedreach.flower.rounds import Incoming, OpenRound, Outgoing
-from fedreach.runs.callbacks import Callback, told
+from fedreach.runs.callbacks import Callback, callback_lifecycle
 from fedreach.runs.checkpoint import MEMORY_FILE, Snapshot
 from fedreach.runs.describe import environment
 from fedreach.runs.folder import RunFolder
-from fedreach.runs.identity import finished
+from fedreach.runs.identity import finished_result
 from fedreach.runs.recorder import Recorder, check_federation, note_failure
 from fedreach.runs.schema import FederationRecord, RoundRow, RunRecord, Timing
 
@@ -141,13 +141,13 @@ class FedReachStrategy(Strategy):
                 f"population; got {min_clients}."
             )
         if federation.label_statistics.only_sum:
-            refuse_more_than_a_sum(federation)
+            refuse_without_secure_aggregation_support(federation)
         if federation.learning_server is not None and (engine is None or engine.task.data.server is None):
             raise ConfigError(
                 f"{type(federation.server).__name__} trains on data of the server's own. Pass "
                 "engine=server_engine(..., own=(x, y))."
             )
-        model = copied(model)  # leaves the caller's model unchanged
+        model = copy_module(model)  # leaves the caller's model unchanged
         self.federation, self.layout, self.rounds, self.timeout = federation, Layout.of(model), rounds, timeout
         if engine is not None and engine.layout != self.layout:
             raise ConfigError(
@@ -159,13 +159,13 @@ class FedReachStrategy(Strategy):
         self.engine, self.participation, self.record = engine, participation or Always(), record
         self.inputs, self.serves, self.callbacks = inputs, federation.serves, callbacks
         self.evaluate_training = evaluate_training
-        self.metrics, self.about = further_metrics(metrics), about or {}
+        self.metrics, self.about = additional_metrics(metrics), about or {}
         self.folder = RunFolder(Path(folder))
-        self.shelf = Shelf(self.folder.path / "parts", base=self.folder.path)
+        self.shelf = PickleStore(self.folder.path / "parts", base=self.folder.path)
         self.identity = identity or identity_of(federation, model, name, rounds, inputs, self.shelf)
         self.recorder = Recorder(self.folder, federation, self.layout, stop_if_diverged=False)
-        checks = Checks(federation, self.layout, rounds, *who_holds_what(record, engine))
-        self.registry = ClientRegistry(federation, terms_of(federation, self.layout), checks, timeout, population)
+        checks = Checks(federation, self.layout, rounds, *known_data(record, engine))
+        self.registry = ClientRegistry(federation, training_terms(federation, self.layout), checks, timeout, population)
         self.outgoing = Outgoing(federation, model, self.layout, rounds, timeout, self.registry.trains_as_asked)
         self.incoming = Incoming(federation, self.layout, checks, self.registry)
         # State of the run.
@@ -217,11 +217,11 @@ class FedReachStrategy(Strategy):
         if self._snapshot is not None:
             return
         self._open.enter_context(self.folder.locked())
-        done = finished(self.folder, self.identity)
+        done = finished_result(self.folder, self.identity)
         if self.record is not None:
             check_federation(self.folder, self.record)
         self._is_unfinished = done is None
-        participants, self.registry.known, run = load_facts(self.folder)
+        participants, self.registry.known, run = load_client_statistics(self.folder)
         self.outgoing.run = run or uuid4().hex
         self._start_from(self.recorder.constants(self._constants(arrays)))
         snapshot = self.recorder.load()
@@ -230,13 +230,13 @@ class FedReachStrategy(Strategy):
             try:
                 self.registry.settle(grid, self.min_clients)
             finally:  # clients may have added noise that must not be drawn twice
-                save_facts(self.folder, self._participants, self.registry.known, self.outgoing.run)
+                save_client_statistics(self.folder, self._participants, self.registry.known, self.outgoing.run)
             self._begin_new(grid, self.initial if arrays is None else messages.first_model(arrays, self.layout))
             return
         if participants is None:
             raise RunFolderError(
-                f"{self.folder.path} holds a checkpoint, but {FACTS} is missing. Put it back, or move the run folder "
-                "away to start this run anew."
+                f"{self.folder.path} holds a checkpoint, but {STATISTICS_FILE} is missing. Put it back, or move the "
+                "run folder away to start this run anew."
             )
         self.registry.return_to(participants)
         self._snapshot = snapshot
@@ -279,7 +279,7 @@ class FedReachStrategy(Strategy):
         memory = new_memory(self.federation, len(self._participants), width, self.folder.path / MEMORY_FILE)
         state = initial_state(self.federation, params, self.registry.view(self._participants), memory)
         self._snapshot, row = self.recorder.begin(state)
-        self._close(row, Timing(round=0), ask(grid, self._evaluation_messages(ConfigRecord()), self.timeout))
+        self._close(row, Timing(round=0), send_and_wait(grid, self._evaluation_messages(ConfigRecord()), self.timeout))
 
     @one_thread()  # as in the simulator
     def configure_train(
@@ -294,13 +294,13 @@ class FedReachStrategy(Strategy):
             return []
         self.registry.meet(grid)
         channels = self.registry, self.outgoing, self.incoming, self.participation, self.engine
-        steps = play(self.federation, state, self._view(state), rounds=self.rounds)
+        steps = run_round(self.federation, state, self._view(state), rounds=self.rounds)
         self._round = OpenRound(self.federation, *channels, self._counted, grid, config)
         return self._round.begin(steps)
 
     def _start_callbacks(self, run: RunRecord) -> None:
         """Start the callbacks; they are closed when the folder is released."""
-        self._open.enter_context(told(self.callbacks, run, None, "Flower's clients", self.folder.path))
+        self._open.enter_context(callback_lifecycle(self.callbacks, run, None, "Flower's clients", self.folder.path))
 
     def _view(self, state: FederationState) -> ClientView:
         federation = self.federation
@@ -400,13 +400,13 @@ class FedReachStrategy(Strategy):
     def _serve(self, grid: Grid) -> None:
         channels = self.registry, self.outgoing, grid, self.engine, self.inputs
         if self.serves:
-            serve_clients(RemoteServing(self.federation, *channels), self.folder)
+            adapt_clients(RemoteAdaptation(self.federation, *channels), self.folder)
 
     def _close(self, row: RoundRow, timing: Timing, replies: Iterable[Message]) -> Mapping[str, float]:
         """Write the row of a round, with the evaluation if clients were asked for one, and a checkpoint."""
         evaluated = None
         if self._tasks:
-            scores = answered(replies, self._tasks, self.registry, self.outgoing.run, row.round, self.metrics)
+            scores = read_evaluations(replies, self._tasks, self.registry, self.outgoing.run, row.round, self.metrics)
             evaluation_options = scores, self.engine, self.metrics, self.evaluate_training
             evaluated = evaluation(self.federation, self._now.state, self._participants, *evaluation_options)
         row = replace(row, refused=self.registry.blamed_since() or None)

@@ -21,34 +21,42 @@ from fedreach._util.errors import ConfigError, FedReachError, TrainingError, nea
 from fedreach._util.streams import generator, torch_seed
 from fedreach.data.federated import FederatedData
 from fedreach.data.splits import Population, draw_population, ids_of
-from fedreach.data.table_agreement import Agreed, LocalTable, TableOptions, TableQuestion, Told, agreement, sum_of
+from fedreach.data.table_agreement import (
+    ClientAnswers,
+    LocalTable,
+    TableAgreement,
+    TableOptions,
+    TableQuestion,
+    agreement,
+    sum_of,
+)
 from fedreach.engines.models.networks import build as build_model
-from fedreach.evaluation.metrics import refuse_metrics
+from fedreach.evaluation.metrics import reject_metrics
 from fedreach.experiment import components, load
 from fedreach.experiment.build import Builder
-from fedreach.federation.federation import refuse_targets_of
+from fedreach.federation.federation import check_federation_targets
 from fedreach.federation.secure_aggregation import limbs, sum_of_limbs
 from fedreach.federation.traits import Traits
 from fedreach.flower import messages
-from fedreach.flower.agreement import MOST_CLIENTS
+from fedreach.flower.agreement import MAX_CLIENTS
 from fedreach.flower.app import client_app, client_of, private_key
-from fedreach.flower.clients import POLL_SECONDS, QUIET_SECONDS, ask
-from fedreach.flower.experiment import refuse_what_flower_cannot, run_config_number, strategy_options
-from fedreach.flower.local import alone
+from fedreach.flower.clients import POLL_SECONDS, QUIET_SECONDS, send_and_wait
+from fedreach.flower.experiment import refuse_unsupported_options, run_config_number, strategy_options
+from fedreach.flower.local import single_client_federation
 from fedreach.flower.messages import (
     CLIENT,
+    DESCRIPTION,
     EXCHANGE,
+    FEDREACH,
     KEY,
     KEYS,
     METRICS,
     NAME,
-    OURS,
     QUESTION,
     RUN,
     SESSION,
     SUMS,
     TABLE,
-    TOLD,
     LostError,
     ReplyError,
 )
@@ -68,7 +76,7 @@ LARGEST_TARGET_SUM = 1e100  # sum of squares of float32 numbers, each below 1e39
 class Agreement(NamedTuple):
     """The preparation that clients agreed on, and the clients."""
 
-    agreed: Agreed
+    agreed: TableAgreement
     population: Population
     names: Mapping[int, str]  # of clients that were online
 
@@ -82,13 +90,13 @@ class Agreement(NamedTuple):
         """Return the agreement from the value of `to_json`."""
         client_ids = [np.array(stored[key], np.int64) for key in ("participants", "unseen")]
         names = {int(client): name for client, name in stored["names"].items()}
-        return cls(Agreed.of_json(stored["table"]), Population(*client_ids), names)
+        return cls(TableAgreement.of_json(stored["table"]), Population(*client_ids), names)
 
 
 class TableGrid(Grid):
     """A grid whose messages carry the agreement of the clients."""
 
-    def __init__(self, grid: Grid, agreed: Agreed) -> None:
+    def __init__(self, grid: Grid, agreed: TableAgreement) -> None:
         self.grid, self.record = grid, ConfigRecord({"agreed": json.dumps(agreed.to_json())})
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
@@ -166,7 +174,7 @@ class RemoteTables:
                     f"{len(remaining)} clients agree on their tables, and {min_clients} are needed.{reasons}"
                 )
             outcome = self._attempt(remaining)
-            if isinstance(outcome, Agreed):
+            if isinstance(outcome, TableAgreement):
                 unseen = np.array(sorted(set(self.names) - set(remaining)), np.int64)
                 return Agreement(outcome, Population(np.array(remaining, np.int64), unseen), dict(self.names))
             for client, reason in outcome.items():
@@ -203,16 +211,16 @@ class RemoteTables:
     def _introduce(self, nodes: Sequence[int]) -> None:
         """Ask new nodes for their client and for the columns and classes of their tables."""
         question = ConfigRecord({QUESTION: json.dumps(TableQuestion("columns")._asdict())})
-        replies = self._exchange_messages({node: RecordDict({OURS: question}) for node in nodes})
+        replies = self._exchange_messages({node: RecordDict({FEDREACH: question}) for node in nodes})
         for node, reply in sorted(replies.items()):
             try:
                 content, numbers = messages.content_of(reply).content, messages.metrics_of(reply)
-                client, description = messages.whole(numbers, CLIENT), _read_description(content)
-                if client >= MOST_CLIENTS or client in self.nodes:
-                    raise ReplyError(f"its partition-id is {client}: each needs one of its own, below {MOST_CLIENTS}")
+                client, description = messages.whole_number(numbers, CLIENT), _read_description(content)
+                if client >= MAX_CLIENTS or client in self.nodes:
+                    raise ReplyError(f"its partition-id is {client}: each needs one of its own, below {MAX_CLIENTS}")
                 if not (_are_texts(description.get("columns")) and _are_texts(description.get("classes"))):
                     raise ReplyError("it does not tell the names of its columns and classes")
-                key = content.config_records[OURS].get(KEY)
+                key = content.config_records[FEDREACH].get(KEY)
                 if self.hides and not (isinstance(key, bytes) and messages.is_public_key(key)):
                     raise ReplyError("it has no key for a secure sum")
                 self.nodes[client], self.told[client] = node, description
@@ -244,17 +252,17 @@ class RemoteTables:
         unseen_places = np.setdiff1d(np.arange(len(ids)), places)
         return Population(np.array(ids, np.int64)[places], np.array(ids, np.int64)[unseen_places])
 
-    def _attempt(self, participants: Sequence[int]) -> Agreed | dict[int, str]:
+    def _attempt(self, participants: Sequence[int]) -> TableAgreement | dict[int, str]:
         """Return the agreement of these clients; or the clients that left, and the reasons."""
         steps, session = agreement(self.options, participants), uuid4().hex
         next(steps)  # names of columns and classes are known
-        descriptions: Told = {client: self.told[client] for client in self.names}
+        descriptions: ClientAnswers = {client: self.told[client] for client in self.names}
         sums: Floats = np.zeros(0)
         while True:
             try:
                 question = steps.send((descriptions, sums))
             except StopIteration as end:
-                agreed: Agreed = end.value
+                agreed: TableAgreement = end.value
                 return agreed
             self.number += 1
             FLOWER_LOG.info("Agreeing on tables: %s of %s clients.", question.step, len(participants))
@@ -270,7 +278,7 @@ class RemoteTables:
     ) -> tuple[dict[int, tuple[Mapping[str, Any], AnyArray]], dict[int, str]]:
         """Return the answers of participants, in the order of their ids, and the reasons of missing ones."""
         request = ConfigRecord({QUESTION: json.dumps(question._asdict()), SESSION: session, EXCHANGE: self.number})
-        content = {OURS: request}
+        content = {FEDREACH: request}
         if self.hides:
             request[RUN] = session
             keys = [self.keys[client] for client in participants]
@@ -300,13 +308,13 @@ class RemoteTables:
     def _exchange_messages(self, contents: Mapping[int, RecordDict]) -> dict[int, Message]:
         """Send messages and return the replies by node."""
         sent = [Message(content, node, KIND, ttl=self.timeout) for node, content in contents.items()]
-        return {reply.metadata.src_node_id: reply for reply in ask(self.grid, sent, self.timeout)}
+        return {reply.metadata.src_node_id: reply for reply in send_and_wait(self.grid, sent, self.timeout)}
 
 
 def _read_description(content: RecordDict) -> Mapping[str, Any]:
     """Return the names and texts that a client reports."""
     try:
-        description = json.loads(str(content.config_records[OURS][TOLD]))
+        description = json.loads(str(content.config_records[FEDREACH][DESCRIPTION]))
     except (KeyError, ValueError) as error:
         raise ReplyError(f"what it tells of its table cannot be read: {error}") from error
     if not isinstance(description, dict):
@@ -374,7 +382,7 @@ class FlowerTables:
         path = Path(file)
         self.base, self.method = components.folder_of(path), method
         read = load.load(path, overrides).resolved(method)
-        refuse_what_flower_cannot(read)
+        refuse_unsupported_options(read)
         for section in ("noise", "shift", "server_data"):
             if getattr(read, section, None) is not None:
                 raise ConfigError(f"[{section}] has no effect where each client has its own table. Remove it.")
@@ -389,8 +397,8 @@ class FlowerTables:
     def _refuse_other_targets(self) -> None:
         """Reject components and metrics that need classes in a regression, or the reverse."""
         targets = _Targets("clients' own tables", 0 if self.options.targets else 1)
-        refuse_targets_of(self.builder.federation(self.seed), targets)
-        refuse_metrics(self.builder.metrics(), targets)
+        check_federation_targets(self.builder.federation(self.seed), targets)
+        reject_metrics(self.builder.metrics(), targets)
 
     @cached_property
     def builder(self) -> Builder:
@@ -405,8 +413,8 @@ class FlowerTables:
             stored = context.state.config_records.get(TABLE)
             if stored is None:
                 raise TrainingError("the server asked before clients had agreed on what their tables become")
-            dataset, train, _ = self.table(context).dataset(Agreed.of_json(json.loads(str(stored["agreed"]))))
-            return alone(client_of(context), dataset, len(train))
+            dataset, train, _ = self.table(context).dataset(TableAgreement.of_json(json.loads(str(stored["agreed"]))))
+            return single_client_federation(client_of(context), dataset, len(train))
 
         app = client_app(
             federation,
@@ -444,21 +452,21 @@ class FlowerTables:
 
     def _answer(self, message: Message, context: Context, *, hides: bool) -> Message:
         sent = message.content
-        request, table = sent.config_records[OURS], self.table(context)
+        request, table = sent.config_records[FEDREACH], self.table(context)
         answer = table.answer(TableQuestion(**json.loads(str(request[QUESTION]))))
         description = {**answer.told, NAME: table.name}
         content = RecordDict({METRICS: MetricRecord({CLIENT: client_of(context)})})
-        words: dict[str, Any] = {TOLD: json.dumps(description)}
+        words: dict[str, Any] = {DESCRIPTION: json.dumps(description)}
         private = private_key(context) if hides else b""
         if hides:
             words[KEY] = messages.public_key(private)
-        content[OURS] = ConfigRecord(words)
+        content[FEDREACH] = ConfigRecord(words)
         sums: Any = answer.sums
         if hides and KEYS in sent.config_records:
             public, limbed = messages.keys_of(sent.config_records[KEYS]), limbs(sums)
             run, number = f"{request[RUN]!s} table", int(messages.number(request, EXCHANGE))
             named = client_of(context), public, private, run, number, context.state.config_records[KEYS]
-            sums = messages.masked(limbed.ravel(), *named).reshape(limbed.shape)
+            sums = messages.mask_words(limbed.ravel(), *named).reshape(limbed.shape)
         content[SUMS] = messages.array_record({SUMS: sums})
         return Message(content, reply_to=message)
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedreach.evaluation.scores import HARM_POINTS
-from fedreach.evaluation.statistics import Judgement, Spread, spread
-from fedreach.report.analysis import NOBODY, Leaders, judge_all, leaders_by
+from fedreach.evaluation.statistics import PairedTest, Spread, spread
+from fedreach.report.analysis import NO_LEADERS, Leaders, judge_all, leaders_by
 from fedreach.report.numbers import (
     ABSENT,
     Comparison,
@@ -31,9 +31,9 @@ from fedreach.report.tables import (
     VERDICT_UNIT,
     Table,
     bold_cells,
-    bold_said,
+    bold_sentence,
     family_note,
-    intervals_said,
+    intervals_sentence,
     join_sentences,
 )
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 # Estimation is the accuracy of unseen clients under the true prior minus their adapted accuracy.
 # The control is the majority class of a client's true labels.
 
-RUNGS = {
+PREDICTION_MODES = {
     "plain": "plain",
     "calibrated": "calibrated",
     "served": "served",
@@ -56,14 +56,14 @@ RUNGS = {
 }
 """Prediction mode -> its name in tables."""
 SCORES = ("accuracy", "accuracy_worst_decile", "loss", "calibration_error")
-CHANGES = ("loss", "calibration_error")
+TESTED_CHANGES = ("loss", "calibration_error")
 """Scores whose change is tested in addition to accuracy: with two classes a prior may change nothing else."""
-UNJUDGED = Judgement(0, None)
+UNTESTED = PairedTest(0, None)
 Gap = Mapping[str, Spread]
 
 
 @dataclass(frozen=True)
-class ServedSummary:
+class AdaptationSummary:
     """How a method's rule adapts the last model to unseen clients, or to participants where all clients train."""
 
     method: str
@@ -71,9 +71,9 @@ class ServedSummary:
     needs_labels: bool  # of the adapted clients: the rule is a reference that cannot be deployed
     population: str  # "unseen" or "id"
     at: Mapping[tuple[str, str], Spread]  # (prediction mode, one of `SCORES`) -> over seeds
-    gain: Judgement  # adapted minus unadapted accuracy, paired by seed; all methods with a rule are one family
-    change: Mapping[str, Judgement]  # one of `CHANGES` -> likewise, one family per score; negative is better
-    gain_with: Mapping[int, Judgement]  # inputs -> likewise, accuracy on the other inputs
+    gain: PairedTest  # adapted minus unadapted accuracy, paired by seed; all methods with a rule are one family
+    change: Mapping[str, PairedTest]  # one of `TESTED_CHANGES` -> likewise, one family per score; negative is better
+    gain_with: Mapping[int, PairedTest]  # inputs -> likewise, accuracy on the other inputs
     worse: Spread  # share of clients whose accuracy falls by adaptation
     harmed: Spread  # share of clients that lose more than `HARM_POINTS` of accuracy; not measured in older folders
     worst_change: Spread  # of the client that loses most, as a fraction
@@ -86,13 +86,13 @@ class ServedSummary:
     spent: Mapping[str, Spread]  # simulated "seconds" and "joules" of fitting; empty spreads without radio
 
 
-def summarize_serving(comparison: Comparison) -> tuple[ServedSummary, ...]:
+def summarize_adaptation(comparison: Comparison) -> tuple[AdaptationSummary, ...]:
     """Return a summary of each method that has an adaptation rule, in the comparison's order."""
     served = {method: [run for run in comparison.counted(method) if run.serving] for method in comparison.methods}
     summaries = [_summary(method, runs) for method, runs in served.items() if runs]
     inputs = sorted({n for row in summaries for n in row.gain_with})
     gains = _family(comparison, summaries, "accuracy")
-    changes = {score: _family(comparison, summaries, score, margin=False) for score in CHANGES}
+    changes = {score: _family(comparison, summaries, score, margin=False) for score in TESTED_CHANGES}
     with_inputs = {n: _family(comparison, summaries, "accuracy", inputs=f"_{n}") for n in inputs}
     return tuple(
         replace(
@@ -105,11 +105,11 @@ def summarize_serving(comparison: Comparison) -> tuple[ServedSummary, ...]:
     )
 
 
-def served_leaders(comparison: Comparison, rows: Sequence[ServedSummary]) -> Leaders:
+def adapted_leaders(comparison: Comparison, rows: Sequence[AdaptationSummary]) -> Leaders:
     """Return which methods lead by adapted accuracy, among rules that need no labels."""
     methods = [row.method for row in rows if not row.needs_labels]
     if len(methods) < 2:
-        return NOBODY
+        return NO_LEADERS
     column = f"{rows[0].population}_served_accuracy"
 
     def adapted_accuracy(run: Run) -> float:
@@ -119,18 +119,18 @@ def served_leaders(comparison: Comparison, rows: Sequence[ServedSummary]) -> Lea
 
 
 def _family(
-    comparison: Comparison, rows: Sequence[ServedSummary], score: str, *, inputs: str = "", margin: bool = True
-) -> tuple[Judgement, ...]:
+    comparison: Comparison, rows: Sequence[AdaptationSummary], score: str, *, inputs: str = "", margin: bool = True
+) -> tuple[PairedTest, ...]:
     """Return the adapted minus the unadapted score of each method, tested as one family."""
     differences = []
     for row in rows:
         served, plain = (f"{row.population}_{rung}{inputs}_{score}" for rung in ("served", "plain"))
         runs = ((run.seed, run.serving.columns["last"]) for run in comparison.counted(row.method) if run.serving)
         differences.append({seed: columns.get(served, np.nan) - columns.get(plain, np.nan) for seed, columns in runs})
-    return judge_all(comparison, differences, within_margin=margin, lower_is_better=score in CHANGES)
+    return judge_all(comparison, differences, within_margin=margin, lower_is_better=score in TESTED_CHANGES)
 
 
-def _summary(method: str, runs: Sequence[Run]) -> ServedSummary:
+def _summary(method: str, runs: Sequence[Run]) -> AdaptationSummary:
     records = [run.serving for run in runs if run.serving is not None]
     columns = [record.columns["last"] for record in records]
     name = "unseen" if "unseen_plain_accuracy" in columns[0] else "id"
@@ -141,15 +141,15 @@ def _summary(method: str, runs: Sequence[Run]) -> ServedSummary:
     inputs = sorted(
         {int(key.split("_")[2]) for key in columns[0] if key.startswith(f"{name}_served_") and _is_label_count(key)}
     )
-    return ServedSummary(
+    return AdaptationSummary(
         method=method,
         rule=records[0].rule,
         needs_labels=records[0].needs_labels,
         population=name,
-        at={(rung, score): over(f"{name}_{rung}_{score}") for rung in RUNGS for score in SCORES},
-        gain=UNJUDGED,
+        at={(rung, score): over(f"{name}_{rung}_{score}") for rung in PREDICTION_MODES for score in SCORES},
+        gain=UNTESTED,
         change={},
-        gain_with=dict.fromkeys(inputs, UNJUDGED),
+        gain_with=dict.fromkeys(inputs, UNTESTED),
         worse=over(f"{name}_worse"),
         harmed=over(f"{name}_harmed"),
         worst_change=over(f"{name}_worst_change"),
@@ -196,11 +196,11 @@ def _majority(run: Run, name: str) -> float:
 
 # ---- Tables of adaptation
 
-WORDS = {"unseen": "unseen clients", "id": "participants, each by what the others contributed"}
-Cell = Callable[[ServedSummary], str]
+POPULATION_WORDS = {"unseen": "unseen clients", "id": "participants, each by what the others contributed"}
+Cell = Callable[[AdaptationSummary], str]
 
 
-def tabulate_serving(analysis: Analysis) -> list[Table]:
+def tabulate_adaptation(analysis: Analysis) -> list[Table]:
     """Return the tables of prediction modes, probabilities and the gap; empty if no method has an adaptation rule."""
     rows = analysis.serving
     if not rows:
@@ -225,7 +225,7 @@ def _rungs(analysis: Analysis) -> Table:
     columns: list[tuple[str, str, Cell, int]] = [("method", "", lambda row: row.method, 0)]
     columns.append(("rule", "", lambda row: row.rule.partition("(")[0], 150))
     columns.append(("needs", "", lambda row: "labels" if row.needs_labels else ABSENT, 0))
-    columns += [(head, share, score(rung, "accuracy"), 0) for rung, head in RUNGS.items()]
+    columns += [(head, share, score(rung, "accuracy"), 0) for rung, head in PREDICTION_MODES.items()]
     columns.append(("gain", "points [seeds]", lambda row: _points(row.gain), 0))
     columns.append(("expected gain", "points, by participants", _expected_gain, 120))
     columns.append(("p", "corrected", lambda row: p_text(row.gain.p_corrected), 0))
@@ -246,7 +246,7 @@ def _rungs(analysis: Analysis) -> Table:
     for name, head in {"seconds": "time to fit", "joules": "energy to fit"}.items():
         unit = unit_of(name, [row.spent[name].mean for row in rows])
         columns.append((head, unit.name, spent(name, unit), 170))
-    where = WORDS[rows[0].population]
+    where = POPULATION_WORDS[rows[0].population]
     judged = family_note(analysis.comparison, [row.gain for row in rows])
     learns = ", as is every rule marked so; labelled examples that one learns from are not scored" if labels else ""
     return _table(
@@ -264,8 +264,8 @@ def _rungs(analysis: Analysis) -> Table:
         f"{', means over seeds' if several else ''}.",
         name="serving",
         paper_note=join_sentences(
-            intervals_said(analysis.comparison, [row.gain for row in rows]),
-            bold_said(analysis.comparison, analysis.served_leaders, "as clients are served, without labels"),
+            intervals_sentence(analysis.comparison, [row.gain for row in rows]),
+            bold_sentence(analysis.comparison, analysis.served_leaders, "as clients are served, without labels"),
         ),
         leading=analysis.served_leaders,
     )
@@ -275,7 +275,7 @@ def _probabilities(analysis: Analysis) -> Table:
     rows = analysis.serving
     several = any(row.gain.count > 1 for row in rows)
     nat, share = ("nats ± sd", "% ± sd") if several else ("nats", "%")
-    rungs = {rung: RUNGS[rung] for rung in ("plain", "calibrated", "served", "true_prior")}
+    rungs = {rung: PREDICTION_MODES[rung] for rung in ("plain", "calibrated", "served", "true_prior")}
 
     def loss(rung: str) -> Cell:
         return lambda row: plus_minus(row.at[rung, "loss"], 3)
@@ -310,13 +310,13 @@ def _probabilities(analysis: Analysis) -> Table:
         "With two classes a prior changes thresholds, log loss and calibration, and not the order of a client's "
         "examples.",
         name="probabilities",
-        paper_note=intervals_said(analysis.comparison, [row.change["loss"] for row in rows], nats=True).replace(
+        paper_note=intervals_sentence(analysis.comparison, [row.change["loss"] for row in rows], nats=True).replace(
             "detectable difference", "detectable change of log loss"
         ),
     )
 
 
-def _gap_tables(rows: Sequence[ServedSummary]) -> list[Table]:
+def _gap_tables(rows: Sequence[AdaptationSummary]) -> list[Table]:
     if not any(row.gap for row in rows):
         return []
 
@@ -346,13 +346,13 @@ def _gap_tables(rows: Sequence[ServedSummary]) -> list[Table]:
 
 def _table(
     caption: str,
-    rows: Sequence[ServedSummary],
+    rows: Sequence[AdaptationSummary],
     columns: Sequence[tuple[str, str, Cell, int]],
     note: str,
     *,
     name: str,
     paper_note: str = "",
-    leading: Leaders = NOBODY,
+    leading: Leaders = NO_LEADERS,
 ) -> Table:
     cells = [[text(row) for _, _, text, _ in columns] for row in rows]
     nonempty = [j for j in range(len(columns)) if j == 0 or any(row[j] != ABSENT for row in cells)]
@@ -365,11 +365,13 @@ def _table(
         note=note,
         name=name,
         stated=paper_note,
-        bold=bold_cells([row.method for row in rows], leading, [columns[j][0] for j in nonempty], RUNGS["served"]),
+        bold=bold_cells(
+            [row.method for row in rows], leading, [columns[j][0] for j in nonempty], PREDICTION_MODES["served"]
+        ),
     )
 
 
-def _points(gain: Judgement | None) -> str:
+def _points(gain: PairedTest | None) -> str:
     if gain is None or gain.mean is None:
         return ABSENT
     return points(gain.mean, sign=True) + interval(gain.low, gain.high, sign=True)
@@ -379,7 +381,7 @@ def _mean_points(change: Spread | None) -> str:
     return ABSENT if change is None or change.mean is None else points(change.mean, sign=True)
 
 
-def _expected_gain(row: ServedSummary) -> str:
+def _expected_gain(row: AdaptationSummary) -> str:
     """Return the gain that participants measured, if the rule measures it."""
     mean, low, high = (spread.mean for spread in row.expected)
     if mean is None:
@@ -387,7 +389,7 @@ def _expected_gain(row: ServedSummary) -> str:
     return "off" if mean == low == high == 0 else points(mean, sign=True) + interval(low, high, sign=True)
 
 
-def _worst_client(row: ServedSummary) -> str:
+def _worst_client(row: AdaptationSummary) -> str:
     """Return the change of the client that loses most, and its number of inputs if that was stored."""
     inputs = row.worst_inputs.mean
     return _mean_points(row.worst_change) + ("" if inputs is None else f" ({inputs:.0f})")

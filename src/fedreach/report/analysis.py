@@ -12,7 +12,7 @@ import numpy as np
 
 from fedreach._util.arrays import Ints
 from fedreach.evaluation.scores import ACCURACY, MAE, MainScore
-from fedreach.evaluation.statistics import Judgement, Spread, judge, spread
+from fedreach.evaluation.statistics import PairedTest, Spread, run_paired_tests, spread
 from fedreach.report.numbers import Comparison, Run
 from fedreach.runs.schema import BaselinesRecord
 
@@ -65,7 +65,7 @@ QUANTITIES = {
         Quantity("joules", "joules_total", "energy", "joules", "energy", 1.0, 130),
     )
 }
-FURTHER = {
+METRIC_QUANTITIES = {
     quantity.name: quantity
     for quantity in (
         Quantity("participants", "id_{}", "participants", from_width=0),
@@ -81,7 +81,7 @@ FURTHER = {
 }
 """Quantities of an additional metric; `{}` is replaced by its name."""
 
-SPENT = ("round", "megabytes", "seconds", "joules")  # costs of reaching the target accuracy
+TARGET_COSTS = ("round", "megabytes", "seconds", "joules")  # costs of reaching the target accuracy
 RADIO = tuple(quantity for quantity in QUANTITIES.values() if quantity.is_radio)
 POPULATION = {
     quantity.column_by(score): quantity
@@ -127,7 +127,7 @@ def target_row(run: Run, comparison: Comparison) -> int | None:
 
 # ---- Additional metrics
 
-COLUMN = re.compile(
+METRIC_COLUMN = re.compile(
     r"(id|unseen|test)_(?!(accuracy|mae)(_|$)|loss$)(?P<name>[a-z][a-z0-9_]*?)(_worst_decile|_pooled|_undefined)?"
 )
 """Column of an additional metric, whose name has no suffix of a column; see `fedreach.evaluation.evaluator`."""
@@ -139,13 +139,13 @@ class MetricSummary:
 
     method: str
     metric: str
-    at: Mapping[str, Spread]  # each of `FURTHER` -> over seeds
+    at: Mapping[str, Spread]  # each of `METRIC_QUANTITIES` -> over seeds
 
 
 def metrics_of(comparison: Comparison) -> tuple[str, ...]:
     """Return the names of the metrics of all counted runs, in the order of their rows."""
     columns = (column for run in comparison.all_counted for column in run.rounds)
-    return tuple(dict.fromkeys(match["name"] for column in columns if (match := COLUMN.fullmatch(column))))
+    return tuple(dict.fromkeys(match["name"] for column in columns if (match := METRIC_COLUMN.fullmatch(column))))
 
 
 def has_named_metrics(comparison: Comparison) -> bool:
@@ -165,7 +165,7 @@ def summarize_metrics(comparison: Comparison, when: When = "last") -> tuple[Metr
 
     return tuple(
         MetricSummary(
-            method, metric, {name: over_seeds(method, metric, quantity) for name, quantity in FURTHER.items()}
+            method, metric, {name: over_seeds(method, metric, quantity) for name, quantity in METRIC_QUANTITIES.items()}
         )
         for metric in metrics_of(comparison)
         for method in comparison.methods
@@ -181,7 +181,7 @@ def _left_out(run: Run, column: str, when: When, last_rounds: int) -> float:
 
 # ---- Planned comparisons, paired by seed and tested as one family
 
-LOOKED = "seeds were added after results could be seen, which no correction makes good"
+SEEDS_ADDED = "seeds were added after results could be seen, which no correction makes good"
 
 
 @dataclass(frozen=True)
@@ -190,13 +190,13 @@ class Difference:
 
     first: str
     second: str
-    judged: Judgement
+    judged: PairedTest
 
 
-def contrasts(comparison: Comparison, when: When) -> tuple[Difference, ...]:
+def planned_differences(comparison: Comparison, when: When) -> tuple[Difference, ...]:
     """Return every planned difference, at the last rounds or at the best one."""
     pairs = comparison.plan.pairs(comparison.methods, comparison.baseline)
-    pair_differences = [differences(comparison, first, second, when) for first, second in pairs]
+    pair_differences = [pair_differences_by_seed(comparison, first, second, when) for first, second in pairs]
     formed = [
         {} if isinstance(differences_or_reason, str) else differences_or_reason
         for differences_or_reason in pair_differences
@@ -205,13 +205,13 @@ def contrasts(comparison: Comparison, when: When) -> tuple[Difference, ...]:
     return tuple(
         Difference(
             *pair,
-            Judgement(0, None, note=differences_or_reason) if isinstance(differences_or_reason, str) else judgement,
+            PairedTest(0, None, note=differences_or_reason) if isinstance(differences_or_reason, str) else judgement,
         )
         for pair, differences_or_reason, judgement in zip(pairs, pair_differences, judged, strict=True)
     )
 
 
-def differences(
+def pair_differences_by_seed(
     comparison: Comparison, first: str, second: str, when: When, *, of: Collection[int] | None = None
 ) -> dict[int, float] | str:
     """Return first minus second by seed, over the seeds `of` or all; or the reason why no pair can be formed."""
@@ -233,14 +233,14 @@ def judge_all(
     *,
     within_margin: bool = True,
     lower_is_better: bool = False,
-) -> tuple[Judgement, ...]:
+) -> tuple[PairedTest, ...]:
     """Test a family of differences by the comparison's plan.
 
     If seeds were added after results could be seen, no verdict is given: optional stopping finds a significant
     difference sooner or later.
     """
     plan = comparison.plan
-    judged = judge(
+    judged = run_paired_tests(
         family,
         correction=plan.correction,
         margin=comparison.margin if within_margin else None,
@@ -250,34 +250,36 @@ def judge_all(
     if not comparison.looks:
         return judged
     return tuple(
-        replace(judgement, verdict="not decided", seeds_needed=None, note=LOOKED) if judgement.verdict else judgement
+        replace(judgement, verdict="not decided", seeds_needed=None, note=SEEDS_ADDED)
+        if judgement.verdict
+        else judgement
         for judgement in judged
     )
 
 
-def looked(comparison: Comparison) -> str:
+def no_verdict_reason(comparison: Comparison) -> str:
     """Return the reason why no verdict is given."""
-    return f"{LOOKED} ({', then '.join(map(str, (*comparison.looks, len(comparison.seeds))))})"
+    return f"{SEEDS_ADDED} ({', then '.join(map(str, (*comparison.looks, len(comparison.seeds))))})"
 
 
-PINNED = {  # option -> what all seeds share if it is set
+SHARED_BY_SEEDS = {  # option -> what all seeds share if it is set
     ("population", "seed"): "clients",
     ("partition", "seed"): "partition",
     ("model", "seed"): "initial model",
 }
 
 
-def what_seeds_draw(config: Mapping[str, Any]) -> str:
+def seeds_scope(config: Mapping[str, Any]) -> str:
     """Describe what differs between seeds, from the experiment's options.
 
     Example:
-        >>> what_seeds_draw({"population": {"seed": 3}})
+        >>> seeds_scope({"population": {"seed": 3}})
         'All seeds share the same clients (population.seed = 3): intervals say nothing of others.'
-        >>> what_seeds_draw({"partition": {"name": "natural", "seed": 0}, "population": {"participants": ["north"]}})
+        >>> seeds_scope({"partition": {"name": "natural", "seed": 0}, "population": {"participants": ["north"]}})
         'All seeds share the same partition and participants (partition.seed = 0, they are named): intervals say ...'
     """
     shared = {}
-    for path, words in PINNED.items():
+    for path, words in SHARED_BY_SEEDS.items():
         table = config.get(path[0])
         if isinstance(table, Mapping) and table.get("seed") is not None:
             shared[words] = f"{'.'.join(path)} = {table['seed']}"
@@ -319,7 +321,7 @@ class Leaders:
         return sum(pair.judged.p is not None for pair in self.pairs)
 
 
-NOBODY = Leaders((), ())
+NO_LEADERS = Leaders((), ())
 
 
 def leaders(comparison: Comparison, when: When) -> Leaders:
@@ -384,8 +386,8 @@ class MethodSummary:
     at: Mapping[str, Spread]  # each of `QUANTITIES` and of `probabilities`
     gap_over_clients: tuple[float, float] | None  # 95% CI over clients, limits averaged over seeds
     reached: int  # seeds that reached the target accuracy
-    to_target: Mapping[str, Spread]  # each of `SPENT`, over the seeds that reached it
-    difference: Judgement  # primary accuracy minus the baseline's, seed by seed
+    to_target: Mapping[str, Spread]  # each of `TARGET_COSTS`, over the seeds that reached it
+    difference: PairedTest  # primary accuracy minus the baseline's, seed by seed
 
 
 def summarize(
@@ -403,14 +405,14 @@ def summarize(
 
 
 def _summarize_method(
-    comparison: Comparison, method: str, when: When, to_baseline: Mapping[str, Judgement]
+    comparison: Comparison, method: str, when: When, to_baseline: Mapping[str, PairedTest]
 ) -> MethodSummary:
     runs, last = comparison.counted(method), comparison.plan.last_rounds
     planned = sum(run.method == method for run in comparison.runs) + sum(m == method for m, _ in comparison.absent)
     hits = [(run, hit) for run in runs if (hit := target_row(run, comparison)) is not None]
     limits = [[mean_of(run, f"participation_gap_{side}", when, last) for side in ("low", "high")] for run in runs]
     low, high = np.mean(limits, axis=0) if limits else (np.nan, np.nan)
-    none = Judgement(0, None, note="the baseline" if method == comparison.baseline else "not among the contrasts")
+    none = PairedTest(0, None, note="the baseline" if method == comparison.baseline else "not among the contrasts")
     return MethodSummary(
         method=method,
         is_baseline=method == comparison.baseline,
@@ -426,7 +428,7 @@ def _summarize_method(
         },
         gap_over_clients=(float(low), float(high)) if np.isfinite([low, high]).all() else None,
         reached=len(hits),
-        to_target={name: _spent(hits, QUANTITIES[name]) for name in SPENT},
+        to_target={name: _spent(hits, QUANTITIES[name]) for name in TARGET_COSTS},
         difference=to_baseline.get(method, none),
     )
 
@@ -475,7 +477,7 @@ def baselines_of(comparison: Comparison) -> tuple[BaselinesRecord, ...]:
     return tuple(by_federation.values())
 
 
-def title(name: str, comparison: Comparison) -> str:
+def baseline_title(name: str, comparison: Comparison) -> str:
     """Return the name of a baseline in tables."""
     return TITLES[name, comparison.score.percent]
 
@@ -497,7 +499,7 @@ def _summary(comparison: Comparison, name: str, records: list[Mapping[str, float
     scores = {quantity.name: quantity.column_by(comparison.score) for quantity in QUANTITIES.values()}
     low, high = (float(np.mean(over(f"participation_gap_{side}"))) for side in ("low", "high"))
     return MethodSummary(
-        method=title(name, comparison),
+        method=baseline_title(name, comparison),
         is_baseline=False,
         seeds=len(records),
         seeds_planned=len(records),
@@ -505,6 +507,6 @@ def _summary(comparison: Comparison, name: str, records: list[Mapping[str, float
         | {quantity: spread(over(column)) for quantity, column in probabilities(comparison).items()},
         gap_over_clients=(low, high) if np.isfinite([low, high]).all() else None,
         reached=0,
-        to_target={quantity: spread([]) for quantity in SPENT},
-        difference=Judgement(0, None),
+        to_target={quantity: spread([]) for quantity in TARGET_COSTS},
+        difference=PairedTest(0, None),
     )

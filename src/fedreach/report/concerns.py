@@ -12,7 +12,7 @@ import numpy as np
 
 from fedreach._util.arrays import Floats
 from fedreach.evaluation.statistics import spread
-from fedreach.report.analysis import POPULATION, baselines_of, mean_of, title
+from fedreach.report.analysis import POPULATION, baseline_title, baselines_of, mean_of
 from fedreach.report.numbers import Comparison, Run
 from fedreach.runs.schema import FederationRecord
 
@@ -25,7 +25,7 @@ With ten classes of equal size it means an accuracy of 25%, with a hundred 2.9%,
 """
 
 
-def chance(federation: FederationRecord) -> float | None:
+def chance_accuracy(federation: FederationRecord) -> float | None:
     """Return the mean accuracy over participants of always naming the most frequent class.
 
     None if participants did not report their labels.
@@ -48,11 +48,12 @@ def hardly_learned(accuracy: float, chance: float) -> bool:
     return accuracy * (1 - chance) < ODDS * chance * (1 - accuracy)
 
 
-def advice(accuracies: Mapping[str, tuple[float, float]]) -> str:
+def near_chance_advice(accuracies: Mapping[str, tuple[float, float]]) -> str:
     """Describe models that have hardly learned, and what to try; empty if there are none.
 
     Args:
-        accuracies: Name, or ``""`` for a single model -> accuracy on participants' held-out data, and `chance`.
+        accuracies: Name, or ``""`` for a single model -> accuracy on participants' held-out data, and
+            `chance_accuracy`.
     """
     near = {
         name: accuracy_and_chance
@@ -74,21 +75,21 @@ def near_chance(comparison: Comparison) -> str:
     accuracies: dict[str, tuple[float, float]] = {}
     for method in comparison.methods:
         runs = comparison.counted(method)
-        chances = [chance_level for run in runs if (chance_level := chance(run.partition)) is not None]
+        chances = [chance_level for run in runs if (chance_level := chance_accuracy(run.partition)) is not None]
         if chances:
             measured = [column[~np.isnan(column)] for column in (run.column("id_accuracy") for run in runs)]
             if last := [column[-1] for column in measured if len(column)]:  # empty if no client holds data out
                 accuracies[method] = fmean(last), fmean(chances)
-    return advice(accuracies)
+    return near_chance_advice(accuracies)
 
 
 # ---- Models that a baseline beats, and columns that give the label away
 
-CLEAR_POINTS = 0.02
+CLEAR_FRACTION = 0.02
 CLEAR_SHARE = 0.1
 """A method is clearly worse than the pooled model by 2 points of accuracy or 10% of its error, if the CI agrees."""
 POPULATIONS = ("id", "unseen", "test", "train")
-PEOPLE = {"id": "participants", "unseen": "unseen"}
+CLIENT_POPULATIONS = {"id": "participants", "unseen": "unseen"}
 """Prefix of columns -> population in lines about single clients."""
 
 
@@ -102,7 +103,7 @@ ADVICE = {
 
 
 @dataclass(frozen=True)
-class Beaten:
+class Shortfall:
     """A method that a baseline beats."""
 
     method: str
@@ -156,7 +157,7 @@ def _below_baselines(comparison: Comparison) -> Iterable[str]:
                     yield _shortfall_sentence(comparison, alike, name, column, what)
 
 
-def _shortfall_sentence(comparison: Comparison, shortfalls: list[Beaten], name: str, column: str, what: str) -> str:
+def _shortfall_sentence(comparison: Comparison, shortfalls: list[Shortfall], name: str, column: str, what: str) -> str:
     score = comparison.score
     named = len(comparison.methods) > 1
     who = ", ".join(
@@ -167,12 +168,12 @@ def _shortfall_sentence(comparison: Comparison, shortfalls: list[Beaten], name: 
     model = "" if linear else ", or model = 'linear'"
     advice = ADVICE[shortfalls[0].overfits]
     return (
-        f"{what}: {who} on {POPULATION[column].words}, where the {title(name, comparison)} has "
+        f"{what}: {who} on {POPULATION[column].words}, where the {baseline_title(name, comparison)} has "
         f"{score.shown(fmean(shortfall.baseline for shortfall in shortfalls))}. {advice}{model}."
     )
 
 
-def _shortfalls(comparison: Comparison, name: str, column: str) -> list[Beaten]:
+def _shortfalls(comparison: Comparison, name: str, column: str) -> list[Shortfall]:
     """Return the methods whose mean over seeds is worse than that of a baseline on the same federations."""
     shortfalls, rank = [], comparison.score.rank
     for method in comparison.methods:
@@ -181,7 +182,7 @@ def _shortfalls(comparison: Comparison, name: str, column: str) -> list[Beaten]:
             train, baseline_train = _paired_means(comparison, method, name, f"train_{comparison.score.name}")
             decided = _is_decided(comparison, method, name, column)
             overfits = rank(train) > rank(baseline_train) if np.isfinite(train) else None
-            shortfalls.append(Beaten(method, value, baseline, overfits, decided))
+            shortfalls.append(Shortfall(method, value, baseline, overfits, decided))
     return shortfalls
 
 
@@ -196,14 +197,14 @@ def _paired_means(comparison: Comparison, method: str, name: str, column: str) -
     return value, baseline
 
 
-def _is_clear(comparison: Comparison, shortfall: Beaten) -> bool:
-    threshold = CLEAR_POINTS if comparison.score.percent else CLEAR_SHARE * shortfall.baseline
+def _is_clear(comparison: Comparison, shortfall: Shortfall) -> bool:
+    threshold = CLEAR_FRACTION if comparison.score.percent else CLEAR_SHARE * shortfall.baseline
     return shortfall.decided and abs(shortfall.value - shortfall.baseline) > threshold
 
 
 def _is_decided(comparison: Comparison, method: str, name: str, column: str) -> bool:
     """Return whether the 95% CI over the clients of all seeds shows that a method is worse than a baseline."""
-    people = PEOPLE.get(column.partition("_")[0])
+    people = CLIENT_POPULATIONS.get(column.partition("_")[0])
     if people is None:  # the test set, which does not belong to clients
         return True
     lacks = [_score_gaps(run, people, name, comparison) for run in comparison.counted(method)]

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from fedreach.evaluation.scores import MainScore
-from fedreach.evaluation.statistics import Judgement
-from fedreach.report.analysis import POPULATION, QUANTITIES, MethodSummary, looked, primary_of, what_seeds_draw
+from fedreach.evaluation.statistics import PairedTest
+from fedreach.report.analysis import POPULATION, QUANTITIES, MethodSummary, no_verdict_reason, primary_of, seeds_scope
 from fedreach.report.concerns import concerns
 from fedreach.report.numbers import Comparison, Run, interval, nats, number, p_text, percent, points
 from fedreach.report.overview import Analysis
-from fedreach.report.radio import leasts, target_sentences
+from fedreach.report.radio import cheapest_methods, target_sentences
 
 # ---- Facts about the runs
 
@@ -36,7 +36,7 @@ class RunFacts:
     runs: tuple[tuple[str, int, str, str], ...]  # method, seed, status, path
 
 
-def gather(comparison: Comparison) -> RunFacts:
+def gather_facts(comparison: Comparison) -> RunFacts:
     """Return the facts about a comparison; every value that differs between runs is listed."""
     runs = comparison.runs
     shared, method_settings = _settings(comparison)
@@ -66,14 +66,14 @@ def _refusals(run: Run) -> list[tuple[str, str, str]]:
     for round_number, who, why in run.refused:
         rounds.setdefault(who, []).append(round_number)
         first.setdefault(who, why)
-    return [(who, counted(numbers), first[who]) for who, numbers in rounds.items()]
+    return [(who, describe_rounds(numbers), first[who]) for who, numbers in rounds.items()]
 
 
-def counted(rounds: Sequence[int]) -> str:
+def describe_rounds(rounds: Sequence[int]) -> str:
     """Return rounds in words: up to four by number, more as a count and a range.
 
     Example:
-        >>> counted([0]), counted([2, 3]), counted([1, 2, 3, 5, 8])
+        >>> describe_rounds([0]), counted([2, 3]), counted([1, 2, 3, 5, 8])
         ('round 0', 'rounds 2, 3', '5 rounds from 1 to 8')
     """
     if len(rounds) > 4:
@@ -166,7 +166,7 @@ def _seconds(comparison: Comparison, method: str) -> tuple[str, str, str]:
 
 # ---- Findings, which claim no more than the tests allow
 
-MOST_TOLD = 6  # options in a sentence
+MAX_OPTIONS = 6  # options in a sentence
 
 
 @dataclass(frozen=True)
@@ -197,8 +197,8 @@ class Findings:
 def find(analysis: Analysis) -> Findings:
     """Return the findings of a comparison at the last round.
 
-    A method is called better than another only if the verdict of `judge` is "better". Else the sentence reports that
-    they are equivalent, or how many seeds would decide.
+    A method is called better than another only if the verdict of `run_paired_tests` is "better". Else the sentence
+    reports that they are equivalent, or how many seeds would decide.
     """
     comparison, rows = analysis.comparison, analysis.judged()
     if not rows:
@@ -279,7 +279,7 @@ def _headline(comparison: Comparison, best: MethodSummary, rows: list[MethodSumm
     return f"{best.method} is ahead on {where} with {value}, but not clearly {over} {comparison.baseline}"
 
 
-def _p(judged: Judgement) -> str:
+def _p(judged: PairedTest) -> str:
     text = p_text(judged.p_corrected)
     return f"p {text}" if text.startswith("<") else f"p = {text}"
 
@@ -288,8 +288,8 @@ def _several_sentence(comparison: Comparison) -> str:
     """Return a sentence on the options in which several comparisons on one page differ."""
     if not comparison.labels:
         return ""
-    options = "; ".join(f"{key} ({' | '.join(values)})" for key, values in comparison.differs[:MOST_TOLD])
-    more = f" and {len(comparison.differs) - MOST_TOLD} more options" if len(comparison.differs) > MOST_TOLD else ""
+    options = "; ".join(f"{key} ({' | '.join(values)})" for key, values in comparison.differs[:MAX_OPTIONS])
+    more = f" and {len(comparison.differs) - MAX_OPTIONS} more options" if len(comparison.differs) > MAX_OPTIONS else ""
     what = f"They differ in {options}{more}." if options else "They differ in no option but methods and seeds."
     return f"These are {len(comparison.labels)} comparisons: {', '.join(comparison.labels)}. {what}"
 
@@ -308,7 +308,7 @@ def _comparison_sentences(analysis: Analysis, best: MethodSummary, rows: list[Me
     sentences = [_difference_sentence(comparison, best, tests)] if not best.is_baseline else []
     sentences.append(_verdict_sentence(analysis))
     if comparison.looks:
-        sentences.append(f"There is no verdict: {looked(comparison)}.")
+        sentences.append(f"There is no verdict: {no_verdict_reason(comparison)}.")
     if comparison.lengths:
         before = ", then ".join(map(str, comparison.lengths))
         sentences.append(
@@ -353,7 +353,7 @@ def _verdict_sentence(analysis: Analysis) -> str:
     return ". ".join(part[0].upper() + part[1:] for part in parts) + "." if parts else ""
 
 
-def _power_sentence(comparison: Comparison, family: Sequence[Judgement]) -> str:
+def _power_sentence(comparison: Comparison, family: Sequence[PairedTest]) -> str:
     """Return the sentence on minimum detectable differences, and on the seeds that would decide the rest."""
     detectable = [judged.detectable for judged in family if judged.detectable is not None]
     if not detectable:
@@ -364,7 +364,7 @@ def _power_sentence(comparison: Comparison, family: Sequence[Judgement]) -> str:
     span = f"{low}{by.points}" if low == high else f"{low} to {high}{by.points}, by the pair,"
     needed = [judged.seeds_needed for judged in family if judged.seeds_needed is not None]
     more = f" About {number(max(needed))} seeds would decide every pair as it stands." if needed else ""
-    draws = what_seeds_draw(comparison.config)
+    draws = seeds_scope(comparison.config)
     return f"These {seeds} seeds find a true difference of {span} in four of five comparisons.{more} {draws}"
 
 
@@ -441,7 +441,7 @@ def _cards(comparison: Comparison, best: MethodSummary, rows: list[MethodSummary
         cards.append(
             Card("Its worst tenth of unseen clients", value, unit, f"mean {by.words.removeprefix('mean ')} over them")
         )
-    for cheapest in leasts(rows):
+    for cheapest in cheapest_methods(rows):
         value, unit = cheapest.text.split(" ")
         words = QUANTITIES[cheapest.quantity].words
         name = words if len(comparison.methods) == 1 else f"least {words}"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from fedreach._util.tables import markdown_lines
 from fedreach._util.text_tables import text_table
-from fedreach.report.adaptation import tabulate_serving
+from fedreach.report.adaptation import tabulate_adaptation
 from fedreach.report.analysis import When
 from fedreach.report.overview import Analysis
 from fedreach.report.tables import Table, tabulate, tabulate_contrasts, tabulate_metrics, tabulate_tuning
@@ -73,7 +73,7 @@ def terminal_serving(analysis: Analysis, *, width: int | None = None) -> list[st
         analysis: Analysis of the comparison.
         width: As in `terminal_table`.
     """
-    return [terminal_text(table, analysis.comparison.name, width) for table in tabulate_serving(analysis)]
+    return [terminal_text(table, analysis.comparison.name, width) for table in tabulate_adaptation(analysis)]
 
 
 def terminal_theory(analysis: Analysis, *, width: int | None = None) -> str | None:
@@ -114,7 +114,7 @@ def _fitting(table: Table, width: int | None) -> list[int]:
     return columns
 
 
-def folded(table: Table, width: int) -> list[list[int]]:
+def group_columns(table: Table, width: int) -> list[list[int]]:
     """Return the columns that a page shows, then the others in groups that each fit into the width.
 
     Equally dispensable columns stay together. Every group begins with the columns that identify a row, the first one
@@ -126,7 +126,7 @@ def folded(table: Table, width: int) -> list[list[int]]:
 
     Example:
         >>> rows = (("ours", "7.2", "9", "60"),)
-        >>> folded(Table("", ("method", "gap", "sent", "rounds"), ("",) * 4, rows, (0, 0, 9, 9), ""), 24)
+        >>> group_columns(Table("", ("method", "gap", "sent", "rounds"), ("",) * 4, rows, (0, 0, 9, 9), ""), 24)
         [[0, 1], [0, 2, 3]]
     """
     every = range(len(table.header))

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from fedreach._util.processes import map_forked
 from fedreach._util.tables import visible
-from fedreach.report.figures import Asked
-from fedreach.report.figures.style import drawn_in, in_print, save
-from fedreach.report.formats import LONG_NAME, folded, two_lines, width_of
+from fedreach.report.figures import FigureSpec
+from fedreach.report.figures.style import print_style, save, use_style
+from fedreach.report.formats import LONG_NAME, group_columns, two_lines, width_of
 from fedreach.report.numbers import ABSENT
 from fedreach.report.tables import Table
 
@@ -23,13 +23,13 @@ TEXT_WIDTH = 108  # letters at 8 points that fit into 5.5 inches, the narrowest 
 COLUMN_WIDTH = 62  # letters that fit into 3.25 inches
 LONG_CELL = 30  # letters from which the words of a column are wrapped
 LETTER = 0.055  # inches of such a letter, estimated generously
-KNOWN = 0x17F  # last code point that pdflatex knows by default
+LAST_KNOWN_LETTER = 0x17F  # last code point that pdflatex knows by default
 PREAMBLE = r"""% Needs \usepackage{booktabs}, and no other package. Made by fedreach report.
 % A caption stands by itself; cut what your text says already.
 \providecommand{\best}[1]{\phantom{#1}\llap{\textbf{#1}}} % bold, in the room of plain digits
 """
 NUMBER = re.compile(r"([+−-]?)(\d[\d,]*)((?:\.\d+)?(?:e[+−-]?\d+)?)")
-FIRST = ("", "< ")  # allowed text before the first number of a numeric cell
+NUMBER_PREFIXES = ("", "< ")  # allowed text before the first number of a numeric cell
 NO_NUMBER = (ABSENT, "", "baseline", "not tuned")
 _GREEK = {
     "αβγδεζηθικλμνξ": "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi",
@@ -68,11 +68,11 @@ _ESCAPED |= {
 }
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     r"""Return a text escaped so that LaTeX prints it unchanged.
 
     Example:
-        >>> print(escaped("50 % of A&B_1, 0.8 ± 0.1, ours--2"))
+        >>> print(escape("50 % of A&B_1, 0.8 ± 0.1, ours--2"))
         50~\% of A\&B\_1, 0.8 $\pm$ 0.1, ours-{}-2
     """
     text = visible(re.sub(r"[\n\t]+", " ", text))
@@ -106,7 +106,7 @@ def to_latex(tables: Sequence[Table], name: str, *, seeds: str, provenance: str)
 
 def unknown_letters(text: str) -> str:
     """Return a comment on letters for which pdflatex would stop; empty if there are none."""
-    unknown = "".join(sorted({c for c in text if ord(c) > KNOWN}))
+    unknown = "".join(sorted({c for c in text if ord(c) > LAST_KNOWN_LETTER}))
     if not unknown:
         return ""
     return f"% Holds letters that pdflatex does not know ({unknown}): use lualatex, with a font that has them.\n"
@@ -116,10 +116,10 @@ def _tables(table: Table, name: str, seeds: str, provenance: str) -> list[str]:
     label = f"tab:{label_of(name)}-{table.name}"
     title = table.caption[0].lower() + table.caption[1:]
     caption = " ".join(filter(None, [f"{name}: {title}.", seeds, table.note, table.stated, provenance]))
-    main_columns, *extra_groups = folded(table, TEXT_WIDTH)
-    environments = [_environment(table, main_columns, escaped(caption), label)]
+    main_columns, *extra_groups = group_columns(table, TEXT_WIDTH)
+    environments = [_environment(table, main_columns, escape(caption), label)]
     for number, columns in enumerate(extra_groups, start=2):
-        extra_caption = f"Further columns of Table~\\ref{{{label}}}: {escaped(title)}."
+        extra_caption = f"Further columns of Table~\\ref{{{label}}}: {escape(title)}."
         environments.append(_environment(table, columns, extra_caption, f"{label}-{number}"))
     return environments
 
@@ -147,7 +147,7 @@ def _environment(table: Table, columns: Sequence[int], caption: str, label: str)
             "\\setlength{\\tabcolsep}{4pt}",
             f"\\begin{{tabular}}{{@{{}}{''.join(kinds)}@{{}}}}",
             "\\toprule",
-            *[_line([escaped(head[i]) for head in heads]) for i in range(high) if any(head[i] for head in heads)],
+            *[_line([escape(head[i]) for head in heads]) for i in range(high) if any(head[i] for head in heads)],
             "\\midrule",
             *[_line(row) for row in zip(*cells, strict=True)],
             "\\bottomrule",
@@ -175,11 +175,11 @@ def _column(cells: Sequence[str], bold: Collection[int], *, name: bool) -> tuple
     """Return the LaTeX type of a column, and its cells; the first column holds names."""
     numbers = [_Cell.of(cell) for cell in cells]
     if not name and any(numbers) and all(n or cell in NO_NUMBER for n, cell in zip(numbers, cells, strict=True)):
-        return "r", aligned(cells, bold)
+        return "r", align_digits(cells, bold)
     max_letters = LONG_NAME if name else LONG_CELL
     if max(map(len, cells)) <= max_letters:
-        return "l", ["--" if cell == ABSENT else escaped(cell) for cell in cells]
-    broken = [re.sub(r"(\\_|[.:/])", r"\1\\allowbreak{}", escaped(cell)) for cell in cells]
+        return "l", ["--" if cell == ABSENT else escape(cell) for cell in cells]
+    broken = [re.sub(r"(\\_|[.:/])", r"\1\\allowbreak{}", escape(cell)) for cell in cells]
     return f"p{{{LETTER * max_letters:.2f}in}}", [f"{{\\raggedright {cell}\\par}}" for cell in broken]
 
 
@@ -194,7 +194,7 @@ class _Cell(NamedTuple):
     def of(text: str) -> _Cell | None:
         """Return the parts of a cell; None if it begins with words."""
         matches = list(NUMBER.finditer(text))
-        if not matches or text[: matches[0].start()] not in FIRST:
+        if not matches or text[: matches[0].start()] not in NUMBER_PREFIXES:
             return None
         ends = [*(number.start() for number in matches[1:]), len(text)]
         behind = (text[number.end() : end] for number, end in zip(matches, ends, strict=True))
@@ -205,13 +205,13 @@ class _Cell(NamedTuple):
         return self.behind[:-1] == longer.behind[: len(self.behind) - 1]
 
 
-def aligned(cells: Sequence[str], bold: Collection[int] = ()) -> list[str]:
+def align_digits(cells: Sequence[str], bold: Collection[int] = ()) -> list[str]:
     r"""Return cells padded so that their digits align in a right-aligned column.
 
     Cells with fewer numbers than others align with the left part of these; cells of another structure stay unpadded.
 
     Example:
-        >>> print("\n".join(aligned(["80.5 ± 8.6", "9.25 ± 10.4", "71.0", "-"], bold=[0])))
+        >>> print("\n".join(align_digits(["80.5 ± 8.6", "9.25 ± 10.4", "71.0", "-"], bold=[0])))
         \best{80.5}\phantom{5} $\pm$ \phantom{1}8.6
         9.25 $\pm$ 10.4
         71.0\phantom{5}\phantom{ $\pm$ 10.6}
@@ -225,29 +225,29 @@ def aligned(cells: Sequence[str], bold: Collection[int] = ()) -> list[str]:
         met = [cell.numbers[k] for cell in alike if cell and k < len(cell.numbers)]
         widest.append(tuple(max((number[part] for number in met), key=len) for part in range(3)))
     return [
-        _set_cell(parts, longest, widest, bold=i in bold) if parts else "--" if cell == ABSENT else escaped(cell)
+        _set_cell(parts, longest, widest, bold=i in bold) if parts else "--" if cell == ABSENT else escape(cell)
         for i, (cell, parts) in enumerate(zip(cells, alike, strict=True))
     ]
 
 
 def _set_cell(cell: _Cell, longest: _Cell, widest: Sequence[tuple[str, ...]], *, bold: bool) -> str:
     """Return a cell padded for digits and numbers that it lacks and other cells have."""
-    text = escaped(cell.before)
+    text = escape(cell.before)
     for k, ((sign, integer, decimals), behind) in enumerate(zip(cell.numbers, cell.behind, strict=True)):
         if k:  # the first number needs no padding to its left
             no_sign = "−" if widest[k][0] and not sign else ""
             text += _phantom(widest[k][1][: len(widest[k][1]) - len(integer)] + no_sign)
-        digits = escaped(integer + decimals)
+        digits = escape(integer + decimals)
         text += "$+$" if sign == "+" else "$-$" if sign else ""
         text += f"\\best{{{digits}}}" if bold and not k else digits
-        text += _phantom(widest[k][2][len(decimals) :]) + escaped(behind)
+        text += _phantom(widest[k][2][len(decimals) :]) + escape(behind)
     last = len(cell.numbers) - 1
     missing = zip(longest.behind[last:], [*map("".join, widest[last + 1 :]), ""], strict=True)
     return text + (_phantom("".join(map("".join, missing))) if last + 1 < len(widest) else "")
 
 
 def _phantom(text: str) -> str:
-    return f"\\phantom{{{escaped(text)}}}" if text else ""
+    return f"\\phantom{{{escape(text)}}}" if text else ""
 
 
 # ---- Figures for a paper, with captions
@@ -282,7 +282,7 @@ class _DrawnFigure(NamedTuple):
 
 
 def write_paper(
-    pictures: Sequence[Asked],
+    pictures: Sequence[FigureSpec],
     report: Path,
     name: str,
     *,
@@ -313,7 +313,7 @@ def write_paper(
     folder = report / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
 
-    def draw_figure(picture: Asked) -> _DrawnFigure | None:
+    def draw_figure(picture: FigureSpec) -> _DrawnFigure | None:
         figure = picture.draw()
         if figure is None:
             return None
@@ -322,7 +322,7 @@ def write_paper(
         )
         return _DrawnFigure(picture.name, files, f"{_sentence(picture.title)} {picture.caption}")
 
-    with drawn_in(in_print(width)):
+    with use_style(print_style(width)):
         drawings = [drawing for drawing in map_forked(draw_figure, pictures) if drawing is not None]
     floats = "\n".join(_float(drawing, label_of(name), width, seeds, provenance) for drawing in drawings)
     text_width = 2 * width + 0.25 if width <= ONE_COLUMN else width  # two columns of figures, or one across both
@@ -344,7 +344,7 @@ def _float(picture: _DrawnFigure, name: str, width: float, seeds: str, provenanc
             f"\\begin{{{where}}}[t]",
             "\\centering",
             f"\\includegraphics{{{picture.name}.pdf}} % {width:g} in wide; do not scale it, its letters have 7 to 8 pt",
-            f"\\caption{{{escaped(f'{picture.caption} {seeds} {provenance}')}}}",
+            f"\\caption{{{escape(f'{picture.caption} {seeds} {provenance}')}}}",
             f"\\label{{fig:{name}-{picture.name}}}",
             f"\\end{{{where}}}",
             "",

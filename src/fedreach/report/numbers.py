@@ -8,8 +8,8 @@ import numpy as np
 
 from fedreach._util.arrays import Floats, Ints
 from fedreach.evaluation.scores import ACCURACY, MainScore, main_score_of
-from fedreach.evaluation.statistics import AnalysisPlan, Judgement, Spread
-from fedreach.runs.schema import BaselinesRecord, FederationRecord, ServingRecord, TuningRecord
+from fedreach.evaluation.statistics import AnalysisPlan, PairedTest, Spread
+from fedreach.runs.schema import AdaptationRecord, BaselinesRecord, FederationRecord, TuningRecord
 
 # ---- Formatted numbers
 
@@ -109,11 +109,11 @@ def interval(low: float | None, high: float | None, *, sign: bool = False, by: M
     return f" [{points(low, sign=sign, by=by)}, {points(high, sign=sign, by=by)}]"
 
 
-def nats(change: Judgement) -> str:
+def nats(change: PairedTest) -> str:
     """Return a mean change in nats, with its interval if there is one.
 
     Example:
-        >>> nats(Judgement(50, -0.0049, -0.0106, 0.0004)), nats(Judgement(1, 0.0117))
+        >>> nats(PairedTest(50, -0.0049, -0.0106, 0.0004)), nats(PairedTest(1, 0.0117))
         ('−0.005 [−0.011, 0.000]', '+0.012')
     """
     if change.mean is None:
@@ -132,16 +132,16 @@ def p_text(value: float | None) -> str:
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def detectable(judged: Judgement, by: MainScore = ACCURACY) -> str:
+def detectable(judged: PairedTest, by: MainScore = ACCURACY) -> str:
     """Return the minimum detectable difference, formatted as `points`."""
     return ABSENT if judged.detectable is None else points(judged.detectable, by=by)
 
 
-def verdict(judged: Judgement) -> str:
+def verdict(judged: PairedTest) -> str:
     """Return the verdict; if nothing is decided, with the number of seeds that would decide.
 
     Example:
-        >>> verdict(Judgement(20, 0.01, verdict="not decided", seeds_needed=143))
+        >>> verdict(PairedTest(20, 0.01, verdict="not decided", seeds_needed=143))
         'not decided (~143)'
     """
     if judged.seeds_needed is None:
@@ -154,7 +154,7 @@ def verdict(judged: Judgement) -> str:
 # kept and named; `Comparison.counted` returns those that count.
 
 Columns = Mapping[str, Floats]
-DECLARED = AnalysisPlan()  # default plan
+DEFAULT_PLAN = AnalysisPlan()  # default plan
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ class Run:
     error: str | None
     refit_rounds: int | None = None  # rounds on all rows for the exported model; None: no refit
     refused: tuple[tuple[int, str, str], ...] = ()  # round, "client 3" or "node 7", reason for rejecting its reply
-    serving: ServingRecord | None = None  # if the method has an adaptation rule and the run is finished
+    serving: AdaptationRecord | None = None  # if the method has an adaptation rule and the run is finished
     baselines: BaselinesRecord | None = None  # of its federation, if the run is finished and simulated
 
     def column(self, name: str) -> Floats:
@@ -244,7 +244,7 @@ class Comparison:
     runs: tuple[Run, ...]
     absent: tuple[tuple[str, int], ...]  # (method, seed) of runs that have not started
     config: Mapping[str, Any]
-    plan: AnalysisPlan = DECLARED  # planned comparisons, and how they are tested
+    plan: AnalysisPlan = DEFAULT_PLAN  # planned comparisons, and how they are tested
     pilot: tuple[int, ...] | None = None  # seeds whose spread gave the number of seeds; None if that was declared
     looks: tuple[int, ...] = ()  # earlier numbers of seeds, whose results could be seen when seeds were added
     lengths: tuple[int, ...] = ()  # earlier numbers of rounds, before the runs were extended

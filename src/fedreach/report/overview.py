@@ -6,22 +6,22 @@ from dataclasses import astuple, dataclass
 import numpy as np
 
 from fedreach.evaluation.statistics import Spread, spread
-from fedreach.report.adaptation import ServedSummary, served_leaders, summarize_serving
+from fedreach.report.adaptation import AdaptationSummary, adapted_leaders, summarize_adaptation
 from fedreach.report.analysis import (
     Difference,
     Leaders,
     MethodSummary,
     MetricSummary,
     When,
-    contrasts,
     leaders,
+    planned_differences,
     primary_of,
     summarize,
     summarize_baselines,
     summarize_metrics,
 )
 from fedreach.report.numbers import RECORDED, Comparison, Run
-from fedreach.report.theory import References, references
+from fedreach.report.theory import References, reference_values
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Analysis:
     baselines: tuple[MethodSummary, ...]  # scores that a model must beat; empty if the runs have none
     terms: Mapping[str, Mapping[str, Spread]]  # method -> term of a bound, see `theory.terms` -> spread over seeds
     metrics: Mapping[When, tuple[MetricSummary, ...]]  # additional metrics; empty if no experiment has any
-    serving: tuple[ServedSummary, ...]  # one per method with an adaptation rule, by the last model
+    serving: tuple[AdaptationSummary, ...]  # one per method with an adaptation rule, by the last model
     leaders: Mapping[When, Leaders]  # methods that are better than all others
     served_leaders: Leaders  # likewise by adapted accuracy, among rules that need no labels
     references: References  # references for the terms, means over federations
@@ -62,11 +62,11 @@ def analyse(comparison: Comparison) -> Analysis:
         for method in comparison.methods
     }
     judged: dict[When, tuple[Difference, ...]] = {
-        "last": contrasts(comparison, "last"),
-        "best": contrasts(comparison, "best"),
+        "last": planned_differences(comparison, "last"),
+        "best": planned_differences(comparison, "best"),
     }
     last, best = (summarize(comparison, judged[when], when) for when in judged)
-    serving = summarize_serving(comparison)
+    serving = summarize_adaptation(comparison)
     return Analysis(
         comparison=comparison,
         contrasts=judged,
@@ -77,7 +77,7 @@ def analyse(comparison: Comparison) -> Analysis:
         metrics={when: summarize_metrics(comparison, when) for when in judged},
         serving=serving,
         leaders={when: leaders(comparison, when) for when in judged},
-        served_leaders=served_leaders(comparison, serving),
+        served_leaders=adapted_leaders(comparison, serving),
         references=_references(comparison),
     )
 
@@ -95,5 +95,5 @@ def _references(comparison: Comparison) -> References:
     partitions = {run.partition.hash: run.partition for run in comparison.all_counted}.values()
     if not partitions:
         return References(np.nan, np.nan, np.nan)
-    means = np.mean([astuple(references(partition)) for partition in partitions], axis=0)
+    means = np.mean([astuple(reference_values(partition)) for partition in partitions], axis=0)
     return References(*map(float, means))

@@ -7,18 +7,18 @@ from importlib import resources
 import jinja2
 from markupsafe import Markup, escape
 
-from fedreach.report.adaptation import tabulate_serving
+from fedreach.report.adaptation import tabulate_adaptation
 from fedreach.report.analysis import When
 from fedreach.report.figures import Picture
 from fedreach.report.figures.style import METHOD, METHOD_ON_DARK
-from fedreach.report.findings import find, gather
-from fedreach.report.formats import folded
+from fedreach.report.findings import find, gather_facts
+from fedreach.report.formats import group_columns
 from fedreach.report.overview import Analysis
 from fedreach.report.tables import Table, tabulate, tabulate_contrasts, tabulate_metrics, tabulate_tuning
 from fedreach.report.theory import explain, tabulate_theory
 
 LETTERS = 136  # letters of a row that fit on a screen of 1280 pixels and on paper
-BESIDE = 10  # methods above which the main figure is too tall next to the findings
+MAX_METHODS = 10  # methods above which the main figure is too tall next to the findings
 
 
 def render(analysis: Analysis, pictures: Sequence[Picture], tables: Sequence[str]) -> str:
@@ -27,18 +27,18 @@ def render(analysis: Analysis, pictures: Sequence[Picture], tables: Sequence[str
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    environment.filters |= {"tied": tied, "breakable": _breakable, "folded": _column_groups}
+    environment.filters |= {"tied": keep_percent_together, "breakable": _breakable, "folded": _column_groups}
     template = environment.from_string((folder / "page.html").read_text(encoding="utf-8"))
     main = _main_figure(analysis, pictures)
     return template.render(
         comparison=analysis.comparison,
         findings=find(analysis),
-        facts=gather(analysis.comparison),
+        facts=gather_facts(analysis.comparison),
         tables=_tables(analysis),
         baselines=analysis.baselines,
         contrasts=tabulate_contrasts(analysis),
         metrics=tabulate_metrics(analysis),
-        serving=tabulate_serving(analysis),
+        serving=tabulate_adaptation(analysis),
         tuning=tabulate_tuning(analysis.comparison),
         theory=tabulate_theory(analysis),
         explained=explain(analysis),
@@ -61,17 +61,17 @@ def _tables(analysis: Analysis) -> list[dict[str, object]]:
 
 def _main_figure(analysis: Analysis, pictures: Sequence[Picture]) -> Picture | None:
     """Return the figure that a reader should see first; None if it would push the table off the first screen."""
-    if len(analysis.comparison.methods) > BESIDE:
+    if len(analysis.comparison.methods) > MAX_METHODS:
         return None
     named = {picture.name: picture for picture in pictures}
     return named.get("differences") or named.get("accuracy")
 
 
 def _column_groups(table: Table) -> list[list[int]]:
-    return folded(table, LETTERS)
+    return group_columns(table, LETTERS)
 
 
-def tied(text: str) -> str:
+def keep_percent_together(text: str) -> str:
     """Return a text without line breaks between a number and its percent sign."""
     return text.replace(" %", "\u00a0%")
 

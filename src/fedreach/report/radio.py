@@ -47,11 +47,11 @@ def airtime(rows: Sequence[Mapping[str, Any]], path: Path) -> Columns:
 
 # ---- Methods that reach the target accuracy with the least time and energy
 
-SAME = 1e-9  # relative difference up to which two sums over the same rounds are equal
+SAME_COST = 1e-9  # relative difference up to which two sums over the same rounds are equal
 
 
 @dataclass(frozen=True)
-class Least:
+class CheapestMethods:
     """The methods with the least mean cost to the target, among methods whose seeds all reach it."""
 
     quantity: str
@@ -66,7 +66,7 @@ class Least:
         return with_unit(self.quantity, self.value)
 
 
-def leasts(rows: Sequence[MethodSummary]) -> list[Least]:
+def cheapest_methods(rows: Sequence[MethodSummary]) -> list[CheapestMethods]:
     """Return the methods with the least seconds and joules; empty if no method reaches the target with all seeds."""
     cheapest = []
     for quantity in (radio_quantity.name for radio_quantity in RADIO):
@@ -74,10 +74,10 @@ def leasts(rows: Sequence[MethodSummary]) -> list[Least]:
         costs = [(cost, row) for cost, row in means if cost is not None]
         if costs:
             lowest = min(cost for cost, _ in costs)
-            tied = tuple(row.method for cost, row in costs if cost <= lowest * (1 + SAME))
+            tied = tuple(row.method for cost, row in costs if cost <= lowest * (1 + SAME_COST))
             costlier = [(cost, row) for cost, row in costs if row.method not in tied]
             value, after = min(costlier, key=lambda pair: pair[0]) if costlier else (lowest, None)
-            cheapest.append(Least(quantity, lowest, tied, after, value))
+            cheapest.append(CheapestMethods(quantity, lowest, tied, after, value))
     return cheapest
 
 
@@ -93,7 +93,7 @@ def target_sentences(comparison: Comparison, rows: Sequence[MethodSummary]) -> l
         return [f"No run reaches {goal}, so time and energy to it cannot be compared."]
     missed = [row for row in rows if row.reached < row.seeds]
     reason = f"as not every seed got there: {', '.join(f'{row.method} ({_count(row)})' for row in missed)}"
-    cheapest = leasts(rows)
+    cheapest = cheapest_methods(rows)
     if not cheapest:
         return [f"No method is ranked by time and energy to {goal}, {reason}."]
     if missed and len(rows) - len(missed) == 1:
@@ -121,7 +121,7 @@ def _count(row: MethodSummary) -> str:
     return f"{row.reached or 'none'} of {row.seeds}"
 
 
-def _sentence(comparison: Comparison, cheapest: Least, goal: str) -> str:
+def _sentence(comparison: Comparison, cheapest: CheapestMethods, goal: str) -> str:
     verb = "takes" if len(cheapest.methods) == 1 else "take"
     quantity = QUANTITIES[cheapest.quantity]
     text = f"{' and '.join(cheapest.methods)} {verb} the least {quantity.words} to {goal}, {cheapest.text}"

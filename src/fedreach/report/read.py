@@ -16,18 +16,19 @@ import numpy as np
 
 from fedreach._util.arrays import AnyArray, Floats, Ints
 from fedreach._util.errors import ConfigError, RunFolderError
-from fedreach._util.files import altered, missing, text_of
+from fedreach._util.files import altered_error, missing, text_of
 from fedreach._util.processes import map_forked
 from fedreach.evaluation.statistics import AnalysisPlan, plan_seeds
-from fedreach.report.analysis import differences
+from fedreach.report.analysis import pair_differences_by_seed
 from fedreach.report.findings import flatten
 from fedreach.report.numbers import ClientScores, Comparison, RoundsTable, Run
 from fedreach.report.radio import airtime
 from fedreach.report.theory import terms
 from fedreach.runs.folder import R, RunFolder, json_object
 from fedreach.runs.schema import (
-    HARMLESS,
+    HARMLESS_OPTIONS,
     NUMBERS,
+    AdaptationRecord,
     BaselinesRecord,
     ClientLine,
     ComparisonRecord,
@@ -36,7 +37,6 @@ from fedreach.runs.schema import (
     Result,
     RoundRow,
     RunRecord,
-    ServingRecord,
     Timing,
     TuningRecord,
 )
@@ -44,7 +44,7 @@ from fedreach.runs.schema import (
 # ---- Rows of a file
 
 
-def objects(path: Path, text: str) -> list[dict[str, Any]]:
+def parse_rows(path: Path, text: str) -> list[dict[str, Any]]:
     """Return one object per line of a text; `path` is the file that error messages name.
 
     Raises:
@@ -64,11 +64,11 @@ def objects(path: Path, text: str) -> list[dict[str, Any]]:
 
 # ---- Several comparisons or runs as one
 
-OF_ONE = ("methods", "name", "seeds", "baseline", "sweep", "tune", "method")
+MEMBER_TABLES = ("methods", "name", "seeds", "baseline", "sweep", "tune", "method")
 """Tables of an experiment that describe the members of a comparison rather than its conditions."""
 
 
-def merged(folders: Sequence[Path], parts: Sequence[Comparison]) -> Comparison:
+def merge_comparisons(folders: Sequence[Path], parts: Sequence[Comparison]) -> Comparison:
     """Return several comparisons as one, in this order; the baseline is that of the first.
 
     Runs of one method with the same settings and different seeds are one method. If two comparisons have a method of
@@ -156,7 +156,7 @@ def _ambiguous_methods(parts: Sequence[Comparison]) -> set[str]:
 
 def _settings(run: Run) -> str:
     """Return all settings that affect the numbers of a run, except its seed."""
-    return str({key: value for key, value in flatten(run.config).items() if f"config.{key}" not in HARMLESS})
+    return str({key: value for key, value in flatten(run.config).items() if f"config.{key}" not in HARMLESS_OPTIONS})
 
 
 def _refuse_twice(folders: Sequence[Path], parts: Sequence[Comparison]) -> None:
@@ -210,8 +210,10 @@ def _differences(parts: Sequence[Comparison]) -> tuple[tuple[str, tuple[str, ...
 
 
 def _conditions(config: Mapping[str, Any]) -> dict[str, str]:
-    table = {key: value for key, value in config.items() if key not in OF_ONE}
-    return {key: text for key, text in flatten(table).items() if f"config.{key}" not in HARMLESS and text != "null"}
+    table = {key: value for key, value in config.items() if key not in MEMBER_TABLES}
+    return {
+        key: text for key, text in flatten(table).items() if f"config.{key}" not in HARMLESS_OPTIONS and text != "null"
+    }
 
 
 # ---- Run folders
@@ -232,7 +234,7 @@ def read(folders: Sequence[Path]) -> Comparison:
     if not folders:
         raise RunFolderError("a report needs at least one folder; got none. Name the folder given as `--out`.")
     parts = [_read_folder(Path(folder)) for folder in folders]
-    return merged(folders, parts)
+    return merge_comparisons(folders, parts)
 
 
 def _read_folder(folder: Path) -> Comparison:
@@ -293,7 +295,7 @@ def _plan(stored: Mapping[str, Any], path: Path) -> AnalysisPlan:
 
 
 @contextmanager
-def no_collection() -> Iterator[None]:
+def without_garbage_collection() -> Iterator[None]:
     """Disable Python's garbage collection of cycles, which would visit all rows and figures repeatedly."""
     was_enabled = gc.isenabled()
     gc.disable()
@@ -304,7 +306,7 @@ def no_collection() -> Iterator[None]:
             gc.enable()
 
 
-@no_collection()
+@without_garbage_collection()
 def read_run(folder: Path, path: str | None = None) -> Run:
     """Read one run folder; `path` is its name in the report, by default the name of the folder."""
     stored = RunFolder(folder)
@@ -316,7 +318,7 @@ def read_run(folder: Path, path: str | None = None) -> Run:
         )
     if result is not None and result.status not in ("finished", "failed"):
         raise RunFolderError(f"{folder / Result.FILE}: 'status' must be 'finished' or 'failed'; got {result.status!r}.")
-    rows = objects(folder / RoundRow.FILE, stored.kept_text(RoundRow.FILE))
+    rows = parse_rows(folder / RoundRow.FILE, stored.kept_text(RoundRow.FILE))
     rounds = columns(rows, RoundRow, folder / RoundRow.FILE)
     table = rounds_table(rows, rounds["round"], folder / RoundRow.FILE)
     return Run(
@@ -338,7 +340,7 @@ def read_run(folder: Path, path: str | None = None) -> Run:
         error=None if result is None else result.error,
         refit_rounds=None if result is None or result.refit is None else result.refit["rounds"],
         refused=tuple((row["round"], *refusal) for row in rows for refusal in (row.get("refused") or {}).items()),
-        serving=_at_the_end(stored, result, ServingRecord),
+        serving=_at_the_end(stored, result, AdaptationRecord),
         baselines=_at_the_end(stored, result, BaselinesRecord),
     )
 
@@ -429,14 +431,14 @@ def _timing(path: Path, run: str, rounds: Floats) -> dict[str, Floats]:
     if text is None:
         raise missing(path)
     lines = text.split("\n")[: int(rounds[-1]) + 1]
-    rows = objects(path, "\n".join(lines))
+    rows = parse_rows(path, "\n".join(lines))
     timings = columns(rows, Timing, path)
     intact = all(
         row.get("check") == Timing.digest(run, row["round"], row.get("train_seconds"), row.get("evaluate_seconds"))
         for row in rows
     )
     if not intact or not set(rounds) <= set(timings["round"]):
-        raise altered(path)
+        raise altered_error(path)
     return timings
 
 
@@ -475,7 +477,7 @@ def _flat(lists: Iterable[Sequence[Any]], kind: type) -> AnyArray:
 # ---- Number of seeds from a pilot
 
 
-@no_collection()
+@without_garbage_collection()
 def seeds_to_detect(out: Path) -> tuple[int, str]:
     """Return the number of seeds that detect `detect_points` in each planned comparison, and a sentence on it.
 
@@ -489,7 +491,7 @@ def seeds_to_detect(out: Path) -> tuple[int, str]:
     if plan.detect_points is None or pilot is None:
         raise RunFolderError(f"{out} holds no comparison with a pilot. Start one with `fedreach compare --detect 2.0`.")
     pairs = plan.pairs(comparison.methods, comparison.baseline)
-    pair_differences = [differences(comparison, *pair, "last", of=pilot) for pair in pairs]
+    pair_differences = [pair_differences_by_seed(comparison, *pair, "last", of=pilot) for pair in pairs]
     paired = [
         {} if isinstance(differences_or_reason, str) else differences_or_reason
         for differences_or_reason in pair_differences

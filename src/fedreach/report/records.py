@@ -3,8 +3,8 @@
 from typing import Any
 
 from fedreach._util.tables import csv_text
-from fedreach.evaluation.statistics import Judgement, Spread
-from fedreach.report.adaptation import ServedSummary
+from fedreach.evaluation.statistics import PairedTest, Spread
+from fedreach.report.adaptation import AdaptationSummary
 from fedreach.report.analysis import PROBABILITIES, QUANTITIES, RADIO, MethodSummary
 from fedreach.report.concerns import concerns
 from fedreach.report.overview import Analysis
@@ -104,10 +104,10 @@ def _record(analysis: Analysis, last: MethodSummary, best: MethodSummary) -> dic
     return record | every_key | served.get(last.method, {})
 
 
-EXPECTED = ("served_expected_gain", "served_expected_gain_low", "served_expected_gain_high")
+EXPECTED_GAIN_KEYS = ("served_expected_gain", "served_expected_gain_low", "served_expected_gain_high")
 
 
-def _adaptation_record(row: ServedSummary) -> dict[str, Any]:
+def _adaptation_record(row: AdaptationSummary) -> dict[str, Any]:
     """Return the numbers of a method's adaptation of the last model to unseen clients."""
     record: dict[str, Any] = {
         "served_rule": row.rule,
@@ -117,7 +117,7 @@ def _adaptation_record(row: ServedSummary) -> dict[str, Any]:
         "served_harmed_share": row.harmed.mean,
         "served_worst_change": row.worst_change.mean,
         "served_worst_inputs": row.worst_inputs.mean,
-        **dict(zip(EXPECTED, (spread.mean for spread in row.expected), strict=True)),
+        **dict(zip(EXPECTED_GAIN_KEYS, (spread.mean for spread in row.expected), strict=True)),
     }
     for score, change in row.change.items():
         record |= _judgement_record(f"served_{score}_change_", change)
@@ -175,7 +175,7 @@ def plan_record(analysis: Analysis) -> dict[str, Any]:
     return plan | {"lengths": list(comparison.lengths)}
 
 
-def _judgement_record(prefix: str, judged: Judgement) -> dict[str, Any]:
+def _judgement_record(prefix: str, judged: PairedTest) -> dict[str, Any]:
     return {
         f"{prefix}mean": judged.mean,
         f"{prefix}low": judged.low,

@@ -17,20 +17,20 @@ from markupsafe import Markup
 
 from fedreach._util.tables import csv_text
 from fedreach.report.analysis import POPULATION, mean_of
-from fedreach.report.figures import Asked, Picture
-from fedreach.report.figures.costs import FAR
-from fedreach.report.figures.style import METHOD, METHOD_ON_DARK, check_formats, inline_svg, save, width_of
+from fedreach.report.figures import FigureSpec, Picture
+from fedreach.report.figures.costs import LOG_RATIO
+from fedreach.report.figures.style import METHOD, METHOD_ON_DARK, check_formats, inline_svg, paper_width, save
 from fedreach.report.figures.sweeps import sweep
 from fedreach.report.findings import find
 from fedreach.report.formats import to_markdown
 from fedreach.report.latex import to_latex, write_paper
 from fedreach.report.numbers import ABSENT
 from fedreach.report.overview import Analysis
-from fedreach.report.page import tied
-from fedreach.report.read import no_collection
+from fedreach.report.page import keep_percent_together
+from fedreach.report.read import without_garbage_collection
 from fedreach.report.records import as_document, as_records, baseline_records
-from fedreach.report.tables import Table, made_by, seeds_said, tabulate, tabulate_tuning, words_of
-from fedreach.report.write import ReportPaths, into, write_report
+from fedreach.report.tables import Table, provenance_sentence, seeds_sentence, setting_text, tabulate, tabulate_tuning
+from fedreach.report.write import ReportPaths, explain_write_errors, write_report
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import ComparisonRecord, SweepRecord
 
@@ -48,7 +48,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Swept:
+class SweepAnalysis:
     """The started comparisons of a sweep, in the order of their settings."""
 
     record: SweepRecord
@@ -69,7 +69,7 @@ class Swept:
 # ---- Figures along swept options
 
 
-def drawings(swept: Swept) -> list[Asked]:
+def sweep_figure_specs(swept: SweepAnalysis) -> list[FigureSpec]:
     """Return the figures along the first option of a sweep, one for each setting of the other options.
 
     If settings over several options were drawn at random, there is one figure along each option, without lines.
@@ -82,7 +82,7 @@ def drawings(swept: Swept) -> list[Asked]:
     groups: dict[str, tuple[dict[str, Any], list[Cell]]] = {}
     for cell in cells:
         fixed_options = {key: value for key, value in cell.setting.items() if key != keys[0]}
-        groups.setdefault(words_of(fixed_options), (fixed_options, []))[1].append(cell)
+        groups.setdefault(setting_text(fixed_options), (fixed_options, []))[1].append(cell)
     names = ["sweep"] if len(groups) == 1 else [f"sweep-{place}" for place in range(len(groups))]
     return [
         _figure_spec(swept, group, keys[0], fixed_options, name, lines=True)
@@ -91,18 +91,18 @@ def drawings(swept: Swept) -> list[Asked]:
 
 
 def _figure_spec(
-    swept: Swept, cells: Sequence[Cell], key: str, fixed_options: Mapping[str, Any], name: str, *, lines: bool
-) -> Asked:
+    swept: SweepAnalysis, cells: Sequence[Cell], key: str, fixed_options: Mapping[str, Any], name: str, *, lines: bool
+) -> FigureSpec:
     first = cells[0].analysis.comparison
     score, columns = first.score, list(dict.fromkeys([first.seen, first.primary]))
     ordered, record = _record(swept, cells, key, columns)
     unit = ", %" if score.percent else ""
     titles = {c: f"{score.words.capitalize()} on {POPULATION[c].words}{unit}" for c in columns}
-    at = f" at {words_of(fixed_options)}" if fixed_options else ""
+    at = f" at {setting_text(fixed_options)}" if fixed_options else ""
     several = any(len(cell.analysis.comparison.counted(m)) > 1 for cell in ordered for m in swept.methods)
     bands = (" Bands: ± sd over seeds." if lines else " Bars: ± sd over seeds.") if several else " One seed: no spread."
     shares = columns if score.percent else ()
-    return Asked(
+    return FigureSpec(
         name,
         f"{score.words.capitalize()} along {key}{at}",
         f"Mean over seeds at the last round; each value is a comparison of its own.{bands}",
@@ -111,14 +111,16 @@ def _figure_spec(
     )
 
 
-def _record(swept: Swept, cells: Sequence[Cell], key: str, columns: Sequence[str]) -> tuple[list[Cell], dict[str, Any]]:
+def _record(
+    swept: SweepAnalysis, cells: Sequence[Cell], key: str, columns: Sequence[str]
+) -> tuple[list[Cell], dict[str, Any]]:
     """Return the cells along an option, and the numbers to draw."""
     values = [cell.setting[key] for cell in cells]
     numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     ordered = sorted(cells, key=lambda cell: cell.setting[key]) if numeric else list(cells)
     values = [cell.setting[key] for cell in ordered]
-    log = numeric and min(values) > 0 and max(values) >= FAR * min(values)
-    names = None if numeric else [words_of({key: value}).partition(" = ")[2] for value in values]
+    log = numeric and min(values) > 0 and max(values) >= LOG_RATIO * min(values)
+    names = None if numeric else [setting_text({key: value}).partition(" = ")[2] for value in values]
     return ordered, {
         "x": values if numeric else list(range(len(values))),
         "names": names,
@@ -145,16 +147,16 @@ def _by_seed(cells: Sequence[Cell], method: str, column: str) -> Iterator[list[f
 
 # ---- Table, records and page
 
-APART = (
+SETTINGS_NOTE = (
     "Each setting is a comparison of its own: p is corrected for its differences, not for the number of settings. A "
     "setting that was singled out by this table is to be confirmed with other seeds; under [tune] settings are chosen "
     "without looking at these numbers."
 )
 
 
-def tabulate_sweep(swept: Swept) -> Table:
+def tabulate_sweep(swept: SweepAnalysis) -> Table:
     """Return the tables of all comparisons as one, with their setting in the first column."""
-    tables = [(words_of(cell.setting), tabulate(cell.analysis, "last")) for cell in swept.cells]
+    tables = [(setting_text(cell.setting), tabulate(cell.analysis, "last")) for cell in swept.cells]
     heads: dict[tuple[str, str], int] = {}
     for _, table in tables:
         for head, unit, width in zip(table.header, table.units, table.from_width, strict=True):
@@ -178,12 +180,12 @@ def tabulate_sweep(swept: Swept) -> Table:
         units=("", *(unit for _, unit in heads)),
         rows=tuple(rows),
         from_width=(0, *heads.values()),
-        note=f"{note} {APART}{drawn}{waiting}",
+        note=f"{note} {SETTINGS_NOTE}{drawn}{waiting}",
         name="sweep",
     )
 
 
-def as_sweep_document(swept: Swept) -> dict[str, Any]:
+def as_sweep_document(swept: SweepAnalysis) -> dict[str, Any]:
     """Return all numbers: ``sweep`` describes the sweep, ``cells`` holds the document of each comparison."""
     record = swept.record
     return {
@@ -195,7 +197,7 @@ def as_sweep_document(swept: Swept) -> dict[str, Any]:
     }
 
 
-def to_sweep_csv(swept: Swept) -> str:
+def to_sweep_csv(swept: SweepAnalysis) -> str:
     """Return the numbers as CSV, one row per setting and method."""
     rows = [
         {**cell.setting, **record}
@@ -207,19 +209,21 @@ def to_sweep_csv(swept: Swept) -> str:
 
 
 def _plain(value: Any) -> Any:
-    return words_of({"": value}).removeprefix(" = ") if isinstance(value, dict | list) else value
+    return setting_text({"": value}).removeprefix(" = ") if isinstance(value, dict | list) else value
 
 
-def render_sweep(swept: Swept, table: Table, pictures: Sequence[Picture], tables: Sequence[str], report: Path) -> str:
+def render_sweep(
+    swept: SweepAnalysis, table: Table, pictures: Sequence[Picture], tables: Sequence[str], report: Path
+) -> str:
     """Return the page, with links to the pages of its comparisons and to the files of the report."""
     folder = resources.files("fedreach.report") / "templates"
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    environment.filters["tied"] = tied
+    environment.filters["tied"] = keep_percent_together
     cells = [
         {
-            "setting": words_of(cell.setting),
+            "setting": setting_text(cell.setting),
             "page": Path(os.path.relpath(cell.page, report)).as_posix(),
             "findings": find(cell.analysis),
             "tuning": tabulate_tuning(cell.analysis.comparison),
@@ -250,7 +254,7 @@ class SweepPaths:
     page: Path
     tables: tuple[Path, ...]
     figures: tuple[Path, ...]
-    swept: Swept
+    swept: SweepAnalysis
     table: Table
     paper: tuple[Path, ...] = ()
 
@@ -260,7 +264,7 @@ def is_sweep(folder: Path) -> bool:
     return (folder / SweepRecord.FILE).exists()
 
 
-@no_collection()
+@without_garbage_collection()
 def write_sweep_report(
     folder: Path, out: Path, *, formats: Sequence[str] | None = (), paper: str | float | None = None
 ) -> SweepPaths:
@@ -277,7 +281,7 @@ def write_sweep_report(
         RunFolderError: If the folder cannot be read, or `out` cannot be written to.
     """
     check_formats(formats or ())
-    width = None if paper is None else width_of(paper)
+    width = None if paper is None else paper_width(paper)
     record = RunFolder(folder).required(SweepRecord)
     pages: list[tuple[int, ReportPaths]] = []
     for place, cell in enumerate(record.cells):
@@ -289,17 +293,17 @@ def write_sweep_report(
         Cell(record.settings[place], folder / record.cells[place], written.page, written.analysis)
         for place, written in pages
     )
-    swept = Swept(record, cells, tuple(record.settings[place] for place in range(len(record.cells))))
+    swept = SweepAnalysis(record, cells, tuple(record.settings[place] for place in range(len(record.cells))))
     report = out / "report"
-    with into(report):
+    with explain_write_errors(report):
         return _write_files(swept, report, formats, width)
 
 
-def _write_files(swept: Swept, report: Path, formats: Sequence[str] | None, width: float | None) -> SweepPaths:
+def _write_files(swept: SweepAnalysis, report: Path, formats: Sequence[str] | None, width: float | None) -> SweepPaths:
     (report / "figures" if formats else report).mkdir(parents=True, exist_ok=True)
     table = tabulate_sweep(swept)
     first = swept.cells[0].analysis.comparison if swept.cells else None
-    seeds, provenance = (seeds_said(first), made_by(first)) if first else ("", "")
+    seeds, provenance = (seeds_sentence(first), provenance_sentence(first)) if first else ("", "")
     texts = {
         "table.md": to_markdown(table),
         "table.csv": to_sweep_csv(swept),
@@ -309,7 +313,7 @@ def _write_files(swept: Swept, report: Path, formats: Sequence[str] | None, widt
     for name, text in texts.items():
         (report / name).write_text(text, encoding="utf-8", newline="\n")
     pictures = []
-    for figure_spec in [] if formats is None else drawings(swept):
+    for figure_spec in [] if formats is None else sweep_figure_specs(swept):
         if (figure := figure_spec.draw()) is not None:
             svg = inline_svg(figure, figure_spec.name, figure_spec.title, figure_spec.description)
             files = save(figure, report / "figures" / figure_spec.name, formats) if formats else ()
@@ -322,6 +326,12 @@ def _write_files(swept: Swept, report: Path, formats: Sequence[str] | None, widt
     printed: tuple[Path, ...] = ()
     if width is not None:
         printed = write_paper(
-            drawings(swept), report, swept.name, width=width, formats=formats or (), seeds=seeds, provenance=provenance
+            sweep_figure_specs(swept),
+            report,
+            swept.name,
+            width=width,
+            formats=formats or (),
+            seeds=seeds,
+            provenance=provenance,
         )
     return SweepPaths(page, tuple(report / name for name in texts), files, swept, table, printed)

@@ -11,9 +11,9 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from fedreach.evaluation.scores import ACCURACY, MAE, MainScore
-from fedreach.evaluation.statistics import LEVEL, Judgement, Spread, spread
+from fedreach.evaluation.statistics import LEVEL, PairedTest, Spread, spread
 from fedreach.report.analysis import (
-    FURTHER,
+    METRIC_QUANTITIES,
     POPULATION,
     QUANTITIES,
     WIDE,
@@ -24,9 +24,9 @@ from fedreach.report.analysis import (
     Quantity,
     When,
     baselines_of,
-    looked,
+    no_verdict_reason,
     probabilities,
-    what_seeds_draw,
+    seeds_scope,
 )
 from fedreach.report.numbers import (
     ABSENT,
@@ -58,7 +58,7 @@ def join_sentences(*sentences: str) -> str:
     return " ".join(filter(None, sentences))
 
 
-def seeds_said(comparison: Comparison) -> str:
+def seeds_sentence(comparison: Comparison) -> str:
     """Return a sentence on the number of seeds."""
     counts = [len(runs) for method in comparison.methods if (runs := comparison.counted(method))]
     if not counts:
@@ -69,8 +69,8 @@ def seeds_said(comparison: Comparison) -> str:
     return f"{text[0].upper()}{text[1:]}{planned_text}{': no run has finished' * comparison.provisional}."
 
 
-def intervals_said(
-    comparison: Comparison, family: Sequence[Judgement], *, by: MainScore = ACCURACY, nats: bool = False
+def intervals_sentence(
+    comparison: Comparison, family: Sequence[PairedTest], *, by: MainScore = ACCURACY, nats: bool = False
 ) -> str:
     """Return sentences on the intervals of a family of differences, and on the minimum detectable difference."""
     tests = [judged for judged in family if judged.p is not None]
@@ -96,7 +96,7 @@ def intervals_said(
     return text
 
 
-def bold_said(comparison: Comparison, leaders: Leaders, where: str) -> str:
+def bold_sentence(comparison: Comparison, leaders: Leaders, where: str) -> str:
     """Return a sentence on the meaning of bold in a table, or why no cell is bold; empty if no pair was tested."""
     if not leaders.tested:
         return ""
@@ -109,13 +109,13 @@ def bold_said(comparison: Comparison, leaders: Leaders, where: str) -> str:
     return f"Bold: each better than all others {where}, and nothing is decided between those in bold ({tests})."
 
 
-def refit_said(rounds: Sequence[int]) -> str:
+def refit_sentence(rounds: Sequence[int]) -> str:
     """Return a sentence on models that were refitted on all rows, with their numbers of rounds; empty if none was.
 
     Example:
-        >>> refit_said([12])
+        >>> refit_sentence([12])
         'The model was trained again on all rows, 12 rounds; scores are of the model before.'
-        >>> refit_said([12, 5, 9])
+        >>> refit_sentence([12, 5, 9])
         'Models were trained again on all rows, 5 to 12 rounds; scores are of the models before.'
     """
     if not rounds:
@@ -127,7 +127,7 @@ def refit_said(rounds: Sequence[int]) -> str:
     return f"Models were trained again on all rows, {rounds_text}; scores are of the models before."
 
 
-def made_by(comparison: Comparison) -> str:
+def provenance_sentence(comparison: Comparison) -> str:
     """Return a sentence on the software and the commit that the runs are from.
 
     The commit is that of the checkout with the experiment file; "changed" marks a checkout with uncommitted changes.
@@ -191,8 +191,8 @@ def tabulate(analysis: Analysis, when: When = "last") -> Table:
         note=join_sentences(_note(comparison, rows), _baselines_note(analysis)),
         name=when,
         stated=join_sentences(
-            intervals_said(comparison, [row.difference for row in rows], by=comparison.score),
-            bold_said(comparison, leading, f"on {POPULATION[comparison.primary].words}"),
+            intervals_sentence(comparison, [row.difference for row in rows], by=comparison.score),
+            bold_sentence(comparison, leading, f"on {POPULATION[comparison.primary].words}"),
         ),
         bold=bold_cells([row.method for row in every], leading, [columns[j].head for j in nonempty], judged),
     )
@@ -248,11 +248,11 @@ def tabulate_contrasts(analysis: Analysis, when: When = "last") -> Table | None:
         from_width=(0, 0, 0, 110, 0),
         note=f"Same seeds and clients{family_note(comparison, family)}{''.join(reasons)}",
         name="contrasts",
-        stated=intervals_said(comparison, family, by=by),
+        stated=intervals_sentence(comparison, family, by=by),
     )
 
 
-def family_note(comparison: Comparison, family: Sequence[Judgement]) -> str:
+def family_note(comparison: Comparison, family: Sequence[PairedTest]) -> str:
     """Return the end of a sentence on a family of differences, which describes how they were tested."""
     tests = [judged for judged in family if judged.p is not None]
     if not tests:
@@ -265,7 +265,7 @@ def family_note(comparison: Comparison, family: Sequence[Judgement]) -> str:
         "Detectable: a true difference so large is found in four of five such comparisons."
     )
     if comparison.looks:
-        return f"{judged} No verdict: {looked(comparison)}."
+        return f"{judged} No verdict: {no_verdict_reason(comparison)}."
     if comparison.margin is None:
         return f"{judged} {NOT_DECIDED}"
     return f"{judged} Equivalent: within ± {plan.margin_points:g} points by two one-sided tests. {NOT_DECIDED}"
@@ -350,7 +350,7 @@ def _note(comparison: Comparison, rows: Sequence[MethodSummary]) -> str:
         judged = family_note(comparison, [row.difference for row in rows])
         parts.append(f"Difference: to {comparison.baseline}, on {primary}, same seeds{judged}")
     if any(row.seeds > 1 for row in rows):
-        parts.append(what_seeds_draw(comparison.config))
+        parts.append(seeds_scope(comparison.config))
     if any(row.seeds == 1 for row in rows):
         parts.append("One seed: no spread over seeds, no test.")
     reasons = [(row.method, row.difference.note) for row in rows if not row.is_baseline]
@@ -371,7 +371,7 @@ def _note(comparison: Comparison, rows: Sequence[MethodSummary]) -> str:
             f"To {100 * comparison.target_accuracy:g} %: on {primary}; mean over the seeds that reached it "
             "(how many, if not all); - if none did."
         )
-    parts.append(refit_said([run.refit_rounds for run in comparison.all_counted if run.refit_rounds is not None]))
+    parts.append(refit_sentence([run.refit_rounds for run in comparison.all_counted if run.refit_rounds is not None]))
     return join_sentences(*parts)
 
 
@@ -460,13 +460,15 @@ def tabulate_metrics(analysis: Analysis, when: When = "last") -> Table | None:
     places = {
         row.metric: _places([metric_row for metric_row in rows if metric_row.metric == row.metric]) for row in rows
     }
-    quantities = [quantity for quantity in FURTHER.values() if any(_is_informative(row, quantity) for row in rows)]
-    several = any(row.at[name].sd is not None for row in rows for name in FURTHER)
+    quantities = [
+        quantity for quantity in METRIC_QUANTITIES.values() if any(_is_informative(row, quantity) for row in rows)
+    ]
+    several = any(row.at[name].sd is not None for row in rows for name in METRIC_QUANTITIES)
     reasons: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         for name, value in row.at.items():
             if "have no number" in value.note:
-                reasons.setdefault((row.metric, f"{FURTHER[name].head}: {value.note}"), []).append(row.method)
+                reasons.setdefault((row.metric, f"{METRIC_QUANTITIES[name].head}: {value.note}"), []).append(row.method)
     return Table(
         caption=f"Further metrics, {when_text[0].lower()}{when_text[1:]}",
         header=("method", "metric", *(quantity.head for quantity in quantities)),
@@ -486,7 +488,9 @@ def tabulate_metrics(analysis: Analysis, when: When = "last") -> Table | None:
 
 def _places(rows: Sequence[MetricSummary]) -> int:
     """Return the digits after the point of a metric: three, or more for small and fewer for large numbers."""
-    means = [row.at[name].mean for row in rows for name, quantity in FURTHER.items() if quantity.unit != "clients"]
+    means = [
+        row.at[name].mean for row in rows for name, quantity in METRIC_QUANTITIES.items() if quantity.unit != "clients"
+    ]
     largest = max((abs(mean) for mean in means if mean), default=1.0)
     power = math.floor(math.log10(largest))
     return 3 if -2 <= power <= 0 else min(max(2 - power, 0), 9)
@@ -508,11 +512,11 @@ def _cell(row: MetricSummary, quantity: Quantity, places: int) -> str:
 # ---- Tuned settings
 
 
-def words_of(setting: Mapping[str, Any]) -> str:
+def setting_text(setting: Mapping[str, Any]) -> str:
     """Return a setting as `key = value` pairs.
 
     Example:
-        >>> words_of({"local.rate": 0.1, "method.server": "adam"})
+        >>> setting_text({"local.rate": 0.1, "method.server": "adam"})
         'local.rate = 0.1, method.server = adam'
     """
     texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in setting.items()}
@@ -536,7 +540,7 @@ def tabulate_tuning(comparison: Comparison) -> Table | None:
         rows.append(
             (
                 method,
-                _most_frequent_first([words_of(tuning.settings[place]) for place in chosen.values()])
+                _most_frequent_first([setting_text(tuning.settings[place]) for place in chosen.values()])
                 if tried > 1
                 else "not tuned",
                 percent(spread([value for value in reached if value is not None]), by=by) if reached else "-",

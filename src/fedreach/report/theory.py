@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 # Unknown constants of the bounds are set to 1. The trend of a term and its order between methods are meaningful; its
 # size alone is not.
 
-SAMPLED = 120  # evenly spaced rounds in which clients left out are compared with the cohort
+MAX_SAMPLED_ROUNDS = 120  # evenly spaced rounds in which clients left out are compared with the cohort
 BLOCK = 2**20  # differences of label distributions in memory at a time
-WHOLE = 1e-3  # tolerance within which the weights of one model sum to 1
+WEIGHT_TOLERANCE = 1e-3  # tolerance within which the weights of one model sum to 1
 
 
 def terms(partition: FederationRecord, replies: RoundsTable, rounds: Floats, path: Path) -> Columns:
@@ -41,7 +41,7 @@ def terms(partition: FederationRecord, replies: RoundsTable, rounds: Floats, pat
     - ``label_gap``: TV(sum_i w_i p_i, p), and ``label_divergence``: KL(sum_i w_i p_i || p);
     - ``label_gap_so_far``: TV(mean of sum_i w_i p_i over the rounds up to this one, p);
     - ``label_gap_alone``: sum_i w_i TV(p_i, p);
-    - ``left_out``: mean over the participants j not averaged of the least TV(p_j, p_i); in at most `SAMPLED`
+    - ``left_out``: mean over the participants j not averaged of the least TV(p_j, p_i); in at most `MAX_SAMPLED_ROUNDS`
       rounds, as it is the most expensive term;
     - ``disagreement``, ``wlrc``: weighted mean, and mean, of the clients' measurements, if they measured it.
 
@@ -65,7 +65,7 @@ def terms(partition: FederationRecord, replies: RoundsTable, rounds: Floats, pat
     def total(values: Floats) -> Floats:
         return np.asarray(np.bincount(row, values, minlength=len(rounds)), np.float64)
 
-    single = np.abs(total(weight) - 1) < WHOLE
+    single = np.abs(total(weight) - 1) < WEIGHT_TOLERANCE
 
     def mean(values: Floats) -> Floats:
         return np.where(single, total(weight * values), np.nan)
@@ -101,7 +101,7 @@ class References:
     pooled: float  # TV between the labels of all participants and of all clients, which no selection can change
 
 
-def references(partition: FederationRecord) -> References:
+def reference_values(partition: FederationRecord) -> References:
     """Return the reference values, which do not depend on the choice of clients and weights."""
     entropy = label_entropy(partition.label_counts)
     participant_entropy, unseen = entropy[partition.participants], entropy[partition.unseen]
@@ -128,7 +128,7 @@ def _left_out(shares: Floats, participants: Ints, client: Ints, row: Ints, singl
     single_rounds = np.flatnonzero(single)
     if len(single_rounds) == 0:
         return distances
-    sampled = single_rounds[np.unique(np.linspace(0, len(single_rounds) - 1, SAMPLED).round().astype(int))]
+    sampled = single_rounds[np.unique(np.linspace(0, len(single_rounds) - 1, MAX_SAMPLED_ROUNDS).round().astype(int))]
     begins, ends = np.searchsorted(row, [sampled, sampled + 1])  # replies are in the order of the rounds
     participant_shares = shares[participants]
     step = max(1, BLOCK // max(participant_shares.size, 1))
@@ -148,7 +148,7 @@ CAPTION = "What the bounds look at"
 
 def tabulate_theory(analysis: Analysis) -> Table | None:
     """Return the table of terms, one row per method; None if no run has any."""
-    comparison, terms = analysis.comparison, shown(analysis)
+    comparison, terms = analysis.comparison, recorded_terms(analysis)
     if not terms:
         return None
     names = {term.name for term in terms}
@@ -167,7 +167,7 @@ def tabulate_theory(analysis: Analysis) -> Table | None:
             for method in comparison.methods
         ),
         from_width=(0,) * (len(terms) + 1),
-        note=f"{note} {describe(analysis)} Terms of bounds whose unknown constants are set to 1: they "
+        note=f"{note} {describe_references(analysis)} Terms of bounds whose unknown constants are set to 1: they "
         "tell methods apart, and a better term promises no higher accuracy.",
         name="theory",
     )
@@ -177,20 +177,20 @@ def _cell(spread: Spread, term: Term) -> str:
     return percent(spread) if term.percent else plus_minus(spread, term.places)
 
 
-def shown(analysis: Analysis) -> tuple[Term, ...]:
+def recorded_terms(analysis: Analysis) -> tuple[Term, ...]:
     """Return the terms that any counted run has, in the order of the table."""
     return tuple(term for term in TERMS if any(of[term.name].count for of in analysis.terms.values()))
 
 
 def explain(analysis: Analysis) -> tuple[tuple[str, str], ...]:
     """Return a heading and an explanation for each term of the table; empty without terms."""
-    explanations = [(term.heading, term.words) for term in shown(analysis) if term.heading]
+    explanations = [(term.heading, term.words) for term in recorded_terms(analysis) if term.heading]
     if explanations and len((partition := analysis.comparison.all_counted[0].partition).unseen):
         explanations.append(("Those who never take part", _worst_case(partition)))
     return tuple(explanations)
 
 
-def describe(analysis: Analysis) -> str:
+def describe_references(analysis: Analysis) -> str:
     """Return a sentence on the reference values of the terms."""
     reference = analysis.references
     unseen = f", unseen clients' {reference.unseen:.2f}" if np.isfinite(reference.unseen) else ""

@@ -7,16 +7,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedreach._util.errors import RunFolderError
-from fedreach.report.adaptation import tabulate_serving
-from fedreach.report.figures import asked, gallery
-from fedreach.report.figures.style import check_formats, width_of
+from fedreach.report.adaptation import tabulate_adaptation
+from fedreach.report.figures import draw_figures, figure_specs
+from fedreach.report.figures.style import check_formats, paper_width
 from fedreach.report.formats import to_markdown
 from fedreach.report.latex import to_latex, write_paper
 from fedreach.report.overview import Analysis, analyse
 from fedreach.report.page import render
-from fedreach.report.read import no_collection, read
+from fedreach.report.read import read, without_garbage_collection
 from fedreach.report.records import as_document, to_csv
-from fedreach.report.tables import made_by, seeds_said, tabulate, tabulate_contrasts, tabulate_metrics, tabulate_tuning
+from fedreach.report.tables import (
+    provenance_sentence,
+    seeds_sentence,
+    tabulate,
+    tabulate_contrasts,
+    tabulate_metrics,
+    tabulate_tuning,
+)
 from fedreach.report.theory import tabulate_theory
 
 
@@ -31,7 +38,7 @@ class ReportPaths:
     paper: tuple[Path, ...] = ()  # files for a paper, in addition to table.tex
 
 
-@no_collection()
+@without_garbage_collection()
 def write_report(
     folders: Sequence[Path], out: Path, *, formats: Sequence[str] | None = (), paper: str | float | None = None
 ) -> ReportPaths:
@@ -50,15 +57,15 @@ def write_report(
         RunFolderError: If a folder cannot be read, or `out` cannot be written to.
     """
     check_formats(formats or ())
-    width = None if paper is None else width_of(paper)
+    width = None if paper is None else paper_width(paper)
     analysis = analyse(read(folders))
     report = Path(out) / "report"
-    with into(report):
+    with explain_write_errors(report):
         return _write_files(analysis, report, formats, width)
 
 
 @contextmanager
-def into(report: Path) -> Iterator[None]:
+def explain_write_errors(report: Path) -> Iterator[None]:
     """Raise RunFolderError, with advice, if a report cannot be written: run folders may be read-only."""
     try:
         yield
@@ -75,9 +82,9 @@ def _write_files(analysis: Analysis, report: Path, formats: Sequence[str] | None
     pairs, metrics = tabulate_contrasts(analysis), tabulate_metrics(analysis)
     tables = [tabulate(analysis, "last"), *([pairs] if pairs else []), tabulate(analysis, "best")]
     tables += [table for table in (tabulate_tuning(analysis.comparison),) if table]
-    tables += [*([metrics] if metrics else []), *tabulate_serving(analysis), *([theory] if theory else [])]
+    tables += [*([metrics] if metrics else []), *tabulate_adaptation(analysis), *([theory] if theory else [])]
     comparison = analysis.comparison
-    seeds, provenance = seeds_said(comparison), made_by(comparison)
+    seeds, provenance = seeds_sentence(comparison), provenance_sentence(comparison)
     texts = {
         "table.md": "\n".join(map(to_markdown, tables)),
         "table.csv": to_csv(analysis),
@@ -86,14 +93,14 @@ def _write_files(analysis: Analysis, report: Path, formats: Sequence[str] | None
     }
     for name, text in texts.items():
         _write_text(report / name, text)
-    pictures = [] if formats is None else gallery(analysis, report / "figures", formats)
+    pictures = [] if formats is None else draw_figures(analysis, report / "figures", formats)
     figures = tuple(path for picture in pictures for path in picture.files)
     page = report / "index.html"
     _write_text(page, render(analysis, pictures, list(texts)))
     printed: tuple[Path, ...] = ()
     if width is not None:
         printed = write_paper(
-            asked(analysis),
+            figure_specs(analysis),
             report,
             comparison.name,
             width=width,

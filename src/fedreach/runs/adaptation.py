@@ -16,25 +16,25 @@ from fedreach._util.errors import ANOTHER_FOLDER, STEADIER, TrainingError
 from fedreach._util.files import sealed_text
 from fedreach.data.federated import FederatedData
 from fedreach.engines.models.flat import Layout
-from fedreach.evaluation.modes import ServesModels
+from fedreach.evaluation.modes import AdaptationScorer
 from fedreach.federation.adaptation import trust
-from fedreach.federation.adaptation.fitting import Fitted
+from fedreach.federation.adaptation.fitting import FittedRule
 from fedreach.federation.traits import Traits
-from fedreach.runs.callbacks import Callback, told
+from fedreach.runs.callbacks import Callback, callback_lifecycle
 from fedreach.runs.checkpoint import Snapshot, read_models
 from fedreach.runs.describe import Baselines
 from fedreach.runs.folder import BEST, CONSTANTS, LAST, REFIT, SERVING, RunFolder
-from fedreach.runs.identity import OtherExperimentError, finished
+from fedreach.runs.identity import OtherExperimentError, finished_result
 from fedreach.runs.recorder import Recorder
 from fedreach.runs.schema import (
     CHECKPOINT,
+    AdaptationRecord,
+    AdaptedLine,
     ClientLine,
     FederationRecord,
     Result,
     RoundRow,
     RunRecord,
-    ServedLine,
-    ServingRecord,
     Timing,
 )
 from fedreach.runs.simulation import Simulation, simulated_round
@@ -44,13 +44,18 @@ from fedreach.runs.simulation import Simulation, simulated_round
 # methods that differ only in `serving` train once, and a rule that is added later needs no training.
 
 POPULATIONS = {"id": "participants", "unseen": "unseen clients", "test": "test set"}
-SHOWN = {"plain": "plain", "calibrated": "calibrated", "served": "served", "true_prior": "true prior, needs labels"}
+MODE_TITLES = {
+    "plain": "plain",
+    "calibrated": "calibrated",
+    "served": "served",
+    "true_prior": "true prior, needs labels",
+}
 """Prediction mode -> its title in the table at the end of a run."""
 MODELS = ("last", "best")
 EXPECTED = ("expected_gain", "expected_gain_low", "expected_gain_high")
 
 
-def serve_models(folder: RunFolder, layout: Layout, evaluator: ServesModels) -> None:
+def write_adaptation(folder: RunFolder, layout: Layout, evaluator: AdaptationScorer) -> None:
     """Fit the rule and write the scores of adapted clients, for the last and the best model of a folder.
 
     Args:
@@ -58,7 +63,7 @@ def serve_models(folder: RunFolder, layout: Layout, evaluator: ServesModels) -> 
         layout: Layout of the model.
         evaluator: Evaluator that fits the rule and adapts models.
     """
-    folder.remove(ServingRecord.FILE, ServedLine.FILE, SERVING)
+    folder.remove(AdaptationRecord.FILE, AdaptedLine.FILE, SERVING)
     federation = folder.read(FederationRecord)
     names = None if federation is None else federation.client_names
     columns: dict[str, Mapping[str, float]] = {}
@@ -76,7 +81,7 @@ def serve_models(folder: RunFolder, layout: Layout, evaluator: ServesModels) -> 
         columns[name] = scores | _mean_expected_gain(fitted, clusters)
         for line in lines:
             client_names = None if names is None else [names[client] for client in line["ids"]]
-            folder.append(ServedLine(model=name, round=rounds[name], **line, names=client_names))
+            folder.append(AdaptedLine(model=name, round=rounds[name], **line, names=client_names))
         for number, rule_fit in enumerate(fitted):
             head = f"{name}/{number}" if len(fitted) > 1 else name
             tensors |= {f"{head}/{key}": np.asarray(value) for key, value in rule_fit.state.items()}
@@ -87,7 +92,7 @@ def serve_models(folder: RunFolder, layout: Layout, evaluator: ServesModels) -> 
     rule, needs_labels = repr(evaluator.rule), Traits.of(evaluator.rule).needs_labels
     folder.write_tensors(SERVING, tensors, {"rule": rule})
     folder.write(
-        ServingRecord(
+        AdaptationRecord(
             rule=rule,
             needs_labels=needs_labels,
             rounds=rounds,
@@ -98,12 +103,12 @@ def serve_models(folder: RunFolder, layout: Layout, evaluator: ServesModels) -> 
     )
 
 
-def served_table(folder: RunFolder) -> list[str]:
+def adaptation_table(folder: RunFolder) -> list[str]:
     """Return lines for the terminal: mean accuracy of the last model by prediction mode, and the gain by adaptation.
 
     A run without an adaptation rule has no lines.
     """
-    record = folder.read(ServingRecord)
+    record = folder.read(AdaptationRecord)
     if record is None:
         return []
     columns = record.columns["last"]
@@ -114,7 +119,7 @@ def served_table(folder: RunFolder) -> list[str]:
 
     needs = ", a reference that needs labels" if record.needs_labels else ""
     lines = [f"accuracy in %, served by {record.rule}{needs}", line("", [*populations.values()])]
-    for rung, title in SHOWN.items():
+    for rung, title in MODE_TITLES.items():
         accuracies = [columns.get(f"{name}_{rung}_accuracy") for name in populations]
         if None not in accuracies:
             lines.append(line(title, [f"{100 * value:.1f}" for value in accuracies if value is not None]))
@@ -126,7 +131,7 @@ def served_table(folder: RunFolder) -> list[str]:
     return [*lines, line("served - plain", [f"{100 * gain:+.1f}" for gain in gains])]
 
 
-def _mean_expected_gain(fitted: Sequence[Fitted], clusters: Ints) -> dict[str, float]:
+def _mean_expected_gain(fitted: Sequence[FittedRule], clusters: Ints) -> dict[str, float]:
     """Return the gain that participants expect of the rule, as a fraction: a mean over clusters."""
     gains = [trust.expected_gain(rule_fit.state) for rule_fit in fitted]
     if any(gain is None for gain in gains):
@@ -136,7 +141,7 @@ def _mean_expected_gain(fitted: Sequence[Fitted], clusters: Ints) -> dict[str, f
     return {name: round(float(value), 9) for name, value in zip(EXPECTED, mean, strict=True)}
 
 
-def _costs(fitted: Sequence[Fitted]) -> dict[str, Any]:
+def _costs(fitted: Sequence[FittedRule]) -> dict[str, Any]:
     """Return the cost of fitting for one participant: the most bytes of any model, and the time of all models."""
     costs: dict[str, Any] = {
         "bytes_state": max(sum(np.asarray(value).nbytes for value in rule_fit.state.values()) for rule_fit in fitted)
@@ -186,7 +191,7 @@ def take_training(recorder: Recorder, twin: RunFolder, run: RunRecord, identity:
         "config": _with_rule_of(identity["config"], stored.config),
     }
     try:
-        result = finished(twin, expected_identity)
+        result = finished_result(twin, expected_identity)
     except OtherExperimentError:
         return None
     federation, checkpoint = twin.read(FederationRecord), twin.read_tensors(CHECKPOINT)
@@ -208,9 +213,9 @@ def take_training(recorder: Recorder, twin: RunFolder, run: RunRecord, identity:
     return result
 
 
-def finish_served(
+def finish_with_adaptation(
     recorder: Recorder,
-    evaluator: ServesModels,
+    evaluator: AdaptationScorer,
     result: Result,
     callbacks: Sequence[Callback],
     data: FederatedData,
@@ -227,8 +232,8 @@ def finish_served(
         baselines: Baselines to write at the end; None: none.
     """
     folder = recorder.folder
-    with told(callbacks, folder.required(RunRecord), data, "trained as another run", folder.path):
-        serve_models(folder, recorder.layout, evaluator)
+    with callback_lifecycle(callbacks, folder.required(RunRecord), data, "trained as another run", folder.path):
+        write_adaptation(folder, recorder.layout, evaluator)
         if baselines is not None:
             baselines.write(folder)
         result = recorder.end(result)

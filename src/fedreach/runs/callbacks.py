@@ -55,7 +55,7 @@ class Callback:
 
 
 @contextmanager
-def told(
+def callback_lifecycle(
     callbacks: Sequence[Callback], run: RunRecord, data: FederatedData | None, engine: str, folder: Path
 ) -> Iterator[None]:
     """Begin all callbacks and, whatever ends the run, close them."""

@@ -11,12 +11,12 @@ import torch
 
 from fedreach._util.arrays import AnyArray, Float32s
 from fedreach._util.errors import RunFolderError
-from fedreach._util.files import Seal
+from fedreach._util.files import FileDigest
 from fedreach._util.row_store import RowTable
 from fedreach.engines.models.flat import Layout
 from fedreach.federation.state import FederationState
 from fedreach.federation.types import State
-from fedreach.runs.folder import RunFolder, seals_of
+from fedreach.runs.folder import RunFolder, read_seals
 from fedreach.runs.schema import CHECKPOINT, ClientLine, RoundRow, Timing
 
 # ---- Checkpoints of a run between two rounds
@@ -37,7 +37,7 @@ class Snapshot:
     best_round: int
     best_loss: float
     evaluations_since_best: int
-    seals: Mapping[str, Seal]  # of the written part of the files of rows
+    seals: Mapping[str, FileDigest]  # of the written part of the files of rows
     seconds_total: float = 0.0  # simulated, like the joules, if there is a radio
     joules_total: float = 0.0
     digests: Mapping[str, str] = field(default_factory=dict)  # of the best model, if there is one
@@ -143,7 +143,7 @@ def load(folder: RunFolder, width: int) -> Snapshot | None:
         sent=sent,
         **{name: tuple(state_of(f"{name}.{model}") for model in range(len(models))) for name in PER_MODEL},
     )
-    record["seals"] = seals_of(record["seals"])
+    record["seals"] = read_seals(record["seals"])
     waiting = tuple(ROWS[kind].of_json(row, CHECKPOINT) for kind, row in record.get("waiting", ()))
     folder.rewind(record["seals"], waiting[0].round - 1 if waiting else record["round"])
     if record["best_loss"] is None:

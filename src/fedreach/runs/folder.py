@@ -12,11 +12,11 @@ from fedreach._util import files
 from fedreach._util.arrays import AnyArray
 from fedreach._util.errors import RunFolderError
 from fedreach._util.files import (
-    ANEW,
     KEY,
+    PUT_BACK,
+    FileDigest,
     Folder,
-    Seal,
-    altered,
+    altered_error,
     check_digest,
     check_same_run,
     digest_of,
@@ -29,8 +29,9 @@ from fedreach._util.files import (
 )
 from fedreach.runs.schema import (
     CHECKPOINT,
+    COMMON_KEYS,
     FORMAT,
-    OF_EACH_FILE,
+    AdaptationRecord,
     BaselinesRecord,
     ClientLine,
     FederationRecord,
@@ -38,7 +39,6 @@ from fedreach.runs.schema import (
     Result,
     RoundRow,
     RunRecord,
-    ServingRecord,
     Timing,
 )
 
@@ -46,8 +46,8 @@ JSON_LINE = json.JSONEncoder(allow_nan=False)  # `json.dumps` would create one p
 SERVING = "serving.safetensors"
 LAST, BEST, REFIT = "last.safetensors", "best.safetensors", "refit.safetensors"
 CONSTANTS = "constants.safetensors"
-VOUCHED = (LAST, BEST, REFIT, CONSTANTS, SERVING, ServingRecord.FILE, BaselinesRecord.FILE)
-WAITING = (RunRecord.FILE, FederationRecord.FILE, *VOUCHED)
+VERIFIED_FILES = (LAST, BEST, REFIT, CONSTANTS, SERVING, AdaptationRecord.FILE, BaselinesRecord.FILE)
+WAITING = (RunRecord.FILE, FederationRecord.FILE, *VERIFIED_FILES)
 """Files to which only a checkpoint or the result refers; these are written after a sync of all other files."""
 R = TypeVar("R", bound=Record)
 
@@ -157,9 +157,9 @@ class RunFolder(Folder):
         seal = self.vouched().get(name)
         return "" if seal is None else sealed_text(self.path / name, seal)
 
-    def vouched(self) -> Mapping[str, Seal]:
+    def vouched(self) -> Mapping[str, FileDigest]:
         """Return the verified part of each file of rows, by the result of a finished run, else by its checkpoint."""
-        return seals_of(self._end_record().get("seals") or {})
+        return read_seals(self._end_record().get("seals") or {})
 
     def _end_record(self) -> Mapping[str, Any]:
         """Return the record that verifies the other files: the result of a finished run, else its checkpoint."""
@@ -176,7 +176,7 @@ class RunFolder(Folder):
 
     def _check_matches_run(self, name: str, digest: str) -> None:
         """Reject a model or an adapter of another run or round, with a RunFolderError."""
-        if name not in VOUCHED:
+        if name not in VERIFIED_FILES:
             return
         expected = (self._end_record().get("digests") or {}).get(name, digest)
         if digest != expected:
@@ -188,23 +188,23 @@ class RunFolder(Folder):
     def digests(self) -> dict[str, str]:
         """Return the digests of the models and adapters."""
         digests = {}
-        for name in VOUCHED:
+        for name in VERIFIED_FILES:
             if (path := self.plain(name)).exists():
                 record = self.read_json(name) if name.endswith(".json") else record_of_tensors(path)
                 digests[name] = str((record or {})["seal"])
         return digests
 
-    def seals(self, *more_shapes: type[Record]) -> dict[str, Seal]:
+    def seals(self, *more_shapes: type[Record]) -> dict[str, FileDigest]:
         """Return the length and digest of each file of rows that a checkpoint matches, and of `more_shapes`."""
         shapes: tuple[type[Record], ...] = (RoundRow, ClientLine, *more_shapes)
         return {shape.FILE: self.seal(shape.FILE) for shape in shapes}
 
-    def check(self, seals: Mapping[str, Seal]) -> None:
+    def check(self, seals: Mapping[str, FileDigest]) -> None:
         """Reject files of rows whose verified part was altered, with a RunFolderError."""
         for name, seal in seals.items():
             sealed_text(self.path / name, seal)
 
-    def rewind(self, seals: Mapping[str, Seal], round_: int) -> None:
+    def rewind(self, seals: Mapping[str, FileDigest], round_: int) -> None:
         """Cut the files of rows back to where they were after a round."""
         self.close()
         self.check(seals)
@@ -226,7 +226,7 @@ class RunFolder(Folder):
             except (ValueError, AttributeError, RecursionError, RunFolderError):
                 row = Timing(round=-1)
             if row.round != number or row != row.checked(self.run):
-                raise altered(self.path / Timing.FILE)
+                raise altered_error(self.path / Timing.FILE)
             rows.append(row)
         return rows
 
@@ -237,7 +237,7 @@ class RunFolder(Folder):
         from safetensors.numpy import save
 
         plain = {key: np.asarray(value, order="C") for key, value in tensors.items()}
-        payload = {key: value for key, value in record.items() if key not in OF_EACH_FILE}
+        payload = {key: value for key, value in record.items() if key not in COMMON_KEYS}
         full = _with_format(name, {**payload, "arrays": digest_of(plain, {})})
         content = save(plain, {KEY: json.dumps(full, sort_keys=True)})
         with self.whole(name, waits=name in WAITING) as temporary:
@@ -267,18 +267,18 @@ class RunFolder(Folder):
             version = record.get("format")
         except (SafetensorError, OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise RunFolderError(
-                f"{path} cannot be read: {error}. It is not skipped, as that would silently start over. {ANEW}"
+                f"{path} cannot be read: {error}. It is not skipped, as that would silently start over. {PUT_BACK}"
             ) from error
         _check_format(path, version)
         check_digest(path, record)
         if record["arrays"] != digest_of(arrays, {}):
-            raise altered(path)
+            raise altered_error(path)
         return arrays, record
 
 
-def seals_of(stored: Mapping[str, Any]) -> dict[str, Seal]:
+def read_seals(stored: Mapping[str, Any]) -> dict[str, FileDigest]:
     """Return seals from their JSON form."""
-    return {name: Seal(*seal) for name, seal in stored.items()}
+    return {name: FileDigest(*seal) for name, seal in stored.items()}
 
 
 def _with_format(name: str, content: Mapping[str, Any]) -> dict[str, Any]:
@@ -302,9 +302,9 @@ def json_object(text: str, where: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise RunFolderError(f"{where} is not JSON ({error}). It was cut or edited. {ANEW}") from error
+        raise RunFolderError(f"{where} is not JSON ({error}). It was cut or edited. {PUT_BACK}") from error
     if not isinstance(value, dict):
-        raise RunFolderError(f"{where} must hold a JSON object; got {type(value).__name__}. {ANEW}")
+        raise RunFolderError(f"{where} must hold a JSON object; got {type(value).__name__}. {PUT_BACK}")
     return value
 
 

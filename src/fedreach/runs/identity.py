@@ -9,7 +9,7 @@ from fedreach._util.code import digest_of_code, name_in
 from fedreach._util.errors import ANOTHER_FOLDER, ConfigError, RunFolderError, nearest
 from fedreach._util.registry import BY_CONTENT
 from fedreach.runs.folder import RunFolder
-from fedreach.runs.schema import HARMLESS, ComparisonRecord, Result, RunRecord
+from fedreach.runs.schema import HARMLESS_OPTIONS, ComparisonRecord, Result, RunRecord
 
 ROUNDS = "config.rounds"
 ENGINE = "engine.json"
@@ -25,7 +25,7 @@ class OtherFilesError(OtherExperimentError):
     """A folder contains a run with other versions of the user's files."""
 
 
-def finished(folder: RunFolder, identity: Mapping[str, Any]) -> Result | None:
+def finished_result(folder: RunFolder, identity: Mapping[str, Any]) -> Result | None:
     """Return the result of a finished run, or None if the run is not finished.
 
     `identity` is that of the run to be made, see `fedreach.experiment.components.identity`.
@@ -62,7 +62,7 @@ def _refusal(folder: RunFolder, changed: Sequence[tuple[str, Any, Any]]) -> Othe
     hint = "".join(
         f" Of {key} the whole file counts: {because}."
         for key, _, after in options
-        if _is_code(after) and (because := registry.KNOWN_BY_FILE.get(_file_name(after).partition(":")[0]))
+        if _is_code(after) and (because := registry.WHOLE_FILE_REASONS.get(_file_name(after).partition(":")[0]))
     )
     if [key for key, _, _ in changed] == [ROUNDS] and changed[0][1] < changed[0][2]:
         hint += f" `fedreach extend` gives it {changed[0][2]} rounds."
@@ -100,7 +100,7 @@ def _find_changes(stored: RunRecord, identity: Mapping[str, Any]) -> list[tuple[
     """Return relevant differences: the key, the stored value and the requested value."""
     before = _flatten({key: vars(stored)[key] for key in identity})
     after = _flatten(identity)
-    keys = [key for key in sorted(before.keys() | after.keys()) if key not in HARMLESS]
+    keys = [key for key in sorted(before.keys() | after.keys()) if key not in HARMLESS_OPTIONS]
     pairs = [(key, before.get(key), after.get(key)) for key in keys]
     return [
         (key, stored_value, new_value)
@@ -109,10 +109,10 @@ def _find_changes(stored: RunRecord, identity: Mapping[str, Any]) -> list[tuple[
     ]
 
 
-def essence(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that affect numbers, see `HARMLESS`; files by name, without their folders."""
+def relevant_options(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that affect numbers, see `HARMLESS_OPTIONS`; files by name, without their folders."""
     flat = _flatten(dict(identity))
-    return {_file_name(key): _file_name(value) for key, value in flat.items() if key not in HARMLESS}
+    return {_file_name(key): _file_name(value) for key, value in flat.items() if key not in HARMLESS_OPTIONS}
 
 
 def _file_name(value: Any) -> Any:

@@ -10,10 +10,10 @@ import numpy as np
 
 from fedreach._util.arrays import Float32s
 from fedreach.evaluation.evaluator import Evaluator
-from fedreach.evaluation.modes import ServingEvaluator
+from fedreach.evaluation.modes import AdaptationEvaluator
 from fedreach.federation.state import FederationState
-from fedreach.runs.adaptation import Refit, serve_models
-from fedreach.runs.callbacks import Callback, told
+from fedreach.runs.adaptation import Refit, write_adaptation
+from fedreach.runs.callbacks import Callback, callback_lifecycle
 from fedreach.runs.checkpoint import Snapshot
 from fedreach.runs.describe import Baselines, federation_record
 from fedreach.runs.recorder import Evaluated, Recorder, check_federation
@@ -70,14 +70,14 @@ UNLIMITED = Budget()
 
 
 # ---- The loop over the rounds of a run
-# It is a generator, so that a program can use each round; `exhausted` returns only the result.
+# It is a generator, so that a program can use each round; `consume` returns only the result.
 
 R = TypeVar("R")
 ROWS_SECONDS = 0.05
 """Longest wait of rows: writing those of many short rounds together halves the time. Longer rounds never wait."""
 
 
-def exhausted(rounds: Generator[RoundRow, None, R]) -> R:
+def consume(rounds: Generator[RoundRow, None, R]) -> R:
     """Run all rounds and return the result."""
     while True:
         try:
@@ -101,7 +101,7 @@ def each_round(
     checkpoint_seconds: float = 2.0,
     callbacks: Sequence[Callback] = (),
     engine: str = "",
-    serving: ServingEvaluator | None = None,
+    serving: AdaptationEvaluator | None = None,
     baselines: Baselines | None = None,
     refit: Refit | None = None,
 ) -> Generator[RoundRow, None, Result]:
@@ -138,7 +138,7 @@ def each_round(
 
     def finish_run(last: Snapshot) -> Mapping[str, Any] | None:
         if serving is not None:
-            serve_models(recorder.folder, recorder.layout, serving)
+            write_adaptation(recorder.folder, recorder.layout, serving)
         if baselines is not None:
             baselines.write(recorder.folder)
         if refit is None:
@@ -147,7 +147,7 @@ def each_round(
         return refit.write(recorder, rounds, callbacks)
 
     engine = "\n".join(filter(None, [engine, simulation.engine.note]))
-    with told(callbacks, run, simulation.data, engine, recorder.folder.path):
+    with callback_lifecycle(callbacks, run, simulation.data, engine, recorder.folder.path):
         last = yield from loop.run()
         result = recorder.finish(last, lambda: finish_run(last))
         for callback in callbacks:

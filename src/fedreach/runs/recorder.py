@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedreach._util.arrays import AnyArray, replaced
+from fedreach._util.arrays import AnyArray, replace_fields
 from fedreach._util.errors import ANOTHER_FOLDER, STEADIER, RunFolderError, TrainingError
-from fedreach._util.files import ANEW, Seal, digest_of, refuse_lost_rounds
+from fedreach._util.files import PUT_BACK, FileDigest, digest_of, refuse_lost_rounds
 from fedreach.engines.models.flat import Layout
 from fedreach.evaluation.scores import MAE
 from fedreach.federation.federation import Federation
@@ -27,19 +27,19 @@ from fedreach.federation.steps import memory_width
 from fedreach.federation.types import RoundCost, RoundResult
 from fedreach.runs.checkpoint import Snapshot, finish, load, save
 from fedreach.runs.folder import BEST, CONSTANTS, LAST, RunFolder
-from fedreach.runs.identity import ROUNDS, essence
+from fedreach.runs.identity import ROUNDS, relevant_options
 from fedreach.runs.schema import (
     CHECKPOINT,
+    AdaptedLine,
     ClientLine,
     FederationRecord,
     Result,
     RoundRow,
     RunRecord,
-    ServedLine,
     Timing,
 )
 
-FAR_OFF = 10.0  # times the error of the mean; a model that learned anything is closer
+MAX_RELATIVE_ERROR = 10.0  # times the error of the mean; a model that learned anything is closer
 Evaluated = tuple[Mapping[str, float], Sequence[Mapping[str, Any]]]
 """The columns of an evaluation, and its lines about single clients; see `fedreach.evaluation.evaluator.Evaluator`."""
 Losses = Mapping[int, float]
@@ -89,7 +89,7 @@ class Recorder:
         The number of rounds is left out if no round depends on it: such a run can be extended.
         """
         excluded = ("method", "environment", "git", "id", "federation")
-        essentials = essence({key: value for key, value in vars(run).items() if key not in excluded})
+        essentials = relevant_options({key: value for key, value in vars(run).items() if key not in excluded})
         rounds = run.config.get("rounds")
         if isinstance(rounds, int) and not refers_to_length(self.federation, rounds):
             essentials.pop(ROUNDS)
@@ -117,7 +117,7 @@ class Recorder:
         for shape in (RoundRow, ClientLine):
             lines = self.folder.kept_text(shape.FILE).splitlines(keepends=True)
             before = "".join(line for line in lines if json.loads(line)["round"] < last.round).encode()
-            seals[shape.FILE] = Seal(len(before), sha256(before).hexdigest())
+            seals[shape.FILE] = FileDigest(len(before), sha256(before).hexdigest())
         timing = replace(self.folder.timing(last.round)[-1], evaluate_seconds=None)
         since = snapshot.evaluations_since_best - 1
         rows = replace(last, evaluated={}), timing.checked(self.folder.run)
@@ -152,7 +152,7 @@ class Recorder:
     def after(self, snapshot: Snapshot, state: FederationState, result: RoundResult) -> tuple[Snapshot, RoundRow]:
         """Return the run after a round and the row of the round, which is not written yet."""
         total, cost = snapshot.bytes_total + result.bytes_down + result.bytes_up, result.cost
-        snapshot = replaced(snapshot, state=state, bytes_total=total)
+        snapshot = replace_fields(snapshot, state=state, bytes_total=total)
         if cost is not None:
             seconds, joules = snapshot.seconds_total + cost.seconds, snapshot.joules_total + cost.joules
             snapshot = replace(snapshot, seconds_total=seconds, joules_total=joules)
@@ -191,7 +191,7 @@ class Recorder:
             row = replace(row, evaluated=columns)
         client_lines = (ClientLine(**line, names=self.names_of(line["ids"])) for line in lines)
         rows = *snapshot.rows, row, *client_lines, timing.checked(self.folder.run)
-        return replaced(snapshot, rows=rows), row
+        return replace_fields(snapshot, rows=rows), row
 
     @cached_property
     def _names(self) -> Sequence[str] | None:
@@ -237,7 +237,8 @@ class Recorder:
 
         Raises:
             TrainingError: If no client's update counted, or none in the last rounds, more than half of all rounds; or
-                if the error in a regression increased and exceeds `FAR_OFF` times that of the participants' mean.
+                if the error in a regression increased and exceeds `MAX_RELATIVE_ERROR` times that of the participants'
+                mean.
         """
         snapshot = self._write_all(snapshot)
         self._refuse_if_no_client_counted()
@@ -254,7 +255,7 @@ class Recorder:
     def end(self, result: Result) -> Result:
         """Write the result of the run with the digests of its files."""
         self.folder.sync()
-        served = (ServedLine,) if (self.folder.path / ServedLine.FILE).exists() else ()
+        served = (AdaptedLine,) if (self.folder.path / AdaptedLine.FILE).exists() else ()
         result = replace(result, run=self.folder.run, seals=self.folder.seals(*served), digests=self.folder.digests())
         self.folder.write(result)
         return result
@@ -287,7 +288,7 @@ class Recorder:
         if not rows:
             return
         before, after = rows[0]["id_mae"], rows[-1]["id_mae"]
-        if after is None or (after > FAR_OFF * mean and before is not None and after > before):
+        if after is None or (after > MAX_RELATIVE_ERROR * mean and before is not None and after > before):
             error = "not finite" if after is None else f"{MAE.number(after)} off on average"
             raise TrainingError(
                 f"The model diverged: after round {rows[-1]['round']} its predictions of participants' held-out data "
@@ -335,12 +336,12 @@ class Recorder:
             return
         path, stored = self.folder.path / BEST, self.folder.stored_tensors(BEST)
         if stored is None:
-            raise RunFolderError(f"{path} is missing. {ANEW}")
+            raise RunFolderError(f"{path} is missing. {PUT_BACK}")
         record = stored[1]
         if record["seal"] != snapshot.digests[BEST] and not (later and record["round"] > snapshot.state.round):
             raise RunFolderError(
                 f"{path} must hold the model after round {snapshot.best_round} of this run; it holds another one. "
-                f"{ANEW}"
+                f"{PUT_BACK}"
             )
 
     def models(self, state: FederationState) -> dict[str, AnyArray]:

@@ -29,7 +29,7 @@ from typing import Any, ClassVar, NamedTuple, Self, get_args, get_origin, get_ty
 
 import numpy as np
 
-from fedreach._util.arrays import Ints, replaced
+from fedreach._util.arrays import Ints, replace_fields
 from fedreach._util.errors import RunFolderError, nearest
 
 FORMAT = 3  # 2: models, clusters, solver states; rows with metrics. 3: digests
@@ -39,7 +39,7 @@ EVALUATED = re.compile(r"(id|unseen|test|train|local)_\w+|(participation|out_of_
 """Columns that an evaluation adds to a row: a population and a metric, or a gap between two populations."""
 METRIC = re.compile(r"[a-z][a-z0-9_]*")  # names of additional metrics
 
-HARMLESS = {
+HARMLESS_OPTIONS = {
     "config.name",
     "config.seeds",
     "config.target_accuracy",
@@ -51,7 +51,7 @@ HARMLESS = {
 }
 """Options that change no number of a run: a run resumes even if they differ."""
 
-OF_EACH_FILE = ("format", "seal")
+COMMON_KEYS = ("format", "seal")
 """Keys of every file, apart from the record itself."""
 
 IN_JSON: Mapping[Any, type] = {Mapping: dict, Sequence: list, np.ndarray: list}
@@ -145,11 +145,7 @@ class Record:
         """Reject an object with an unknown or a missing key, with a RunFolderError."""
         known_keys = cls.known_keys()
         for name in names:
-            if (
-                name not in known_keys
-                and name not in OF_EACH_FILE
-                and not (cls.REST and cls.REST_NAMES.fullmatch(name))
-            ):
+            if name not in known_keys and name not in COMMON_KEYS and not (cls.REST and cls.REST_NAMES.fullmatch(name)):
                 raise RunFolderError(
                     f"{where} has a key {name!r} that no version of this format writes."
                     f"{nearest(name, [key for key in known_keys if key not in names])} "
@@ -265,7 +261,7 @@ class Timing(Record):
 
     def checked(self, run: str) -> Timing:
         """Return the row with its digest for a run."""
-        return replaced(self, check=self.digest(run, self.round, self.train_seconds, self.evaluate_seconds))
+        return replace_fields(self, check=self.digest(run, self.round, self.train_seconds, self.evaluate_seconds))
 
     @staticmethod
     def digest(run: str, round_: int, trained: float | None, evaluated: float | None) -> str:
@@ -274,7 +270,7 @@ class Timing(Record):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ServedLine(Record):
+class AdaptedLine(Record):
     """Scores of single clients of a population in one prediction mode, see `fedreach.evaluation.modes`."""
 
     FILE = "served.jsonl"
@@ -361,7 +357,7 @@ class Result(Record):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ServingRecord(Record):
+class AdaptationRecord(Record):
     """Scores of the adapted last and best model, as columns of `fedreach.evaluation.modes`, and costs."""
 
     FILE = "serving.json"

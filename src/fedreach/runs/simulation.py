@@ -26,7 +26,7 @@ from fedreach.engines.models.state import constant_bytes
 from fedreach.engines.protocols import LOSS_MEMORY, Engine, Precision, Task
 from fedreach.evaluation.evaluator import mean_of
 from fedreach.federation.aggregation import finite_rows
-from fedreach.federation.checks import checked_labels, checked_measured
+from fedreach.federation.checks import check_labels, check_measured
 from fedreach.federation.costs import FittingCost, fitting_cost, with_radio
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import released_entropy
@@ -36,15 +36,15 @@ from fedreach.federation.steps import (
     AskLosses,
     AskServer,
     AskUpdates,
-    Done,
-    drive,
+    RoundOutcome,
+    finish_round,
     lost_replies,
-    measured,
+    measure_outputs,
     memory_width,
     new_memory,
     next_view,
-    play,
     probe_batch,
+    run_round,
     server_batches,
     server_split,
 )
@@ -57,7 +57,7 @@ from fedreach.wireless.radio import Devices
 # ---- Training on the server's own data, for the simulator and for Flower
 
 
-def learnt(
+def train_server(
     federation: Federation, engine: Engine, server_data: ServerData | None, request: AskServer
 ) -> FederationState:
     """Return the state of the request after the server has trained on its own data."""
@@ -132,7 +132,7 @@ class EngineData:
 
 @dataclass(frozen=True, eq=False)
 class Clients:
-    """The participants of a federation as a `Side` of `play`; arguments as those of `Simulation`."""
+    """The participants of a federation as a `Side` of `run_round`; arguments as those of `Simulation`."""
 
     federation: Federation
     data: FederatedData
@@ -172,7 +172,7 @@ class Clients:
         return replace(reports, metrics={**reports.metrics, **values}, lost=lost).only(arrived)
 
     def learnt(self, request: AskServer) -> FederationState:
-        return learnt(self.federation, self.engine, self.data.server, request)
+        return train_server(self.federation, self.engine, self.data.server, request)
 
     def _train_and_report(self, state: FederationState, view: ClientView, ids: Ints, *, probe: bool) -> Reports:
         """Train clients and return the results with finite updates, without measurements."""
@@ -230,12 +230,11 @@ class Clients:
         for model, members in state.by_model(view.rows(ids)):
             outputs = self.engine.outputs(state.models[model], reports.update[members], ids[members], before=before)
             for row, output in zip(members, outputs, strict=True):
-                client_values = measured(measurements, output, self.federation.seed, view.round, int(ids[row]))
+                client_values = measure_outputs(measurements, output, self.federation.seed, view.round, int(ids[row]))
                 for name, value in client_values.items():
                     values[name][row] = value
         return {
-            measurement.name: checked_measured(measurement, values[measurement.name], ids)
-            for measurement in measurements
+            measurement.name: check_measured(measurement, values[measurement.name], ids) for measurement in measurements
         }
 
     def _describe_failures(self, ids: Ints, loss: Floats, number: int) -> dict[int, str]:
@@ -323,7 +322,7 @@ class Simulation:
         # With secure aggregation the server sees none of this; a client's entropy affects only its own weight.
         released = counts.astype(np.float64)
         if not statistics.only_sum:
-            released = checked_labels(statistics, statistics.release(counts, rng), view.num_examples, ids)
+            released = check_labels(statistics, statistics.release(counts, rng), view.num_examples, ids)
         return replace(
             view,
             label_counts=released if "label_counts" in needs else None,
@@ -336,10 +335,12 @@ class Simulation:
         memory = new_memory(self.federation, len(self.first_view.ids), width, self.memory_file)
         return initial_state(self.federation, self.engine.initial, self.first_view, memory)
 
-    def step(self, state: FederationState) -> Done:
+    def step(self, state: FederationState) -> RoundOutcome:
         """Simulate one round."""
         summed = self.engine.weighted_sum
-        return drive(play(self.federation, state, self.view(state), rounds=self.rounds, summed=summed), self.clients)
+        return finish_round(
+            run_round(self.federation, state, self.view(state), rounds=self.rounds, summed=summed), self.clients
+        )
 
     def view(self, state: FederationState) -> ClientView:
         """Return the server's view at the start of the next round: available clients and their channels."""
@@ -436,7 +437,7 @@ def simulate(
 # ---- One simulated round with large tables in the run folder
 
 
-def simulated_round(simulation: Simulation, state: FederationState, folder: RunFolder) -> Done:
+def simulated_round(simulation: Simulation, state: FederationState, folder: RunFolder) -> RoundOutcome:
     """Simulate one round.
 
     Args:

@@ -25,7 +25,7 @@ from fedreach._util.files import Folder
 from fedreach._util.registry import is_installed
 from fedreach._util.tables import csv_text, visible_lines
 from fedreach.data.federated import FederatedData
-from fedreach.runs.callbacks import Callback, told
+from fedreach.runs.callbacks import Callback, callback_lifecycle
 from fedreach.runs.folder import BEST, LAST, REFIT, RunFolder, json_line
 from fedreach.runs.schema import Result, RoundRow, RunRecord, Timing
 
@@ -51,11 +51,11 @@ class Clock:
 
 
 @dataclass
-class Thinned:
+class RoundFilter:
     """Selects the first of every `every` rounds, and the first of them with an evaluation.
 
     Example:
-        >>> thinned = Thinned(4)
+        >>> thinned = RoundFilter(4)
         >>> [number for number in range(12) if thinned.takes(number, is_evaluated=number % 3 == 0)]
         [0, 4, 6, 8, 9]
     """
@@ -91,7 +91,7 @@ def seconds(timing: Timing) -> float:
     return (timing.train_seconds or 0.0) + (timing.evaluate_seconds or 0.0)
 
 
-def need(module: str, what: str) -> None:
+def require_package(module: str, what: str) -> None:
     """Reject a tracker whose package is not installed.
 
     Raises:
@@ -106,7 +106,7 @@ def need(module: str, what: str) -> None:
 OURS = Path(__file__).parents[2]  # the package
 
 
-class Named(NamedTuple):
+class NamedTracker(NamedTuple):
     """A tracker and its name in the experiment."""
 
     name: str
@@ -122,14 +122,14 @@ def warn(name: str, text: str) -> None:
     print(f"warning: {visible_lines(text)}", file=sys.stderr, flush=True)
 
 
-class Tracked(Callback):
+class TrackerGroup(Callback):
     """Passes the events of a run to trackers, after the rounds that the folder already contains.
 
     A tracker that raises any error but Ctrl-C causes one warning by `warn`, is closed, and gets no more events.
     Trackers get copies of the stored rows.
     """
 
-    def __init__(self, trackers: Sequence[Named], folder: RunFolder, warn: Warn = warn) -> None:
+    def __init__(self, trackers: Sequence[NamedTracker], folder: RunFolder, warn: Warn = warn) -> None:
         self.trackers, self.folder, self.warn = trackers, folder, warn
         self.caught_up = False
 
@@ -174,7 +174,7 @@ class Tracked(Callback):
             row = RoundRow.of_json(json.loads(line), RoundRow.FILE)  # a copy for each tracker, which may change it
             self._call(named, "round", row, timing, dict(lost))
 
-    def _call(self, named: Named, method: str, *arguments: Any) -> None:
+    def _call(self, named: NamedTracker, method: str, *arguments: Any) -> None:
         try:
             getattr(named.tracker, method)(*arguments)
         except (Exception, SystemExit) as error:
@@ -183,7 +183,7 @@ class Tracked(Callback):
                 with suppress(Exception, SystemExit):
                     named.tracker.close(error)
 
-    def _leave_out(self, named: Named, where: str, error: BaseException) -> None:
+    def _leave_out(self, named: NamedTracker, where: str, error: BaseException) -> None:
         self.trackers = [tracker for tracker in self.trackers if tracker is not named]
         self.warn(
             named.name,
@@ -202,7 +202,7 @@ def _describe_error(error: BaseException) -> str:
     return type(error).__name__ + (f": {message}" if message else "") + place
 
 
-def tell_again(folder: RunFolder, trackers: Sequence[Named], warn: Warn = warn) -> None:
+def replay_run(folder: RunFolder, trackers: Sequence[NamedTracker], warn: Warn = warn) -> None:
     """Pass the stored run in a folder to trackers.
 
     Raises:
@@ -210,8 +210,8 @@ def tell_again(folder: RunFolder, trackers: Sequence[Named], warn: Warn = warn) 
     """
     with folder.locked():
         run, result = folder.required(RunRecord), folder.read(Result)
-        tracked = Tracked(trackers, folder, warn)
-        with suppress(TrainingError), told([tracked], run, None, "as it was recorded", folder.path):
+        tracked = TrackerGroup(trackers, folder, warn)
+        with suppress(TrainingError), callback_lifecycle([tracked], run, None, "as it was recorded", folder.path):
             if result is not None and result.status == "finished":
                 tracked.end(result)
             else:
@@ -283,7 +283,7 @@ class TensorBoard(Callback):
     file: Any = field(init=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
-        need("tensorboard", "tensorboard")
+        require_package("tensorboard", "tensorboard")
 
     def begin(self, run: RunRecord, data: FederatedData | None, engine: str, folder: Path) -> None:
         with warnings.catch_warnings():
@@ -332,8 +332,8 @@ def tag_of(column: str) -> str:
 
 # ---- MLflow: settings, rounds and models
 
-NOTE = "mlflow.json"  # in the run folder: id of the MLflow run
-MOST = 1000  # logged rounds, at most twice as many
+MLFLOW_NOTE = "mlflow.json"  # in the run folder: id of the MLflow run
+MAX_LOGGED_ROUNDS = 1000  # logged rounds, at most twice as many
 AT_ONCE = 1000  # numbers that MLflow accepts in one call
 PARAMS_AT_ONCE, LONGEST_PARAM = 100, 6000  # parameters in one call; characters
 STORE_SECONDS = 60.0  # that another process may need to create a store
@@ -375,13 +375,13 @@ class MLflow(Callback):
     )  # the last round, if it was not logged
 
     def __post_init__(self) -> None:
-        need("mlflow", "mlflow-skinny")
+        require_package("mlflow", "mlflow-skinny")
         require(self, every="[1, inf)")
 
     def begin(self, run: RunRecord, data: FederatedData | None, engine: str, folder: Path) -> None:
         self.folder, self.waiting, self.known, self.run = folder, [], {}, ""
         self.left_out = None
-        self.thinned = Thinned(self.every or max(1, int(run.config.get("rounds", 0)) // MOST))
+        self.thinned = RoundFilter(self.every or max(1, int(run.config.get("rounds", 0)) // MAX_LOGGED_ROUNDS))
         self.seconds = (folder / RunRecord.FILE).stat().st_mtime
         with _quiet_mlflow():
             from mlflow import MlflowClient, get_tracking_uri
@@ -437,7 +437,7 @@ class MLflow(Callback):
         """Resume the MLflow run of this folder, or create one."""
         from mlflow.entities import Param
 
-        note, params = self.folder / NOTE, _params(run)
+        note, params = self.folder / MLFLOW_NOTE, _params(run)
         identity = {"of": run.id, "uri": uri}
         stored = json.loads(note.read_text("utf-8")) if note.exists() else {}
         mlflow_run = self._find_run(stored["run"]) if identity.items() <= stored.items() else None

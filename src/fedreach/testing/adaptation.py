@@ -13,11 +13,11 @@ import numpy as np
 from fedreach._util.arrays import AnyArray, Float32s, Floats, Ints
 from fedreach._util.streams import generator
 from fedreach.federation.adaptation.base import log_softmax
-from fedreach.federation.adaptation.fitting import Fitted, HeldOut, fit
+from fedreach.federation.adaptation.fitting import FittedRule, HeldOut, fit
 from fedreach.federation.traits import Traits, name_of
 from fedreach.federation.types import Outputs, State
 from fedreach.testing.base import Check, Subject, shown
-from fedreach.testing.checks.common import Outcome, Playing, as_it_is
+from fedreach.testing.checks.common import Outcome, RepeatedRuns, as_it_is
 
 INPUTS = 6  # numbers of an input
 EPSILON = 1e-9  # added to variances, so that inputs that are all alike can be normalized
@@ -29,7 +29,7 @@ def standard() -> Float32s:
     return np.repeat(np.array([0, 1], np.float32), INPUTS)
 
 
-def unchanged(logits: Floats) -> Floats:
+def identity(logits: Floats) -> Floats:
     """Return the logits as the model gives them."""
     return logits
 
@@ -44,7 +44,7 @@ class Model:
     means: Floats  # (c, INPUTS), in the middle of classes of variance 1
     scale: float
     offset: Floats  # (c,)
-    changed: Callable[[Floats], Floats] = unchanged  # what checks do to logits
+    changed: Callable[[Floats], Floats] = identity  # what checks do to logits
     running: Float32s = field(default_factory=standard)  # (2 INPUTS,) means and variances
     refreshes: bool = True  # or else other statistics are passed over
 
@@ -103,7 +103,7 @@ class Holding:
 
 
 @dataclass(frozen=True, eq=False)
-class Clientele:
+class AdaptationFixture:
     """A model, the participants that fit a rule, and clients that adapt."""
 
     words: str
@@ -118,7 +118,7 @@ class Clientele:
         """Return the outputs of the model, as far as the component asks for it."""
         return self.model.of(inputs, all_there_is=Traits.of(component).reads_inputs)
 
-    def fitted(self, component: Any) -> Fitted:
+    def fitted(self, component: Any) -> FittedRule:
         """Return the component fitted by these participants."""
         held_out = [
             HeldOut(self.outputs(component, holding.inputs), holding.labels, holding.counts)
@@ -126,7 +126,7 @@ class Clientele:
         ]
         return fit(component, held_out)
 
-    def relabelled(self, order: Ints) -> Clientele:
+    def relabelled(self, order: Ints) -> AdaptationFixture:
         """Return the federation in which class i is what was class order[i]."""
         place = np.argsort(order)
 
@@ -147,7 +147,7 @@ class Clientele:
         return len(self.model.means)
 
 
-def learnt(component: Any, state: State, outputs: Sequence[Outputs]) -> State:
+def client_after(component: Any, state: State, outputs: Sequence[Outputs]) -> State:
     """Return what a client keeps after these batches."""
     client: State = component.start(state)
     for batch in outputs:
@@ -155,7 +155,7 @@ def learnt(component: Any, state: State, outputs: Sequence[Outputs]) -> State:
     return client
 
 
-def world(
+def adapted_fixture(
     words: str,
     c: int,
     held_out_counts: Sequence[int],
@@ -164,7 +164,7 @@ def world(
     apart: float = 0.6,
     shares: Shares | None = None,
     counts: Shares | None = None,
-) -> Clientele:
+) -> AdaptationFixture:
     """Return participants of which `held_out_counts` says how many examples they hold out, and four clients.
 
     The clients hold 13 inputs, 30 of the last class, a single one, and 12 of the first class before 12 of the last.
@@ -196,7 +196,7 @@ def world(
     sorted_ = drawn(np.repeat([0, c - 1], 12))
     clients = [[mixed[:1], mixed[1:2], mixed[2:]], [one_class[:5], one_class[5:]], [alone], [sorted_]]
     pooled = np.concatenate([holding.inputs for holding in participants])
-    return Clientele(words, replace(model, running=moments(pooled)), participants, clients)
+    return AdaptationFixture(words, replace(model, running=moments(pooled)), participants, clients)
 
 
 def one_class_each(rng: np.random.Generator, c: int, k: int) -> AnyArray:
@@ -205,13 +205,13 @@ def one_class_each(rng: np.random.Generator, c: int, k: int) -> AnyArray:
     return shares
 
 
-def served_worlds() -> Iterator[Clientele]:
+def adaptation_fixtures() -> Iterator[AdaptationFixture]:
     """Yield federations of which most are inconvenient."""
-    yield from ordinary_worlds()
-    yield world("4 participants, 3 classes, logits of some hundreds", 3, (40, 25, 60, 12), scale=60.0)
-    yield world("3 participants, 3 classes that are far apart", 3, (30, 20, 25), apart=8.0)
-    yield world("a single participant with a single example, 3 classes", 3, (1,))
-    yield world(
+    yield from ordinary_fixtures()
+    yield adapted_fixture("4 participants, 3 classes, logits of some hundreds", 3, (40, 25, 60, 12), scale=60.0)
+    yield adapted_fixture("3 participants, 3 classes that are far apart", 3, (30, 20, 25), apart=8.0)
+    yield adapted_fixture("a single participant with a single example, 3 classes", 3, (1,))
+    yield adapted_fixture(
         "3 participants with a class each, 4 classes: the last is nobody's",
         4,
         (20, 30, 10),
@@ -219,15 +219,15 @@ def served_worlds() -> Iterator[Clientele]:
     )
 
 
-def ordinary_worlds() -> Iterator[Clientele]:
+def ordinary_fixtures() -> Iterator[AdaptationFixture]:
     """Yield federations in which rounding does not decide what is predicted."""
-    yield world("4 participants, 3 classes", 3, (40, 25, 60, 12))
-    yield world("3 participants, one of them with a single example, 2 classes", 2, (30, 1, 20))
-    yield world("6 participants, 10 classes", 10, (50, 20, 30, 60, 40, 9))
-    yield world("4 participants, 3 classes, logits twice as large", 3, (40, 25, 60, 12), scale=4.0)
+    yield adapted_fixture("4 participants, 3 classes", 3, (40, 25, 60, 12))
+    yield adapted_fixture("3 participants, one of them with a single example, 2 classes", 2, (30, 1, 20))
+    yield adapted_fixture("6 participants, 10 classes", 10, (50, 20, 30, 60, 40, 9))
+    yield adapted_fixture("4 participants, 3 classes, logits twice as large", 3, (40, 25, 60, 12), scale=4.0)
 
 
-def alike_worlds() -> Iterator[Clientele]:
+def alike_fixtures() -> Iterator[AdaptationFixture]:
     """Yield federations whose participants all trained on the same counts, and hold out few and many examples."""
 
     def counts(rng: np.random.Generator, c: int, k: int) -> AnyArray:
@@ -235,10 +235,10 @@ def alike_worlds() -> Iterator[Clientele]:
 
     for c, held_out_counts in ((3, (5, 80, 2, 40)), (10, (60, 8, 90))):
         words = f"{len(held_out_counts)} participants that trained on the same counts, {c} classes"
-        yield world(words, c, held_out_counts, counts=counts)
+        yield adapted_fixture(words, c, held_out_counts, counts=counts)
 
 
-def lopsided_worlds() -> Iterator[Clientele]:
+def lopsided_fixtures() -> Iterator[AdaptationFixture]:
     """Yield federations that hold out many examples, mostly of the first classes, and trained mostly on the last."""
 
     def shares(rng: np.random.Generator, c: int, k: int) -> AnyArray:
@@ -250,10 +250,10 @@ def lopsided_worlds() -> Iterator[Clientele]:
 
     for c, scale in ((3, 3.0), (2, 0.3), (10, 1.5)):
         words = f"3 participants that trained on other classes than they hold out, {c} classes, logits times {scale:g}"
-        yield world(words, c, (150, 200, 150), scale=scale, shares=shares, counts=counts)
+        yield adapted_fixture(words, c, (150, 200, 150), scale=scale, shares=shares, counts=counts)
 
 
-def calibrated(case: Clientele) -> Clientele:
+def calibrate(case: AdaptationFixture) -> AdaptationFixture:
     """Return the federation with offsets at which the mean prediction is base, (n_c + 1/2)/(n + C/2)."""
     labels = np.concatenate([holding.labels for holding in case.participants])
     label_counts = np.bincount(labels, minlength=case.classes) + 0.5
@@ -267,7 +267,7 @@ def calibrated(case: Clientele) -> Clientele:
 
 
 @dataclass(frozen=True)
-class Kept:
+class StoredRule:
     """A rule whose every state, query and contribution goes through `keep`, such as a file."""
 
     component: Any
@@ -294,9 +294,11 @@ class Kept:
         return getattr(self.component, name)
 
 
-def play(component: Any, case: Clientele, keep: Callable[[State], State] = as_it_is) -> list[Outcome]:
+def adaptation_outcomes(
+    component: Any, case: AdaptationFixture, keep: Callable[[State], State] = as_it_is
+) -> list[Outcome]:
     """Fit the rule and adapt to each client, batch by batch."""
-    state = case.fitted(Kept(component, keep)).state
+    state = case.fitted(StoredRule(component, keep)).state
     outcomes = []
     for number, batches in enumerate(case.clients, start=1):
         everything = case.outputs(component, np.concatenate(batches))
@@ -313,12 +315,12 @@ def play(component: Any, case: Clientele, keep: Callable[[State], State] = as_it
                 _outcome(f"client {number}, after {number_seen}", component.predict(state, client, everything))
             )
         if Traits.of(component).knows_prior:
-            client = keep(component.with_prior(state, uneven(case.classes)))
+            client = keep(component.with_prior(state, uneven_shares(case.classes)))
             outcomes.append(
                 _outcome(f"client {number}, its shares known", component.predict(state, client, everything))
             )
         if Traits.of(component).learns_labels:
-            client = keep(component.with_labels(state, *labelled(everything)))
+            client = keep(component.with_labels(state, *label_half(everything)))
             outcomes.append(
                 _outcome(f"client {number}, some labels known", component.predict(state, client, everything))
             )
@@ -332,19 +334,19 @@ def _outcome(who: str, predicted: Any) -> Outcome:
     return Outcome(f"of {who}, it predicted {shown(predicted)}", np.asarray(predicted))
 
 
-def labelled(outputs: Outputs) -> tuple[Outputs, Ints]:
+def label_half(outputs: Outputs) -> tuple[Outputs, Ints]:
     """Return the first half of a client's inputs, labeled with the classes that the model finds second likeliest."""
     half = outputs.rows(slice((len(outputs.logits) + 1) // 2))
     return half, half.logits.argsort(axis=1)[:, -2]
 
 
-def uneven(c: int) -> Floats:
+def uneven_shares(c: int) -> Floats:
     """Return a class prior of which no two entries are equal."""
     shares: Floats = np.arange(1.0, c + 1) / (c * (c + 1) / 2)
     return shares
 
 
-def trusted(subject: Subject) -> Subject:
+def trust_inputs(subject: Subject) -> Subject:
     """Return the subject with inputs trusted in full, if participants decide on that.
 
     Few participants decide nothing, and what they decide depends on their data: a check of what trusted inputs do
@@ -363,7 +365,7 @@ def trusted(subject: Subject) -> Subject:
 
 def when_trusted(check: Check) -> Check:
     """Return the check, run with inputs that are trusted in full."""
-    return replace(check, test=lambda subject, *case: check.test(trusted(subject), *case))
+    return replace(check, test=lambda subject, *case: check.test(trust_inputs(subject), *case))
 
 
-PLAYING = Playing(served_worlds, play)
+PLAYING = RepeatedRuns(adaptation_fixtures, adaptation_outcomes)

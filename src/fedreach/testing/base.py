@@ -16,8 +16,8 @@ from numpy.typing import ArrayLike
 
 from fedreach._util.arrays import AnyArray
 from fedreach._util.errors import ConfigError, FedReachError
-from fedreach._util.registry import KINDS, imported
-from fedreach.federation.traits import FACTS, name_of
+from fedreach._util.registry import KINDS, import_object
+from fedreach.federation.traits import CLIENT_STATISTICS, name_of
 
 NEEDS_LIBRARY = "pip install 'fedreach["  # part of the error message of a component whose optional library is missing
 
@@ -85,7 +85,7 @@ class Subject:
         """Return the subject for a component that was made with these options."""
         constructor: Callable[..., Any] = type(component)
         function = KINDS[kind].function
-        is_function = bool(function) and isinstance(component, imported(function))
+        is_function = bool(function) and isinstance(component, import_object(function))
         default_name = (
             name_of(component) if is_function else constructor.__name__
         )  # a class's `name` may be that of a column
@@ -221,6 +221,7 @@ def _description_of(error: BaseException) -> str:
     ]
     where = f" in line {default_name[-1].lineno} of {Path(default_name[-1].filename).name}" if default_name else ""
     hint = ""
-    if "NoneType" in message or (isinstance(error, KeyError) and error.args[0] in FACTS):
-        hint = f". Facts ({', '.join(FACTS)}) are there only for a component whose attribute `needs` lists them"
+    if "NoneType" in message or (isinstance(error, KeyError) and error.args[0] in CLIENT_STATISTICS):
+        names = ", ".join(CLIENT_STATISTICS)
+        hint = f". Facts ({names}) are there only for a component whose attribute `needs` lists them"
     return f"it raised {type(error).__name__}{where}: {message}{hint}"

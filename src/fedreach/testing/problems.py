@@ -18,7 +18,7 @@ from fedreach.data.assignment import Partition
 from fedreach.data.datasets import ServerData, from_arrays
 from fedreach.data.federated import FederatedData
 from fedreach.data.partition import iid
-from fedreach.data.splits import Population, Ranges, draws, split_held_out
+from fedreach.data.splits import ClientIndex, Population, draws, split_held_out
 from fedreach.engines.engine import TorchEngine
 from fedreach.engines.models.flat import Layout
 from fedreach.engines.models.networks import build
@@ -38,13 +38,13 @@ from fedreach.federation.steps import (
     AskLosses,
     AskServer,
     AskUpdates,
-    Done,
+    RoundOutcome,
     Steps,
-    advance,
-    measured,
+    measure_outputs,
+    next_request,
     next_view,
-    planned,
-    play,
+    run_round,
+    run_until_cohort,
 )
 from fedreach.federation.traits import Traits
 from fedreach.federation.types import ClientView, LocalOutputs, LocalUpdates, Reports, State
@@ -59,7 +59,7 @@ REPORT_BITS = 1_000_000
 
 
 @dataclass(frozen=True, eq=False)
-class World:
+class ToyFederation:
     """A synthetic federation: what each client holds, and what it would answer in each round."""
 
     words: str
@@ -122,7 +122,7 @@ class World:
             metrics["label_entropy"] = view.label_entropy[rows]
         for measure in measures:
             measured_rows = [
-                measured([measure], self.outputs(row, number), 0, number, int(self.who[row])) for row in rows
+                measure_outputs([measure], self.outputs(row, number), 0, number, int(self.who[row])) for row in rows
             ]
             metrics |= {measure.name: np.array([values[measure.name] for values in measured_rows], np.float64)}
         return Reports(
@@ -154,7 +154,7 @@ class World:
         local, before = (rng.standard_normal((len(labels), c)).astype(np.float32) for _ in range(2))
         return LocalOutputs(local, labels, before)
 
-    def renamed(self, order: Ints) -> World:
+    def renamed(self, order: Ints) -> ToyFederation:
         """Return the federation in which the i-th id is that of the client that was the order[i]-th."""
         return replace(
             self,
@@ -166,10 +166,12 @@ class World:
         )
 
 
-def world(words: str, n: int, cohort: int, *, d: int = 8, c: int = 4, ids: Sequence[int] | None = None) -> World:
+def toy_federation(
+    words: str, n: int, cohort: int, *, d: int = 8, c: int = 4, ids: Sequence[int] | None = None
+) -> ToyFederation:
     """Return n clients of which no two are alike."""
     rng = generator(n, "testing world")
-    return World(
+    return ToyFederation(
         words=words,
         ids=np.arange(n) if ids is None else np.array(ids),
         num_examples=rng.permutation(np.arange(1, n + 1)) * 7,
@@ -200,14 +202,14 @@ def with_rates(view: ClientView, bits_per_second: Floats) -> ClientView:
     return replace(view, radio=state)
 
 
-def worlds() -> Iterator[World]:
+def toy_federations() -> Iterator[ToyFederation]:
     """Yield federations of which most are inconvenient."""
-    six = world("6 clients, 0 to 5, no two alike", 6, 2)
+    six = toy_federation("6 clients, 0 to 5, no two alike", 6, 2)
     alike = np.zeros(6, np.int64)
     pairs = np.array([0, 0, 1, 1, 2, 2])
     yield six
-    yield world("5 clients with the ids 3, 7, 20, 21 and 50", 5, 2, ids=[3, 7, 20, 21, 50])
-    yield world("a single client, with the id 4", 1, 1, ids=[4])
+    yield toy_federation("5 clients with the ids 3, 7, 20, 21 and 50", 5, 2, ids=[3, 7, 20, 21, 50])
+    yield toy_federation("a single client, with the id 4", 1, 1, ids=[4])
     yield replace(six, words="6 clients, all of them wanted", cohort=6)
     yield replace(six, words="6 clients, one wanted", cohort=1)
     yield replace(
@@ -233,12 +235,15 @@ def worlds() -> Iterator[World]:
     noised = six.label_counts + np.linspace(-0.4, 0.6, 24).reshape(6, 4)
     noised[2] = 0
     yield replace(six, words="6 clients with noised label counts, those of client 2 all 0", label_counts=noised)
-    yield world("12 clients, 10 classes, a model of 40 numbers", 12, 5, d=40, c=10)
+    yield toy_federation("12 clients, 10 classes, a model of 40 numbers", 12, 5, d=40, c=10)
 
 
-def distinct_worlds() -> Iterator[World]:
+def distinct_federations() -> Iterator[ToyFederation]:
     """Yield federations without ties, in which losses are known from the start."""
-    for toy in (world("7 clients, no two alike", 7, 3), world("10 clients, no two alike, ids 5 to 14", 10, 4)):
+    for toy in (
+        toy_federation("7 clients, no two alike", 7, 3),
+        toy_federation("10 clients, no two alike, ids 5 to 14", 10, 4),
+    ):
         ids = toy.ids + (5 if len(toy.ids) == 10 else 0)
         yield replace(toy, ids=ids, losses_known=True, rounds=3)
 
@@ -256,16 +261,16 @@ class ReportSeries:
 
 def report_series() -> Iterator[ReportSeries]:
     """Yield reports that weightings are checked on: all clients of each world reply, and then half of them."""
-    for toy in worlds():
+    for toy in toy_federations():
         half = toy.ids[: max(1, len(toy.ids) // 2)]
 
-        def reports_of(ids: Ints, number: int, toy: World = toy) -> Callable[..., Reports]:
+        def reports_of(ids: Ints, number: int, toy: ToyFederation = toy) -> Callable[..., Reports]:
             return lambda needs, measures: replace(toy, lost={}).reports(ids, number, needs, measures)
 
         yield ReportSeries(
             f"reports of {toy.words}", [reports_of(toy.ids, 1), reports_of(half, 2), reports_of(toy.ids, 3)]
         )
-    huge = world("", 4, 1)
+    huge = toy_federation("", 4, 1)
     huge = replace(huge, num_examples=np.array([1, 10, 10**6, 10**9]), loss=np.array([0.0, 1e-30, 1.0, 1e30]))
     yield ReportSeries(
         "reports of 4 clients with 1 to 10^9 examples and losses of 0 to 10^30",
@@ -411,14 +416,14 @@ def two_quadratics(
     """
     dataset = from_arrays(np.zeros((4, 1), np.float32), [0, 1, 0, 1], name="two quadratics")
     partition = Partition.from_owner([0, 1, 1, 1], num_clients=2, kind="natural")
-    train, nobody = Ranges(partition.order, partition.offsets), np.empty(0, np.int64)
+    train, nobody = ClientIndex(partition.order, partition.offsets), np.empty(0, np.int64)
     data = FederatedData(
         dataset,
         dataset.train_y,
         partition,
         Population(np.arange(2), nobody),
         train,
-        Ranges(nobody, np.zeros(3, int)),
+        ClientIndex(nobody, np.zeros(3, int)),
         None,
         ServerData(dataset.train_x[:1], dataset.train_y[:1]),  # it says that there is one: `server_step` needs no data
     )
@@ -462,13 +467,13 @@ class PlayedRound:
         return f"in round {self.round} it chose {list(self.chosen)}{probed}"
 
 
-def federation_of(policy: Any, world: World, seed: int = 0) -> Federation:
+def federation_of(policy: Any, world: ToyFederation, seed: int = 0) -> Federation:
     """Return a federation of plain components around a selection policy."""
     radio = Radio(fading="none") if Traits.of(policy).needs_radio else None
     return Federation(policy, Equal(), FedAvg(), LocalSGD(), Average(), cohort=world.cohort, seed=seed, radio=radio)
 
 
-def begin(policy: Any, world: World) -> FederationState:
+def initial_toy_state(policy: Any, world: ToyFederation) -> FederationState:
     """Return the state before round 1."""
     federation = federation_of(policy, world)
     return initial_state(federation, np.zeros(world.direction.shape[1], np.float32), world.view(federation.needs()))
@@ -479,7 +484,7 @@ class _Clients:
     """The `Side` of a synthetic federation."""
 
     federation: Federation
-    world: World
+    world: ToyFederation
 
     def losses(self, request: AskLosses) -> Mapping[int, float]:
         ids = request.probe.ids
@@ -499,31 +504,31 @@ class _Clients:
         view = next_view(self.federation, clients, state, Always())
         if self.federation.radio is not None:
             view = self.world.with_radio(view)
-        steps = play(self.federation, state, view, rounds=self.world.rounds)
-        request = planned(steps, self)
+        steps = run_round(self.federation, state, view, rounds=self.world.rounds)
+        request = run_until_cohort(steps, self)
         assert isinstance(request, AskUpdates)
         return steps, request
 
 
-def choice(policy: Any, world: World, seed: int = 0) -> list[int]:
+def choice(policy: Any, world: ToyFederation, seed: int = 0) -> list[int]:
     """Return the clients that a policy selects in round 1."""
-    _, request = _Clients(federation_of(policy, world, seed), world).plan(begin(policy, world))
+    _, request = _Clients(federation_of(policy, world, seed), world).plan(initial_toy_state(policy, world))
     chosen: list[int] = request.selection.ids.tolist()
     return chosen
 
 
-def played(
-    policy: Any, world: World, keep: Callable[[State], State] = lambda state: state, seed: int = 0
+def play_rounds(
+    policy: Any, world: ToyFederation, keep: Callable[[State], State] = lambda state: state, seed: int = 0
 ) -> list[PlayedRound]:
     """Return what a policy does in the rounds of a federation.
 
     Between two rounds the policy's state goes through `keep`.
     """
-    clients, state, rounds = _Clients(federation_of(policy, world, seed), world), begin(policy, world), []
+    clients, state, rounds = _Clients(federation_of(policy, world, seed), world), initial_toy_state(policy, world), []
     for number in range(1, world.rounds + 1):
         steps, request = clients.plan(state)
-        done = advance(steps, clients.updates(request))
-        assert isinstance(done, Done)
+        done = next_request(steps, clients.updates(request))
+        assert isinstance(done, RoundOutcome)
         state = replace(done.state, selection=keep(done.state.selection))
         view, selection = request.view, request.selection
         rounds.append(
@@ -540,9 +545,9 @@ def played(
     return rounds
 
 
-def frequencies(policy: Any, world: World, draws: int) -> Floats:
+def frequencies(policy: Any, world: ToyFederation, draws: int) -> Floats:
     """Return (n,) how often each client is chosen in round 1, over `draws` seeds."""
-    count, start = np.zeros(len(world.ids)), begin(policy, world)
+    count, start = np.zeros(len(world.ids)), initial_toy_state(policy, world)
     for seed in range(draws):
         _, request = _Clients(federation_of(policy, world, seed), world).plan(start)
         count[request.view.rows(request.selection.ids)] += 1

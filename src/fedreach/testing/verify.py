@@ -8,7 +8,7 @@ from typing import Any
 
 from fedreach._util import registry
 from fedreach._util.errors import ConfigError, nearest
-from fedreach.federation.traits import kinds_of
+from fedreach.federation.traits import types_of
 from fedreach.federation.weighting import ByEntropy, ByExamples
 from fedreach.testing.base import NEEDS_LIBRARY, Check, CheckResults, Subject, run_checks
 
@@ -39,7 +39,7 @@ def kind_of(thing: Any) -> str:
         >>> kind_of(Equal())
         'weighting'
     """
-    for kind in kinds_of(thing):
+    for kind in types_of(thing):
         return kind
     if inspect.isfunction(thing):
         parameters = [p.name for p in inspect.signature(thing).parameters.values() if p.default is p.empty]
@@ -85,7 +85,7 @@ def check_component(
         ConfigError: If no check of the type has a name in `without`.
     """
     row = registry.KINDS[kind]
-    wrapper = registry.imported(row.function) if row.function else None
+    wrapper = registry.import_object(row.function) if row.function else None
     if wrapper is not None and inspect.isfunction(component):
         component = wrapper(component)
     made_with = {"function": component.function} if wrapper is not None and isinstance(component, wrapper) else options

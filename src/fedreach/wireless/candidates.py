@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedreach._util.arrays import AnyArray, Bools, Floats, Ints
-from fedreach.wireless.exact import Needs, allocate_batch, priced, sending
+from fedreach.wireless.exact import Needs, allocate_batch, cost_of_needs, sending
 from fedreach.wireless.problem import AllocationProblem
 
 # -------------------- Cheapest covers: fractional, exact, and all below a limit
@@ -59,7 +59,7 @@ def fractional_cover(costs: Floats, sizes: Ints, demand: int, forced: Bools | No
     return FractionalCover(float(costs[used] @ parts[used]), parts, float(ratio[order[last]]))
 
 
-def coarser(sizes: Ints, demand: int, cells: int, *, enough: bool = False) -> tuple[Ints, int] | None:
+def coarsen_sizes(sizes: Ints, demand: int, cells: int, *, enough: bool = False) -> tuple[Ints, int] | None:
     """Return sizes and demand in a larger unit, so that a table of the whole covers has at most `cells` cells.
 
     The unit is the largest that divides all sizes, so that nothing is lost; or, where the table would be too large, a
@@ -69,11 +69,11 @@ def coarser(sizes: Ints, demand: int, cells: int, *, enough: bool = False) -> tu
     truth. None: the unit would be over a quarter of the mean size, so that little would be left of the truth.
 
     Example:
-        >>> coarser(np.array([20, 30, 50]), 60, 1000)  # ten is common to all, and nothing is lost
+        >>> coarsen_sizes(np.array([20, 30, 50]), 60, 1000)  # ten is common to all, and nothing is lost
         (array([2, 3, 5]), 6)
-        >>> coarser(np.array([2001, 3103, 5007]), 6000, 600)
+        >>> coarsen_sizes(np.array([2001, 3103, 5007]), 6000, 600)
         (array([ 8, 13, 20]), 24)
-        >>> coarser(np.array([2001, 3103, 5007]), 6000, 600, enough=True)
+        >>> coarsen_sizes(np.array([2001, 3103, 5007]), 6000, 600, enough=True)
         (array([ 7, 12, 19]), 24)
     """
     is_enough, sizes = sizes >= demand, np.minimum(sizes, demand)
@@ -261,18 +261,18 @@ class Incumbent:
         return True
 
     def _allocate(self, sets: list[Ints]) -> None:
-        cost, deadline, band_price = allocate_batch(self.problem, *padded(sets))
+        cost, deadline, band_price = allocate_batch(self.problem, *pad_sets(sets))
         best = int(np.argmin(cost))
         if cost[best] < self.cost:
             self.cost, self.rows = float(cost[best]), sets[best]
             self.deadline, self.band_price = float(deadline[best]), float(band_price[best])
 
 
-def padded(sets: list[Ints]) -> tuple[Ints, Bools]:
+def pad_sets(sets: list[Ints]) -> tuple[Ints, Bools]:
     """Return sets of unequal size as rows of one array (m, n), and which entries count.
 
     Example:
-        >>> rows, counted = padded([np.array([4, 7]), np.array([5])])
+        >>> rows, counted = pad_sets([np.array([4, 7]), np.array([5])])
         >>> rows.tolist(), counted.tolist()
         ([[4, 7], [5, 0]], [[True, True], [True, False]])
     """
@@ -283,7 +283,7 @@ def padded(sets: list[Ints]) -> tuple[Ints, Bools]:
     return table, counted
 
 
-def repaired(chosen: Bools, costs: Floats, sizes: Ints, demand: int) -> Bools:
+def repair_cover(chosen: Bools, costs: Floats, sizes: Ints, demand: int) -> Bools:
     """Return a cover near a set of items: what is missing is added in the order of c/d, what is not needed dropped.
 
     Items with infinite costs are added last; the most expensive are dropped first. The sizes d (n,) of all items sum to
@@ -392,25 +392,25 @@ def nearest_thresholds(
 # best
 # few are evaluated exactly.
 
-NEIGHBOURS = 300  # clients inside and outside that moves are made of: those that the prices hold nearest the border
-TRIED = 40, 8  # moves that are evaluated exactly, in sets of up to 300 clients and in larger ones
+NEIGHBORS = 300  # clients inside and outside that moves are made of: those that the prices hold nearest the border
+TRIED_MOVES = 40, 8  # moves that are evaluated exactly, in sets of up to 300 clients and in larger ones
 ROUNDS = 30
 
 
 def improve(best: Incumbent, needs: Needs, *, worthwhile: float = 0.0) -> None:
     """Move from the best set to better ones until no move tried gains more than this part of the cost."""
     for _ in range(ROUNDS):
-        before, tried = best.cost, TRIED[len(best.rows) > 300]
-        best.offer(promising(best, needs, tried))
+        before, tried = best.cost, TRIED_MOVES[len(best.rows) > 300]
+        best.offer(promising_sets(best, needs, tried))
         if best.cost >= before * (1 - worthwhile):
             break
 
 
-def promising(best: Incumbent, needs: Needs, count: int) -> list[Ints]:
+def promising_sets(best: Incumbent, needs: Needs, count: int) -> list[Ints]:
     """Return the sets that the `count` most promising moves from the best set lead to."""
     problem, inside = best.problem, np.zeros(len(best.problem), bool)
     inside[best.rows] = True
-    costs = priced(needs, best.deadline, best.band_price)
+    costs = cost_of_needs(needs, best.deadline, best.band_price)
     slopes = np.stack([costs.slope, needs.tau / costs.upload_seconds])  # in T and in mu
     spare = int(problem.num_examples[best.rows].sum()) - best.min_examples
     leaving, joining = _neighbours(problem, inside, costs.cost)
@@ -435,8 +435,8 @@ def _neighbours(problem: AllocationProblem, inside: Bools, cost: Floats) -> tupl
     """Return the clients of the set with the highest cost per example, and the others with the lowest."""
     ratio = cost / np.maximum(problem.num_examples, 0.5)
     rows, outside = np.flatnonzero(inside), np.flatnonzero(~inside & np.isfinite(cost))
-    leaving = rows[np.argsort(-ratio[rows], kind="stable")[:NEIGHBOURS]]
-    return leaving, outside[np.argsort(ratio[outside], kind="stable")[:NEIGHBOURS]]
+    leaving = rows[np.argsort(-ratio[rows], kind="stable")[:NEIGHBORS]]
+    return leaving, outside[np.argsort(ratio[outside], kind="stable")[:NEIGHBORS]]
 
 
 def curvatures(problem: AllocationProblem, needs: Needs, rows: Ints, T: float, mu: float) -> Floats:

@@ -92,7 +92,7 @@ def sending(needs: Needs, T: Any, root_mu: Any) -> Sending:
     return Sending(u, x, np.sqrt(A + Q / (x * x * x) + NO_PRICE), clipped)
 
 
-def priced(needs: Needs, T: Any, mu: Any) -> ClientCost:
+def cost_of_needs(needs: Needs, T: Any, mu: Any) -> ClientCost:
     """Return what `client_cost` does, for clients whose needs are known; where T is too short, only the cost counts."""
     late = needs.min_seconds >= T
     with np.errstate(over="ignore"):
@@ -118,7 +118,7 @@ def client_cost(problem: AllocationProblem, T: Any, mu: Any) -> ClientCost:
         >>> cost.round(9), seconds.round(9)
         (array([0.45045599]), array([0.44214879]))
     """
-    cost, u, slope = priced(Needs.of(problem), np.asarray(T, np.float64), np.asarray(mu, np.float64))
+    cost, u, slope = cost_of_needs(Needs.of(problem), np.asarray(T, np.float64), np.asarray(mu, np.float64))
     late = np.isinf(cost)
     return ClientCost(cost, np.where(late, np.nan, u), np.where(late, np.nan, slope))
 

@@ -154,11 +154,11 @@ class Greedy:
     def allocate(self, problem: AllocationProblem, rng: np.random.Generator) -> Allocation:
         units = max(len(problem), int(1 / self.unit * (1 + 1e-12)))
         hertz = own_frequency(problem) if self.frequency == "corrected" else printed_frequency(problem)
-        share = handed_out(_worth(problem), units) / units
+        share = hand_out_units(_worth(problem), units) / units
         return Allocation.of(problem, np.arange(len(problem)), share, hertz)
 
 
-def handed_out(worth: Floats, units: int) -> Ints:
+def hand_out_units(worth: Floats, units: int) -> Ints:
     """Return how many of `units` each client has in the end (K,); always to the one with the largest worth / own^2.
 
     One by one this takes `units` steps; here nearly all of them are taken at once. Units go out in falling order of
@@ -166,7 +166,7 @@ def handed_out(worth: Floats, units: int) -> Ints:
     these are at most `units` together, so that each client has at least floor(root_k / level) of them in the end.
 
     Example:
-        >>> handed_out(np.array([1.0, 4.0, 0.01]), 10)
+        >>> hand_out_units(np.array([1.0, 4.0, 0.01]), 10)
         array([3, 6, 1])
     """
     root = np.sqrt(worth)

@@ -14,13 +14,13 @@ from fedreach.wireless.candidates import (
     FractionalCover,
     Incumbent,
     cheapest_covers,
-    coarser,
+    coarsen_sizes,
     cover_table,
     covers_below,
     fractional_cover,
-    repaired,
+    repair_cover,
 )
-from fedreach.wireless.exact import ClientCost, Needs, priced
+from fedreach.wireless.exact import ClientCost, Needs, cost_of_needs
 
 # -------------------- Bounds for an interval of deadlines
 # c_k is convex in T, so each of its tangents lies below it; one of them replaces the cost on the whole interval, at
@@ -84,7 +84,7 @@ def lines(clients: Candidates, low: float, high: float, T: float, mu: float, cos
     tangents = np.where(np.isfinite(costs.cost), costs.cost + costs.slope * (ends[:, None] - T), -inf)
     poor = np.flatnonzero(tangents[1] < 0.5 * costs.cost)  # c_k falls in T, so that only these can be below half
     if len(poor) and high > T:
-        upper = priced(clients.needs.only(poor), high, mu)
+        upper = cost_of_needs(clients.needs.only(poor), high, mu)
         steep = tangents[1, poor] < 0.5 * upper.cost
         tangent = upper.cost + upper.slope * (ends[:, None] - high)
         tangent[:, ~np.isfinite(upper.cost)] = inf
@@ -93,7 +93,7 @@ def lines(clients: Candidates, low: float, high: float, T: float, mu: float, cos
     return tangents
 
 
-def narrowed(node: Node, values: Floats, limit: float) -> Node | None:
+def narrow_node(node: Node, values: Floats, limit: float) -> Node | None:
     """Return what is left of a node where its bounds at the ends are below the limit; None: nothing.
 
     Between the ends the bound is concave, so above its chord; where the chord is above the limit, nothing is to be
@@ -110,7 +110,7 @@ def narrowed(node: Node, values: Floats, limit: float) -> Node | None:
     return replace(node, low=low, high=high, bound=bound)
 
 
-def fixed(clients: Candidates, ends: Ends, limit: float) -> Candidates | None:
+def fix_clients(clients: Candidates, ends: Ends, limit: float) -> Candidates | None:
     """Return the clients without those in no set below the limit, forcing those in every such set; None: no set.
 
     Taking in a client, or leaving it out, against the sign of its reduced cost r raises a bound by |r|. The sets that
@@ -165,7 +165,7 @@ def relax(
     needs, sizes, forced, _, demand, a1 = clients
 
     def at(mu: float) -> Point:
-        costs = priced(needs, T, mu)
+        costs = cost_of_needs(needs, T, mu)
         cover = fractional_cover(costs.cost, sizes, demand, forced)
         used = np.flatnonzero(cover.taken)
         band = float(cover.taken[used] @ (needs.tau[used] / costs.upload_seconds[used]))
@@ -271,9 +271,9 @@ class WholeCovers:
     def of(cls, clients: Candidates, T: float, mu: float, cells: int) -> WholeCovers | None:
         """Return them, in the order of c/d at T and mu, if a table of at most `cells` cells can hold them."""
         free = np.flatnonzero(~clients.forced)
-        worth = priced(clients.needs, T, mu).cost / np.maximum(clients.sizes, 0.5)
+        worth = cost_of_needs(clients.needs, T, mu).cost / np.maximum(clients.sizes, 0.5)
         free = free[np.argsort(worth[free], kind="stable")]
-        fitting = coarser(clients.sizes[free], clients.short, cells)
+        fitting = coarsen_sizes(clients.sizes[free], clients.short, cells)
         return None if fitting is None else cls(clients, free, *fitting)
 
     def table(self, costs: Floats) -> Floats:
@@ -300,10 +300,10 @@ class WholeCovers:
         clients = self.clients
 
         def at(mu: float) -> Point:
-            costs = priced(clients.needs, T, mu)
+            costs = cost_of_needs(clients.needs, T, mu)
             table = self.table(costs.cost[None])
             chosen = self.with_forced(cheapest_covers(table, self.sizes))[0]
-            cover = repaired(chosen, costs.cost, clients.sizes, clients.demand)
+            cover = repair_cover(chosen, costs.cost, clients.sizes, clients.demand)
             best.offer([clients.rows[cover]])
             band = float((clients.needs.tau[chosen] / costs.upload_seconds[chosen]).sum())
             value = float(self.values(costs.cost[None], table)[0])
@@ -358,23 +358,23 @@ def round_core(costs: Floats, sizes: Ints, demand: int, *, core: int = CORE) -> 
     chosen = np.zeros(len(sizes), bool)
     chosen[head] = True
     short = demand - int(sizes[head].sum())
-    fitting = coarser(sizes[near], short, CELLS, enough=True) if short > 0 else None
+    fitting = coarsen_sizes(sizes[near], short, CELLS, enough=True) if short > 0 else None
     table = None if fitting is None else cover_table(costs[None, near], *fitting)
     if table is None or fitting is None or not np.isfinite(table[0, 0, -1]):
         chosen |= relaxed.taken > 0
     else:
         chosen[near] = cheapest_covers(table, fitting[0])[0]
-    return repaired(chosen, costs, sizes, demand)
+    return repair_cover(chosen, costs, sizes, demand)
 
 
-def settle(best: Incumbent, needs: Needs, T: float, band_price: float) -> None:
+def offer_settled_sets(best: Incumbent, needs: Needs, T: float, band_price: float) -> None:
     """Offer what the prices T and mu lead to: the set they choose, the set that its own T and mu choose, and so on.
 
     Stops where a set repeats or does not improve on the one before.
     """
     local_best = Incumbent(best.problem, best.min_examples)  # of this start alone
     for _ in range(MAX_PRICING_ROUNDS):
-        chosen = round_core(priced(needs, T, band_price).cost, best.problem.num_examples, best.min_examples)
+        chosen = round_core(cost_of_needs(needs, T, band_price).cost, best.problem.num_examples, best.min_examples)
         if chosen is None or not local_best.offer([np.flatnonzero(chosen)]):
             break
         T, band_price = local_best.deadline, local_best.band_price

@@ -13,7 +13,7 @@ import numpy as np
 from fedreach._util.arrays import Floats, Ints
 from fedreach._util.errors import ConfigError
 from fedreach.wireless.candidates import Candidates, Incumbent, fractional_cover, improve
-from fedreach.wireless.exact import ClientCost, allocate, priced
+from fedreach.wireless.exact import ClientCost, allocate, cost_of_needs
 from fedreach.wireless.problem import AllocationProblem, Solution, Status, check_coverable, is_whole
 from fedreach.wireless.search import (
     Ends,
@@ -21,12 +21,12 @@ from fedreach.wireless.search import (
     Point,
     WholeCovers,
     earliest_deadline,
-    fixed,
+    fix_clients,
     least_energy,
-    narrowed,
+    narrow_node,
+    offer_settled_sets,
     relax,
     round_core,
-    settle,
 )
 
 # -------------------- Best-first search over intervals of the deadline
@@ -37,7 +37,7 @@ from fedreach.wireless.search import (
 # moment.
 
 FEW = 80  # free clients so few that all their covers may be tried, however wide the interval
-QUICK = 200  # covers that are tried so
+QUICK_COVERS = 200  # covers that are tried so
 
 
 @dataclass(frozen=True)
@@ -140,8 +140,8 @@ class Search:
         if covers.band_needed(T) > 1:
             node, T = replace(node, low=T), node.high
         if clients.num_free <= FEW:
-            ends = self._ends(node, T, priced(clients.needs, T, node.band_price))
-            if self._enumerate(covers, ends, covers.table(ends.costs), QUICK):
+            ends = self._ends(node, T, cost_of_needs(clients.needs, T, node.band_price))
+            if self._enumerate(covers, ends, covers.table(ends.costs), QUICK_COVERS):
                 return []
         if wide:
             return node.halves()
@@ -166,8 +166,8 @@ class Search:
 
     def _reduce(self, node: Node, values: Floats, ends: Ends) -> Node | None:
         """Return the node with fewer deadlines and fewer clients that are free; None: nothing is left."""
-        narrower = narrowed(node, values, self.limit)
-        clients = None if narrower is None else fixed(node.clients, ends, self.limit)
+        narrower = narrow_node(node, values, self.limit)
+        clients = None if narrower is None else fix_clients(node.clients, ends, self.limit)
         return None if narrower is None or clients is None else replace(narrower, clients=clients)
 
     def _is_wide(self, node: Node, bound: float, values: Floats) -> bool:
@@ -190,7 +190,7 @@ class Search:
     def _branch(self, node: Node) -> list[Node]:
         """Return the node with and without one client, the one whose reduced cost is nearest 0."""
         clients = node.clients
-        costs = priced(clients.needs, node.high, node.band_price).cost
+        costs = cost_of_needs(clients.needs, node.high, node.band_price).cost
         cover = fractional_cover(costs, clients.sizes, clients.demand, clients.forced)
         distance = np.where(clients.forced, np.inf, np.abs(costs - cover.price * clients.sizes))
         chosen = np.arange(len(distance)) == np.argmin(distance)
@@ -283,7 +283,7 @@ def _check(
 def _first_set(best: Incumbent, clients: Candidates, earliest: float, tolerance: float) -> None:
     """Find a good set: from the prices at twice the earliest deadline."""
     T = 2 * earliest
-    settle(best, clients.needs, T, relax(clients, T, tolerance=tolerance).band_price)
+    offer_settled_sets(best, clients.needs, T, relax(clients, T, tolerance=tolerance).band_price)
     improve(best, clients.needs, worthwhile=0.1 * tolerance)
 
 
@@ -312,7 +312,7 @@ def _search(best: Incumbent, nodes: list[Node], tolerance: float) -> None:
         if node.clients.band_needed(node.middle) <= 1:
             point = relax(node.clients, node.middle, node.band_price, limit=best.cost, tolerance=tolerance)
             if point.bound < best.cost:
-                settle(best, node.clients.needs, node.middle, point.band_price)
+                offer_settled_sets(best, node.clients.needs, node.middle, point.band_price)
     improve(best, nodes[0].clients.needs, worthwhile=0.1 * tolerance)
 
 

@@ -94,20 +94,20 @@ def classes(outputs, prior):
 def distance(state, chosen):
     """R: each input against each class mean, one by one."""
     frame = safeguard.Frame.of(state)
-    white = safeguard.seen(chosen.outputs) @ frame.whiten @ frame.span
+    white = safeguard.project_features(chosen.outputs) @ frame.whiten @ frame.span
     centres = frame.means @ frame.whiten @ frame.span
     found = [
         sum(q * ((h - mu) ** 2).sum() for q, mu in zip(row, centres, strict=True))
         for h, row in zip(white, classes(chosen.outputs, chosen.prior), strict=True)
     ]
-    _, factor = safeguard.sampling(state, frame.dimensions, chosen.prior)
+    _, factor = safeguard.sampling_terms(state, frame.dimensions, chosen.prior)
     return float(np.mean(found)) / white.shape[1] / math.exp(factor) if white.shape[1] else 1 / math.exp(factor)
 
 
 def residuals(state, outputs):
     """(n, H) r_i = (I - QQ') L (h_i - mu)."""
     frame = safeguard.Frame.of(state)
-    white = (safeguard.seen(outputs) - frame.means.mean(axis=0)) @ frame.whiten
+    white = (safeguard.project_features(outputs) - frame.means.mean(axis=0)) @ frame.whiten
     return white - white @ frame.span @ frame.span.T
 
 
@@ -120,7 +120,7 @@ def product_of_two(r):
 def total(rule, state, frame, chosen):
     """Total drift d."""
     n = len(chosen.outputs.logits)
-    usual, factor = safeguard.sampling(state, frame.dimensions, chosen.prior)
+    usual, factor = safeguard.sampling_terms(state, frame.dimensions, chosen.prior)
     d = max(chosen.drift - usual, 0)
     expected = state["guard_residual"] @ chosen.prior
     if frame.dimensions and expected > 0:

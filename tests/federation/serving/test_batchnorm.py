@@ -10,7 +10,7 @@ from fedreach.federation.adaptation.label_shift import LabelShift
 from fedreach.federation.adaptation.methods import BatchNormRefresh
 from fedreach.federation.types import Outputs
 from fedreach.testing import check
-from fedreach.testing.adaptation import learnt, world
+from fedreach.testing.adaptation import adapted_fixture, client_after
 
 STATE = {"a": np.ones(1), "b": np.zeros(2), "base": np.full(2, 0.5), "pseudo_counts": np.ones(1)}
 
@@ -24,11 +24,11 @@ def test_it_keeps_all_laws():
 def accuracy(rule, given, inputs, labels):
     state = given.fitted(rule).state
     outputs = given.outputs(rule, inputs)
-    return float((rule.predict(state, learnt(rule, state, [outputs]), outputs).argmax(axis=1) == labels).mean())
+    return float((rule.predict(state, client_after(rule, state, [outputs]), outputs).argmax(axis=1) == labels).mean())
 
 
 def test_paler_inputs_of_other_classes_are_told_apart_again():
-    given = world("3 classes", 3, (200, 200, 200), apart=1.5)
+    given = adapted_fixture("3 classes", 3, (200, 200, 200), apart=1.5)
     rng = generator(0, "own classes")
     labels = rng.choice(3, 300, p=[0.2, 0.6, 0.2])
     usual = (given.model.means[labels] + rng.standard_normal((300, 6))).astype(np.float32)

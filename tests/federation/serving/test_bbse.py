@@ -6,8 +6,8 @@ import pytest
 from fedreach._util.errors import ConfigError
 from fedreach.federation.adaptation.base import log_softmax
 from fedreach.federation.adaptation.fitting import HeldOut, fit
-from fedreach.federation.adaptation.methods import BBSE, RLLS, pulled
-from fedreach.federation.base import KnowsPrior, Serving
+from fedreach.federation.adaptation.methods import BBSE, RLLS, solve_penalized
+from fedreach.federation.base import Adaptation, KnowsPrior
 from fedreach.federation.types import Outputs
 
 from .worlds import C, draw, exact_logits, means_of, participants
@@ -27,7 +27,7 @@ def fitted(rule):
 
 @pytest.mark.parametrize("rule", RULES)
 def test_it_is_fitted_in_one_exchange(rule):
-    assert isinstance(rule, Serving)
+    assert isinstance(rule, Adaptation)
     assert isinstance(rule, KnowsPrior)
     found = fit(rule, participants(np.random.default_rng(0)))
     assert (found.exchanges, found.bytes_down) == (1, 0)
@@ -119,7 +119,7 @@ def test_the_pulled_solution_is_the_best(seed, delta):
     rng = np.random.default_rng(seed)
     confusion, difference = rng.dirichlet(np.ones(16)).reshape(4, 4) + np.eye(4) / 4, rng.standard_normal(4)
     value = lambda theta: np.linalg.norm(confusion @ theta - difference) + delta * np.linalg.norm(theta)  # noqa: E731
-    found = pulled(confusion, difference, delta)
+    found = solve_penalized(confusion, difference, delta)
     assert all(value(found) <= value(found + step) + 1e-12 for step in 1e-3 * rng.standard_normal((50, 4)))
     assert value(found) <= value(np.zeros(4))
 

@@ -16,7 +16,7 @@ def data(seed=0, m=400, scale=1.0, prior=(0.4, 0.3, 0.2, 0.1)):
 
 
 def fitted(logits, labels, *, bias=True, pull=1.0):
-    z, search, evaluated = calibration.centred(logits), calibration.begin(logits.shape[1]), 0
+    z, search, evaluated = calibration.center_logits(logits), calibration.begin(logits.shape[1]), 0
     while not calibration.is_settled(search):
         sums = calibration.likelihood(z, labels, search["candidate"], bias=bias)
         search, evaluated = calibration.advance(search, sums, pull=pull), evaluated + 1
@@ -24,14 +24,14 @@ def fitted(logits, labels, *, bias=True, pull=1.0):
 
 
 def objective(logits, labels, point):
-    log_p = log_softmax(point[0] * calibration.centred(logits) + point[1:])
+    log_p = log_softmax(point[0] * calibration.center_logits(logits) + point[1:])
     return -log_p[np.arange(len(labels)), labels].sum() + (np.log(point[0]) ** 2 + point[1:] @ point[1:]) / 2
 
 
 def test_derivatives_are_those_of_the_loss():
     logits, labels = data(m=30)
     point, tiny = np.array([0.7, 0.1, -0.2, 0.3, 0.5]), 1e-5
-    of = lambda at: calibration.likelihood(calibration.centred(logits), labels, at)  # noqa: E731
+    of = lambda at: calibration.likelihood(calibration.center_logits(logits), labels, at)  # noqa: E731
     hessian = np.zeros((C + 1, C + 1))
     hessian[np.triu_indices(C + 1)] = of(point)["curvature"]
     for i, step in enumerate(tiny * np.eye(C + 1)):
@@ -43,7 +43,7 @@ def test_derivatives_are_those_of_the_loss():
 
 def test_with_temperature_alone_the_first_number_of_each_sum_is_sent():
     logits, labels = data(m=30)
-    z, point = calibration.centred(logits), np.append(0.7, np.zeros(C))
+    z, point = calibration.center_logits(logits), np.append(0.7, np.zeros(C))
     whole, alone = (calibration.likelihood(z, labels, point, bias=bias) for bias in (True, False))
     assert {name: values.size for name, values in alone.items()} == {"loss": 1, "gradient": 1, "curvature": 1}
     assert all(alone[name][0] == whole[name][0] for name in whole)
@@ -53,7 +53,7 @@ def test_with_temperature_alone_the_first_number_of_each_sum_is_sent():
 def test_at_the_optimum_predictions_match_class_shares_but_for_the_pull(seed):  # law 1
     logits, labels = data(seed)
     point, _ = fitted(logits, labels)
-    p = np.exp(log_softmax(point[0] * calibration.centred(logits) + point[1:]))
+    p = np.exp(log_softmax(point[0] * calibration.center_logits(logits) + point[1:]))
     np.testing.assert_allclose(p.sum(axis=0) - np.bincount(labels, minlength=C), -point[1:], atol=1e-5)
     for step in 1e-3 * np.random.default_rng(seed).standard_normal((20, C + 1)):
         assert objective(logits, labels, point + step) > objective(logits, labels, point)
@@ -106,7 +106,7 @@ def test_the_objective_is_never_above_where_it_began():
 
 
 def test_no_logit_makes_a_sum_without_bound():
-    z = calibration.centred(np.array([[3e38, -3e38, 0.0]], np.float32))
+    z = calibration.center_logits(np.array([[3e38, -3e38, 0.0]], np.float32))
     assert z.dtype == np.float64
     assert z.tolist() == [[1e6, -1e6, 0.0]]
 
@@ -124,12 +124,15 @@ def gaussian(seed, c, m):
 
 
 def by_matching(logits, labels, target=None):
-    z, base = calibration.centred(logits), source_prior(np.bincount(labels, minlength=logits.shape[1]).astype(float))
+    z, base = (
+        calibration.center_logits(logits),
+        source_prior(np.bincount(labels, minlength=logits.shape[1]).astype(float)),
+    )
     search = calibration.begin_matching(fitted(logits, labels, bias=False)[0])
     while not calibration.is_settled(search):
-        sums = calibration.predicted(z, search["candidate"])
-        search = calibration.matched(search, sums, base if target is None else target)
-    p = calibration.predicted(z, search["point"]) / len(z)
+        sums = calibration.prediction_sums(z, search["candidate"])
+        search = calibration.match_step(search, sums, base if target is None else target)
+    p = calibration.prediction_sums(z, search["point"]) / len(z)
     return search["point"], float(np.abs(p - base).sum() / 2)
 
 

@@ -6,10 +6,10 @@ import torch
 from scipy.optimize import minimize
 
 from fedreach._util.errors import ConfigError
-from fedreach.evaluation.modes import Client, serve
+from fedreach.evaluation.modes import Client, adapt_and_score
 from fedreach.federation.adaptation.base import Plain, log_softmax
-from fedreach.federation.adaptation.few_labels import FewLabels, moved_head
-from fedreach.federation.base import LearnsLabels, Serving
+from fedreach.federation.adaptation.few_labels import FewLabels, fit_head
+from fedreach.federation.base import Adaptation, LearnsLabels
 from fedreach.federation.traits import Traits
 from fedreach.federation.types import Outputs
 from fedreach.testing import check
@@ -25,7 +25,7 @@ def test_it_keeps_all_laws():
 
 
 def test_it_says_what_it_is():
-    assert isinstance(FewLabels(), Serving)
+    assert isinstance(FewLabels(), Adaptation)
     assert isinstance(FewLabels(), LearnsLabels)
     assert Traits.of(FewLabels()).needs_labels
     assert not Traits.of(Plain()).needs_labels
@@ -43,7 +43,7 @@ def test_the_head_is_that_of_a_general_solver(m, h, pull):
         return -log_p[np.arange(m), labels].mean() + pull / 2 * (head**2).sum(), slope.ravel()
 
     best = minimize(objective, np.zeros(3 * (h + 1)), jac=True, method="BFGS", options={"gtol": 1e-9})
-    found = moved_head(outputs.features, outputs.logits, labels, pull)
+    found = fit_head(outputs.features, outputs.logits, labels, pull)
     assert found.ravel() == pytest.approx(best.x, abs=1e-6 / pull**0.5)
     assert objective(found.ravel())[0] <= objective(best.x)[0] + 1e-12
 
@@ -84,14 +84,14 @@ def clients():
 
 
 def test_without_labels_it_is_the_model_bit_for_bit():
-    plain, none = serve(Plain(), {}, clients(), [2]), serve(FewLabels(labels=0), {}, clients(), [2])
+    plain, none = adapt_and_score(Plain(), {}, clients(), [2]), adapt_and_score(FewLabels(labels=0), {}, clients(), [2])
     assert none.rungs == plain.rungs
 
 
 def test_an_example_whose_label_is_known_is_not_scored():
     """Of 1, 3, 4 and 20 examples, 0, 2, 3 and 3 are known: all rungs are of the others."""
     rule, who = FewLabels(labels=3), clients()
-    found = serve(rule, {}, who, [2, 3, 5])
+    found = adapt_and_score(rule, {}, who, [2, 3, 5])
     assert list(found.rungs) == [
         *("plain", "calibrated", "served"),
         *(f"{r}_{n}" for n in (2, 3, 5) for r in ("plain", "served")),
@@ -101,14 +101,19 @@ def test_an_example_whose_label_is_known_is_not_scored():
         rest = Client(one.id, one.outputs.rows(slice(known, None)), one.labels[known:])
         log_p = rule.predict({}, own, rest.outputs)
         assert found.rungs["served"][one.id].accuracy == pytest.approx((log_p.argmax(axis=1) == rest.labels).mean())
-        assert found.rungs["plain"][one.id] == serve(Plain(), {}, [rest]).rungs["plain"][one.id]
+        assert found.rungs["plain"][one.id] == adapt_and_score(Plain(), {}, [rest]).rungs["plain"][one.id]
 
 
 def test_with_so_many_inputs_it_is_scored_on_the_examples_of_every_other_rule():
-    found, plain = serve(FewLabels(labels=3), {}, clients(), [2, 3, 5]), serve(Plain(), {}, clients(), [2, 3, 5])
+    found, plain = (
+        adapt_and_score(FewLabels(labels=3), {}, clients(), [2, 3, 5]),
+        adapt_and_score(Plain(), {}, clients(), [2, 3, 5]),
+    )
     for n in (2, 3, 5):
         assert found.rungs[f"plain_{n}"] == plain.rungs[f"plain_{n}"]
-        own = serve(FewLabels(labels=min(n, 3)), {}, clients(), [n]).rungs[f"served_{n}"]  # it has no more than n
+        own = adapt_and_score(FewLabels(labels=min(n, 3)), {}, clients(), [n]).rungs[
+            f"served_{n}"
+        ]  # it has no more than n
         assert found.rungs[f"served_{n}"] == own
 
 
@@ -128,7 +133,7 @@ def test_who_only_remembers_gains_nothing():
     """The planted fault is an evaluation that scores what it told: then this rule would be right every third time."""
     m = 30
     who = [Client(0, Outputs(np.zeros((m, 3)), np.arange(float(m))[:, None]), np.arange(m) % 3)]
-    scores = serve(Memory(labels=10), {}, who, [10, 20]).rungs
+    scores = adapt_and_score(Memory(labels=10), {}, who, [10, 20]).rungs
     for rung in ("served", "served_10", "served_20"):
         assert scores[rung][0].loss == pytest.approx(np.log(3), abs=1e-6), rung
     told = Memory(labels=10).with_labels({}, who[0].outputs, who[0].labels)
@@ -146,7 +151,7 @@ def test_labels_of_the_others_are_never_read():
             handed.append((len(outputs.logits), labels.tolist()))
             return super().with_labels(state, outputs, labels)
 
-    serve(Noting(labels=3), {}, [who], [2, 5])
+    adapt_and_score(Noting(labels=3), {}, [who], [2, 5])
     first = who.labels[:3].tolist()
     assert handed == [(3, first), (2, first[:2]), (3, first)]
 

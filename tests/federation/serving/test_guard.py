@@ -100,7 +100,7 @@ def test_few_held_out_examples_make_drift_of_none_by_as_much_as_is_taken_off(exa
         state = fitted([participants(examples, seed)], ridge=0.0)
         frame = safeguard.Frame.of(state)
         r = frame.residuals(model(draw(400, SHIFTED, rng)[0]).features)
-        usual, log_factor = safeguard.sampling(state, frame.dimensions, SHIFTED)
+        usual, log_factor = safeguard.sampling_terms(state, frame.dimensions, SHIFTED)
         found.append((safeguard.drift(r), (r**2).sum(axis=1).mean() / (state["guard_residual"] @ SHIFTED)))
         said.append((usual, math.exp(log_factor)))
     (drifts, factors), (usual, expected) = np.mean(found, axis=0), np.mean(said, axis=0)

@@ -12,7 +12,7 @@ from fedreach.federation.adaptation.base import log_softmax
 from fedreach.federation.adaptation.fitting import HeldOut, fit
 from fedreach.federation.adaptation.inference import infer_priors
 from fedreach.federation.adaptation.label_shift import LabelShift
-from fedreach.federation.base import KnowsPrior, Serving
+from fedreach.federation.base import Adaptation, KnowsPrior
 from fedreach.federation.types import NO_STATE, Outputs
 
 from .worlds import C, draw, exact_logits, means_of, participants, source
@@ -47,7 +47,7 @@ def same(one, other, atol=1e-12):
 
 @pytest.mark.parametrize("rule", RULES)
 def test_it_is_a_serving_rule_that_can_be_told_the_prior(rule):
-    assert isinstance(rule, Serving)
+    assert isinstance(rule, Adaptation)
     assert isinstance(rule, KnowsPrior)
 
 
@@ -83,14 +83,14 @@ def test_what_is_fitted(kind, pseudo_counts):
 def test_the_fit_is_that_of_pooled_examples():
     asked = participants(np.random.default_rng(0))
     state = fit(LabelShift(), asked).state
-    z = calibration.centred(np.concatenate([one.outputs.logits for one in asked]))
+    z = calibration.center_logits(np.concatenate([one.outputs.logits for one in asked]))
     labels, search = np.concatenate([one.labels for one in asked]), calibration.begin(C)
     while not calibration.is_settled(search):
         search = calibration.advance(search, calibration.likelihood(z, labels, search["candidate"]))
     np.testing.assert_allclose(np.append(state["a"], state["b"]), search["point"], atol=1e-9)
     shares = base.training_shares(sum(one.counts for one in asked))
     totals = sum(base.spread_likelihoods(one.counts, shares) for one in asked)
-    assert state["pseudo_counts"][0] == base.fitted_spread(totals)
+    assert state["pseudo_counts"][0] == base.fit_spread(totals)
 
 
 def test_who_holds_which_example_changes_neither_calibration_nor_base():  # law 2
@@ -176,7 +176,7 @@ def test_noised_counts_below_zero_count_as_zero():
 @pytest.mark.parametrize("rule", RULES)
 def test_before_any_input_it_is_the_calibrated_model(rule):
     state, (outputs, _) = source(BASE, a=0.3, b=np.array([0.1, -0.4, 0.0, 0.3])), inputs()
-    expected = log_softmax(0.3 * calibration.centred(outputs.logits) + state["b"])
+    expected = log_softmax(0.3 * calibration.center_logits(outputs.logits) + state["b"])
     np.testing.assert_allclose(rule.predict(state, rule.start(state), outputs), expected, atol=1e-12)
 
 
@@ -195,7 +195,7 @@ def test_where_nothing_is_learnt_it_is_the_calibrated_model(rule, case):  # law 
 def test_it_predicts_by_the_formula():
     rule, state, (outputs, _) = LabelShift(), source(BASE), inputs()
     client = served(rule, state, outputs)
-    u = calibration.centred(outputs.logits) - np.log(BASE)
+    u = calibration.center_logits(outputs.logits) - np.log(BASE)
     (inferred,) = infer_priors([u], BASE, 2.0)
     w = 1 / (1 + 9 / np.exp(inferred.log_evidence))
     joint = np.exp(u) * (w * base.map_em(u, BASE, 2.0) + (1 - w) * BASE)

@@ -193,7 +193,7 @@ def test_evidence_is_the_same_input_by_input(i):
     a, b, base, A = known()
     u = oracle.log_ratios(z, a, b, base)
     log_w, pi = oracle.evidence(z, a, b, base, A)
-    found = evidence.course(u, base, A)
+    found = evidence.evidence_path(u, base, A)
     np.testing.assert_allclose(found.log_w[:, 0], log_w, rtol=0, atol=1e-9)
     np.testing.assert_allclose((A * base + found.counts[-1, 0]) / (A + len(z)), pi[-1], rtol=0, atol=1e-12)
     np.testing.assert_allclose(weights(log_w, 9.0), [oracle.weight(one) for one in log_w], rtol=1e-12)

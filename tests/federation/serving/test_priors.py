@@ -109,7 +109,7 @@ def test_the_spread_of_clients_is_found(total, least, most, seed):  # law 10: 10
     shares = np.full((100, c), 1 / c) if total == np.inf else rng.dirichlet(np.full(c, total / c), 100)
     counts = np.array([rng.multinomial(500, share) for share in shares]).astype(np.float64)
     pooled = priors.training_shares(counts.sum(axis=0))
-    found = priors.fitted_spread(sum(priors.spread_likelihoods(one, pooled) for one in counts))
+    found = priors.fit_spread(sum(priors.spread_likelihoods(one, pooled) for one in counts))
     assert least <= found * 1.0000001
     assert found <= most
 
@@ -128,4 +128,4 @@ def test_the_log_likelihoods_are_those_of_drawing_one_by_one():
 
 
 def test_without_examples_clients_are_taken_to_be_alike():
-    assert priors.fitted_spread(priors.spread_likelihoods(np.zeros(C), BASE)) == 1000
+    assert priors.fit_spread(priors.spread_likelihoods(np.zeros(C), BASE)) == 1000

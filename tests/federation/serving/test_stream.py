@@ -24,8 +24,8 @@ def some_u(seed, m, prior):
 
 
 def followed(u, half_lives=SEVERAL, **options):
-    before = stream.nothing(C, half_lives)
-    return stream.follow(before, u, BASE, 2.0, half_lives, **{"odds": 9.0, **options})
+    before = stream.empty_stream(C, half_lives)
+    return stream.follow_stream(before, u, BASE, 2.0, half_lives, **{"odds": 9.0, **options})
 
 
 def right(u, labels, half_lives):
@@ -66,7 +66,7 @@ def test_it_goes_on_where_it_stopped():
     u, _ = some_u(0, 40, SHIFTED)
     whole, end = followed(u, correlation=0.1, amplification=2.0)
     _, kept = followed(u[:17], correlation=0.1, amplification=2.0)
-    rest, gone_on = stream.follow(kept, u[17:], BASE, 2.0, SEVERAL, odds=9.0, correlation=0.1, amplification=2.0)
+    rest, gone_on = stream.follow_stream(kept, u[17:], BASE, 2.0, SEVERAL, odds=9.0, correlation=0.1, amplification=2.0)
     for one, other in zip(rest, whole, strict=True):
         assert one.tolist() == other[17:].tolist()
     assert [np.asarray(x).tolist() for x in gone_on] == [np.asarray(x).tolist() for x in end]
@@ -99,8 +99,8 @@ def states_of(base):
 
 
 def test_a_safeguard_decides_often_at_first_and_then_every_so_many_inputs():
-    assert stream.decides_after(1, 600) == [1, 2, 4, 8, 16, 32, 64, 128, 256, 384, 512]
-    assert stream.decides_after(129, 255) == []
+    assert stream.decision_times(1, 600) == [1, 2, 4, 8, 16, 32, 64, 128, 256, 384, 512]
+    assert stream.decision_times(129, 255) == []
 
 
 @pytest.mark.parametrize("online", [False, True])

@@ -7,7 +7,7 @@ from fedreach._util.errors import ConfigError
 from fedreach.federation.adaptation.fitting import fit
 from fedreach.federation.adaptation.label_shift import LabelShift
 from fedreach.federation.adaptation.methods import TruePrior
-from fedreach.federation.base import KnowsPrior, Serving
+from fedreach.federation.base import Adaptation, KnowsPrior
 from fedreach.federation.types import Outputs
 
 from .worlds import participants
@@ -33,7 +33,7 @@ def test_inputs_teach_it_nothing():
 
 
 def test_it_says_what_it_is():
-    assert isinstance(TruePrior(), Serving)
+    assert isinstance(TruePrior(), Adaptation)
     assert isinstance(TruePrior(), KnowsPrior)
     with pytest.raises(ConfigError, match="calibration"):
         TruePrior(calibration="biased")

@@ -7,7 +7,14 @@ from fedreach.deploy.adapter import Adapter
 from fedreach.evaluation.scores import HARM_POINTS
 from fedreach.federation.adaptation import trust
 from fedreach.federation.adaptation.base import log_softmax
-from fedreach.federation.adaptation.calibration import advance, begin, centred, is_settled, left_out, likelihood
+from fedreach.federation.adaptation.calibration import (
+    advance,
+    begin,
+    center_logits,
+    is_settled,
+    leave_one_out_point,
+    likelihood,
+)
 from fedreach.federation.adaptation.fitting import HeldOut, fit
 from fedreach.federation.adaptation.label_shift import LabelShift
 from fedreach.federation.types import Outputs
@@ -47,7 +54,7 @@ def decided(asked, rule=RULE):
 
 def correlation_of(asked, classes=C):
     """Return the intraclass correlation and its standard error by the two exchanges, calibration as it is."""
-    z = [centred(one.outputs.logits) for one in asked]
+    z = [center_logits(one.outputs.logits) for one in asked]
     point = np.append(1.0, np.zeros(classes))
     parts = [trust.class_sums(each, one.labels, point) for each, one in zip(z, asked, strict=True)]
     query = {"point": point, **{name: sum(part[name] for part in parts) for name in parts[0]}}
@@ -92,12 +99,12 @@ def test_copies_of_one_example_have_the_correlation_one():
 
 def test_many_classes_are_compared_on_few_directions_with_their_distances_kept():
     p = np.random.default_rng(0).dirichlet(np.full(200, 0.05), 300)
-    views = trust.compared(p)
+    views = trust.comparison_views(p)
     assert views.shape == (300, 32)
     apart, seen = (np.square(one[:150] - one[150:]).sum(axis=1) for one in (p, views))
     assert seen.mean() == pytest.approx(apart.mean(), rel=0.15)
-    assert trust.compared(p[:, :32]) is not p
-    np.testing.assert_array_equal(trust.compared(p[:, :20]), p[:, :20])
+    assert trust.comparison_views(p[:, :32]) is not p
+    np.testing.assert_array_equal(trust.comparison_views(p[:, :20]), p[:, :20])
 
 
 # -------------------------------------------------------------------------------------------------------- the decision
@@ -140,10 +147,10 @@ def test_fewer_than_four_participants_decide_nothing(n):
 
 def test_participants_that_gain_in_log_loss_and_lose_accuracy_are_no_support():
     sums = dict(good_sums())
-    assert trust.fitted_trust(sums)["strength"].tolist() == [1.0]
+    assert trust.fit_trust(sums)["strength"].tolist() == [1.0]
     gains = sums["strength_gains"].copy()
     gains[2] = -0.01 * 30
-    assert trust.fitted_trust({**sums, "strength_gains": gains})["strength"].tolist() == [0.0]
+    assert trust.fit_trust({**sums, "strength_gains": gains})["strength"].tolist() == [0.0]
 
 
 def test_each_question_has_a_say():
@@ -164,7 +171,7 @@ def test_each_question_has_a_say():
         },
     }
     for why, other in changed.items():
-        assert trust.fitted_trust({**sums, **other})["strength"].tolist() == [0.0], why
+        assert trust.fit_trust({**sums, **other})["strength"].tolist() == [0.0], why
 
 
 def test_participants_of_few_examples_need_not_decide_that_they_gained():
@@ -172,7 +179,7 @@ def test_participants_of_few_examples_need_not_decide_that_they_gained():
     gains = sums["strength_gains"].copy()
     gains[1] = 0.3 * 30
     for many, strength in ((30, 0.0), (4, 0.0), (3, 1.0)):
-        state = trust.fitted_trust({**sums, "strength_gains": gains, "large": np.full(1, float(many))})
+        state = trust.fit_trust({**sums, "strength_gains": gains, "large": np.full(1, float(many))})
         assert state["strength"].tolist() == [strength], many
 
 
@@ -183,14 +190,14 @@ def test_a_gain_that_is_decided_needs_no_assumption():
     gains[1], gains[3] = 0.02 * 30, 0.006 * 30
     gains[0, :, 1], gains[1, :, 1] = 0.12 * 30, 0.02 * 30
     unlike = np.array([30 * 0.09, 30.0, 30 * 0.0087, 30 * 0.09, 30.0, 30.0])
-    state = trust.fitted_trust({**sums, "strength_gains": gains, "correlation": unlike})
+    state = trust.fit_trust({**sums, "strength_gains": gains, "correlation": unlike})
     assert (state["strength"].tolist(), state["correlation"].tolist()) == ([0.5], [0.1])
     gains[2] = 0.0
-    state = trust.fitted_trust({**sums, "strength_gains": gains, "correlation": unlike})
+    state = trust.fit_trust({**sums, "strength_gains": gains, "correlation": unlike})
     assert state["strength"].tolist() == [0.0], "in log loss alone it is not enough"
     gains[2] = sums["strength_gains"][2]
     harmed = np.full((len(trust.CORRELATIONS), len(trust.STRENGTHS)), 2.0)
-    state = trust.fitted_trust({**sums, "strength_gains": gains, "correlation": unlike, "harmed": harmed})
+    state = trust.fit_trust({**sums, "strength_gains": gains, "correlation": unlike, "harmed": harmed})
     assert state["strength"].tolist() == [0.0], "two of 30 were harmed"
 
 
@@ -229,7 +236,7 @@ def test_what_a_participant_sends_is_bounded_whatever_its_logits_are():
 
 def test_the_calibration_without_a_participant_is_that_of_the_others():
     asked = participants(np.random.default_rng(0), n=12, m=60)
-    z, labels = [centred(one.outputs.logits) for one in asked], [one.labels for one in asked]
+    z, labels = [center_logits(one.outputs.logits) for one in asked], [one.labels for one in asked]
 
     def optimum(which):
         search = begin(C)
@@ -242,7 +249,7 @@ def test_the_calibration_without_a_participant_is_that_of_the_others():
     curvature = sum(likelihood(z[i], labels[i], point)["curvature"] for i in range(12))
     for i in range(12):
         exact = optimum([j for j in range(12) if j != i])
-        found = left_out(point, curvature, likelihood(z[i], labels[i], point))
+        found = leave_one_out_point(point, curvature, likelihood(z[i], labels[i], point))
         assert np.abs(found - exact).max() < 0.1 * np.abs(point - exact).max() + 1e-6
 
 

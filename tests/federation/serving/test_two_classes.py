@@ -13,7 +13,7 @@ from fedreach.data.splits import draws, split_held_out
 from fedreach.federation.adaptation.fitting import HeldOut, fit
 from fedreach.federation.adaptation.label_shift import LabelShift
 from fedreach.federation.adaptation.methods import BBSE, RLLS, TruePrior
-from fedreach.federation.base import KnowsPrior, Serving
+from fedreach.federation.base import Adaptation, KnowsPrior
 from fedreach.federation.types import Outputs
 
 HOSPITALS, PARTICIPANTS = 12, 5
@@ -53,7 +53,7 @@ def area_under_the_curve(scores: Floats, labels: Ints) -> float:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
-def test_thresholds_move_and_the_order_of_a_hospitals_tumours_does_not(rule: Serving) -> None:
+def test_thresholds_move_and_the_order_of_a_hospitals_tumours_does_not(rule: Adaptation) -> None:
     asked, clients = hospitals()
     state, before, moved = fit(rule, asked).state, [], 0.0
     for outputs, labels in clients:

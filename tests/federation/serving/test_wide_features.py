@@ -42,7 +42,7 @@ def drifts(prior, moved, times=200):
 
 @pytest.mark.parametrize("prior", [BASE, SHIFTED])
 def test_label_shift_is_no_drift_in_mean_but_for_what_few_examples_explain(prior):
-    found, (usual, _) = drifts(prior, 0.0), safeguard.sampling(STATE, FRAME.dimensions, prior)
+    found, (usual, _) = drifts(prior, 0.0), safeguard.sampling_terms(STATE, FRAME.dimensions, prior)
     # Rectified classes do not all have the covariance S, so that what is explained is right to a half.
     assert abs(found.mean() - usual) < 0.5 * usual + 4 * found.std() / math.sqrt(len(found))
     assert usual < 0.5
@@ -51,7 +51,7 @@ def test_label_shift_is_no_drift_in_mean_but_for_what_few_examples_explain(prior
 def test_drift_grows_with_the_square_of_a_constant_shift():
     at_rest = drifts(SHIFTED, 0.0).mean()
     once, twice = (drifts(SHIFTED, factor * DELTA).mean() - at_rest for factor in (2.0, 4.0))
-    moved = safeguard.seen(Outputs(np.zeros((1, C)), 2.0 * DELTA[None])) @ FRAME.off_span
+    moved = safeguard.project_features(Outputs(np.zeros((1, C)), 2.0 * DELTA[None])) @ FRAME.off_span
     assert once == pytest.approx(float((moved**2).sum()), rel=0.2)
     assert twice == pytest.approx(4 * once, rel=0.2)
     assert once > 1
@@ -68,12 +68,16 @@ def test_the_directions_are_the_same_for_all_and_nobody_sends_them():
     rng = np.random.default_rng(11)
     features = rng.standard_normal((50, 300))
     outputs = Outputs(np.zeros((50, 2)), features)
-    projected = safeguard.seen(outputs)
+    projected = safeguard.project_features(outputs)
     assert projected.shape == (50, 128)
-    np.testing.assert_allclose(projected[:3], safeguard.seen(Outputs(np.zeros((3, 2)), features[:3])), rtol=1e-12)
+    np.testing.assert_allclose(
+        projected[:3], safeguard.project_features(Outputs(np.zeros((3, 2)), features[:3])), rtol=1e-12
+    )
     # Each direction keeps 1 / 300 of the squared length on average; the first signs are the same on any machine.
     assert (projected**2).sum() / (features**2).sum() == pytest.approx(128 / 300, rel=0.1)
-    signs = safeguard.seen(Outputs(np.zeros((1, 2)), np.eye(1, 300)))[0, :8] * math.sqrt(300)
+    signs = safeguard.project_features(Outputs(np.zeros((1, 2)), np.eye(1, 300)))[0, :8] * math.sqrt(300)
     assert signs.round(9).tolist() == [-1, -1, -1, 1, 1, 1, -1, -1]
-    assert safeguard.seen(Outputs(np.zeros((50, 2)), features[:, :128])).shape == (50, 128)
-    np.testing.assert_array_equal(safeguard.seen(Outputs(np.zeros((50, 2)), features[:, :128])), features[:, :128])
+    assert safeguard.project_features(Outputs(np.zeros((50, 2)), features[:, :128])).shape == (50, 128)
+    np.testing.assert_array_equal(
+        safeguard.project_features(Outputs(np.zeros((50, 2)), features[:, :128])), features[:, :128]
+    )

@@ -19,7 +19,7 @@ from fedreach.data.stored import from_folder
 NO_DOWNLOAD = {"download": False}
 
 
-class Known(NamedTuple):
+class DatasetEntry(NamedTuple):
     """Entry in the list of known data sets."""
 
     name: str
@@ -28,14 +28,17 @@ class Known(NamedTuple):
     options: tuple[str, ...]
 
 
-def names() -> list[Known]:
+def names() -> list[DatasetEntry]:
     """Return the known data sets with title, reference and options.
 
     Example:
         >>> [known.name for known in names()]
         ['digits', 'breast_cancer', 'diabetes', 'mnist', 'fashion_mnist', 'cifar10', 'cifar100', 'cifar100_subset', ...]
     """
-    return [Known(name, source.title, source.reference, _options(LOADERS[name])) for name, source in sources().items()]
+    return [
+        DatasetEntry(name, source.title, source.reference, _options(LOADERS[name]))
+        for name, source in sources().items()
+    ]
 
 
 def load(

@@ -182,7 +182,7 @@ def _bars(address: str, target: Path, *, progress: bool) -> Iterator[Add | None]
     if not (progress and sys.stderr.isatty()):
         yield None
         return
-    from fedreach._util.progress import bars
+    from fedreach._util.progress import progress_bars
 
-    with bars() as add:
+    with progress_bars() as add:
         yield add

@@ -43,7 +43,7 @@ _DAMAGE = (
 )
 
 
-def damaged(path: Path, what: object) -> DataError:
+def damaged_file_error(path: Path, what: object) -> DataError:
     """Return the error for a file that cannot be used."""
     return DataError(f"{path}: {what}. Remove the file and load again, or replace it by the original.")
 
@@ -54,7 +54,7 @@ def read_bytes(path: Path) -> bytes:
         data = path.read_bytes()
         return gzip.decompress(data) if path.suffix == ".gz" else data
     except _DAMAGE as error:
-        raise damaged(path, f"cannot be read ({error})") from error
+        raise damaged_file_error(path, f"cannot be read ({error})") from error
 
 
 def read_tar(path: Path, names: Collection[str]) -> dict[str, bytes]:
@@ -67,9 +67,9 @@ def read_tar(path: Path, names: Collection[str]) -> dict[str, bytes]:
                 if name in names and (file := archive.extractfile(member)) is not None:
                     contents[name] = file.read()
     except (*_DAMAGE, TypeError) as error:  # TypeError: from a truncated gzip header
-        raise damaged(path, f"is not a complete .tar.gz ({error})") from error
+        raise damaged_file_error(path, f"is not a complete .tar.gz ({error})") from error
     if missing := [name for name in names if name not in contents]:
-        raise damaged(path, f"does not contain {', '.join(missing)}")
+        raise damaged_file_error(path, f"does not contain {', '.join(missing)}")
     return contents
 
 
@@ -80,7 +80,7 @@ def read_zip(path: Path, name: str) -> bytes:
             data = archive.read(name)
         return gzip.decompress(data) if name.endswith(".gz") else data
     except (*_DAMAGE, KeyError) as error:
-        raise damaged(path, f"does not hold a readable {name} ({error})") from error
+        raise damaged_file_error(path, f"does not hold a readable {name} ({error})") from error
 
 
 def check_published(path: Path, data: bytes, checksum: str | None) -> None:
@@ -90,7 +90,7 @@ def check_published(path: Path, data: bytes, checksum: str | None) -> None:
     algorithm, _, expected = checksum.partition(":")
     got = hashlib.new(algorithm, data, usedforsecurity=False).hexdigest()
     if got != expected:
-        raise damaged(
+        raise damaged_file_error(
             path,
             f"is well formed but is not the published file: {algorithm} expected {expected}, got {got}. "
             "For data of your own use from_npz or from_arrays",
@@ -101,7 +101,9 @@ def check_labels(path: Path, labels: Ints, num_classes: int) -> Ints:
     """Return labels that are all from 0 to `num_classes` - 1; else raise DataError."""
     wrong = labels[(labels < 0) | (labels >= num_classes)]
     if len(wrong):
-        raise damaged(path, f"labels must be 0 to {num_classes - 1}; got {wrong[0]} ({len(wrong)} such labels)")
+        raise damaged_file_error(
+            path, f"labels must be 0 to {num_classes - 1}; got {wrong[0]} ({len(wrong)} such labels)"
+        )
     return labels
 
 
@@ -117,12 +119,16 @@ def parse_idx(path: Path, data: bytes, ndim: int) -> AnyArray:
     magic = bytes([0, 0, 8, ndim])
     header = 4 + 4 * ndim
     if data[:4] != magic:
-        raise damaged(path, f"is no idx file of {ndim}-d bytes: must start with {magic.hex()}, got {data[:4].hex()!r}")
+        raise damaged_file_error(
+            path, f"is no idx file of {ndim}-d bytes: must start with {magic.hex()}, got {data[:4].hex()!r}"
+        )
     if len(data) < header:
-        raise damaged(path, f"idx header is cut off: {len(data)} of {header} bytes")
+        raise damaged_file_error(path, f"idx header is cut off: {len(data)} of {header} bytes")
     shape = np.frombuffer(data, ">u4", ndim, offset=4).tolist()
     if len(data) != header + math.prod(shape):
-        raise damaged(path, f"header says {shape}, that is {header + math.prod(shape)} bytes; the file has {len(data)}")
+        raise damaged_file_error(
+            path, f"header says {shape}, that is {header + math.prod(shape)} bytes; the file has {len(data)}"
+        )
     return np.frombuffer(data, np.uint8, offset=header).reshape(shape)
 
 
@@ -155,7 +161,7 @@ def parse_cifar_pickle(path: Path, data: bytes, labels: str, num_classes: int) -
         if not isinstance(x, np.ndarray) or x.dtype != np.uint8 or x.shape != (len(y), 3072):
             raise ValueError(f"{len(y)} labels need uint8 data of shape ({len(y)}, 3072)")
     except Exception as error:  # a broken pickle can raise anything
-        raise damaged(path, f"is not a CIFAR pickle: {type(error).__name__}: {error}") from error
+        raise damaged_file_error(path, f"is not a CIFAR pickle: {type(error).__name__}: {error}") from error
     return x.reshape(-1, 3, 32, 32), check_labels(path, y, num_classes)
 
 
@@ -170,9 +176,9 @@ def parse_packed(path: Path, data: bytes, labels: str, num_classes: int) -> tupl
         file = read_npz(io.BytesIO(data))
         delta, y = file["delta"], file[labels].astype(np.int64)
     except (UnreadableError, KeyError, ValueError, TypeError) as error:
-        raise damaged(path, f"is not a packed image file ({error})") from error
+        raise damaged_file_error(path, f"is not a packed image file ({error})") from error
     if delta.dtype != np.uint8 or delta.shape != (3, len(y), 32, 32):
-        raise damaged(
+        raise damaged_file_error(
             path, f"{len(y)} labels need uint8 delta of shape (3, {len(y)}, 32, 32); got {delta.dtype} {delta.shape}"
         )
     planes = np.cumsum(delta, axis=2, dtype=np.uint8)
@@ -202,7 +208,7 @@ def _read_idx_pair(
     _, x = _read_idx(place, source, f"{stem}-images-idx3-ubyte", 3)
     path, labels = _read_idx(place, source, f"{stem}-labels-idx1-ubyte", 1)
     if len(labels) != len(x):
-        raise damaged(path, f"{len(labels)} labels for {len(x)} images")
+        raise damaged_file_error(path, f"{len(labels)} labels for {len(x)} images")
     return x, check_labels(path, labels.astype(np.int64) - first_label, num_classes)
 
 
@@ -414,7 +420,7 @@ def read_roles(path: Path) -> dict[str, str]:
     """
     files = sorted(path.glob("*.json")) if path.is_dir() else [path]
     if not files:
-        raise damaged(path, "holds no .json file")
+        raise damaged_file_error(path, "holds no .json file")
     texts: dict[str, str] = {}
     for file in files:
         try:
@@ -426,7 +432,7 @@ def read_roles(path: Path) -> dict[str, str]:
         except (KeyError, TypeError, AttributeError, IndexError, ValueError, RecursionError) as error:
             if isinstance(error, DataError):  # it already names the reason
                 raise
-            raise damaged(file, f"is not roles with their text ({type(error).__name__}: {error})") from error
+            raise damaged_file_error(file, f"is not roles with their text ({type(error).__name__}: {error})") from error
     return texts
 
 

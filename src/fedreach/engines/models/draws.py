@@ -20,14 +20,14 @@ Result = TypeVar("Result")
 
 
 @contextmanager
-def generators_kept(device: torch.device = CPU) -> Iterator[None]:
+def preserve_generators(device: torch.device = CPU) -> Iterator[None]:
     """Restore the generators of torch, numpy and `random` after the block.
 
     Example:
-        >>> before = states()
-        >>> with generators_kept():
+        >>> before = generator_states()
+        >>> with preserve_generators():
         ...     drawn = random.random(), np.random.rand(), torch.rand(1)
-        >>> states() == before
+        >>> generator_states() == before
         True
     """
     of_numpy, of_python = np.random.get_state(), random.getstate()
@@ -40,7 +40,7 @@ def generators_kept(device: torch.device = CPU) -> Iterator[None]:
 
 
 @contextmanager
-def seeded(seed: int, device: torch.device = CPU) -> Iterator[None]:
+def seeded_generators(seed: int, device: torch.device = CPU) -> Iterator[None]:
     """Seed the generators of torch, numpy and `random` inside the block, and restore them afterwards.
 
     Args:
@@ -49,12 +49,12 @@ def seeded(seed: int, device: torch.device = CPU) -> Iterator[None]:
 
     Example:
         >>> def draw():
-        ...     with seeded(7):
+        ...     with seeded_generators(7):
         ...         return random.random(), np.random.rand(), torch.rand(1).item()
         >>> draw() == draw()
         True
     """
-    with generators_kept(device):
+    with preserve_generators(device):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed takes 300 times as long without CUDA
         if device.type == "cuda":
             with torch.cuda.device(device):
@@ -64,7 +64,7 @@ def seeded(seed: int, device: torch.device = CPU) -> Iterator[None]:
         yield
 
 
-def states(device: torch.device = CPU) -> dict[str, Any]:
+def generator_states(device: torch.device = CPU) -> dict[str, Any]:
     """Return the states of the generators by library: ``"torch"``, ``"numpy"`` and ``"random"``."""
     of_torch = [torch.get_rng_state()]
     if device.type == "cuda":
@@ -77,17 +77,17 @@ def states(device: torch.device = CPU) -> dict[str, Any]:
     }
 
 
-def drawn_from(before: dict[str, Any], device: torch.device = CPU) -> list[str]:
-    """Return the libraries whose generators changed since `before` (see `states`).
+def changed_generators(before: dict[str, Any], device: torch.device = CPU) -> list[str]:
+    """Return the libraries whose generators changed since `before` (see `generator_states`).
 
     Example:
-        >>> before = states()
-        >>> with generators_kept():
+        >>> before = generator_states()
+        >>> with preserve_generators():
         ...     _ = np.random.rand()
-        ...     drawn_from(before)
+        ...     changed_generators(before)
         ['numpy']
     """
-    now = states(device)
+    now = generator_states(device)
     return [name for name in now if now[name] != before[name]]
 
 
@@ -96,7 +96,7 @@ def seed_of(x: Tensor) -> int:
     return zlib.crc32(x.detach().cpu().contiguous().numpy().tobytes())
 
 
-def evaluated(call: Callable[[Tensor], Result], x: Tensor) -> list[Result]:
+def evaluate_examples(call: Callable[[Tensor], Result], x: Tensor) -> list[Result]:
     """Evaluate a model on (m, ...) inputs: one result for all, or one per example if it draws random numbers.
 
     A model that draws gets one example at a time, with a seed from that example's numbers (`seed_of`). So its outputs
@@ -109,17 +109,18 @@ def evaluated(call: Callable[[Tensor], Result], x: Tensor) -> list[Result]:
     Example:
         >>> def noisy(x):
         ...     return x + torch.rand(len(x))
-        >>> many, alone = evaluated(noisy, torch.tensor([1.0, 2.0])), evaluated(noisy, torch.tensor([2.0]))
+        >>> many = evaluate_examples(noisy, torch.tensor([1.0, 2.0]))
+        >>> alone = evaluate_examples(noisy, torch.tensor([2.0]))
         >>> torch.equal(many[1], alone[0])
         True
     """
-    before = states(x.device)
-    with generators_kept(x.device):
+    before = generator_states(x.device)
+    with preserve_generators(x.device):
         result = call(x)
-        if not drawn_from(before, x.device):
+        if not changed_generators(before, x.device):
             return [result]
     results = []
     for example in torch.split(x, 1):
-        with seeded(seed_of(example), x.device):
+        with seeded_generators(seed_of(example), x.device):
             results.append(call(example))
     return results

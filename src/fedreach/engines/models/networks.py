@@ -14,7 +14,7 @@ from torch.nn.parameter import is_lazy
 
 from fedreach._util.errors import ConfigError, check, nearest
 from fedreach._util.limits import check_memory
-from fedreach.engines.models.draws import seeded
+from fedreach.engines.models.draws import seeded_generators
 from fedreach.engines.models.outputs import TakeOutput
 
 # -------------------- Models for features and small images without convolutions
@@ -299,7 +299,7 @@ def build(
         raise ConfigError(f"The model {name!r} cannot be built: {error}. Give its arguments as options.") from error
     if isinstance(model, str):
         _check_fits(name, factory, {**arguments, **options})
-    with seeded(seed):
+    with seeded_generators(seed):
         torch.manual_seed(seed)  # also of a GPU, where the model may be created
         module = factory(**arguments, **options)
         if not isinstance(module, nn.Module):

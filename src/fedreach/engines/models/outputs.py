@@ -53,8 +53,8 @@ class TakeOutput:
         except (AttributeError, KeyError, IndexError, TypeError) as error:
             hint = nearest(str(self.output), [str(key) for key in _parts(returned)]) if named else ""
             raise ConfigError(
-                f"model.output must be part of what {type(module).__name__} returns, {described(returned)}; got "
-                f"{self.output!r}.{hint}"
+                f"model.output must be part of what {type(module).__name__} returns, {describe_returned(returned)}; "
+                f"got {self.output!r}.{hint}"
             ) from error
 
 
@@ -90,11 +90,11 @@ def _parts(returned: Any) -> dict[Any, Any]:
     return {name: value for name, value in getattr(returned, "__dict__", {}).items() if not name.startswith("_")}
 
 
-def described(returned: Any) -> str:
+def describe_returned(returned: Any) -> str:
     """Describe the type and parts of a module's return value.
 
     Example:
-        >>> described({"loss": 0.1, "logits": 2})
+        >>> describe_returned({"loss": 0.1, "logits": 2})
         "dict with 'loss', 'logits'"
     """
     if isinstance(returned, Tensor):
@@ -116,7 +116,7 @@ def not_a_tensor(name: str, returned: Any, shape: tuple[int, ...]) -> ConfigErro
     best = next((key for key in ("logits", *fitting, *parts) if key in parts), None)
     output = '"FILE.py:NAME"' if best is None else f'"{best}"' if isinstance(best, str) else str(best)
     return ConfigError(
-        f"The model {name} must return a tensor; got {described(returned)}. Say which part is its output: model.output "
-        f"= {output} in an experiment file, model={{..., 'output': {output}}} in Python; a function of what it returns "
-        "is possible, too."
+        f"The model {name} must return a tensor; got {describe_returned(returned)}. Say which part is its output: "
+        f"model.output = {output} in an experiment file, model={{..., 'output': {output}}} in Python; a "
+        "function of what it returns is possible, too."
     )

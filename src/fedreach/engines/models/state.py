@@ -26,7 +26,7 @@ TensorHook = tuple[str, Callable[..., Any]]
 """A hook on the gradient of a tensor, and the method that registers it."""
 
 
-def copied(module: nn.Module) -> nn.Module:
+def copy_module(module: nn.Module) -> nn.Module:
     """Return a deep copy of a module whose parameters have the same hooks.
 
     `copy.deepcopy` copies hooks of modules, but drops those of tensors, such as a gradient mask registered by
@@ -39,7 +39,7 @@ def copied(module: nn.Module) -> nn.Module:
         >>> import torch
         >>> layer = nn.Linear(2, 1, bias=False)
         >>> _ = layer.weight.register_hook(lambda gradient: gradient * 0)
-        >>> other = copied(layer)
+        >>> other = copy_module(layer)
         >>> other(torch.ones(1, 2)).sum().backward()
         >>> other.weight.grad
         tensor([[0., 0.]])
@@ -155,7 +155,7 @@ class NarrowParameters:
 # a model. Each client starts from the constants that the module has when the run starts.
 
 COUNTER = "num_batches_tracked"  # of BatchNorm: it changes no output, as `momentum=None` is rejected
-PLAIN = (bool, int, float, complex, str, type(None), Tensor)
+PLAIN_TYPES = (bool, int, float, complex, str, type(None), Tensor)
 
 
 def constants_of(module: nn.Module) -> dict[str, Tensor]:
@@ -305,7 +305,7 @@ def _plain(part: nn.Module) -> dict[str, Any]:
     return {
         key: value.detach().clone() if isinstance(value, Tensor) else value
         for key, value in vars(part).items()
-        if isinstance(value, PLAIN) and key not in left_out and not key.startswith("_")
+        if isinstance(value, PLAIN_TYPES) and key not in left_out and not key.startswith("_")
     }
 
 
@@ -331,7 +331,7 @@ def _put(part: nn.Module, key: str, value: Tensor) -> None:
 
 # --- Copies of a module instance, initialized for each seed
 
-DRAWN = "_drawn_anew"  # attribute of a module whose trained numbers were redrawn
+REDRAWN = "_drawn_anew"  # attribute of a module whose trained numbers were redrawn
 
 
 @dataclass(frozen=True, eq=False)
@@ -350,15 +350,15 @@ class ModuleInstance:
 
     def __call__(self, keep_weights: bool = False) -> nn.Module:
         """Return a copy whose trained numbers are redrawn from torch's generator, unless `keep_weights`."""
-        module = copied(self.module)
+        module = copy_module(self.module)
         if not keep_weights:
             redraw(module)
-            module.__dict__[DRAWN] = True
+            module.__dict__[REDRAWN] = True
         return module
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ModuleInstance:
-        """Return a copy that keeps the hooks on tensors (see `copied`)."""
-        return ModuleInstance(copied(self.module))
+        """Return a copy that keeps the hooks on tensors (see `copy_module`)."""
+        return ModuleInstance(copy_module(self.module))
 
 
 def redraw(module: nn.Module) -> None:
@@ -417,7 +417,7 @@ def numbers_note(module: nn.Module) -> str:
         ('', 'model: 14 numbers are trained and drawn anew with each seed, 42 frozen ones stay')
     """
     trained, frozen = (sum(p.numel() for p in module.parameters() if p.requires_grad is on) for on in (True, False))
-    drawn = " and drawn anew with each seed" if DRAWN in vars(module) else ""
+    drawn = " and drawn anew with each seed" if REDRAWN in vars(module) else ""
     if drawn and not frozen:
         return f"model: {trained} numbers are trained{drawn}; keep_weights = true starts from the module's own"
     return f"model: {trained} numbers are trained{drawn}, {frozen} frozen ones stay" if frozen else ""

@@ -25,14 +25,14 @@ from torch import Tensor
 
 from fedreach._util.arrays import Ints
 from fedreach._util.files import cache_folder
-from fedreach.data.splits import Ranges
+from fedreach.data.splits import ClientIndex
 from fedreach.engines.batches import Samples, batch_plans
 from fedreach.federation.local_sgd import LocalSGD
 
 # -------------------- The structures of `training.c` and `samples.h`, field by field
 
 
-class GivenSamples(ctypes.Structure):
+class SampleArrays(ctypes.Structure):
     """Examples for C."""
 
     _fields_ = (
@@ -45,7 +45,7 @@ class GivenSamples(ctypes.Structure):
     kept: list[Tensor]
 
     @classmethod
-    def of(cls, samples: Samples) -> GivenSamples:
+    def of(cls, samples: Samples) -> SampleArrays:
         """Return the structure of these samples; it keeps the tensors that it points to."""
         factor, offset = (
             None if numbers is None else numbers.expand(1, *samples.x.shape[1:]).contiguous()
@@ -254,7 +254,7 @@ def _declare_types(loaded: ctypes.CDLL) -> ctypes.CDLL:
 # -------------------- Batches drawn in C (`batches.c`), compared with NumPy
 
 
-def batch_plan_in_c(seed: int, round_: int, client: int, train: Ranges, local: LocalSGD) -> Ints:
+def batch_plan_in_c(seed: int, round_: int, client: int, train: ClientIndex, local: LocalSGD) -> Ints:
     """Return the (steps, batch) table of a client's samples, drawn in C; it equals that of `batch_plans`."""
     examples = np.ascontiguousarray(train[client], np.int64)
     size, words = len(examples), words_of(seed, round_)
@@ -279,7 +279,7 @@ def words_of(seed: int, round_: int) -> NDArray[np.uint32]:
 def draws_as_numpy_does() -> bool:
     """Return whether C draws the same numbers as this release of NumPy; releases may change them."""
     sizes = np.array([1, 2, 5, 64, 300, 1000])
-    train = Ranges(np.arange(sizes.sum()), np.concatenate([[0], np.cumsum(sizes)]))
+    train = ClientIndex(np.arange(sizes.sum()), np.concatenate([[0], np.cumsum(sizes)]))
     local = LocalSGD(batch_size=7, epochs=2)
     return all(
         np.array_equal(

@@ -12,14 +12,14 @@ from torch import Tensor
 
 from fedreach._util.arrays import Bools, Float32s, Floats, Ints
 from fedreach._util.errors import ConfigError, TrainingError
-from fedreach.data.splits import Ranges
+from fedreach.data.splits import ClientIndex
 from fedreach.engines.batches import batch_plans
 from fedreach.engines.manual import is_identity, trained_chain_of
 from fedreach.engines.native.library import (
     Batches,
-    GivenSamples,
     NoLibraryError,
     Progress,
+    SampleArrays,
     UpdateRule,
     draws_as_numpy_does,
     library,
@@ -312,9 +312,9 @@ class Native(GroupTrainer):
                     f"{int(low)} to {int(high)}."
                 )
         self.uncorrected = is_identity(task.solver)
-        self.given = {split: GivenSamples.of(samples) for split, samples in self.samples.items()}
+        self.given = {split: SampleArrays.of(samples) for split, samples in self.samples.items()}
         ranges = (self.data.train.order, self.data.train.offsets)
-        self.ranges = Ranges(*(np.ascontiguousarray(numbers, np.int64) for numbers in ranges))
+        self.ranges = ClientIndex(*(np.ascontiguousarray(numbers, np.int64) for numbers in ranges))
         self.memory = np.empty(0, np.float32)
         self.room = np.empty(0, np.int64)
         self.products = 3 * products_of(self.table)  # of an example in a step

@@ -8,7 +8,7 @@ from fedreach.federation.adaptation.few_labels import FewLabels, FewShot
 from fedreach.federation.adaptation.label_shift import LabelShift
 from fedreach.federation.adaptation.methods import BBSE, RLLS, BatchNormRefresh, TruePrior
 
-SERVINGS: Mapping[str, Any] = {
+ADAPTATIONS: Mapping[str, Any] = {
     "none": Plain,
     "label_shift": LabelShift,
     "bbse": BBSE,

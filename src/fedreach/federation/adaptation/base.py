@@ -80,7 +80,7 @@ def weights(log_evidence: Floats, odds: float) -> Floats:
     return result
 
 
-def blended(prior: Floats, weight: Floats, base: Floats) -> Floats:
+def blend_priors(prior: Floats, weight: Floats, base: Floats) -> Floats:
     """Return w pi + (1 - w) base, no share below the smallest positive number."""
     return np.maximum(weight * prior + (1 - weight) * base, TINY)
 
@@ -133,7 +133,7 @@ def _log_rise(start: float, n: float) -> float:
     return math.lgamma(start + n) - math.lgamma(start)
 
 
-def fitted_spread(likelihoods: Floats) -> float:
+def fit_spread(likelihoods: Floats) -> float:
     """Return the A of `GRID` whose summed (41,) log likelihood is largest; the larger one where two are equal."""
     return float(GRID[::-1][likelihoods[::-1].argmax()])
 

@@ -1,8 +1,8 @@
 """Bias-corrected temperature scaling of a shared model, fitted to sums over participants' held-out examples.
 
 A participant sends what `likelihood` returns at the point that it was sent; the server adds these up and takes the
-next step of Newton's method with `advance`, until `is_settled`. With more than `MOST_BY_NEWTON` classes a alone is
-found so, as the Hessian with b has (c + 1)^2 numbers; then b by `MATCHES` rounds of `matched`, c numbers each.
+next step of Newton's method with `advance`, until `is_settled`. With more than `MAX_NEWTON_CLASSES` classes a alone is
+found so, as the Hessian with b has (c + 1)^2 numbers; then b by `MATCH_ROUNDS` rounds of `match_step`, c numbers each.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ BOUND = 1e6
 """Logits are clipped to this size, so that all sums are bounded; exp() of such a difference is 0 long before."""
 TOLERANCE = 1e-8
 MAX_STEPS = 30
-MOST_BY_NEWTON = 100
-MATCHES = 3
-"""Rounds after which mean predictions are near enough to the class prior, see `matched`."""
+MAX_NEWTON_CLASSES = 100
+MATCH_ROUNDS = 3
+"""Rounds after which mean predictions are near enough to the class prior, see `match_step`."""
 SCALES = 2.0 ** (np.arange(-16, 17) / 4)
 """Of logits, compared to correct the temperature alone: from 1/16 to 16."""
 LARGEST_FACTOR = 10.0
 """No step divides or multiplies a by more, so that it stays positive."""
 
 
-def centred(logits: Floats) -> Floats:
+def center_logits(logits: Floats) -> Floats:
     """Return (m, c) float64 logits minus the mean of each row, clipped to -10^6 ... 10^6.
 
     Example:
-        >>> centred(np.array([[3.0, 1.0], [1e9, 0.0]])).tolist()
+        >>> center_logits(np.array([[3.0, 1.0], [1e9, 0.0]])).tolist()
         [[1.0, -1.0], [1000000.0, -1000000.0]]
     """
     z: Floats = logits.astype(np.float64)
@@ -48,7 +48,7 @@ def likelihood(z: Floats, labels: Ints, point: Floats, *, bias: bool = True) -> 
         Hessian:  sum_ic p_ic (z_ic - mu_i)^2;  sum_i p_ic (z_ic - mu_i);  sum_i (diag p_i - p_i p_i')
 
     Args:
-        z: (m, c), see `centred`.
+        z: (m, c), see `center_logits`.
         labels: (m,)
         point: (1 + c,) a and b.
         bias: Fit b, too.
@@ -133,7 +133,7 @@ def scale_losses(z: Floats, labels: Ints) -> Floats:
     return np.array([-log_softmax(scale * z)[rows, labels].sum() for scale in SCALES])
 
 
-def fitted_scale(losses: Floats) -> Floats:
+def fit_scale(losses: Floats) -> Floats:
     """Return (1,) t with the least log loss plus ln(t)^2/2, by a parabola through the best of `SCALES` and two others.
 
     The second term is a prior: without it t would grow without bound where all held-out examples are right.
@@ -148,7 +148,7 @@ def fitted_scale(losses: Floats) -> Floats:
     return scale
 
 
-def left_out(point: Floats, curvature: Floats, contribution: State, *, pull: float = 1.0) -> Floats:
+def leave_one_out_point(point: Floats, curvature: Floats, contribution: State, *, pull: float = 1.0) -> Floats:
     """Return the optimum as it would be without one participant, by one step of Newton's method from the optimum.
 
     Args:
@@ -171,13 +171,13 @@ def begin_matching(point: Floats) -> State:
     return {"candidate": point, "matches": np.zeros(1)}
 
 
-def predicted(z: Floats, point: Floats) -> Floats:
+def prediction_sums(z: Floats, point: Floats) -> Floats:
     """Return (c,) sums over a participant's m examples of softmax(a z_i + b), z as in `likelihood`."""
     result: Floats = np.exp(log_softmax(point[0] * z + point[1:])).sum(axis=0)
     return result
 
 
-def matched(search: State, sums: Floats, base: Floats) -> State:
+def match_step(search: State, sums: Floats, base: Floats) -> State:
     """Return the search after another round in which the mean prediction comes nearer to the class prior.
 
     b_c grows by log(base_c / mean p_c), and then by what makes its mean 0. Where mean predictions are base, b is that
@@ -187,14 +187,14 @@ def matched(search: State, sums: Floats, base: Floats) -> State:
 
     Args:
         search: Of `begin_matching`, or as this returned it.
-        sums: (c,) over participants, of what `predicted` returned at the candidate.
+        sums: (c,) over participants, of what `prediction_sums` returned at the candidate.
         base: (c,) class prior of the same examples, positive.
     """
     point = search["candidate"].copy()
     step = np.log(base) - np.log(np.maximum(sums / sums.sum(), np.finfo(np.float64).tiny))
     point[1:] += step - step.mean()
     matches = search["matches"] + 1
-    return {"point": point} if matches[0] == MATCHES else {"candidate": point, "matches": matches}
+    return {"point": point} if matches[0] == MATCH_ROUNDS else {"candidate": point, "matches": matches}
 
 
 def _penalized_objective(point: Floats, sums: State, pull: float) -> tuple[float, Floats, Floats]:

@@ -14,7 +14,7 @@ from fedreach._util.arrays import AnyArray, Floats, Ints
 from fedreach._util.errors import ConfigError, require
 from fedreach.federation.adaptation import trust
 from fedreach.federation.adaptation.base import log_softmax
-from fedreach.federation.adaptation.calibration import centred
+from fedreach.federation.adaptation.calibration import center_logits
 from fedreach.federation.adaptation.inference import input_order
 from fedreach.federation.adaptation.label_shift import LabelShift
 from fedreach.federation.types import NO_STATE, Outputs, State
@@ -51,7 +51,7 @@ def label_gains(query: State, z: Floats, labels: Ints, trained: Floats) -> Float
         order = np.argsort(bits.random_raw(len(trained_labels)), kind="stable")
         for i, number in enumerate(NUMBERS):
             counts = np.bincount(trained_labels[order[:number]], minlength=len(trained))
-            shares = shrunk(counts, base, query["pseudo_counts"] * MULTIPLES)  # (5, c)
+            shares = shrink_shares(counts, base, query["pseudo_counts"] * MULTIPLES)  # (5, c)
             offsets = (np.log(shares) - np.log(base))[:, None]
             for bias, scores in enumerate((plain, corrected)):
                 after, accuracy = _loss_and_accuracy(scores + offsets, labels)
@@ -60,14 +60,14 @@ def label_gains(query: State, z: Floats, labels: Ints, trained: Floats) -> Float
     return np.stack([mean, mean**2, gains[0, 0], accurate, accurate**2])
 
 
-def shrunk(counts: Floats | Ints, base: Floats, pseudo_counts: Floats) -> Floats:
+def shrink_shares(counts: Floats | Ints, base: Floats, pseudo_counts: Floats) -> Floats:
     """Return (..., c) class priors (n + B base)/(m + B) of (c,) label counts, given (...,) pseudo-counts B."""
     pulls = pseudo_counts[..., None]
     result: Floats = (counts + pulls * base) / (counts.sum() + pulls)
     return result
 
 
-def fitted_shrinkage(sums: Floats, participants: Floats, pseudo_counts: Floats) -> State:
+def fit_shrinkage(sums: Floats, participants: Floats, pseudo_counts: Floats) -> State:
     """Return `label_pseudo_counts`, infinite if labels do not count, and `label_bias`, 0 or 1, that participants chose.
 
     Of those by which one label did no harm on average, the choice whose mean gain minus one standard error is largest,
@@ -184,7 +184,7 @@ class FewLabels:
         """Return `head`, the (h + 1, c) transpose of D above d; nothing without examples."""
         if not len(labels):
             return self.start(state)
-        return {"head": moved_head(_features(outputs), outputs.logits, labels, self.strength / len(labels))}
+        return {"head": fit_head(_features(outputs), outputs.logits, labels, self.strength / len(labels))}
 
     def predict(self, state: State, client: State, outputs: Outputs) -> Floats:
         if "head" not in client:
@@ -192,7 +192,7 @@ class FewLabels:
         return log_softmax(outputs.logits + _with_bias_column(_features(outputs)) @ client["head"])
 
 
-def moved_head(features: Floats, logits: Floats, labels: Ints, pull: float) -> Floats:
+def fit_head(features: Floats, logits: Floats, labels: Ints, pull: float) -> Floats:
     """Return the (h + 1, c) head, to be added to the model's, that minimizes mean cross-entropy + pull/2 |head|^2.
 
     Newton's method from 0; a step is halved while the objective rises. Each step solves the linear system by conjugate
@@ -206,7 +206,7 @@ def moved_head(features: Floats, logits: Floats, labels: Ints, pull: float) -> F
         pull: Positive.
 
     Example:
-        >>> moved_head(np.zeros((1, 1)), np.zeros((1, 2)), np.array([0]), 0.25).round(3).tolist()
+        >>> fit_head(np.zeros((1, 1)), np.zeros((1, 2)), np.array([0]), 0.25).round(3).tolist()
         [[0.0, 0.0], [0.741, -0.741]]
     """
     x, m = _with_bias_column(features), len(labels)
@@ -218,7 +218,7 @@ def moved_head(features: Floats, logits: Floats, labels: Ints, pull: float) -> F
 
 
 def _minimize_loss(x: Floats, logits: Floats, labels: Ints, pull: float) -> Floats:
-    """Return the (k, c) head for (m, k) columns, see `moved_head`."""
+    """Return the (k, c) head for (m, k) columns, see `fit_head`."""
     m = len(labels)
     rows, truth = np.arange(m), np.eye(logits.shape[1])[labels]
     slope = SLOPE * np.abs(x).max()
@@ -368,7 +368,7 @@ class FewShot:
         if not query and outputs.features is not None:
             answer["feature_squares"] = np.square(outputs.features, dtype=np.float64).sum(keepdims=True).reshape(1)
         if "class_examples" in query:
-            z = centred(outputs.logits)
+            z = center_logits(outputs.logits)
             answer["label_gains"] = label_gains(query, z, labels, np.maximum(counts, 0))
         return answer
 
@@ -385,7 +385,7 @@ class FewShot:
                 sums["feature_squares"] / max(float(sums["held_out"].sum()), 1.0)
             )
         if "label_gains" in sums:
-            few_shot_state |= fitted_shrinkage(sums["label_gains"], sums["miniatures"], state["pseudo_counts"])
+            few_shot_state |= fit_shrinkage(sums["label_gains"], sums["miniatures"], state["pseudo_counts"])
         inner = {name: value for name, value in sums.items() if name not in OWN_SUMS}
         return {**self._inputs().fold(_without_feature_length(state), inner), **few_shot_state}
 
@@ -479,13 +479,13 @@ class FewShot:
         fold, gains = np.arange(len(labels)) % FOLDS, np.zeros(len(labels))
         for number in range(FOLDS):
             in_training, out = fold != number, np.flatnonzero(fold == number)
-            head = moved_head(x[in_training], scores[in_training], labels[in_training], HEAD_PULL / in_training.sum())
+            head = fit_head(x[in_training], scores[in_training], labels[in_training], HEAD_PULL / in_training.sum())
             moved = log_softmax(scores[out] + np.column_stack([x[out], np.ones(len(out))]) @ head)
             rows = np.arange(len(out))
             gains[out] = moved[rows, labels[out]] - log_softmax(scores[out])[rows, labels[out]]
         if gains.mean() <= MARGIN * gains.std(ddof=1) / math.sqrt(len(gains)):
             return {}
-        return {"head": moved_head(x, scores, labels, HEAD_PULL / len(labels))}
+        return {"head": fit_head(x, scores, labels, HEAD_PULL / len(labels))}
 
 
 def _without_feature_length(state: State) -> State:

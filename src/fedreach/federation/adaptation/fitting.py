@@ -10,7 +10,7 @@ import numpy as np
 
 from fedreach._util.arrays import Floats, Ints
 from fedreach._util.errors import DataError, PartError
-from fedreach.federation.base import Serving
+from fedreach.federation.base import Adaptation
 from fedreach.federation.traits import name_of
 from fedreach.federation.types import NO_STATE, Outputs, State
 
@@ -29,7 +29,7 @@ class HeldOut(NamedTuple):
     counts: Floats  # (c,) of its training labels, as they are released
 
 
-class Fitted(NamedTuple):
+class FittedRule(NamedTuple):
     """The state of a rule so far, and the cost of fitting it."""
 
     state: State
@@ -50,7 +50,7 @@ class Fitted(NamedTuple):
         return sum(self.sent)
 
 
-UNFITTED = Fitted(NO_STATE, (), 0)
+UNFITTED = FittedRule(NO_STATE, (), 0)
 """A rule before the first exchange."""
 
 
@@ -60,10 +60,10 @@ def plain_sum(parts: Sequence[Floats]) -> Floats:
 
 
 def fit(
-    rule: Serving,
+    rule: Adaptation,
     participants: Iterable[HeldOut],
     summed: Callable[[Sequence[Floats]], Floats] = plain_sum,
-) -> Fitted:
+) -> FittedRule:
     """Fit an adaptation rule.
 
     Args:
@@ -83,8 +83,8 @@ def fit(
     held_out, fitted = list(participants), UNFITTED
     while (query := next_query(rule, fitted)) is not None:
         if not held_out:
-            raise nobody_holds_out(rule)
-        answers = [checked(rule, rule.contribute(query, *participant)) for participant in held_out]
+            raise no_held_out_error(rule)
+        answers = [check_contribution(rule, rule.contribute(query, *participant)) for participant in held_out]
         shapes = {name: values.shape for name, values in answers[0].items()}
         if any({name: values.shape for name, values in answer.items()} != shapes for answer in answers):
             raise PartError(f"{name_of(rule)}.contribute must return the same names and shapes for every participant.")
@@ -93,7 +93,7 @@ def fit(
     return fitted
 
 
-def nobody_holds_out(rule: Serving) -> DataError:
+def no_held_out_error(rule: Adaptation) -> DataError:
     """Return the error for a rule that no participant can help to fit."""
     return DataError(
         f"{name_of(rule)} is fitted by what participants hold out, and none holds out an example. Let more "
@@ -101,7 +101,7 @@ def nobody_holds_out(rule: Serving) -> DataError:
     )
 
 
-def next_query(rule: Serving, fitted: Fitted) -> State | None:
+def next_query(rule: Adaptation, fitted: FittedRule) -> State | None:
     """Return what participants are sent in the next exchange; None once the rule is fitted.
 
     Raises:
@@ -113,13 +113,13 @@ def next_query(rule: Serving, fitted: Fitted) -> State | None:
     return query
 
 
-def after_exchange(rule: Serving, fitted: Fitted, query: State, sums: State) -> Fitted:
+def after_exchange(rule: Adaptation, fitted: FittedRule, query: State, sums: State) -> FittedRule:
     """Return the rule after an exchange, given what participants were sent and the sums of what they answered."""
     sent, down = (*fitted.sent, _bytes(sums)), fitted.bytes_down + _bytes(query)
-    return Fitted(rule.fold(fitted.state, sums), sent, down)
+    return FittedRule(rule.fold(fitted.state, sums), sent, down)
 
 
-def checked(rule: Serving, answer: State) -> State:
+def check_contribution(rule: Adaptation, answer: State) -> State:
     """Return what a participant contributes, or reject what cannot be added up."""
     for name, values in answer.items():
         if not isinstance(values, np.ndarray) or values.dtype != np.float64 or not np.isfinite(values).all():

@@ -140,7 +140,7 @@ def _estimate(
     start = np.tile(base, (len(sizes), 1))
     mean = start * _responsibility_sums(ratios, start[:, None] @ ratios + absent) / sizes[:, None]
     pulls = pseudo_counts * (1.0 + (sizes - 1.0) * correlation)
-    prior = limited(_maximize_posterior(ratios, absent, base, pulls, sizes), mean, base, amplification)
+    prior = limit_shift(_maximize_posterior(ratios, absent, base, pulls, sizes), mean, base, amplification)
     return prior, prior * _responsibility_sums(ratios, prior[:, None] @ ratios + absent)
 
 
@@ -206,7 +206,7 @@ def fixed_orders(n: int) -> Ints:
     return np.stack([np.argsort(bits.random_raw(n), kind="stable")[:EVIDENCE_INPUTS] for _ in range(ORDERS)])
 
 
-def limited(prior: Floats, mean: Floats, base: Floats, amplification: float) -> Floats:
+def limit_shift(prior: Floats, mean: Floats, base: Floats, amplification: float) -> Floats:
     """Return (k, c) priors no further than M times as far from (c,) base as the (k, c) mean predictions are."""
     if math.isinf(amplification):
         return prior

@@ -13,10 +13,10 @@ from fedreach._util.errors import ConfigError, require
 from fedreach.federation.adaptation import base as priors
 from fedreach.federation.adaptation import calibration, safeguard, trust
 from fedreach.federation.adaptation import online as stream
-from fedreach.federation.adaptation.base import TINY, blended, log_softmax, weights
+from fedreach.federation.adaptation.base import TINY, blend_priors, log_softmax, weights
 from fedreach.federation.adaptation.inference import ClientPrior, infer_priors, input_order
 from fedreach.federation.adaptation.repair import Intensity
-from fedreach.federation.adaptation.safeguard import Chosen, Guard
+from fedreach.federation.adaptation.safeguard import Guard, GuardedOutputs
 from fedreach.federation.types import NO_STATE, Outputs, State
 
 FITTED = ("base", "shares", "pseudo_counts", "inverse_temperature", *trust.FITTED)
@@ -132,13 +132,13 @@ class LabelShift:
         """Return label counts, the log likelihoods of each A, the sums for Newton's method, or those for `trust`."""
         classes, trained = outputs.logits.shape[1], np.maximum(counts, 0).astype(np.float64)  # noise may make some < 0
         if "point" in query:
-            z = calibration.centred(outputs.logits)
-            return trust.contribution(query, z, labels, trained, self.odds, self.amplification)
+            z = calibration.center_logits(outputs.logits)
+            return trust.contribute_to_trust(query, z, labels, trained, self.odds, self.amplification)
         answer: dict[str, Floats] = {}
         if not query:
             answer["held_out"] = np.bincount(labels, minlength=classes).astype(np.float64)
             if self.calibration != "none":
-                answer["scale_losses"] = calibration.scale_losses(calibration.centred(outputs.logits), labels)
+                answer["scale_losses"] = calibration.scale_losses(calibration.center_logits(outputs.logits), labels)
             if self.pseudo_counts == "fitted":
                 answer["trained"] = trained
         if self.guard:
@@ -148,9 +148,9 @@ class LabelShift:
             answer["spread"] = priors.spread_likelihoods(trained, query["shares"])
         if self.calibration != "none" and (not query or "candidate" in query):
             point = (query or calibration.begin(classes))["candidate"]
-            z = calibration.centred(outputs.logits)
+            z = calibration.center_logits(outputs.logits)
             if "matches" in query:
-                answer["predicted"] = calibration.predicted(z, point)
+                answer["predicted"] = calibration.prediction_sums(z, point)
             else:
                 bias = self.calibration == "bias" and not self._matches(classes)
                 answer.update(calibration.likelihood(z, labels, point, bias=bias))
@@ -164,7 +164,7 @@ class LabelShift:
         if "class_examples" in sums:
             return {**state, **sums}
         if "miniatures" in sums:
-            decided = trust.fitted_trust(sums)
+            decided = trust.fit_trust(sums)
             if self.correlation != "fitted":
                 decided = {**decided, "correlation": np.array([float(self.correlation)])}
             return {**trust.without_sums(state), **decided}
@@ -176,7 +176,7 @@ class LabelShift:
             }
         if "spread" in sums:
             del new["shares"]
-            new["pseudo_counts"] = np.array([priors.fitted_spread(sums["spread"])])
+            new["pseudo_counts"] = np.array([priors.fit_spread(sums["spread"])])
         if "candidate" in new:
             search = self._continue_search(new, sums)
             outcome = {"a": search["point"][:1], "b": search["point"][1:]} if calibration.is_settled(search) else search
@@ -187,11 +187,11 @@ class LabelShift:
         return new
 
     def _matches(self, classes: int) -> bool:
-        return self.calibration == "bias" and classes > calibration.MOST_BY_NEWTON
+        return self.calibration == "bias" and classes > calibration.MAX_NEWTON_CLASSES
 
     def _continue_search(self, search: State, sums: State) -> State:
         if "predicted" in sums:
-            return calibration.matched(search, sums["predicted"], search["base"])
+            return calibration.match_step(search, sums["predicted"], search["base"])
         after = calibration.advance(search, sums)
         if calibration.is_settled(after) and self._matches(len(search["base"])):
             return calibration.begin_matching(after["point"])
@@ -216,7 +216,7 @@ class LabelShift:
         if self.calibration == "none":
             return new | {"a": np.ones(1), "b": np.zeros(classes)}
         return new | {
-            "inverse_temperature": calibration.fitted_scale(sums["scale_losses"]),
+            "inverse_temperature": calibration.fit_scale(sums["scale_losses"]),
             **calibration.begin(classes),
         }
 
@@ -232,7 +232,7 @@ class LabelShift:
         if not self.strength_of(state):
             return {**client, "adapted": np.zeros(1)}
         if self.online:
-            return {**client, **stream.nothing(classes, self._half_lives).state()}
+            return {**client, **stream.empty_stream(classes, self._half_lives).state()}
         batch = {"counts": np.zeros(classes), "predicted": np.zeros(classes), "u": np.zeros((0, classes))}
         return {**client, **batch}
 
@@ -279,8 +279,8 @@ class LabelShift:
             repair = Intensity(client["scale"], client["shift"])
             outputs = outputs.again(repair.of(outputs.inputs))
         if "adapted" in client and not client["adapted"][0]:
-            return log_softmax(calibrated(state, outputs))
-        model = corrected if self.strength_of(state) else calibrated
+            return log_softmax(calibrated_logits(state, outputs))
+        model = corrected_logits if self.strength_of(state) else calibrated_logits
         return log_softmax(model(state, outputs) + self._offsets(state, client))
 
     def predict_online(self, state: State, client: State, outputs: Outputs) -> tuple[Floats, State]:
@@ -290,7 +290,7 @@ class LabelShift:
         The safeguard decides after 1, 2, 4, ... 128, 256, 384 ... inputs, by the last 256 of them, and repairs nothing.
         """
         if not self.strength_of(state):
-            return log_softmax(calibrated(state, outputs)), self._count_inputs(client, outputs)
+            return log_softmax(calibrated_logits(state, outputs)), self._count_inputs(client, outputs)
         log_p, followed = self._follow(state, client, outputs)
         if self.online:
             return log_p, followed
@@ -314,7 +314,7 @@ class LabelShift:
 
     def _offsets(self, state: State, client: State) -> Floats:
         """Return (c,) s (log(w pi + (1 - w) base) - log base)."""
-        mixed = blended(client["prior"], client["weight"], state["base"])
+        mixed = blend_priors(client["prior"], client["weight"], state["base"])
         offsets: Floats = client["strength"] * (np.log(mixed) - np.log(state["base"]))
         return offsets
 
@@ -329,7 +329,7 @@ class LabelShift:
     def _is_guarded(self, state: State, outputs: Outputs) -> bool:
         return self.guard and outputs.features is not None and "guard_residual" in state
 
-    def _choose(self, state: State, guard: Guard, client_outputs: Sequence[Outputs]) -> list[Chosen]:
+    def _choose(self, state: State, guard: Guard, client_outputs: Sequence[Outputs]) -> list[GuardedOutputs]:
         """Return the outputs that each client uses under the safeguard, given all its inputs."""
 
         def priors_of(batch: Sequence[Outputs]) -> Floats:
@@ -388,7 +388,7 @@ class LabelShift:
         """Return log-probabilities of further inputs, each before it is learned from, and the client's state."""
         base, strength = state["base"], self.strength_of(state)
         before = stream.Stream.of(client, self._half_lives)
-        followed, after = stream.follow(
+        followed, after = stream.follow_stream(
             before,
             scores(state, outputs),
             base,
@@ -398,8 +398,8 @@ class LabelShift:
             correlation=self._correlation(state),
             amplification=self.amplification,
         )
-        mixed = blended(followed.prior[:-1], followed.weight[:-1, None], base)
-        adapted = corrected(state, outputs) + strength * (np.log(mixed) - np.log(base))
+        mixed = blend_priors(followed.prior[:-1], followed.weight[:-1, None], base)
+        adapted = corrected_logits(state, outputs) + strength * (np.log(mixed) - np.log(base))
         client_state: dict[str, Floats] = {
             "n": np.array([after.n]),
             "log_w": followed.log_w[-1:],
@@ -416,14 +416,14 @@ class LabelShift:
             "stream_adapted": adapts[-1:].astype(np.float64),
             **window_state,
         }
-        return log_softmax(np.where(adapts[:-1, None], adapted, calibrated(state, outputs))), client_state
+        return log_softmax(np.where(adapts[:-1, None], adapted, calibrated_logits(state, outputs))), client_state
 
     def _adapts(self, state: State, client: State, outputs: Outputs, weight: Floats) -> tuple[Bools, State]:
         """Return (m + 1,) whether a client adapts before each further input and after the last, and what it keeps."""
         goes_on, m = "stream_n" in client, len(outputs.logits)
         first = int(client["stream_n" if goes_on else "n"][0])
-        all_outputs = stream.seen(client, outputs)
-        decision_counts = stream.decides_after(first + 1, first + m)
+        all_outputs = stream.with_stream_outputs(client, outputs)
+        decision_counts = stream.decision_times(first + 1, first + m)
         if not goes_on and first:
             decision_counts = [first, *decision_counts]  # a batch decides with repairs, a stream without
         windows = [stream.window(all_outputs, len(all_outputs.logits) - m + n - first) for n in decision_counts]
@@ -442,22 +442,22 @@ class LabelShift:
 
 def scores(state: State, outputs: Outputs) -> Floats:
     """Return (m, c) u = a z + b - log base, each row up to a constant the log likelihood of every class."""
-    return corrected(state, outputs) - np.log(state["base"])
+    return corrected_logits(state, outputs) - np.log(state["base"])
 
 
-def corrected(state: State, outputs: Outputs) -> Floats:
+def corrected_logits(state: State, outputs: Outputs) -> Floats:
     """Return (m, c) a z + b; where a client knows labels, its own offsets come on top, see `few_shot.FewShot`."""
-    z = calibration.centred(outputs.logits)
+    z = calibration.center_logits(outputs.logits)
     z *= state["a"]
     z += state["b"] + state.get("label_offsets", 0.0)
     return z
 
 
-def calibrated(state: State, outputs: Outputs) -> Floats:
+def calibrated_logits(state: State, outputs: Outputs) -> Floats:
     """Return (m, c) t z; with the offsets of a client's labels, and with a z + b where participants found b to help."""
     if "label_bias" in state and "label_offsets" in state and state["label_bias"][0]:
-        return corrected(state, outputs)
-    z = calibration.centred(outputs.logits)
+        return corrected_logits(state, outputs)
+    z = calibration.center_logits(outputs.logits)
     z *= state.get("inverse_temperature", state["a"])
     z += state.get("label_offsets", 0.0)
     return z

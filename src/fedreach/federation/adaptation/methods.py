@@ -11,7 +11,7 @@ import numpy as np
 from fedreach._util.arrays import Float32s, Floats, Ints
 from fedreach._util.errors import ConfigError, require
 from fedreach.federation.adaptation import trust
-from fedreach.federation.adaptation.base import blended, log_softmax, source_prior
+from fedreach.federation.adaptation.base import blend_priors, log_softmax, source_prior
 from fedreach.federation.adaptation.label_shift import LabelShift
 from fedreach.federation.types import NO_STATE, Outputs, RunningStatistics, State
 
@@ -56,7 +56,7 @@ class _ByConfusion(ABC):
 
     def predict(self, state: State, client: State, outputs: Outputs) -> Floats:
         base = state["base"]
-        shift = np.log(blended(client["prior"], np.ones(1), base)) - np.log(base)
+        shift = np.log(blend_priors(client["prior"], np.ones(1), base)) - np.log(base)
         return log_softmax(outputs.logits.astype(np.float64) + shift)
 
     def with_prior(self, state: State, prior: Floats) -> State:
@@ -148,10 +148,10 @@ class RLLS(_ByConfusion):
         confusion, m = state["confusion"], float(state["n"][0])
         level = np.log(2 * len(mu) / CONFIDENCE)
         delta = 3 * self.strength * (2 * level / (3 * m) + np.sqrt(2 * level / m))
-        return 1 + self.gamma * pulled(confusion, mu - confusion.sum(axis=1), delta)
+        return 1 + self.gamma * solve_penalized(confusion, mu - confusion.sum(axis=1), delta)
 
 
-def pulled(confusion: Floats, difference: Floats, delta: float) -> Floats:
+def solve_penalized(confusion: Floats, difference: Floats, delta: float) -> Floats:
     """Return argmin over theta of |C theta - d| + delta |theta|, without squares.
 
     At an optimum theta = (C'C + lambda)^-1 C'd with lambda |theta| = delta |C theta - d|, or 0 where
@@ -164,7 +164,7 @@ def pulled(confusion: Floats, difference: Floats, delta: float) -> Floats:
         delta: Not negative; with 0, the shortest theta that fits best.
 
     Example:
-        >>> pulled(np.eye(2), np.array([1.0, 0.0]), 0.5), pulled(np.eye(2), np.array([1.0, 0.0]), 1.1)
+        >>> solve_penalized(np.eye(2), np.array([1.0, 0.0]), 0.5), pulled(np.eye(2), np.array([1.0, 0.0]), 1.1)
         (array([1., 0.]), array([0., 0.]))
     """
     if delta == 0:
@@ -306,7 +306,7 @@ class BatchNormRefresh:
     decides, and the prior is estimated afterwards.
 
     Example:
-        >>> from fedreach.testing.adaptation import world
+        >>> from fedreach.testing.adaptation import adapted_fixture
         >>> given, rule = world("3 classes", 3, (40, 40)), BatchNormRefresh(strength=0.0, trust=1.0)
         >>> state, inputs = given.fitted(rule).state, given.clients[1][0]
         >>> for seen in (inputs, 0.5 * inputs + 3):  # brighter, and with half the contrast

@@ -10,13 +10,13 @@ import numpy as np
 
 from fedreach._util.arrays import Floats
 from fedreach.federation.adaptation.base import log_softmax, weights
-from fedreach.federation.adaptation.inference import limited
+from fedreach.federation.adaptation.inference import limit_shift
 from fedreach.federation.types import Outputs, State
 
 # -------------------- Evidence of label shift, input by input
 
 
-class Course(NamedTuple):
+class EvidencePath(NamedTuple):
     """Evidence, counts and priors before each of n inputs and after the last, for k half-lives."""
 
     log_w: Floats  # (n + 1, k) log W_0 ... log W_n
@@ -24,7 +24,7 @@ class Course(NamedTuple):
     prior: Floats  # (n + 1, k, c)
 
 
-def course(
+def evidence_path(
     u: Floats,
     base: Floats,
     pseudo_counts: float,
@@ -32,7 +32,7 @@ def course(
     log_w: Floats | None = None,
     counts: Floats | None = None,
     correlation: float = 0.0,
-) -> Course:
+) -> EvidencePath:
     """Return the evidence against "no label shift" as it grows, input by input, in their order.
 
     For each half-life, with pi^(0) = base and A pseudo-counts,
@@ -56,7 +56,7 @@ def course(
         correlation: rho, from 0 to 1: e is the design effect of as many inputs as are not forgotten.
 
     Example:
-        >>> two = course(np.log([[0.9, 0.1], [0.9, 0.1]]), np.full(2, 0.5), 2.0)
+        >>> two = evidence_path(np.log([[0.9, 0.1], [0.9, 0.1]]), np.full(2, 0.5), 2.0)
         >>> two.log_w[:, 0].round(3), two.counts.round(3)[-1, 0]
         (array([0.   , 0.   , 0.193]), array([1.84, 0.16]))
     """
@@ -71,7 +71,7 @@ def course(
         logs.append(logs[-1] + np.log(total[:, 0] / (base @ ratios)))
         all_counts.append(decay * all_counts[-1] + joint / total)
         shares.append(prequential_prior(all_counts[-1], base, pseudo_counts, correlation))
-    return Course(np.array(logs), np.array(all_counts), np.array(shares))
+    return EvidencePath(np.array(logs), np.array(all_counts), np.array(shares))
 
 
 def prequential_prior(counts: Floats, base: Floats, pseudo_counts: float, correlation: float = 0.0) -> Floats:
@@ -82,11 +82,11 @@ def prequential_prior(counts: Floats, base: Floats, pseudo_counts: float, correl
     return result
 
 
-def accumulated(rows: Floats, before: Floats, half_lives: Sequence[float] = (math.inf,)) -> Floats:
+def decayed_sums(rows: Floats, before: Floats, half_lives: Sequence[float] = (math.inf,)) -> Floats:
     """Return (n + 1, k, c) sums of the rows before each row and after the last, a row counting half after a half-life.
 
     Example:
-        >>> accumulated(np.eye(2), np.zeros((1, 2)))[:, 0].tolist()
+        >>> decayed_sums(np.eye(2), np.zeros((1, 2)))[:, 0].tolist()
         [[0.0, 0.0], [1.0, 0.0], [1.0, 1.0]]
     """
     decay, sums = 0.5 ** (1 / np.asarray(half_lives, np.float64))[:, None], [before]
@@ -98,7 +98,7 @@ def accumulated(rows: Floats, before: Floats, half_lives: Sequence[float] = (mat
 # -------------------- Streams of inputs
 # Inputs that come sorted by class, in bursts of near copies or at other times of day are not exchangeable. What a
 # client should remember then depends on the stream. So several half-lives are followed in parallel, and each counts in
-# proportion to the likelihood of the inputs so far (`course`).
+# proportion to the likelihood of the inputs so far (`evidence_path`).
 
 HALF_LIVES = (32.0, 128.0, math.inf)
 """Inputs after which one counts half, where the client is to find out.
@@ -108,11 +108,11 @@ copies, see `benchmarks/online.py`.
 """
 WINDOW = 256
 """Inputs, the last ones, by which a safeguard decides."""
-EVERY = 128
+DECISION_INTERVAL = 128
 """Inputs after which it decides again, once it has decided after 1, 2, 4 ... 128."""
 
 
-class Followed(NamedTuple):
+class OnlinePriors(NamedTuple):
     """Prior and weight of a client before each of m inputs, and after the last."""
 
     prior: Floats  # (m + 1, c)
@@ -147,7 +147,7 @@ class Stream(NamedTuple):
         return {f"stream_{name}": value for name, value in arrays.items()}
 
 
-def follow(
+def follow_stream(
     before: Stream,
     u: Floats,
     base: Floats,
@@ -157,7 +157,7 @@ def follow(
     odds: float,
     correlation: float = 0.0,
     amplification: float = math.inf,
-) -> tuple[Followed, Stream]:
+) -> tuple[OnlinePriors, Stream]:
     """Return prior and weight of a client before each further input and after the last, and its new stream.
 
     With W_k and pi_k of `evidence.course` for each of K half-lives, a design effect and a limit (`infer_priors`):
@@ -180,18 +180,18 @@ def follow(
     Example:
         >>> nothing = Stream(0.0, np.zeros(2), np.zeros((2, 2)), np.zeros((2, 2)))
         >>> u = np.log([[0.9, 0.1]] * 40 + [[0.1, 0.9]] * 40)
-        >>> known, _ = follow(nothing, u, np.full(2, 0.5), 2.0, (8.0, math.inf), odds=1.0)
+        >>> known, _ = follow_stream(empty_stream, u, np.full(2, 0.5), 2.0, (8.0, math.inf), odds=1.0)
         >>> known.prior[[40, 80], 0].round(2).tolist()  # the half-life of 8 fits better
         [0.95, 0.13]
     """
-    by_half_life = course(u, base, pseudo_counts, half_lives, before.log_w, before.counts, correlation)
-    predicted = accumulated(np.exp(log_softmax(u + np.log(base))), before.predicted, half_lives)
+    by_half_life = evidence_path(u, base, pseudo_counts, half_lives, before.log_w, before.counts, correlation)
+    predicted = decayed_sums(np.exp(log_softmax(u + np.log(base))), before.predicted, half_lives)
     predicted_counts = predicted.sum(axis=2, keepdims=True)
     mean = np.where(predicted_counts > 0, predicted / np.where(predicted_counts > 0, predicted_counts, 1.0), base)
     rows, classes = by_half_life.prior.shape, len(base)
-    prior = limited(by_half_life.prior.reshape(-1, classes), mean.reshape(-1, classes), base, amplification).reshape(
-        rows
-    )
+    prior = limit_shift(
+        by_half_life.prior.reshape(-1, classes), mean.reshape(-1, classes), base, amplification
+    ).reshape(rows)
     numbers = before.n + np.arange(len(u) + 1)
     log_w = by_half_life.log_w / (1.0 + np.maximum(numbers - 1.0, 0.0) * correlation)[:, None]
     largest = log_w.max(axis=1, keepdims=True)
@@ -200,28 +200,28 @@ def follow(
     mixed = ((shares / total)[:, :, None] * prior).sum(axis=1)
     evidence = (largest + np.log(total / len(half_lives)))[:, 0]
     after = Stream(float(numbers[-1]), by_half_life.log_w[-1], by_half_life.counts[-1], predicted[-1])
-    return Followed(mixed, weights(evidence, odds), evidence), after
+    return OnlinePriors(mixed, weights(evidence, odds), evidence), after
 
 
-def decides_after(first: int, last: int) -> list[int]:
+def decision_times(first: int, last: int) -> list[int]:
     """Return after how many inputs, from first to last, a safeguard decides: 1, 2, 4 ... 128, 256, 384 ...
 
     Example:
-        >>> decides_after(2, 400)
+        >>> decision_times(2, 400)
         [2, 4, 8, 16, 32, 64, 128, 256, 384]
     """
-    doubling = [1 << i for i in range(EVERY.bit_length())]
-    later = range(2 * EVERY, last + 1, EVERY)
+    doubling = [1 << i for i in range(DECISION_INTERVAL.bit_length())]
+    later = range(2 * DECISION_INTERVAL, last + 1, DECISION_INTERVAL)
     return [n for n in (*doubling, *later) if first <= n <= last]
 
 
-def nothing(classes: int, half_lives: Sequence[float]) -> Stream:
+def empty_stream(classes: int, half_lives: Sequence[float]) -> Stream:
     """Return the stream of a client before its first input."""
     k = len(half_lives)
     return Stream(0.0, np.zeros(k), np.zeros((k, classes)), np.zeros((k, classes)))
 
 
-def seen(client: State, outputs: Outputs) -> Outputs:
+def with_stream_outputs(client: State, outputs: Outputs) -> Outputs:
     """Return the outputs of the model on the inputs that the client has kept, and of further ones."""
     before = "stream_" if "stream_n" in client else ""
     if f"{before}logits" not in client or outputs.features is None:

@@ -72,14 +72,14 @@ class Frame(NamedTuple):
         return len(self.span) - len(self.span.T)
 
     def residuals(self, features: Floats) -> Floats:
-        """Return the (m, H) r_i, given (m, H) features as `seen` returns them."""
+        """Return the (m, H) r_i, given (m, H) features as `project_features` returns them."""
         result: Floats = features @ self.off_span
         result -= self.means.mean(axis=0) @ self.off_span
         return result
 
     def residue(self, outputs: Outputs) -> Residue:
         """Return the residue of a client's n inputs, at least two."""
-        features = seen(outputs)
+        features = project_features(outputs)
         residuals = self.residuals(features)
         inside = (features - self.means.mean(axis=0)) @ (self.whiten @ self.span)
         return Residue(drift(residuals), float(np.vdot(residuals, residuals)) / len(residuals), inside)
@@ -135,7 +135,7 @@ def drift_deviation(dimensions: int, n: int) -> float:
     return math.sqrt(2.0 * dimensions / (n * (n - 1)))
 
 
-def seen(outputs: Outputs) -> Floats:
+def project_features(outputs: Outputs) -> Floats:
     """Return the (m, min(H, 128)) features in float64; wide ones on random directions, the same at every client.
 
     The directions are signs / sqrt(H) from the raw bits of PCG64 with seed H, which no version of numpy changes, so
@@ -169,7 +169,7 @@ def first_sums(outputs: Outputs, labels: Ints, c: int) -> State:
     """
     if outputs.features is None:
         return NO_STATE
-    features, one_hot = seen(outputs), np.eye(c)[labels]
+    features, one_hot = project_features(outputs), np.eye(c)[labels]
     values = np.zeros((2, 1, len(labels)))
     if outputs.inputs is not None:
         channels = channels_of(outputs.inputs)
@@ -224,7 +224,7 @@ def second_sums(query: State, outputs: Outputs, labels: Ints) -> State:
     one_hot, statistics = np.eye(len(frame.means))[labels], logit_statistics(outputs.logits)
     return {
         "guard_examples": one_hot.sum(axis=0),  # (C,)
-        "guard_residual": (frame.residuals(seen(outputs)) ** 2).sum(axis=1) @ one_hot,  # (C,)
+        "guard_residual": (frame.residuals(project_features(outputs)) ** 2).sum(axis=1) @ one_hot,  # (C,)
         "guard_logits": statistics @ one_hot,  # (2, C)
         "guard_logits_squared": statistics**2 @ one_hot,  # (2, C)
     }
@@ -245,7 +245,7 @@ def second_fit(state: State, sums: State) -> State:
     }
 
 
-def sampling(state: State, dimensions: int, prior: Floats) -> tuple[float, float]:
+def sampling_terms(state: State, dimensions: int, prior: Floats) -> tuple[float, float]:
     """Return the effect of few held-out examples without drift: the mean of D, and ln of the factor on E.
 
     With n_c examples of class c, nu = sum_c n_c - C degrees of freedom and H features, L is from a covariance that is
@@ -331,7 +331,7 @@ Classes = Callable[[Outputs, Floats], Floats]
 
 
 @dataclass(frozen=True, eq=False)
-class Chosen:
+class GuardedOutputs:
     """The outputs that a client uses, and the evidence for and against adapting to its class prior.
 
     Later inputs are changed by `intensity` before the model sees them.
@@ -349,7 +349,7 @@ class Chosen:
     deviation: float = math.nan  # sd(D) under no drift
 
 
-Steps = Generator[Outputs, Floats, Chosen]
+Steps = Generator[Outputs, Floats, GuardedOutputs]
 """What one client goes through: it yields outputs, and is sent the prior that is estimated from them."""
 
 
@@ -427,7 +427,7 @@ class Guard:
 
     def choose(
         self, state: State, client_outputs: Sequence[Outputs], base: Floats, priors_of: Estimates, classes_of: Classes
-    ) -> list[Chosen]:
+    ) -> list[GuardedOutputs]:
         """Return the outputs that each client uses, repaired where that is accepted, in the order of the clients.
 
         They take their steps together, so that priors are estimated for all of them at once.
@@ -444,7 +444,7 @@ class Guard:
             [self._steps(state, frame, outputs, base, classes_of) for outputs in client_outputs], priors_of
         )
 
-    def adapts(self, chosen: Chosen, weight: float) -> bool:
+    def adapts(self, chosen: GuardedOutputs, weight: float) -> bool:
         """Return whether the client adapts, given its weight w; if not, the calibrated model predicts."""
         if not chosen.guarded:
             return True
@@ -455,7 +455,7 @@ class Guard:
 
     def _steps(self, state: State, frame: Frame | None, outputs: Outputs, base: Floats, classes_of: Classes) -> Steps:
         n = len(outputs.logits)
-        plain = Chosen(outputs, (yield outputs) if n else base)
+        plain = GuardedOutputs(outputs, (yield outputs) if n else base)
         if outputs.features is None or frame is None:
             return plain
         if n < 2:
@@ -476,7 +476,9 @@ class Guard:
             total_drift=self._total(state, frame, chosen),
         )
 
-    def _may_accept(self, state: State, frame: Frame, plain: Chosen, least_gone: float, most_left: float) -> bool:
+    def _may_accept(
+        self, state: State, frame: Frame, plain: GuardedOutputs, least_gone: float, most_left: float
+    ) -> bool:
         """Return whether there are outputs on which a repair would be accepted: if not, the model need not be asked.
 
         A repair takes away `least`, and D' >= -mean ||r'||^2 / (n - 1). An accepted one leaves d <= `most_left`,
@@ -489,14 +491,14 @@ class Guard:
         if self.c == 0 or math.isinf(most_left) or not (usual > 0).all():
             return True  # residuals of any size are accepted
         rarest = np.eye(len(usual))[state["guard_counts"].argmin()]
-        _, explained = sampling(state, frame.dimensions, rarest)
+        _, explained = sampling_terms(state, frame.dimensions, rarest)
         log_largest = math.log(usual.max()) + explained + math.sqrt(most_left / self.c + 0.5 / n)
         return plain.residue.drift + math.exp(min(log_largest, LARGEST_LOG)) / (n - 1) > least_gone
 
-    def _total(self, state: State, frame: Frame, chosen: Chosen) -> float:
+    def _total(self, state: State, frame: Frame, chosen: GuardedOutputs) -> float:
         """Return d."""
         n = len(chosen.outputs.logits)
-        usual, log_factor = sampling(state, frame.dimensions, chosen.prior)
+        usual, log_factor = sampling_terms(state, frame.dimensions, chosen.prior)
         total = max(chosen.residue.drift - usual, 0.0)
         log_size = _log_size(state, frame, chosen)
         log_size -= min(max(log_size, 0.0), log_factor)  # what few held-out examples explain
@@ -512,9 +514,9 @@ def least_gone_by_colors(deviation: float) -> float:
     return min(0.5 + 4.0 * deviation, LEAST_GONE)
 
 
-def _run_together(clients: Sequence[Steps], priors_of: Estimates) -> list[Chosen]:
+def _run_together(clients: Sequence[Steps], priors_of: Estimates) -> list[GuardedOutputs]:
     """Run all clients in parallel; at each step the priors that they wait for are estimated together."""
-    choices: dict[int, Chosen] = {}
+    choices: dict[int, GuardedOutputs] = {}
     sent: dict[int, Floats | None] = dict.fromkeys(range(len(clients)))
     while sent:
         pending: dict[int, Outputs] = {}
@@ -528,8 +530,8 @@ def _run_together(clients: Sequence[Steps], priors_of: Estimates) -> list[Chosen
 
 
 def _try_repair(
-    state: State, frame: Frame, plain: Chosen, before: Chosen, channels: int, least_gone: float
-) -> Generator[Outputs, Floats, Chosen | None]:
+    state: State, frame: Frame, plain: GuardedOutputs, before: GuardedOutputs, channels: int, least_gone: float
+) -> Generator[Outputs, Floats, GuardedOutputs | None]:
     """Return the outputs on repaired inputs, if the repair takes away most of the drift and leaves little."""
     inputs, rerun_model, prior = plain.outputs.inputs, plain.outputs.again, plain.prior
     assert inputs is not None  # channels_to_repair ensures it, and the next
@@ -549,7 +551,7 @@ def _try_repair(
     return replace(plain, outputs=outputs, prior=prior, repaired=True, intensity=repair, residue=residue)
 
 
-def _log_size(state: State, frame: Frame, chosen: Chosen) -> float:
+def _log_size(state: State, frame: Frame, chosen: GuardedOutputs) -> float:
     """Return ln E, the residuals' size against that of participants with this (C,) prior; 0 where neither has any."""
     usual = float(state["guard_residual"] @ chosen.prior)
     if frame.dimensions == 0 or usual <= 0.0:
@@ -557,7 +559,7 @@ def _log_size(state: State, frame: Frame, chosen: Chosen) -> float:
     return math.log(max(chosen.residue.size / usual, float(np.finfo(float).tiny)))
 
 
-def _distance(state: State, frame: Frame, chosen: Chosen, classes: Floats) -> float:
+def _distance(state: State, frame: Frame, chosen: GuardedOutputs, classes: Floats) -> float:
     """Return R, divided by the effect of few held-out examples on it, which is that on E."""
-    _, log_factor = sampling(state, frame.dimensions, chosen.prior)
+    _, log_factor = sampling_terms(state, frame.dimensions, chosen.prior)
     return min(frame.distance(chosen.residue.inside, classes), LARGEST_DISTANCE) / math.exp(log_factor)

@@ -9,8 +9,8 @@ import numpy as np
 
 from fedreach._util.arrays import Bools, Floats, Ints, are_counts
 from fedreach._util.student_t import t_quantile
-from fedreach.federation.adaptation.base import blended, log_softmax, weights
-from fedreach.federation.adaptation.calibration import BOUND, left_out, likelihood
+from fedreach.federation.adaptation.base import blend_priors, log_softmax, weights
+from fedreach.federation.adaptation.calibration import BOUND, leave_one_out_point, likelihood
 from fedreach.federation.adaptation.inference import infer_priors
 from fedreach.federation.types import State
 
@@ -238,7 +238,7 @@ def _squares(squares: Floats, sums: Floats, counts: Floats) -> bool:
 #   that was fitted without it, and compares with that calibration; and whether one that holds many examples would have
 #   lost more than 5 points of accuracy.
 #
-# Two exchanges: `class_sums`, then `miniature_sums`; `fitted_trust` decides.
+# Two exchanges: `class_sums`, then `miniature_sums`; `fit_trust` decides.
 
 STRENGTHS = np.array([0.25, 0.5, 0.75, 1.0])
 CORRELATIONS = np.array([0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0])
@@ -250,16 +250,16 @@ WIDEST = 32
 LEVEL = 0.05
 ALIKE = (0.02, 0.25)
 """Largest lower and upper confidence limit of the correlation with which inputs of a class count as alike."""
-TOLD = 0.2
+LEAST_INFORMATION_SHARE = 0.2
 """Share of the information on the class prior in labels that inputs must reach."""
-MANY = 50
+MANY_EXAMPLES = 50
 """Held-out examples, from which on a participant knows its accuracy well enough to detect harm."""
 HARM = 0.05
 """Loss of accuracy that is harm, as `fedreach.evaluation.scores.HARM_POINTS`."""
-HARMED = 0.025
+MAX_HARMED_SHARE = 0.025
 """Share of these participants that may lose more than `HARM`."""
 FEWEST = 4
-"""Fewest participants that decide, and fewest with `MANY` examples that know what they gain."""
+"""Fewest participants that decide, and fewest with `MANY_EXAMPLES` examples that know what they gain."""
 LARGEST_QUANTILE = 1e9
 ROUNDING = 1e-9  # of a mean of accuracies
 
@@ -280,7 +280,9 @@ def query(state: State) -> State:
     return {"point": np.concatenate([state["a"], state["b"]]), **arrays}
 
 
-def contribution(query: State, z: Floats, labels: Ints, trained: Floats, odds: float, amplification: float) -> State:
+def contribute_to_trust(
+    query: State, z: Floats, labels: Ints, trained: Floats, odds: float, amplification: float
+) -> State:
     """Return the answer of a participant; arguments as those of `miniature_sums`."""
     if "class_examples" in query:
         return miniature_sums(query, z, labels, trained, odds, amplification)
@@ -301,7 +303,7 @@ def class_sums(z: Floats, labels: Ints, point: Floats) -> State:
         point: (1 + c,) the calibration a and b.
     """
     one_hot = np.eye(z.shape[1])[labels]
-    views = compared(np.exp(log_softmax(point[0] * z + point[1:])))
+    views = comparison_views(np.exp(log_softmax(point[0] * z + point[1:])))
     return {
         "class_examples": one_hot.sum(axis=0),  # (c,)
         "class_views": one_hot.T @ views,  # (c, w)
@@ -309,7 +311,7 @@ def class_sums(z: Floats, labels: Ints, point: Floats) -> State:
     }
 
 
-def compared(probabilities: Floats) -> Floats:
+def comparison_views(probabilities: Floats) -> Floats:
     """Return the (m, min(c, 32)) numbers by which predictions are compared: signs of fixed random directions.
 
     The signs are raw bits of PCG64, which no version of numpy changes.
@@ -339,10 +341,10 @@ def miniature_sums(query: State, z: Floats, labels: Ints, trained: Floats, odds:
     u = calibrated - np.log(base)
     inferred = infer_priors([u] * len(CORRELATIONS), base, query["pseudo_counts"][0], CORRELATIONS, amplification)
     weight = weights(np.array([client_prior.log_evidence for client_prior in inferred]), odds)
-    mixed = blended(np.stack([client_prior.prior for client_prior in inferred]), weight[:, None], base)
+    mixed = blend_priors(np.stack([client_prior.prior for client_prior in inferred]), weight[:, None], base)
     offsets = STRENGTHS[:, None] * (np.log(mixed) - np.log(base))[:, None]  # (correlations, strengths, c)
     gains = _gains(calibrated + offsets[:, :, None], calibrated, point[0] * z, labels)
-    is_large = len(labels) >= MANY
+    is_large = len(labels) >= MANY_EXAMPLES
     return {
         "miniatures": np.ones(1),
         "correlation": _correlation_sums(query, z, labels),
@@ -358,7 +360,7 @@ def left_out_point(query: State, z: Floats, labels: Ints) -> Floats:
     if "curvature" not in query:
         return query["point"]
     bias = len(query["curvature"]) > 1
-    return left_out(query["point"], query["curvature"], likelihood(z, labels, query["point"], bias=bias))
+    return leave_one_out_point(query["point"], query["curvature"], likelihood(z, labels, query["point"], bias=bias))
 
 
 def base_without(query: State, labels: Ints) -> Floats:
@@ -375,7 +377,7 @@ def _correlation_sums(query: State, z: Floats, labels: Ints) -> Floats:
     error of those means makes of it: examples of one class share it.
     """
     point = query["point"]
-    views = compared(np.exp(log_softmax(point[0] * z + point[1:])))
+    views = comparison_views(np.exp(log_softmax(point[0] * z + point[1:])))
     counts, sums, squares = query["class_examples"], query["class_views"], query["class_squares"]
     one_hot = np.eye(len(counts))[labels]
     other_counts = counts - one_hot.sum(axis=0)
@@ -421,7 +423,7 @@ def _share_gains(prior: Floats, base: Floats, trained: Floats) -> Floats:
     return np.array([gain, gain**2, float(shares[is_present] @ np.log(shares[is_present] / base[is_present]))])
 
 
-def fitted_trust(sums: State) -> State:
+def fit_trust(sums: State) -> State:
     """Return the decision of the participants, given the sums of `miniature_sums`.
 
     Adaptation is trusted in full where its assumptions hold: the correlation is small (its one-sided 95% confidence
@@ -443,10 +445,10 @@ def fitted_trust(sums: State) -> State:
     margin = _critical_value(1 - LEVEL, participants) * error
     is_alike = correlation - margin <= ALIKE[0] and correlation + margin <= ALIKE[1]
     shares = sums["share_gains"]
-    is_told = bool(is_decided(*spread(shares[:2], n), n, 1)) and shares[0] >= TOLD * shares[2]
+    is_told = bool(is_decided(*spread(shares[:2], n), n, 1)) and shares[0] >= LEAST_INFORMATION_SHARE * shares[2]
     mean, standard = spread(sums["strength_gains"][:2], n)
     right = sums["strength_gains"][2::2, 0, -1] / n
-    is_harmless = sums["harmed"] <= HARMED * sums["large"]
+    is_harmless = sums["harmed"] <= MAX_HARMED_SHARE * sums["large"]
     is_gain = bool(is_decided(mean[0, -1], standard[0, -1], n, 1)) or (mean[0, -1] > 0 and sums["large"][0] < FEWEST)
     if is_alike and is_told and is_gain and (right >= -ROUNDING).all() and is_harmless[0, -1]:
         return _trust_at(sums, 0, len(STRENGTHS) - 1, n)

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 
-from fedreach._util.arrays import AnyArray, Bools, Float32s, Floats, Ints, packed, unpacked
+from fedreach._util.arrays import AnyArray, Bools, Float32s, Floats, Ints, pack_rows, unpack_rows
 from fedreach._util.errors import PartError, require
 from fedreach._util.row_store import Dtype, RowTable
 from fedreach._util.streams import generator
@@ -126,7 +126,7 @@ class GradientTable(Policy):
         """
         if len(reports.ids) == 0:
             return state
-        new = reports.trained if self.sketch is None else sketched(reports.trained, self.sketch, self.sketch_seed)
+        new = reports.trained if self.sketch is None else count_sketch(reports.trained, self.sketch, self.sketch_seed)
         lost = reports.ids[~np.isfinite(new).all(axis=1)]
         if lost.size:
             raise PartError(
@@ -142,7 +142,7 @@ class GradientTable(Policy):
         """Return the rows with (r, p) new ones at these positions."""
         if isinstance(rows, RowTable):
             return _as_array(rows.written(where, new))
-        stored = packed(new) if self.dtype == "float16" else new
+        stored = pack_rows(new) if self.dtype == "float16" else new
         (n, begun), width = rows.shape, stored.shape[1]
         bytes_each = width * stored.itemsize
         if begun == 0 and n * bytes_each >= LARGE:
@@ -157,10 +157,10 @@ class GradientTable(Policy):
 def rows_of(state: State) -> Float32s:
     """Return the (n, p) rows of a table's state; those of a large one are read as they are sliced."""
     rows = state["rows"]
-    return unpacked(rows) if rows.dtype == np.float16 else rows
+    return unpack_rows(rows) if rows.dtype == np.float16 else rows
 
 
-def those_of(rows: AnyArray | RowTable, flags: Bools) -> AnyArray:
+def rows_at_flags(rows: AnyArray | RowTable, flags: Bools) -> AnyArray:
     """Return some of the rows; those of a large table are still read as they are sliced."""
     if flags.all():
         return cast(AnyArray, rows)
@@ -172,7 +172,7 @@ def _as_array(rows: RowTable) -> AnyArray:
     return cast(AnyArray, rows)
 
 
-def sketched(rows: Float32s, size: int, seed: int) -> Float32s:
+def count_sketch(rows: Float32s, size: int, seed: int) -> Float32s:
     """Return (r, min(p, size)) count-sketches of (r, p) rows.
 
     S(x)_b = sum of s_j x_j over the j with h(j) = b, where bucket h(j) and sign s_j are drawn uniformly. Then
@@ -180,10 +180,10 @@ def sketched(rows: Float32s, size: int, seed: int) -> Float32s:
 
     Example:
         >>> rows = np.tile(np.array([[1.0], [2.0]], np.float32), 10_000)
-        >>> kept = sketched(rows, 1000, seed=0)
+        >>> kept = count_sketch(rows, 1000, seed=0)
         >>> (kept @ kept.T / 10_000).round(0)  # 1 * 1, 1 * 2 and 2 * 2
         array([[1., 2.], [2., 4.]], dtype=float32)
-        >>> sketched(rows, 20_000, seed=0) is rows
+        >>> count_sketch(rows, 20_000, seed=0) is rows
         True
     """
     p = rows.shape[1]
@@ -372,13 +372,13 @@ def products(
 # client. A new row is compared with all others. A client whose nearest row moved away searches again. With n clients,
 # k new rows and rows of p numbers that is about k n p products per round; comparing all with all takes n^2 p.
 
-MANY = 0.25  # part of all rows from which on all are compared with all again
+RECOMPUTE_SHARE = 0.25  # part of all rows from which on all are compared with all again
 MOST = 4096  # rows that are compared with all at a time, as their cosines with each other are held
 
 
-def renewed(rows: AnyArray, length: Floats, old: Nearest, changed: Ints) -> Nearest:
+def update_nearest(rows: AnyArray, length: Floats, old: Nearest, changed: Ints) -> Nearest:
     """Return the nearest rows in a table (n, p) with these lengths after some rows changed."""
-    if len(changed) > min(MANY * len(rows), MOST):
+    if len(changed) > min(RECOMPUTE_SHARE * len(rows), MOST):
         return nearest_of_all(rows, length)
     cosine, whom = old.cosine.copy(), old.whom.copy()
     is_new, still = np.zeros(len(rows), np.bool_), length == 0
@@ -399,7 +399,7 @@ def renewed(rows: AnyArray, length: Floats, old: Nearest, changed: Ints) -> Near
     return _search_again(rows, length, Nearest(cosine, whom), orphaned)
 
 
-def among(rows: AnyArray, length: Floats, nearest: Nearest, flags: Bools) -> Nearest:
+def nearest_among(rows: AnyArray, length: Floats, nearest: Nearest, flags: Bools) -> Nearest:
     """Return the nearest rows among the flagged rows; entries of the others are meaningless."""
     gone = (nearest.whom >= 0) & ~flags[nearest.whom]
     return _search_again(rows, length, nearest, gone & flags, flags)
@@ -455,8 +455,8 @@ class NearestTable(GradientTable):
         if "nearest" not in state or len(ids) < 2:
             return super()._choose_from(state, ids, has_row, k, rng)
         rows = rows_of(state)
-        nearest = among(rows, state["length"], Nearest(state["nearest"], state["whom"]), has_row)
-        return self.choose(ids, those_of(rows, has_row), k, rng, nearest.cosine[has_row])
+        nearest = nearest_among(rows, state["length"], Nearest(state["nearest"], state["whom"]), has_row)
+        return self.choose(ids, rows_at_flags(rows, has_row), k, rng, nearest.cosine[has_row])
 
     def choose(
         self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator, nearest: Floats | None = None
@@ -474,7 +474,7 @@ class NearestTable(GradientTable):
         length = state["length"].copy() if has_nearest else lengths(rows)
         length[changed] = lengths(rows[changed])
         old = Nearest(state["nearest"], state["whom"]) if has_nearest else None
-        nearest = nearest_of_all(rows, length) if old is None else renewed(rows, length, old, changed)
+        nearest = nearest_of_all(rows, length) if old is None else update_nearest(rows, length, old, changed)
         return {**new, "length": length, "nearest": nearest.cosine, "whom": nearest.whom}
 
 
@@ -561,7 +561,7 @@ def vertices(points: Floats) -> Ints:
     return np.unique([min(copies) for copies in same])
 
 
-def spanning(points: Floats, k: int) -> Ints:
+def spanning_points(points: Floats, k: int) -> Ints:
     """Return the positions of exactly k of the (n, r) points, outermost first.
 
     The vertices of the hull, then those of the hull of the rest, and so on, in layers; the last layer is cut by
@@ -569,7 +569,7 @@ def spanning(points: Floats, k: int) -> Ints:
 
     Example:
         >>> points = np.array([[0.0, 0], [4, 0], [4, 3], [0, 3], [2, 1], [1, 1], [2, 3]])
-        >>> [sorted(spanning(points, k).tolist()) for k in (2, 5, 6)]
+        >>> [sorted(spanning_points(points, k).tolist()) for k in (2, 5, 6)]
         [[1, 3], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 6]]
     """
     out = np.linalg.norm(points - points.mean(axis=0), axis=1)

@@ -9,7 +9,7 @@ from fedreach._util.arrays import AnyArray, Bools, Floats, Ints
 from fedreach._util.errors import PartError, require
 from fedreach.federation.selection.base import Policy, largest
 from fedreach.federation.selection.geometry import GradientTable, gram, inverse, lengths
-from fedreach.federation.selection.random import Admission
+from fedreach.federation.selection.random import DivergenceFilter
 from fedreach.federation.types import ClientView, Probe, Reports, Selection, State
 
 # -------------------- Highest label entropy
@@ -40,7 +40,7 @@ class EntropyTopK(Policy):
 
 
 @dataclass(frozen=True)
-class KLFilter(Admission):
+class KLFilter(DivergenceFilter):
     """Random selection among clients whose label distribution is close to that of all participants.
 
     An available client i is admitted if KL(p || p_i) <= `threshold`, where p_i is its label distribution, smoothed, and
@@ -88,7 +88,7 @@ class KLFilter(Admission):
 
 # -------------------- Clusters of rows
 
-MOST = 8  # clusters tried where their number is not given
+MAX_CLUSTERS = 8  # clusters tried where their number is not given
 DECIMALS = 9  # of coordinates and silhouettes; the rest is rounding and must not decide
 
 
@@ -164,7 +164,7 @@ def kmeans(points: Floats, count: int | None = None) -> Ints:
     order = np.lexsort(rounded.T[::-1]) if points.shape[1] else np.arange(len(points))
     ordered = points[order]
     different = len(np.unique(rounded, axis=0))
-    counts = range(2, min(MOST, len(points) - 1, different) + 1) if count is None else [min(count, different)]
+    counts = range(2, min(MAX_CLUSTERS, len(points) - 1, different) + 1) if count is None else [min(count, different)]
     best, labels = -np.inf, np.zeros(len(points), np.int64)
     for number in counts:
         if number < 2:

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedreach._util.errors import require
 from fedreach.federation.selection.base import Policy, largest
-from fedreach.federation.selection.random import Admission
+from fedreach.federation.selection.random import DivergenceFilter
 from fedreach.federation.types import ClientView, Selection, State
 from fedreach.wireless.baselines import DC, check_solver, genetic_selection, sqrt_sort
 from fedreach.wireless.exact import allocate
@@ -55,7 +55,7 @@ Search = Literal["certified", "sorted", "genetic", "paper"]
 
 
 @dataclass(frozen=True)
-class CSRA(Admission):
+class CSRA(DivergenceFilter):
     """CSRA: the cheapest set of clients with enough examples and labels close to those of all.
 
     Among the available clients with KL(p || p_i) <= `threshold` (see `KLFilter`), the set S that holds at least

@@ -73,7 +73,7 @@ class Urns(Policy):
         return Selection.drawn(view.available_ids[np.array(drawn)])
 
 
-def poured(balls: Ints, groups: Sequence[Sequence[int]], k: int) -> Ints:
+def fill_urns(balls: Ints, groups: Sequence[Sequence[int]], k: int) -> Ints:
     """Return k equally full urns: the largest groups begin one each, the others fill up what room is left.
 
     Args:
@@ -82,7 +82,7 @@ def poured(balls: Ints, groups: Sequence[Sequence[int]], k: int) -> Ints:
         k: Urns. There are at least as many groups, or a single client fills several.
 
     Example:
-        >>> poured(np.array([3, 3, 2, 4]), [[0, 2], [1], [3]], 2)
+        >>> fill_urns(np.array([3, 3, 2, 4]), [[0, 2], [1], [3]], 2)
         array([[3, 1, 2, 0],
                [0, 2, 0, 4]])
     """
@@ -197,14 +197,14 @@ class UrnsBySize(Urns):
 
     def urns(self, state: State, view: ClientView, k: int) -> Ints:
         balls = k * view.num_examples[view.available].astype(np.int64)
-        return in_order(balls, k)
+        return fill_urns_in_order(balls, k)
 
 
-def in_order(balls: Ints, k: int) -> Ints:
+def fill_urns_in_order(balls: Ints, k: int) -> Ints:
     """Return k equally full urns: the client with most balls first, and what an urn cannot take into the next.
 
     Example:
-        >>> in_order(np.array([3, 3, 2, 4]), 2)
+        >>> fill_urns_in_order(np.array([3, 3, 2, 4]), 2)
         array([[2, 0, 0, 4],
                [1, 3, 2, 0]])
     """
@@ -221,7 +221,7 @@ def in_order(balls: Ints, k: int) -> Ints:
 Infeasible = Literal["admit", "error"]
 
 
-class Admitted(NamedTuple):
+class AdmittedClients(NamedTuple):
     """The clients that may be chosen."""
 
     ids: Ints  # (a,) increasing
@@ -232,7 +232,7 @@ class Admitted(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Admission(Policy):
+class DivergenceFilter(Policy):
     """What `KLFilter` and `CSRA` share: the filter of clients. See them for the options."""
 
     threshold: float = 0.2
@@ -246,7 +246,7 @@ class Admission(Policy):
         require(self, threshold="[0, inf]", smoothing="[0, inf]", min_examples="[0, inf]")
         require(self, direction=get_args(Direction), infeasible=get_args(Infeasible))
 
-    def admitted(self, view: ClientView, k: int) -> Admitted:
+    def admitted(self, view: ClientView, k: int) -> AdmittedClients:
         """Return the available clients within the threshold, or more where these are none or hold too few examples.
 
         If that is so and `infeasible` is ``"error"``, it ends with a PartError.
@@ -270,7 +270,7 @@ class Admission(Policy):
             remark += f"; admitted {admitted}, up to {far[admitted - 1]:.4g}"
         if examples_up_to[admitted - 1] < needed:
             remark += f", with {examples_up_to[admitted - 1]} of {needed} examples"
-        return Admitted(
+        return AdmittedClients(
             np.sort(ids[order[:admitted]]),
             needed,
             bool(examples_up_to[admitted - 1] >= needed),

@@ -18,11 +18,11 @@ from fedreach.federation.selection.geometry import (
     lengths,
     principal_points,
     rows_of,
-    spanning,
+    spanning_points,
     vertices,
 )
 from fedreach.federation.selection.labels import angles, ward
-from fedreach.federation.selection.random import Urns, groups_within, poured
+from fedreach.federation.selection.random import Urns, fill_urns, groups_within
 from fedreach.federation.types import ClientView, Reports, Selection, State
 
 # -------------------- Most similar updates
@@ -103,7 +103,7 @@ class ConvexHull(Hull):
 
     def choose(self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator) -> Selection:
         points = principal_points(rows, self.components, normalize=self.normalize)
-        return Selection(ids[np.sort(spanning(points, k)) if self.exact else vertices(points)])
+        return Selection(ids[np.sort(spanning_points(points, k)) if self.exact else vertices(points)])
 
 
 # -------------------- Distance to the hull of the others
@@ -411,16 +411,16 @@ class UrnsBySimilarity(Urns):
         balls = k * view.num_examples[view.available].astype(np.int64)
         groups = [[0]]
         if len(balls) > 1:
-            apart = between(np.asarray(rows_of(state)[view.available]), self.measure)
+            apart = pairwise_distances(np.asarray(rows_of(state)[view.available]), self.measure)
             groups = groups_within(ward(apart), balls, int(balls.sum()) // k)
-        return poured(balls, groups, k)
+        return fill_urns(balls, groups, k)
 
 
-def between(rows: AnyArray, measure: Measure) -> Floats:
+def pairwise_distances(rows: AnyArray, measure: Measure) -> Floats:
     """Return the (n, n) distances between (n, p) rows.
 
     Example:
-        >>> between(np.array([[0.0, 0.0], [3.0, 4.0]]), "l1")
+        >>> pairwise_distances(np.array([[0.0, 0.0], [3.0, 4.0]]), "l1")
         array([[0., 7.],
                [7., 0.]])
     """

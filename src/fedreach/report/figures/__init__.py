@@ -1,4 +1,4 @@
-"""One function per figure, each from stored rows; `gallery` draws all figures that a comparison has data for."""
+"""One function per figure, each from stored rows; `draw_figures` draws all figures that a comparison has data for."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Picture:
     files: tuple[Path, ...]
 
 
-class Asked(NamedTuple):
+class FigureSpec(NamedTuple):
     """A figure to draw: its texts, and the function that draws it and returns None without data."""
 
     name: str
@@ -44,7 +44,7 @@ class Asked(NamedTuple):
     on_page: str = ""  # addition to the caption on the page
 
 
-def gallery(
+def draw_figures(
     analysis: Analysis, folder: Path | None = None, formats: Sequence[str] = (), processes: int | None = None
 ) -> list[Picture]:
     """Draw every figure that the comparison has data for, the most important first.
@@ -58,7 +58,7 @@ def gallery(
     import matplotlib.backends.backend_svg
     import matplotlib.figure  # noqa: F401  # before forking, so that each process has it
 
-    def draw_picture(picture: Asked) -> Picture | None:
+    def draw_picture(picture: FigureSpec) -> Picture | None:
         name, title, caption, description, draw, on_page = picture
         if (figure := draw()) is None:
             return None
@@ -66,10 +66,10 @@ def gallery(
         files = save(figure, folder / name, formats) if folder is not None else ()
         return Picture(name, title, f"{caption}{on_page}", description, svg, files)
 
-    return [picture for picture in map_forked(draw_picture, asked(analysis), processes) if picture is not None]
+    return [picture for picture in map_forked(draw_picture, figure_specs(analysis), processes) if picture is not None]
 
 
-def asked(analysis: Analysis) -> list[Asked]:
+def figure_specs(analysis: Analysis) -> list[FigureSpec]:
     """Return every figure that may be drawn, the most important first."""
     comparison = analysis.comparison
     if not comparison.all_counted:
@@ -96,14 +96,14 @@ def asked(analysis: Analysis) -> list[Asked]:
     if score.lower_is_better:
         gap = f"Unseen clients' {score.words} minus that of participants' held-out data"
     return [
-        Asked(
+        FigureSpec(
             "differences",
             f"Who is better than {comparison.baseline}?",
             f"Difference on {where}, seed by seed. {bars}{shaded}",
             "Each method's difference to the baseline, as in the table's column `difference`.",
             lambda: curves.differences(analysis),
         ),
-        Asked(
+        FigureSpec(
             "serving",
             "How many inputs does serving need?",
             "What clients gain in accuracy over the model as it is; 0 is no gain. Each estimates its class shares from "
@@ -111,23 +111,23 @@ def asked(analysis: Analysis) -> list[Asked]:
             + " Bars: intervals over seeds, corrected for the number of methods."
             * several,
             "Gain of serving against the number of inputs without labels, as in the table of how clients are served.",
-            lambda: clients.inputs(analysis),
+            lambda: clients.gain_by_inputs(analysis),
         ),
-        Asked(
+        FigureSpec(
             "accuracy",
             f"{called_score} over the rounds",
             f"Mean over clients. {band} The first fifth of the rounds may lie below the frame.",
             final,
             lambda: curves.accuracy(comparison),
         ),
-        Asked(
+        FigureSpec(
             "gap",
             "The participation gap",
             f"{gap}, of the same model. {band}",
             "One line per method over the rounds. At the end: " + _gaps(analysis),
             lambda: curves.gap(comparison),
         ),
-        Asked(
+        FigureSpec(
             "distribution",
             "Client by client",
             "Each dot stands for an equal share of the clients, all seeds together. The spread here is over "
@@ -136,35 +136,35 @@ def asked(analysis: Analysis) -> list[Asked]:
             "the middle 80 per cent.",
             lambda: clients.distribution(comparison),
         ),
-        Asked(
+        FigureSpec(
             "cost",
             "What the accuracy costs" if score.percent else "What a small error costs",
             f"{band} {ring}",
             f"{called_score} against megabytes sent, one line per method. " + final,
             lambda: curves.cost(comparison),
         ),
-        Asked(
+        FigureSpec(
             "accuracy_seconds",
             f"{called_score} in the time it takes",
             f"{means} The radio and the processors are simulated. {ring}",
             f"{called_score} against simulated seconds, one line per method. " + final,
             lambda: accuracy_against(comparison, "seconds"),
         ),
-        Asked(
+        FigureSpec(
             "accuracy_joules",
             f"{called_score} for the energy it takes",
             f"{means} The energy is that of sending and computing. {ring}",
             f"{called_score} against simulated joules, one line per method. " + final,
             lambda: accuracy_against(comparison, "joules"),
         ),
-        Asked(
+        FigureSpec(
             "spending",
             "Time and energy over the rounds",
             f"Simulated, of all rounds so far, probes included.{over_seeds}",
             "One line per method over the rounds, for time and for energy. In total: " + _totals(analysis),
             lambda: spending(comparison),
         ),
-        Asked(
+        FigureSpec(
             "round_time",
             "Where a round's time goes",
             "Means over chosen clients, rounds and seeds: a client computes, sends, and waits for the slowest. "
@@ -172,21 +172,21 @@ def asked(analysis: Analysis) -> list[Asked]:
             "One bar per method, split by the parts of a round.",
             lambda: round_times(comparison),
         ),
-        Asked(
+        FigureSpec(
             "chosen",
             "Who was chosen",
             "Share of the rounds in which each participant was in the cohort, all seeds together. Dashed: the mean.",
             f"One strip of bars per method, participants by {participant_label}.",
-            lambda: clients.chosen(comparison),
+            lambda: clients.selection_shares(comparison),
         ),
-        Asked(
+        FigureSpec(
             "weights",
             "Whose report counted",
             "Mean weight of each participant's report in stretches of rounds; a round without its report counts 0.",
             f"One heat map per method, rounds from left to right, participants by {participant_label}.",
             lambda: clients.weights(comparison),
         ),
-        Asked(
+        FigureSpec(
             "theory",
             "What the bounds look at",
             f"Means over stretches of rounds.{over_seeds} Dashed: all "
@@ -196,7 +196,7 @@ def asked(analysis: Analysis) -> list[Asked]:
             lambda: theory(analysis),
             on_page=" What each term means is told below.",
         ),
-        Asked(
+        FigureSpec(
             "partition",
             "Who holds what",
             f"Classes of each client's examples, seed {comparison.all_counted[0].seed}.",

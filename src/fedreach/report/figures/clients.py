@@ -9,25 +9,25 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedreach._util.arrays import Floats, Ints
-from fedreach.evaluation.statistics import Judgement
+from fedreach.evaluation.statistics import PairedTest
 from fedreach.report.analysis import POPULATION
 from fedreach.report.figures.style import (
-    ALONE,
     INK,
     MUTED,
+    SINGLE_PANEL,
     Legend,
-    colour,
     heading,
-    heat_colours,
+    heat_colormap,
     in_percent,
-    look,
+    line_style,
+    method_color,
     name_rows,
     new_figure,
-    short,
+    shorten,
     strip_name,
     style,
-    styled,
     tag,
+    with_style,
 )
 from fedreach.report.numbers import Comparison
 from fedreach.report.overview import Analysis
@@ -78,8 +78,8 @@ def mean_weights(comparison: Comparison, method: str) -> tuple[Floats, Floats]:
     return edges, np.divide(total, offered, out=np.zeros_like(total), where=offered > 0)
 
 
-@styled
-def chosen(comparison: Comparison) -> Figure | None:
+@with_style
+def selection_shares(comparison: Comparison) -> Figure | None:
     """Draw how often each participant was chosen, one strip per method; None if no round was trained."""
     drawn = _trained_methods(comparison)
     if not drawn:
@@ -89,7 +89,7 @@ def chosen(comparison: Comparison) -> Figure | None:
     panels = figure.subplots(len(drawn), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     for axes, j in zip(panels, drawn, strict=True):
         shares = chosen_shares(comparison, comparison.methods[j])
-        bars = axes.stairs(np.nan_to_num(shares), np.arange(len(ids) + 1) - 0.5, fill=True, color=colour(j), lw=0)
+        bars = axes.stairs(np.nan_to_num(shares), np.arange(len(ids) + 1) - 0.5, fill=True, color=method_color(j), lw=0)
         tag(bars, j, "bars")
         axes.axhline(float(np.nanmean(shares)), color=MUTED, linewidth=0.8, linestyle=(0, (3, 2)))
         axes.set_title(strip_name(comparison.methods[j]))
@@ -105,7 +105,7 @@ def chosen(comparison: Comparison) -> Figure | None:
     return figure
 
 
-@styled
+@with_style
 def weights(comparison: Comparison) -> Figure | None:
     """Draw the weights of participants over rounds, one heat map per method with known weights; None if none has.
 
@@ -127,7 +127,7 @@ def weights(comparison: Comparison) -> Figure | None:
         image = axes.imshow(
             heat,
             extent=(0, edges[-1], len(ids) - 0.5, -0.5),
-            cmap=heat_colours(),
+            cmap=heat_colormap(),
             vmin=0,
             vmax=top,
             aspect="auto",
@@ -147,7 +147,7 @@ def weights(comparison: Comparison) -> Figure | None:
     return figure
 
 
-@styled
+@with_style
 def distribution(comparison: Comparison) -> Figure | None:
     """Draw accuracy client by client at the last evaluation; None if no client was evaluated."""
     from matplotlib.lines import Line2D
@@ -191,12 +191,12 @@ def _strip(axes: Axes, j: int, height: float, values: Floats, *, filled: bool) -
     dots = np.quantile(values, (np.arange(count) + 0.5) / count)
     low, middle, high = np.quantile(values, [0.1, 0.5, 0.9])
     part = "participants" if filled else "unseen"
-    (bar,) = axes.plot([low, high], [height, height], color=colour(j), lw=4.5, alpha=0.3, solid_capstyle="butt")
+    (bar,) = axes.plot([low, high], [height, height], color=method_color(j), lw=4.5, alpha=0.3, solid_capstyle="butt")
     tag(bar, j, f"bar-{part}")
-    face = colour(j) if filled else "none"
-    (points,) = axes.plot(dots, np.full(count, height), "o", ms=3.2, mfc=face, mec=colour(j), mew=0.6, alpha=0.75)
+    face = method_color(j) if filled else "none"
+    (points,) = axes.plot(dots, np.full(count, height), "o", ms=3.2, mfc=face, mec=method_color(j), mew=0.6, alpha=0.75)
     tag(points, j, f"dots-{part}")
-    (median,) = axes.plot([middle, middle], [height - 0.15, height + 0.15], color=look(j)["color"], lw=2)
+    (median,) = axes.plot([middle, middle], [height - 0.15, height + 0.15], color=line_style(j)["color"], lw=2)
     tag(median, j, f"median-{part}")
 
 
@@ -217,7 +217,7 @@ def names_of(comparison: Comparison) -> Sequence[str] | None:
 def _id_ticks(axes: Axes, ids: Ints, axis: str, names: Sequence[str] | None, count: int = 6) -> None:
     count = len(ids) if names is not None and len(ids) <= ALL_NAMED else min(count, len(ids))
     places = np.unique(np.linspace(0, len(ids) - 1, count).round().astype(int))
-    labels = [str(ids[place]) if names is None else short(names[ids[place]], 14) for place in places]
+    labels = [str(ids[place]) if names is None else shorten(names[ids[place]], 14) for place in places]
     (axes.set_xticks if axis == "x" else axes.set_yticks)(places, labels)
 
 
@@ -228,7 +228,7 @@ NARROWEST = 0.24  # least share of the width of a group, so that its heading fit
 WIDTH = 60  # letters of names that fit side by side
 
 
-@styled
+@with_style
 def partition_heatmap(
     label_counts: ArrayLike,
     participants: ArrayLike,
@@ -254,7 +254,7 @@ def partition_heatmap(
         ['2 participants', '1 unseen']
     """
     counts = np.asarray(label_counts, dtype=np.int64)
-    groups = [("participants", ordered(counts, participants)), ("unseen", ordered(counts, unseen))]
+    groups = [("participants", order_by_class(counts, participants)), ("unseen", order_by_class(counts, unseen))]
     groups = [(name, ids) for name, ids in groups if len(ids)]
     total = sum(len(ids) for _, ids in groups)
     widths = [max(len(ids) / total, NARROWEST) for _, ids in groups]
@@ -275,16 +275,16 @@ def partition_heatmap(
         sizes.locator_params(axis="y", nbins=2)
         sizes.tick_params(axis="x", length=0, labelbottom=False)
         image = heat.imshow(
-            shares[ids].T, cmap=heat_colours(), vmin=0, vmax=shares.max() or 1, aspect="auto", interpolation="none"
+            shares[ids].T, cmap=heat_colormap(), vmin=0, vmax=shares.max() or 1, aspect="auto", interpolation="none"
         )
         heat.grid(visible=False)
         heat.set_xticks(range(len(ids)) if total <= LABELLED else [])
         if total <= LABELLED:
-            labels = [str(i) if client_names is None else short(client_names[i], 12) for i in ids]
+            labels = [str(i) if client_names is None else shorten(client_names[i], 12) for i in ids]
             upright = total > 14 or (client_names is not None and sum(map(len, labels)) > WIDTH)
             heat.set_xticklabels(labels, rotation=90 if upright else 0, fontsize=style().smallest)
         if class_names is not None and len(class_names) <= LABELLED:
-            heat.set_yticks(range(len(class_names)), [short(name, 16) for name in class_names])
+            heat.set_yticks(range(len(class_names)), [shorten(name, 16) for name in class_names])
         else:
             heat.locator_params(axis="y", nbins=min(counts.shape[1], 10), integer=True)
     panels[0, 0].set_ylabel("examples")
@@ -297,7 +297,7 @@ def partition_heatmap(
     return figure
 
 
-def ordered(counts: Ints, ids: ArrayLike) -> Ints:
+def order_by_class(counts: Ints, ids: ArrayLike) -> Ints:
     """Return `ids` ordered by most frequent class, then by that class's share (largest first), then by id."""
     chosen = np.sort(np.asarray(ids, dtype=np.int64))
     class_counts = counts[chosen]
@@ -312,8 +312,8 @@ APART = 0.07
 """Distance between the marks of two methods; numbers of inputs are 1 apart."""
 
 
-@styled
-def inputs(analysis: Analysis) -> Figure | None:
+@with_style
+def gain_by_inputs(analysis: Analysis) -> Figure | None:
     """Draw the gain of adaptation against a client's number of inputs; None if no method adapts by inputs.
 
     Rules that need labels are left out.
@@ -340,18 +340,18 @@ def inputs(analysis: Analysis) -> Figure | None:
     axes.grid(axis="x", visible=False)
     axes.set_xlabel("inputs without labels that a client is served by")
     where = POPULATION["unseen_accuracy" if rows[0].population == "unseen" else "id_accuracy"].words
-    heading(axes, f"Served minus plain on {where}, points", ALONE)
+    heading(axes, f"Served minus plain on {where}, points", SINGLE_PANEL)
     in_percent(axes, "y")
     legend.draw(figure)
     return figure
 
 
-def _draw_gains(axes: Axes, j: int, gains: list[tuple[float, Judgement]], part: str) -> None:
+def _draw_gains(axes: Axes, j: int, gains: list[tuple[float, PairedTest]], part: str) -> None:
     """Draw the gains of the method at position j, each with its interval over seeds."""
     measured = [(x, gain, gain.mean) for x, gain in gains if gain.mean is not None]
-    (line,) = axes.plot([x for x, _, _ in measured], [mean for _, _, mean in measured], **look(j))
+    (line,) = axes.plot([x for x, _, _ in measured], [mean for _, _, mean in measured], **line_style(j))
     tag(line, j, f"mean-{part}")
     for number, (x, gain, _) in enumerate(measured):
         if gain.low is not None and gain.high is not None:
-            (bar,) = axes.plot([x, x], [gain.low, gain.high], color=look(j)["color"], lw=1.4)
+            (bar,) = axes.plot([x, x], [gain.low, gain.high], color=line_style(j)["color"], lw=1.4)
             tag(bar, j, f"interval-{part}-{number}")

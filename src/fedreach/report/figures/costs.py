@@ -11,25 +11,34 @@ import numpy as np
 
 from fedreach._util.arrays import Bools, Floats
 from fedreach.report.analysis import QUANTITIES, RADIO
-from fedreach.report.figures.curves import Curve, at, curves, draw, leave_out_the_start, ring, target_line, title_of
+from fedreach.report.figures.curves import (
+    Curve,
+    curves,
+    draw,
+    leave_out_the_start,
+    ring,
+    target_line,
+    title_of,
+    values_at,
+)
 from fedreach.report.figures.style import (
     GRID,
     INK,
     METHOD,
     MUTED,
     Legend,
-    colour,
     heading,
     in_percent,
     label_x,
+    method_color,
     name_rows,
     new_figure,
     new_panels,
     plain_numbers,
-    short,
+    shorten,
     style,
-    styled,
     tag,
+    with_style,
 )
 from fedreach.report.numbers import Comparison, Run, Unit, number, unit_of
 
@@ -48,7 +57,7 @@ FILLS: dict[str, dict[str, Any]] = {
     "sending": {"alpha": 0.5, "linewidth": 0},
     "waiting": {"alpha": 0.15, "linewidth": 0},
 }
-SEEN = 5e-3  # share of a round below which a part is too thin to draw, or a rounding error
+LEAST_VISIBLE_SHARE = 5e-3  # share of a round below which a part is too thin to draw, or a rounding error
 
 
 @dataclass(frozen=True)
@@ -62,7 +71,7 @@ class RoundTime:
     def share(self, name: str) -> float:
         """Return the share of the round that a part takes; 0 if it is too small to draw."""
         share = self.parts[name] / self.seconds if self.seconds > 0 else 0.0
-        return share if share > SEEN else 0.0
+        return share if share > LEAST_VISIBLE_SHARE else 0.0
 
 
 def round_time(runs: Sequence[Run]) -> RoundTime | None:
@@ -92,7 +101,7 @@ def _round_time_of_run(run: Run) -> RoundTime | None:
     return RoundTime(float(seconds.mean()), float(np.nanmean(run.column("joules")[counted])), parts)
 
 
-@styled
+@with_style
 def round_times(comparison: Comparison) -> Figure | None:
     """Draw the parts of each method's mean round as shares of its time; None if no run had a radio."""
     from matplotlib.patches import Patch
@@ -111,7 +120,7 @@ def round_times(comparison: Comparison) -> Figure | None:
         for name, fill in FILLS.items():
             share = mean_round.share(name)
             if share > 0:
-                look = {"edgecolor": colour(j)} if name == "probe" else {"facecolor": colour(j)}
+                look = {"edgecolor": method_color(j)} if name == "probe" else {"facecolor": method_color(j)}
                 (bar,) = axes.barh(place, share, 0.62, start, **look | fill)
                 tag(bar, j, name)
             start += share
@@ -140,11 +149,11 @@ def round_times(comparison: Comparison) -> Figure | None:
 
 # ---- Accuracy against time and energy, and both over the rounds
 
-FAR = 10.0  # ratio of ends from which an axis is logarithmic: a linear one would flatten the cheap methods
+LOG_RATIO = 10.0  # ratio of ends from which an axis is logarithmic: a linear one would flatten the cheap methods
 POINTS = 200  # points of a line over the rounds
 
 
-@styled
+@with_style
 def accuracy_against(comparison: Comparison, quantity: str) -> Figure | None:
     """Draw accuracy against the "seconds" or "joules" spent, panels as in `curves.accuracy`; None without a radio."""
     columns = list(dict.fromkeys([comparison.seen, comparison.primary]))
@@ -176,7 +185,7 @@ def accuracy_against(comparison: Comparison, quantity: str) -> Figure | None:
     return figure
 
 
-@styled
+@with_style
 def spending(comparison: Comparison) -> Figure | None:
     """Draw simulated time and energy so far over the rounds, a panel each; None if no run had a radio."""
     drawn = {quantity: _totals(comparison, quantity.column) for quantity in RADIO}
@@ -193,7 +202,9 @@ def spending(comparison: Comparison) -> Figure | None:
         for j, curve in by_method.items():
             visible_curve = _select_points(_rescale(curve, unit), curve.mean > 0 if far else curve.mean >= 0)
             if far:  # a band may reach below 0, which such an axis does not have
-                visible_curve = replace(visible_curve, low=np.maximum(visible_curve.low, visible_curve.mean / FAR))
+                visible_curve = replace(
+                    visible_curve, low=np.maximum(visible_curve.low, visible_curve.mean / LOG_RATIO)
+                )
             draw(axes, j, visible_curve.rounds, visible_curve, len(legend.names))
         heading(axes, f"{quantity.words.capitalize()} so far, {unit.name}")
         if not far:
@@ -208,7 +219,7 @@ def _spent(comparison: Comparison, drawn: Mapping[int, Curve], quantity: str) ->
     """Return the mean cost over seeds at the rounds of each curve; methods without radio are left out."""
     spent = {}
     for j, curve in drawn.items():
-        x = at(comparison.counted(comparison.methods[j]), curve.rounds, QUANTITIES[quantity].column).mean(0)
+        x = values_at(comparison.counted(comparison.methods[j]), curve.rounds, QUANTITIES[quantity].column).mean(0)
         if np.isfinite(x).all() and x[-1] > 0:
             spent[j] = x
     return spent
@@ -225,7 +236,7 @@ def _totals(comparison: Comparison, column: str) -> dict[int, Curve]:
     for j, method in enumerate(comparison.methods):
         runs = comparison.counted(method)
         rounds = _common_rounds(runs)
-        if len(rounds) and np.isfinite(values := at(runs, rounds, column)).all() and values[:, -1].min() > 0:
+        if len(rounds) and np.isfinite(values := values_at(runs, rounds, column)).all() and values[:, -1].min() > 0:
             nothing = np.full(len(rounds), np.nan)
             mean, sd = values.mean(0), values.std(0, ddof=1) if len(runs) > 1 else nothing
             totals[j] = Curve(rounds, nothing, mean, mean - sd, mean + sd)
@@ -250,7 +261,7 @@ def _rescale(curve: Curve, unit: Unit) -> Curve:
 
 def _are_far_apart(ends: Iterable[float]) -> bool:
     values = list(ends)
-    return max(values) > FAR * min(values)
+    return max(values) > LOG_RATIO * min(values)
 
 
 def _plain_numbers(axis: Axis, *, far: bool) -> None:
@@ -264,7 +275,7 @@ LABELLED = 30  # clients up to which each row shows its name
 COMPUTE, UPLOAD = METHOD[0], METHOD[1]
 
 
-@styled
+@with_style
 def allocation(clients: Sequence[Mapping[str, Any]], seconds: float) -> Figure:
     """Draw a row for each client of the cohort, the largest share of bandwidth first.
 
@@ -306,7 +317,7 @@ def allocation(clients: Sequence[Mapping[str, Any]], seconds: float) -> Figure:
         axes.locator_params(axis="x", nbins=3 if axes is not when else 5 if seconds < 1000 else 4)
     when.set_ylim(len(rows) - 0.5, -0.5)
     if len(rows) <= LABELLED:
-        when.set_yticks(range(len(rows)), [short(row["client"], 16) for row in rows])
+        when.set_yticks(range(len(rows)), [shorten(row["client"], 16) for row in rows])
     else:
         when.set_ylabel("clients, the largest share first")
     handles = [Patch(color=COMPUTE), Patch(color=UPLOAD), Patch(color=GRID), _deadline()]

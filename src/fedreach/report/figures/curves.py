@@ -13,23 +13,23 @@ import numpy as np
 from fedreach._util.arrays import Floats
 from fedreach.report.analysis import POPULATION, target_row
 from fedreach.report.figures.style import (
-    ALONE,
     INK,
     MUTED,
     PANEL,
+    SINGLE_PANEL,
     Legend,
     heading,
     in_percent,
     label_x,
-    look,
+    line_style,
     marks,
     name_rows,
     new_figure,
     new_panels,
-    short,
+    shorten,
     style,
-    styled,
     tag,
+    with_style,
 )
 from fedreach.report.numbers import Comparison, Run
 from fedreach.report.overview import Analysis
@@ -59,17 +59,17 @@ def curve(runs: Sequence[Run], column: str) -> Curve:
     """Return mean and band of a column: ± sd over seeds, or for a single seed the 95% CI over clients."""
     evaluated = [run.rounds["round"][np.isfinite(run.column(column))] for run in runs]
     rounds = reduce(np.intersect1d, evaluated)
-    values = at(runs, rounds, column)
+    values = values_at(runs, rounds, column)
     mean = values.mean(0)
     if len(runs) > 1:
         sd = values.std(0, ddof=1)
         low, high = mean - sd, mean + sd
     else:
-        low, high = at(runs, rounds, f"{column}_low")[0], at(runs, rounds, f"{column}_high")[0]
-    return Curve(rounds, at(runs, rounds, "bytes_total").mean(0) / 1e6, mean, low, high)
+        low, high = values_at(runs, rounds, f"{column}_low")[0], values_at(runs, rounds, f"{column}_high")[0]
+    return Curve(rounds, values_at(runs, rounds, "bytes_total").mean(0) / 1e6, mean, low, high)
 
 
-def at(runs: Sequence[Run], rounds: Floats, column: str) -> Floats:
+def values_at(runs: Sequence[Run], rounds: Floats, column: str) -> Floats:
     """Return a column of s runs at e rounds that all runs have, shape (s, e)."""
     return np.array([run.column(column)[np.searchsorted(run.rounds["round"], rounds)] for run in runs])
 
@@ -87,7 +87,7 @@ def curves(comparison: Comparison, column: str) -> dict[int, Curve]:
     }
 
 
-@styled
+@with_style
 def accuracy(comparison: Comparison) -> Figure | None:
     """Draw accuracy over rounds: participants above, unseen clients (else the test set) below, same scale.
 
@@ -111,7 +111,7 @@ def accuracy(comparison: Comparison) -> Figure | None:
     return figure
 
 
-@styled
+@with_style
 def gap(comparison: Comparison) -> Figure | None:
     """Draw the participation gap over rounds; None if no client is unseen."""
     drawn = curves(comparison, "participation_gap")
@@ -123,7 +123,7 @@ def gap(comparison: Comparison) -> Figure | None:
     for j, method_curve in drawn.items():
         draw(axes, j, method_curve.rounds, method_curve, len(legend.names))
     axes.axhline(0, color=INK, linewidth=0.8)
-    heading(axes, "Participation gap" + ", percentage points" * comparison.score.percent, ALONE)
+    heading(axes, "Participation gap" + ", percentage points" * comparison.score.percent, SINGLE_PANEL)
     axes.set_xlabel("round")
     if comparison.score.percent:
         in_percent(axes)
@@ -131,7 +131,7 @@ def gap(comparison: Comparison) -> Figure | None:
     return figure
 
 
-@styled
+@with_style
 def cost(comparison: Comparison) -> Figure | None:
     """Draw the primary accuracy against communication; a ring marks where the target is first reached."""
     drawn = curves(comparison, comparison.primary)
@@ -143,7 +143,7 @@ def cost(comparison: Comparison) -> Figure | None:
     for j, method_curve in drawn.items():
         draw(axes, j, method_curve.megabytes, method_curve, len(legend.names))
         ring(axes, j, comparison, "bytes_total", 1e6)
-    title_of(axes, comparison, comparison.primary, ALONE)
+    title_of(axes, comparison, comparison.primary, SINGLE_PANEL)
     axes.set_xlabel("MB sent so far, down + up, probes included")
     axes.set_xlim(left=0)
     leave_out_the_start(axes, list(drawn.values()), falling=comparison.score.lower_is_better)
@@ -166,11 +166,16 @@ def draw(axes: Axes, j: int, x: Floats, method_curve: Curve, neighbours: int) ->
     if bounded.any():
         alpha = 0.14 if neighbours <= 6 else 0.06
         band = axes.fill_between(
-            x[bounded], method_curve.low[bounded], method_curve.high[bounded], color=look(j)["color"], alpha=alpha, lw=0
+            x[bounded],
+            method_curve.low[bounded],
+            method_curve.high[bounded],
+            color=line_style(j)["color"],
+            alpha=alpha,
+            lw=0,
         )
         tag(band, j, f"band{id_of(axes)}")
-    (line,) = axes.plot(x, method_curve.mean, zorder=3, **look(j) | marks(j))
-    (end,) = axes.plot(x[-1], method_curve.mean[-1], clip_on=False, zorder=4, **look(j))
+    (line,) = axes.plot(x, method_curve.mean, zorder=3, **line_style(j) | marks(j))
+    (end,) = axes.plot(x[-1], method_curve.mean[-1], clip_on=False, zorder=4, **line_style(j))
     tag(line, j, f"line{id_of(axes)}")
     tag(end, j, f"end{id_of(axes)}")
 
@@ -196,7 +201,9 @@ def ring(axes: Axes, j: int, comparison: Comparison, column: str, unit: float) -
     runs = comparison.counted(comparison.methods[j])
     hits = [run.column(column)[row] / unit for run in runs if (row := target_row(run, comparison)) is not None]
     if len(hits) == len(runs) and comparison.target_accuracy is not None:
-        (mark,) = axes.plot(np.mean(hits), comparison.target_accuracy, "o", ms=7, mfc="none", mec=look(j)["color"])
+        (mark,) = axes.plot(
+            np.mean(hits), comparison.target_accuracy, "o", ms=7, mfc="none", mec=line_style(j)["color"]
+        )
         tag(mark, j, "ring")
 
 
@@ -249,7 +256,7 @@ def _free_place(axes: Axes, height: float) -> tuple[float, bool]:
 # ---- Differences to the baseline
 
 
-@styled
+@with_style
 def differences(analysis: Analysis) -> Figure | None:
     """Draw each method's difference to the baseline with its interval over seeds, and the margin; None without any."""
     comparison = analysis.comparison
@@ -262,9 +269,9 @@ def differences(analysis: Analysis) -> Figure | None:
         difference = row.difference
         middle = difference.mean or 0.0
         if difference.low is not None and difference.high is not None:
-            (bar,) = axes.plot([difference.low, difference.high], [place, place], color=look(j)["color"], lw=2.2)
+            (bar,) = axes.plot([difference.low, difference.high], [place, place], color=line_style(j)["color"], lw=2.2)
             tag(bar, j, "interval")
-        (dot,) = axes.plot(middle, place, **look(j) | {"markersize": 7})
+        (dot,) = axes.plot(middle, place, **line_style(j) | {"markersize": 7})
         tag(dot, j, "mean")
     axes.margins(x=0.08)
     axes.axvline(0, color=INK, linewidth=0.9)
@@ -279,7 +286,7 @@ def differences(analysis: Analysis) -> Figure | None:
         figure.supxlabel("\n".join(label_lines), fontsize=style().size, color=style().muted)
     else:
         axes.set_title(f"Difference on {where}")
-        axes.set_xlabel(f"{units} above {short(comparison.baseline, 14)}")
+        axes.set_xlabel(f"{units} above {shorten(comparison.baseline, 14)}")
     if score.percent:
         in_percent(axes, "x")
     return figure

@@ -48,8 +48,8 @@ DASH_IN_PRINT: tuple[Any, ...] = (
 )
 MARKS_APART = 0.22  # along a line in print, as a share of the frame's diagonal
 WIDE = 5.0  # inches, from which panels are side by side in a paper
-ABREAST = 3  # most panels side by side
-TALLEST = 8.8  # inches of a figure in print, which leave room for its caption on a page
+MAX_PANELS_IN_ROW = 3  # most panels side by side
+MAX_HEIGHT = 8.8  # inches of a figure in print, which leave room for its caption on a page
 
 RC: Any = {
     "font.family": "DejaVu Sans",  # ships with matplotlib: the same layout everywhere
@@ -121,7 +121,7 @@ def style() -> Style:
 
 
 @contextmanager
-def drawn_in(chosen: Style) -> Iterator[None]:
+def use_style(chosen: Style) -> Iterator[None]:
     """Draw in another style, in forked processes as well."""
     token = _STYLE.set(chosen)
     try:
@@ -130,7 +130,7 @@ def drawn_in(chosen: Style) -> Iterator[None]:
         _STYLE.reset(token)
 
 
-def styled(draw: Callable[P, R]) -> Callable[P, R]:
+def with_style(draw: Callable[P, R]) -> Callable[P, R]:
     """Run `draw` with the matplotlib settings of the style; those of the caller do not change."""
 
     @wraps(draw)
@@ -148,7 +148,7 @@ def new_figure(height: float) -> Figure:
     from matplotlib.figure import Figure
 
     tall = height * style().height
-    return Figure(figsize=(style().width, min(tall, TALLEST) if style().printed else tall), layout="constrained")
+    return Figure(figsize=(style().width, min(tall, MAX_HEIGHT) if style().printed else tall), layout="constrained")
 
 
 def new_panels(
@@ -159,7 +159,7 @@ def new_panels(
     Args:
         tall: Height of a panel on the page in inches; `margins` and `legend` are added above and below.
     """
-    side_by_side = style().printed and style().width >= WIDE and count <= ABREAST
+    side_by_side = style().printed and style().width >= WIDE and count <= MAX_PANELS_IN_ROW
     rows, columns = (1, count) if side_by_side else (count, 1)
     figure = new_figure(margins + tall * rows + legend)
     grid = figure.subplots(rows, columns, sharex=True, sharey=sharey, squeeze=False)
@@ -175,16 +175,16 @@ def label_x(panels: Sequence[Axes], text: str) -> None:
         panels[-1].set_xlabel(text)
 
 
-def colour(method: int) -> str:
+def method_color(method: int) -> str:
     """Return the color of the method at this position; after eight, repeated colors differ by their dashes."""
     return METHOD[method % len(METHOD)]
 
 
-def look(method: int) -> dict[str, Any]:
+def line_style(method: int) -> dict[str, Any]:
     """Return color, dash and marker of the method at this position, for `Axes.plot`; legible in gray as well."""
     dash = DASH[method // len(METHOD) % len(DASH)]
     return {
-        "color": colour(method),
+        "color": method_color(method),
         "linestyle": DASH_IN_PRINT[method % len(DASH_IN_PRINT)] if style().printed else dash,
         "marker": MARKER[method % len(MARKER)],
         "markersize": 4.0 if style().printed else 4.5,
@@ -222,7 +222,7 @@ def plain_numbers(axis: Axis, *, far: bool, ticks: Sequence[float] = (1.0, 3.0))
     axis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
 
 
-def heat_colours() -> Any:
+def heat_colormap() -> Any:
     """Return the color map from transparent to `HEAT`."""
     from matplotlib.colors import LinearSegmentedColormap, to_rgba
 
@@ -232,20 +232,20 @@ def heat_colours() -> Any:
 
 # ---- Names and labels
 
-MOST_LINES = 2  # most lines of a wrapped name or label
+MAX_LINES = 2  # most lines of a wrapped name or label
 ROW_NAME = 20  # letters
 ROW_LINE = 24  # letters on a line, in print
 STRIP_NAME = 40  # letters above a strip
 HANDLE = 0.5  # inches, of a legend's line and the gaps around it
-PANEL, ALONE = 1.75, 2.2  # inches on the page, of one of several panels and of a single one
-BESIDE = 0.97  # share of a panel's height for the label of its y-axis: prose has narrower letters than names
+PANEL, SINGLE_PANEL = 1.75, 2.2  # inches on the page, of one of several panels and of a single one
+LABEL_SHARE = 0.97  # share of a panel's height for the label of its y-axis: prose has narrower letters than names
 
 
-def short(name: str, length: int = 26) -> str:
+def shorten(name: str, length: int = 26) -> str:
     """Return a name of at most `length` letters, shortened in its middle.
 
     Example:
-        >>> short("my_experiments.policies:ByDistance", 20)
+        >>> shorten("my_experiments.policies:ByDistance", 20)
         'my_experim…yDistance'
     """
     if len(name) <= length:
@@ -253,11 +253,11 @@ def short(name: str, length: int = 26) -> str:
     return f"{name[: length // 2]}…{name[len(name) - (length - 1) // 2 :]}"
 
 
-def wrapped(text: str, max_letters: int) -> list[str]:
+def wrap_words(text: str, max_letters: int) -> list[str]:
     """Return lines of at most `max_letters` letters, broken after spaces or signs between words if possible.
 
     Example:
-        >>> wrapped("power_of_choice with ten candidates", 20), wrapped("undivided", 5)
+        >>> wrap_words("power_of_choice with ten candidates", 20), wrapped("undivided", 5)
         (['power_of_choice with', 'ten candidates'], ['undiv', 'ided'])
     """
     lines = [""]
@@ -286,7 +286,7 @@ class Legend:
         # Two columns of short names beat one of long ones if there are many; in print, names are complete if they fit.
         on_page = 26 if len(positions) <= 4 else 17
         max_letters = style().letters(style().width - HANDLE) if style().printed else on_page
-        return Legend(tuple(short(methods[j], max_letters) for j in positions), positions)
+        return Legend(tuple(shorten(methods[j], max_letters) for j in positions), positions)
 
     @property
     def columns(self) -> int:
@@ -304,7 +304,7 @@ class Legend:
         from matplotlib.lines import Line2D
 
         if self.names:
-            handles = [Line2D([], [], **look(j)) for j in self.positions]
+            handles = [Line2D([], [], **line_style(j)) for j in self.positions]
             figure.legend(handles, self.names, loc="outside upper left", ncols=self.columns)
 
 
@@ -319,17 +319,17 @@ def name_rows(axes: Axes, names: Sequence[str]) -> None:
 def row_name(name: str) -> str:
     """Return the name of a row: on the page shortened in its middle, in a paper wrapped to two lines if it is long."""
     if not style().printed:
-        return short(name, ROW_NAME)
-    lines = wrapped(name, ROW_LINE)
-    if len(lines) > MOST_LINES:
-        name = short(name, MOST_LINES * ROW_LINE)
+        return shorten(name, ROW_NAME)
+    lines = wrap_words(name, ROW_LINE)
+    if len(lines) > MAX_LINES:
+        name = shorten(name, MAX_LINES * ROW_LINE)
         lines = [name[:ROW_LINE], name[ROW_LINE:]]
     return "\n".join(lines)
 
 
 def strip_name(name: str) -> str:
     """Return the name above a strip of a method."""
-    return short(name, style().letters(style().width - HANDLE) if style().printed else STRIP_NAME)
+    return shorten(name, style().letters(style().width - HANDLE) if style().printed else STRIP_NAME)
 
 
 def heading(axes: Axes, text: str, tall: float = PANEL) -> None:
@@ -338,8 +338,8 @@ def heading(axes: Axes, text: str, tall: float = PANEL) -> None:
     Args:
         tall: Height of the panel on the page in inches.
     """
-    lines = textwrap.wrap(text, style().letters(BESIDE * tall * style().height))
-    if style().printed and len(lines) <= MOST_LINES:
+    lines = textwrap.wrap(text, style().letters(LABEL_SHARE * tall * style().height))
+    if style().printed and len(lines) <= MAX_LINES:
         axes.set_ylabel("\n".join(lines))
     else:
         axes.set_title(text)
@@ -367,7 +367,7 @@ def check_formats(formats: Sequence[str]) -> None:
             raise ConfigError(f"formats must be among {', '.join(FORMATS)}; got {name!r}.{nearest(name, FORMATS)}")
 
 
-@styled
+@with_style
 def save(figure: Figure, stem: Path, formats: Sequence[str] = FORMATS) -> tuple[Path, ...]:
     """Write the figure as ``stem.svg``, ``stem.png`` and so on; return the paths."""
     check_formats(formats)
@@ -380,7 +380,7 @@ def save(figure: Figure, stem: Path, formats: Sequence[str] = FORMATS) -> tuple[
     return tuple(paths)
 
 
-@styled
+@with_style
 def inline_svg(figure: Figure, name: str, title: str, description: str) -> str:
     """Return the figure as an SVG element for an HTML page.
 
@@ -454,7 +454,7 @@ IN_PRINT = RC | {
 }
 
 
-def in_print(width: float) -> Style:
+def print_style(width: float) -> Style:
     """Return the style of figures of this width in inches: 7 to 8 points, dashes and markers, no titles."""
     return Style(
         rc=IN_PRINT,
@@ -470,7 +470,7 @@ def in_print(width: float) -> Style:
     )
 
 
-def width_of(width: str | float) -> float:
+def paper_width(width: str | float) -> float:
     """Return the width of a figure in inches.
 
     Args:
@@ -480,7 +480,7 @@ def width_of(width: str | float) -> float:
         ConfigError: If it is neither a name nor a number, or out of range.
 
     Example:
-        >>> width_of("single"), width_of("3.5"), width_of(5.5)
+        >>> paper_width("single"), width_of("3.5"), width_of(5.5)
         (3.25, 3.5, 5.5)
     """
     try:

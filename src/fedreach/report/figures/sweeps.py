@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedreach._util.arrays import Floats
-from fedreach.report.figures.costs import FAR
+from fedreach.report.figures.costs import LOG_RATIO
 from fedreach.report.figures.curves import Curve, draw, id_of
 from fedreach.report.figures.style import (
     MUTED,
@@ -16,16 +16,16 @@ from fedreach.report.figures.style import (
     heading,
     in_percent,
     label_x,
-    look,
+    line_style,
     new_panels,
     plain_numbers,
-    short,
-    styled,
+    shorten,
     tag,
+    with_style,
 )
 from fedreach.report.numbers import Comparison, Run, Term
 from fedreach.report.overview import Analysis
-from fedreach.report.theory import References, shown
+from fedreach.report.theory import References, recorded_terms
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 # ---- Several quantities along one axis, one panel each
 
-FEW = 25  # points up to which each has a marker
+MAX_MARKED_POINTS = 25  # points up to which each has a marker
 
 
-@styled
+@with_style
 def sweep(
     record: Mapping[str, Any], titles: Mapping[str, str], *, shares: Collection[str] = ("accuracy",), lines: bool = True
 ) -> Figure | None:
@@ -69,7 +69,7 @@ def sweep(
     for axes, (quantity, by_method) in zip(panels, numbers.items(), strict=True):
         means = {j: v.mean(axis=0) for j, m in enumerate(methods) if np.isfinite(v := by_method[m]).all()}
         share = quantity in shares
-        far = not share and max(y[-1] for y in means.values()) > FAR * min(y[-1] for y in means.values())
+        far = not share and max(y[-1] for y in means.values()) > LOG_RATIO * min(y[-1] for y in means.values())
         if far:
             axes.set_yscale("log")
         for j, mean in means.items():
@@ -85,7 +85,7 @@ def sweep(
         panels[-1].set_xscale("log")
         plain_numbers(panels[-1].xaxis, far=True)
     if record.get("names"):
-        panels[-1].set_xticks(x, [short(name, 12) for name in record["names"]])
+        panels[-1].set_xticks(x, [shorten(name, 12) for name in record["names"]])
     label_x(panels, record["axis"])
     legend.draw(figure)
     return figure
@@ -95,14 +95,14 @@ def _line(
     axes: Axes, j: int, x: Floats, mean: Floats, seeds: Floats, neighbours: int, *, far: bool, joined: bool
 ) -> None:
     sd = seeds.std(axis=0, ddof=1) if len(seeds) > 1 else np.full(len(x), np.nan)
-    low = np.maximum(mean - sd, mean / (3 * FAR)) if far else mean - sd  # a logarithmic axis has no 0
+    low = np.maximum(mean - sd, mean / (3 * LOG_RATIO)) if far else mean - sd  # a logarithmic axis has no 0
     if not joined:
-        alone = axes.errorbar(x, mean, np.nan_to_num(sd), **look(j) | {"linestyle": ""}, elinewidth=0.8, zorder=4)
+        alone = axes.errorbar(x, mean, np.nan_to_num(sd), **line_style(j) | {"linestyle": ""}, elinewidth=0.8, zorder=4)
         tag(alone.lines[0], j, f"marks{id_of(axes)}")
         return
     draw(axes, j, x, Curve(x, x, mean, low, mean + sd), neighbours)
-    if len(x) <= FEW:
-        (marks,) = axes.plot(x[:-1], mean[:-1], **look(j) | {"linestyle": ""}, zorder=4)
+    if len(x) <= MAX_MARKED_POINTS:
+        (marks,) = axes.plot(x[:-1], mean[:-1], **line_style(j) | {"linestyle": ""}, zorder=4)
         tag(marks, j, f"marks{id_of(axes)}")
 
 
@@ -111,10 +111,10 @@ def _line(
 STRETCHES = 30  # points of a curve: cohorts change from round to round, and curves of single rounds are illegible
 
 
-@styled
+@with_style
 def theory(analysis: Analysis) -> Figure | None:
     """Draw the terms, one panel each; None if no run has any."""
-    comparison, terms = analysis.comparison, shown(analysis)
+    comparison, terms = analysis.comparison, recorded_terms(analysis)
     if not terms:
         return None
     drawn = {term.name: theory_curves(comparison, term.name) for term in terms}
@@ -138,12 +138,12 @@ def theory_curves(comparison: Comparison, name: str) -> dict[int, Curve]:
     curves_by_method = {}
     for j, method in enumerate(comparison.methods):
         runs = [run for run in comparison.counted(method) if np.isfinite(run.theory.get(name, np.nan)).any()]
-        if runs and len((curve := stretched(runs, name)).rounds):
+        if runs and len((curve := mean_by_stretch(runs, name)).rounds):
             curves_by_method[j] = curve
     return curves_by_method
 
 
-def stretched(runs: Sequence[Run], name: str) -> Curve:
+def mean_by_stretch(runs: Sequence[Run], name: str) -> Curve:
     """Return a term's mean in stretches of rounds, and ± sd over several seeds.
 
     A stretch is drawn at the mean of its rounds if all runs have a number in it.

@@ -16,18 +16,18 @@ from fedreach.federation.traits import Traits
 from fedreach.federation.types import Outputs, State
 from fedreach.testing.adaptation import (
     PLAYING,
-    Clientele,
+    AdaptationFixture,
     Holding,
-    Kept,
-    alike_worlds,
-    calibrated,
-    labelled,
-    learnt,
-    lopsided_worlds,
-    ordinary_worlds,
-    play,
-    served_worlds,
-    uneven,
+    StoredRule,
+    adaptation_fixtures,
+    adaptation_outcomes,
+    alike_fixtures,
+    calibrate,
+    client_after,
+    label_half,
+    lopsided_fixtures,
+    ordinary_fixtures,
+    uneven_shares,
     when_trusted,
 )
 from fedreach.testing.base import Subject, define_check, fail, shown
@@ -42,8 +42,8 @@ NO_SHIFT = 0.1
 """Of a probability, for a client that is all participants together: what smoothing of shares and pulls may move."""
 
 
-@define_check(served_worlds)
-def log_probabilities(subject: Subject, case: Clientele) -> None:
+@define_check(adaptation_fixtures)
+def log_probabilities(subject: Subject, case: AdaptationFixture) -> None:
     """Predictions are (m, c) finite float64 logarithms of probabilities that sum to 1, before the first input too."""
     for description, value in PLAYING.straight(subject, case):
         if value.dtype != np.float64 or value.ndim != 2 or value.shape[1] != case.classes:
@@ -55,12 +55,12 @@ def log_probabilities(subject: Subject, case: Clientele) -> None:
             fail(f"{description}; the probabilities of an input sum to {shown(total)}")
 
 
-@define_check(served_worlds)
-def sums_of_one_shape(subject: Subject, case: Clientele) -> None:
+@define_check(adaptation_fixtures)
+def sums_of_one_shape(subject: Subject, case: AdaptationFixture) -> None:
     """Every participant contributes finite float64 arrays of the same names and shapes, however little it holds."""
     component, shapes = subject.component, list[dict[str, tuple[int, ...]]]()
 
-    class Noting(Kept):
+    class Noting(StoredRule):
         def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
             answer: State = component.contribute(query, outputs, labels, counts)
             shapes.append({name: np.shape(values) for name, values in answer.items()})
@@ -73,15 +73,15 @@ def sums_of_one_shape(subject: Subject, case: Clientele) -> None:
             fail(f"participant {i % k + 1} sent {sent_shapes}, and the first one {shapes[i - i % k]}")
 
 
-@define_check(served_worlds)
-def contributions_are_possible(subject: Subject, case: Clientele) -> None:
+@define_check(adaptation_fixtures)
+def contributions_are_possible(subject: Subject, case: AdaptationFixture) -> None:
     """A rule that says which contributions are impossible allows those of its own participants, and their sums."""
     component = subject.component
     if not Traits.of(component).knows_possible:
         return
     contributions = list[tuple[State, State, int, int]]()
 
-    class Noting(Kept):
+    class Noting(StoredRule):
         def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
             answer: State = component.contribute(query, outputs, labels, counts)
             contributions.append((query, answer, len(labels), int(counts.sum())))
@@ -104,15 +104,15 @@ def contributions_are_possible(subject: Subject, case: Clientele) -> None:
                 fail(f"`possible` refuses the sum of what all contributed: {shown(total)}")
 
 
-@define_check(served_worlds)
-def each_input_by_itself(subject: Subject, case: Clientele) -> None:
+@define_check(adaptation_fixtures)
+def each_input_by_itself(subject: Subject, case: AdaptationFixture) -> None:
     """What is predicted of an input does not depend on those that are predicted with it, nor on their order.
 
     What a client learns from its inputs it learns in `update`.
     """
     component, state = subject.component, _state(subject, case)
     for number, batches in enumerate(case.clients, start=1):
-        client = learnt(component, state, [case.outputs(component, batch) for batch in batches])
+        client = client_after(component, state, [case.outputs(component, batch) for batch in batches])
         inputs = np.concatenate(batches)
         together = component.predict(state, client, case.outputs(component, inputs))
         turned = component.predict(state, client, case.outputs(component, inputs[::-1].copy()))[::-1]
@@ -121,15 +121,15 @@ def each_input_by_itself(subject: Subject, case: Clientele) -> None:
         _alike(f"of client {number}'s first input alone, it predicted", alone, together[:1], 1e-9)
 
 
-@define_check(ordinary_worlds)
-def whoever_stands_where(subject: Subject, case: Clientele) -> None:
+@define_check(ordinary_fixtures)
+def whoever_stands_where(subject: Subject, case: AdaptationFixture) -> None:
     """The order of the participants changes predictions by rounding only."""
     turned = replace(case, participants=case.participants[::-1])
     _predict_alike(subject, case, turned, "with the participants turned round")
 
 
-@define_check(alike_worlds)
-def whoever_holds_an_example(subject: Subject, case: Clientele) -> None:
+@define_check(alike_fixtures)
+def whoever_holds_an_example(subject: Subject, case: AdaptationFixture) -> None:
     """Which participant holds an example out does not matter, where all trained on the same counts.
 
     Pooled by client instead of by example, those who hold out little would count as much as those who hold out much. A
@@ -146,18 +146,20 @@ def whoever_holds_an_example(subject: Subject, case: Clientele) -> None:
     _predict_alike(subject, case, replace(case, participants=dealt), "with the holdings-out examples dealt out anew")
 
 
-@define_check(ordinary_worlds)
-def classes_by_any_name(subject: Subject, case: Clientele) -> None:
+@define_check(ordinary_fixtures)
+def classes_by_any_name(subject: Subject, case: AdaptationFixture) -> None:
     """With the classes in another order, predictions are in that order, and are the same but for rounding."""
     order = np.roll(np.arange(case.classes), 1)  # each gets another name, and of two the other's
-    for a, b in zip(PLAYING.straight(subject, case), play(subject.component, case.relabelled(order)), strict=True):
+    for a, b in zip(
+        PLAYING.straight(subject, case), adaptation_outcomes(subject.component, case.relabelled(order)), strict=True
+    ):
         if "shares known" not in a.description:  # those would have to be put into the order, too
             who = a.description.partition(", it predicted")[0]
             _alike(f"with the classes in the order {order.tolist()} it predicted {who}", b.value, a.value[:, order])
 
 
-@define_check(ordinary_worlds)
-def a_constant_in_the_logits(subject: Subject, case: Clientele) -> None:
+@define_check(ordinary_fixtures)
+def a_constant_in_the_logits(subject: Subject, case: AdaptationFixture) -> None:
     """A constant added to all logits of an example changes nothing: the model's probabilities are the same.
 
     Where a rule reads inputs, it may look at the size of logits, too: there the constant is the same for all examples.
@@ -171,8 +173,8 @@ def a_constant_in_the_logits(subject: Subject, case: Clientele) -> None:
     _predict_alike(subject, case, changed, "with a constant added to the logits")
 
 
-@define_check(lopsided_worlds)
-def no_shift_no_change(subject: Subject, case: Clientele) -> None:
+@define_check(lopsided_fixtures)
+def no_shift_no_change(subject: Subject, case: AdaptationFixture) -> None:
     """A client that is all participants together is predicted after its inputs as before them.
 
     Before them, predictions are those of the calibrated model. Where calibration comes with the first input, it is
@@ -181,13 +183,13 @@ def no_shift_no_change(subject: Subject, case: Clientele) -> None:
     a calibrated model.
     """
     component = subject.component
-    for federation in (calibrated(case), case):
+    for federation in (calibrate(case), case):
         if federation is case and Traits.of(component).keeps_bias:
             return
         state = federation.fitted(component).state
         outputs = federation.outputs(component, np.concatenate([holding.inputs for holding in federation.participants]))
         before = component.predict(state, component.start(state), outputs)
-        after = component.predict(state, learnt(component, state, [outputs]), outputs)
+        after = component.predict(state, client_after(component, state, [outputs]), outputs)
         _alike(
             f"of {federation}, all their inputs were predicted before and after it had learnt from them:",
             after,
@@ -205,8 +207,8 @@ class Sealed(Outputs):
         fail(f"it asked for outputs.{name}; of a client that is served there are {', '.join(vars(self))}, no labels")
 
 
-@define_check(ordinary_worlds)
-def no_labels_of_those_served(subject: Subject, case: Clientele) -> None:
+@define_check(ordinary_fixtures)
+def no_labels_of_those_served(subject: Subject, case: AdaptationFixture) -> None:
     """Adaptation reads logits of inputs only, and features, inputs and the model where it declares that.
 
     Whatever else the outputs carry, such as labels, changes no prediction.
@@ -219,8 +221,8 @@ def no_labels_of_those_served(subject: Subject, case: Clientele) -> None:
         component.predict_online(state, component.start(state), sealed)
 
 
-@define_check(ordinary_worlds)
-def known_shares_stay_with_their_client(subject: Subject, case: Clientele) -> None:
+@define_check(ordinary_fixtures)
+def known_shares_stay_with_their_client(subject: Subject, case: AdaptationFixture) -> None:
     """What `with_prior` learns of one client does not affect another."""
     component = subject.component
     if not Traits.of(component).knows_prior:
@@ -228,15 +230,15 @@ def known_shares_stay_with_their_client(subject: Subject, case: Clientele) -> No
     state = case.fitted(component).state
     outputs = case.outputs(component, np.concatenate(case.clients[0]))
     clients = [[], [outputs]]
-    before = [component.predict(state, learnt(component, state, batches), outputs) for batches in clients]
-    component.predict(state, component.with_prior(state, uneven(case.classes)), outputs)
+    before = [component.predict(state, client_after(component, state, batches), outputs) for batches in clients]
+    component.predict(state, component.with_prior(state, uneven_shares(case.classes)), outputs)
     for a, batches in zip(before, clients, strict=True):
-        after = component.predict(state, learnt(component, state, batches), outputs)
+        after = component.predict(state, client_after(component, state, batches), outputs)
         _alike("after `with_prior` for another client, it predicted", after, a, 0.0)
 
 
-@define_check(ordinary_worlds)
-def known_shares_weigh(subject: Subject, case: Clientele) -> None:
+@define_check(ordinary_fixtures)
+def known_shares_weigh(subject: Subject, case: AdaptationFixture) -> None:
     """With the shares pi, p is proportional to the calibrated model's p times pi_c / base_c, base the same for all.
 
     So with base itself for shares a client is predicted as before its first input.
@@ -248,7 +250,7 @@ def known_shares_weigh(subject: Subject, case: Clientele) -> None:
     outputs = case.outputs(component, np.concatenate([np.concatenate(batches) for batches in case.clients]))
     plain = component.predict(state, component.start(state), outputs)
     ratios = []
-    for prior in (np.full(c, 1 / c), uneven(c)):
+    for prior in (np.full(c, 1 / c), uneven_shares(c)):
         ratio = component.predict(state, component.with_prior(state, prior), outputs) - plain - np.log(prior)
         ratios.append(ratio - ratio.mean(axis=1, keepdims=True))  # minus log base, but for a constant a row
     far = float(np.abs(np.concatenate(ratios) - ratios[0][0]).max())
@@ -259,8 +261,8 @@ def known_shares_weigh(subject: Subject, case: Clientele) -> None:
     _alike(f"with the shares {shown(base / base.sum())}, which are base, it predicted", repeated, plain)
 
 
-@define_check(ordinary_worlds)
-def known_labels_stay_with_their_client(subject: Subject, case: Clientele) -> None:
+@define_check(ordinary_fixtures)
+def known_labels_stay_with_their_client(subject: Subject, case: AdaptationFixture) -> None:
     """What `with_labels` learns of one client does not affect another. `labels` is a whole number, 0 or more."""
     component = subject.component
     if not Traits.of(component).learns_labels:
@@ -269,7 +271,7 @@ def known_labels_stay_with_their_client(subject: Subject, case: Clientele) -> No
         fail(f"`labels` must be a whole number, 0 or more; it is {component.labels!r}")
     state, outputs = case.fitted(component).state, case.outputs(component, np.concatenate(case.clients[0]))
     before = component.predict(state, component.start(state), outputs)
-    component.predict(state, component.with_labels(state, *labelled(outputs)), outputs)
+    component.predict(state, component.with_labels(state, *label_half(outputs)), outputs)
     _alike(
         "after `with_labels` for another client, it predicted",
         component.predict(state, component.start(state), outputs),
@@ -278,8 +280,8 @@ def known_labels_stay_with_their_client(subject: Subject, case: Clientele) -> No
     )
 
 
-@define_check(ordinary_worlds)
-def no_labels_no_change(subject: Subject, case: Clientele) -> None:
+@define_check(ordinary_fixtures)
+def no_labels_no_change(subject: Subject, case: AdaptationFixture) -> None:
     """Without any label, `with_labels` leaves predictions as before, to the bit."""
     component = subject.component
     if not Traits.of(component).learns_labels:
@@ -294,8 +296,8 @@ def no_labels_no_change(subject: Subject, case: Clientele) -> None:
     )
 
 
-@define_check(ordinary_worlds)
-def one_or_many_at_a_time(subject: Subject, case: Clientele) -> None:
+@define_check(ordinary_fixtures)
+def one_or_many_at_a_time(subject: Subject, case: AdaptationFixture) -> None:
     """How many of its inputs come at once does not matter to a client, nor how many clients learn at once.
 
     `update_many(state, clients, outputs)`, where there is one, returns what `update` returns for each client.
@@ -303,9 +305,9 @@ def one_or_many_at_a_time(subject: Subject, case: Clientele) -> None:
     component, state = subject.component, _state(subject, case)
     everything = [case.outputs(component, np.concatenate(batches)) for batches in case.clients]
     for number, (batches, outputs) in enumerate(zip(case.clients, everything, strict=True), start=1):
-        at_once = component.predict(state, learnt(component, state, [outputs]), outputs)
+        at_once = component.predict(state, client_after(component, state, [outputs]), outputs)
         for inputs in (batches, np.split(np.concatenate(batches), len(outputs.logits))):
-            client = learnt(component, state, [case.outputs(component, batch) for batch in inputs])
+            client = client_after(component, state, [case.outputs(component, batch) for batch in inputs])
             what = f"client {number}, whose inputs came in {len(inputs)} pieces, predicted"
             _alike(what, component.predict(state, client, outputs), at_once)
     if not hasattr(component, "update_many"):
@@ -319,25 +321,25 @@ def one_or_many_at_a_time(subject: Subject, case: Clientele) -> None:
             _alike(what, component.predict(state, a, outputs), component.predict(state, b, outputs))
 
 
-@define_check(ordinary_worlds)
-def the_order_of_inputs_counts_little(subject: Subject, case: Clientele) -> None:
+@define_check(ordinary_fixtures)
+def the_order_of_inputs_counts_little(subject: Subject, case: AdaptationFixture) -> None:
     """In which order a client's inputs come changes the class shares that it predicts by 0.3 at most."""
     component, state = subject.component, _state(subject, case)
     for number, batches in enumerate(case.clients, start=1):
         inputs = np.concatenate(batches)
         outputs = case.outputs(component, inputs)
         shares = [
-            np.exp(component.predict(state, learnt(component, state, [case.outputs(component, x)]), outputs)).mean(
-                axis=0
-            )
+            np.exp(
+                component.predict(state, client_after(component, state, [case.outputs(component, x)]), outputs)
+            ).mean(axis=0)
             for x in (inputs, inputs[::-1].copy())
         ]
         if np.abs(shares[1] - shares[0]).max() > ORDER:
             fail(f"client {number} predicts the shares {shown(shares[0])}, and {shown(shares[1])} turned round")
 
 
-@define_check(served_worlds)
-def nothing_that_comes_later(subject: Subject, case: Clientele) -> None:
+@define_check(adaptation_fixtures)
+def nothing_that_comes_later(subject: Subject, case: AdaptationFixture) -> None:
     """Where inputs are predicted one after the other, none is predicted by those that come after it.
 
     `predict_online(state, client, outputs)` returns predictions and the client, which continues from there.
@@ -390,13 +392,13 @@ CHECKS = (
 )
 
 
-def _state(subject: Subject, case: Clientele) -> State:
+def _state(subject: Subject, case: AdaptationFixture) -> State:
     state: State = subject.once(f"fitted by {case}", lambda: case.fitted(subject.component).state)
     return state
 
 
-def _predict_alike(subject: Subject, case: Clientele, changed: Clientele, how: str) -> None:
-    for a, b in zip(PLAYING.straight(subject, case), play(subject.component, changed), strict=True):
+def _predict_alike(subject: Subject, case: AdaptationFixture, changed: AdaptationFixture, how: str) -> None:
+    for a, b in zip(PLAYING.straight(subject, case), adaptation_outcomes(subject.component, changed), strict=True):
         _alike(f"{how}, it predicted {a.description.partition(', it predicted')[0]}", b.value, a.value)
 
 

@@ -11,7 +11,7 @@ from fedreach._util.streams import generator
 from fedreach.federation.traits import Traits
 from fedreach.federation.types import NO_STATE, State
 from fedreach.testing.base import Subject, define_check, fail, must_be_close, shown
-from fedreach.testing.checks.common import Case, Outcome, Playing, as_it_is, options_are_all_it_is
+from fedreach.testing.checks.common import Case, Outcome, RepeatedRuns, as_it_is, options_are_all_it_is
 
 ROUNDS = 3
 
@@ -69,7 +69,7 @@ def _play(component: Any, case: Updates, keep: Any = as_it_is) -> list[Outcome]:
     ]
 
 
-PLAYING = Playing(updates, _play)
+PLAYING = RepeatedRuns(updates, _play)
 
 CHECKS = (
     one_update_of_many,

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from fedreach._util.streams import generator
-from fedreach.federation.checks import checked_allocation
+from fedreach.federation.checks import check_allocation
 from fedreach.testing.base import Subject, define_check, fail, same, shown
-from fedreach.testing.checks.common import Case, Outcome, Playing, options_are_all_it_is
+from fedreach.testing.checks.common import Case, Outcome, RepeatedRuns, options_are_all_it_is
 from fedreach.wireless.exact import allocate
 from fedreach.wireless.problem import Allocation, AllocationProblem
 
@@ -57,13 +57,13 @@ def _play(component: Any, case: Cell) -> list[Outcome]:
     return [Outcome(f"the shares were {shown(got.share)}, the hertz {shown(got.hertz)}", (got.share, got.hertz))]
 
 
-PLAYING = Playing(cells, _play)
+PLAYING = RepeatedRuns(cells, _play)
 
 
 @define_check(cells)
 def band_and_frequencies_are_kept(subject: Subject, case: Cell) -> None:
     """Everybody gets a positive share, all shares together at most 1, and a frequency in (0, max_hertz]."""
-    checked_allocation(subject.component, "allocate", _allocate(subject.component, case), case.problem)
+    check_allocation(subject.component, "allocate", _allocate(subject.component, case), case.problem)
 
 
 @define_check(cells)

@@ -11,19 +11,19 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from fedreach._util.arrays import AnyArray
-from fedreach._util.registry import KINDS, imported
+from fedreach._util.registry import KINDS, import_object
 from fedreach.federation.types import State
 from fedreach.testing.base import Check, Subject, define_check, fail, same, shown
 
 
-class Watched:
+class WatchedGenerator:
     """A component that fails after a call that has changed one of its arguments.
 
     Example:
         >>> class Careless:
         ...     def weights(self, state, reports):
         ...         reports["loss"][:] = 0.0
-        >>> Watched(Careless()).weights({}, {"loss": np.ones(2)})
+        >>> WatchedGenerator(Careless()).weights({}, {"loss": np.ones(2)})
         Traceback (most recent call last):
             ...
         fedreach.testing.base.Failure: weights wrote to reports.loss: before [1., 1.], after [0., 0.]
@@ -117,7 +117,7 @@ def as_it_is(state: State) -> State:
 
 
 @dataclasses.dataclass(frozen=True)
-class Playing:
+class RepeatedRuns:
     """How the components of a type are run: on which inputs, and what they do there.
 
     Its methods make checks, each given the statement of the type.
@@ -147,7 +147,7 @@ class Playing:
         """Return the check that no argument is written to."""
 
         def check(subject: Subject, case: Any) -> None:
-            self.play(Watched(subject.component), case)
+            self.play(WatchedGenerator(subject.component), case)
 
         return Check("arguments untouched", sentence, check, self.inputs)
 
@@ -181,7 +181,7 @@ def _equal(a: Any, b: Any) -> bool:
 def options_are_all_it_is(subject: Subject) -> None:
     """A component is a frozen dataclass, and its options, written as JSON and read again, make an equal component."""
     component, function = subject.component, KINDS[subject.kind].function
-    if function and isinstance(component, imported(function)):
+    if function and isinstance(component, import_object(function)):
         return  # a function has no options of its own here
     if not dataclasses.is_dataclass(component):
         if vars(component):

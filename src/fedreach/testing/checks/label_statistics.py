@@ -11,7 +11,7 @@ from fedreach._util.streams import generator
 from fedreach.federation.labels import entropy_range, released_entropy
 from fedreach.federation.traits import Traits
 from fedreach.testing.base import Subject, define_check, fail, shown
-from fedreach.testing.checks.common import Case, Outcome, Playing, options_are_all_it_is
+from fedreach.testing.checks.common import Case, Outcome, RepeatedRuns, options_are_all_it_is
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +34,7 @@ def _play(component: Any, case: Labels) -> list[Outcome]:
     return [Outcome(f"it released {shown(released)}", released)]
 
 
-PLAYING = Playing(labels, _play)
+PLAYING = RepeatedRuns(labels, _play)
 
 
 @define_check(labels)

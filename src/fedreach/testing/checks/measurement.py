@@ -10,7 +10,7 @@ from fedreach._util.streams import generator
 from fedreach.federation.checks import Range
 from fedreach.federation.types import LocalOutputs
 from fedreach.testing.base import Subject, define_check, fail
-from fedreach.testing.checks.common import Case, Outcome, Playing, options_are_all_it_is
+from fedreach.testing.checks.common import Case, Outcome, RepeatedRuns, options_are_all_it_is
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ def _play(component: Any, case: OutputsCase) -> list[Outcome]:
     return [Outcome(f"it measured {number!r}", number)]
 
 
-PLAYING = Playing(outputs, _play)
+PLAYING = RepeatedRuns(outputs, _play)
 
 
 @define_check()

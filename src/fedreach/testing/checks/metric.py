@@ -11,7 +11,7 @@ from fedreach._util.arrays import AnyArray, Floats
 from fedreach._util.streams import generator
 from fedreach.federation.traits import Traits
 from fedreach.testing.base import Check, Subject, define_check, fail
-from fedreach.testing.checks.common import Case, Outcome, Playing, options_are_all_it_is
+from fedreach.testing.checks.common import Case, Outcome, RepeatedRuns, options_are_all_it_is
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ def answers() -> Iterator[Answers]:
     yield Answers("6 examples with the same number", np.full((6, 1), 2.5), rng.standard_normal((6, 1)))
 
 
-def suited(component: object, case: Answers) -> bool:
+def is_suitable(component: object, case: Answers) -> bool:
     """Say whether a metric is asked about such answers: numbers only if it needs them."""
     return Traits.of(component).needs_numbers is (case.labels.dtype.kind == "f")
 
@@ -51,7 +51,7 @@ def of_answers(check: Callable[[Subject, Answers], None]) -> Check:
 
     @wraps(check)
     def tried(subject: Subject, case: Answers) -> None:
-        if suited(subject.component, case):
+        if is_suitable(subject.component, case):
             check(subject, case)
 
     return define_check(answers)(tried)
@@ -76,11 +76,11 @@ def whatever_the_order(subject: Subject, case: Answers) -> None:
         fail(f"it is {value}, and {turned} with the examples turned round")
 
 
-PLAYING = Playing(
+PLAYING = RepeatedRuns(
     answers,
     lambda component, case, keep=None: [
         Outcome(f"it was {(value := component.of(case.labels, case.scores))}", np.array(value, np.float64))
-        for _ in range(suited(component, case))
+        for _ in range(is_suitable(component, case))
     ],
 )
 

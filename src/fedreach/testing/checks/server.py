@@ -13,7 +13,14 @@ from fedreach.federation.steps import server_batches, server_split
 from fedreach.federation.traits import Traits
 from fedreach.federation.types import NO_STATE, State
 from fedreach.testing.base import Check, Subject, define_check, fail, shown
-from fedreach.testing.checks.common import Case, Outcome, Playing, as_it_is, options_are_all_it_is, other_global_seeds
+from fedreach.testing.checks.common import (
+    Case,
+    Outcome,
+    RepeatedRuns,
+    as_it_is,
+    options_are_all_it_is,
+    other_global_seeds,
+)
 
 EXAMPLES, INPUTS, CLASSES, CLIENTS, LESSONS, SEED = 100, 10, 4, 3, 8, 3
 D = INPUTS * CLASSES
@@ -84,7 +91,7 @@ def softmax(logits: Floats | Float32s) -> Floats:
     return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
 
-def school(number: int) -> Regression:
+def server_data(number: int) -> Regression:
     """Return the data of the server in a round; clients' models differ from round to round."""
     rng = generator(0, "testing server data")
     y = rng.integers(CLASSES, size=EXAMPLES)
@@ -97,7 +104,7 @@ def first_model() -> Float32s:
     return generator(0, "testing first model").standard_normal(D).astype(np.float32)
 
 
-def lessons(
+def learn_rounds(
     component: Any,
     keep: Callable[[State], State] = as_it_is,
     *,
@@ -109,7 +116,7 @@ def lessons(
     if not callable(getattr(component, "learn", None)):
         return [], []
     for number in range(1, rounds + 1):
-        data = change(school(number))
+        data = change(server_data(number))
         new, state = component.learn(params, state, data)
         if not isinstance(new, np.ndarray) or new.shape != params.shape or new.dtype != np.float32:
             got = f"{new.dtype} of shape {new.shape}" if isinstance(new, np.ndarray) else type(new).__name__
@@ -126,7 +133,7 @@ def lessons(
 @define_check()
 def other_batches_in_other_rounds(subject: Subject) -> None:
     """Batches that are not all of the server's data are drawn again in every round."""
-    looked = lessons(subject.component)[1]
+    looked = learn_rounds(subject.component)[1]
     batches_of_rounds = [[*data.batches("step"), *data.batches("distill")] for data in looked]
     drawn = [
         tuple(batch.tobytes() for batch in batches)
@@ -144,7 +151,7 @@ def other_batches_in_other_rounds(subject: Subject) -> None:
 def says_that_it_reads_updates(subject: Subject) -> None:
     """A server step that looks at the clients' local models says so: `reads_updates = True`."""
     if (
-        any(data.read_locals for data in lessons(subject.component)[1])
+        any(data.read_locals for data in learn_rounds(subject.component)[1])
         and not Traits.of(subject.component).reads_updates
     ):
         fail("it asked for local models; `reads_updates` is not set")
@@ -199,11 +206,11 @@ def _run(component: Any, case: Moves, keep: Callable[[State], State] = as_it_is)
 def _play(component: Any, case: Moves, keep: Callable[[State], State] = as_it_is) -> list[Outcome]:
     models = enumerate(_run(component, case, keep), start=1)
     did = [Outcome(f"after round {number} the model was {shown(model)}", model) for number, model in models]
-    learnt = enumerate(lessons(component, keep)[0], start=1)
+    learnt = enumerate(learn_rounds(component, keep)[0], start=1)
     return did + [Outcome(f"after its lesson {number} the model was {shown(model)}", model) for number, model in learnt]
 
 
-PLAYING = Playing(moves, _play)
+PLAYING = RepeatedRuns(moves, _play)
 
 
 @define_check(moves)

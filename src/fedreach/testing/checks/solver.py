@@ -15,7 +15,7 @@ from fedreach.federation.traits import Traits
 from fedreach.federation.types import Reports, State
 from fedreach.federation.weighting import Equal
 from fedreach.testing.base import Subject, define_check, fail, same, shown
-from fedreach.testing.checks.common import Case, Outcome, Playing, as_it_is, options_are_all_it_is
+from fedreach.testing.checks.common import Case, Outcome, RepeatedRuns, as_it_is, options_are_all_it_is
 
 ROUNDS, LOOK = 3000, 200
 NEAR = 1e-4
@@ -61,7 +61,7 @@ def _play(solver: Any, case: ClientStack, keep: Callable[[State], State] = as_it
     return outcomes
 
 
-PLAYING = Playing(stacks, _play)
+PLAYING = RepeatedRuns(stacks, _play)
 
 
 @define_check(stacks)

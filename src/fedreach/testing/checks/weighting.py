@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from fedreach._util.arrays import Floats, Ints
-from fedreach.federation.checks import checked_weights
+from fedreach.federation.checks import check_weights
 from fedreach.federation.traits import Traits
 from fedreach.federation.types import NO_STATE, Reports, State
 from fedreach.testing.base import Subject, define_check, fail, shown
-from fedreach.testing.checks.common import Outcome, Playing, as_it_is, options_are_all_it_is
+from fedreach.testing.checks.common import Outcome, RepeatedRuns, as_it_is, options_are_all_it_is
 from fedreach.testing.problems import ReportSeries, report_series
 
 
@@ -21,13 +21,13 @@ def _play(component: Any, case: ReportSeries, keep: Callable[[State], State] = a
     outcomes = []
     for number, report in enumerate(case.rounds, start=1):
         reports = _reports(component, report)
-        weights, state = checked_weights(component, component.weights(state, reports), len(reports.ids))
+        weights, state = check_weights(component, component.weights(state, reports), len(reports.ids))
         state = keep(state)
         outcomes.append(Outcome(f"in round {number} the weights were {shown(weights)}", weights.copy()))
     return outcomes
 
 
-PLAYING = Playing(report_series, _play)
+PLAYING = RepeatedRuns(report_series, _play)
 
 
 @define_check(report_series)
@@ -96,7 +96,7 @@ def _reports(component: Any, report: Callable[..., Reports]) -> Reports:
 
 
 def _weights(component: Any, reports: Reports) -> Floats:
-    return checked_weights(component, component.weights(NO_STATE, reports), len(reports.ids))[0]
+    return check_weights(component, component.weights(NO_STATE, reports), len(reports.ids))[0]
 
 
 def _pick(reports: Reports, order: Ints) -> Reports:
