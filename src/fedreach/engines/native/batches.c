@@ -1,6 +1,6 @@
 /* Which examples a client sees in which step: `fedreach.engines.batches.batch_plans`, number by number.
 
-   Each client has a generator of its own, as `fedreach.streams.generator` makes it: NumPy's SeedSequence seeds a
+   Each client has a generator of its own, as `fedreach._util.streams.generator` makes it: NumPy's SeedSequence seeds a
    Philox4x64-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011). */
 
 #include "batches.h"

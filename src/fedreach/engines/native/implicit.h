@@ -1,4 +1,4 @@
-/* A first layer whose weights are not formed until training is over, see `fedreach.engines.chain.implicit`. */
+/* A first layer whose weights are not formed until training is over, see `fedreach.engines.manual`. */
 
 #pragma once
 #include "passes.h"

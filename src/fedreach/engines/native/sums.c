@@ -1,4 +1,4 @@
-/* The weighted sum of all updates of a round: `fedreach.federation.round.weighted_sum`, bit by bit. */
+/* The weighted sum of all updates of a round: `fedreach.federation.aggregation.weighted_sum`, bit by bit. */
 
 #include <stdint.h>
 
