@@ -101,7 +101,7 @@ class Watch:
     def _mine(self, path: Path) -> bool:
         return path.parent == self.folder
 
-    def opened(self, path: Path, mode: str) -> IO[bytes]:
+    def open_unbuffered(self, path: Path, mode: str) -> IO[bytes]:
         new = not path.exists()
         file = disk_opened(path, mode)
         if self._mine(path):
@@ -153,7 +153,7 @@ class Watch:
 
 disk_opened, disk_write, disk_truncate = files.open_unbuffered, files.write, files.truncate
 disk_replace, disk_link, disk_unlink = files.replace, files.link, files.unlink
-WATCHED = ("opened", "write", "sync", "sync_folder", "truncate", "replace", "link", "unlink")
+WATCHED = ("open_unbuffered", "write", "sync", "sync_folder", "truncate", "replace", "link", "unlink")
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from fedreach._util import files
 from fedreach._util.errors import FedReachError
 
 CODES = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EACCES, errno.EROFS)
-TOUCHED = ("opened", "write", "sync", "sync_folder", "truncate", "replace", "link", "unlink")
+TOUCHED = ("open_unbuffered", "write", "sync", "sync_folder", "truncate", "replace", "link", "unlink")
 
 
 @contextmanager

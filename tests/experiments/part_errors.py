@@ -70,7 +70,7 @@ PARTS = {
         "method.aggregation=mine.py:P",
         "class P(AGGREGATIONS['mean']):\n    def combine(self, *g): boom()",
     ),
-    "serving": ("method.serving=mine.py:P", "class P(SERVINGS['bbse']):\n    def contribute(self, *given): boom()"),
+    "serving": ("method.serving=mine.py:P", "class P(ADAPTATIONS['bbse']):\n    def contribute(self, *given): boom()"),
     "labels": (
         "method.weighting=entropy method.label_statistics=mine.py:P",
         "class P(LABEL_STATISTICS['exact']):\n    def release(self, *given): boom()",

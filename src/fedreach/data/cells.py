@@ -545,7 +545,7 @@ def index_names(what: str, names: Sequence[str | None], places: Ints | None = No
         DataError: If a name is missing.
 
     Example:
-        >>> index_names("client", ["10", "9", "10"]), numbered("site", ["7", "007"])
+        >>> index_names("client", ["10", "9", "10"]), index_names("site", ["7", "007"])
         ((array([1, 0, 1]), ('9', '10')), (array([1, 0]), ('007', '7')))
     """
     gone = [row for row, name in enumerate(names) if name is None]

@@ -197,7 +197,7 @@ def delta_of_noise(epsilon: float, deviation: float) -> float:
     2 (x - d/2)^2 + d^2 / 2, R(d) is exp(-d^2 / (4 sigma^2)) times one factor for even and another for odd d.
 
     Example:
-        >>> round(delta_of_noise(1.0, deviation=1.0), 6), round(exceeding(1.0, deviation=3.0), 6)
+        >>> round(delta_of_noise(1.0, deviation=1.0), 6), round(delta_of_noise(1.0, deviation=3.0), 6)
         (0.2625, 0.004489)
     """
     reach = int(40 * deviation) + 10

@@ -228,7 +228,7 @@ def cap_weights(weights: Floats, cap: float) -> Floats:
     """Return the weights v_i = min(cap, factor * w_i) that sum to 1, of r weights on the simplex; cap >= 1 / r.
 
     Example:
-        >>> cap_weights(np.array([0.8, 0.15, 0.05, 0.0]), 0.5), capped(np.array([1.0, 0.0, 0.0]), 0.5)
+        >>> cap_weights(np.array([0.8, 0.15, 0.05, 0.0]), 0.5), cap_weights(np.array([1.0, 0.0, 0.0]), 0.5)
         (array([0.5 , 0.375, 0.125, 0. ]), array([0.5 , 0.25, 0.25]))
     """
     result, full = weights, np.zeros(len(weights), np.bool_)

@@ -73,7 +73,7 @@ def describe_rounds(rounds: Sequence[int]) -> str:
     """Return rounds in words: up to four by number, more as a count and a range.
 
     Example:
-        >>> describe_rounds([0]), counted([2, 3]), counted([1, 2, 3, 5, 8])
+        >>> describe_rounds([0]), describe_rounds([2, 3]), describe_rounds([1, 2, 3, 5, 8])
         ('round 0', 'rounds 2, 3', '5 rounds from 1 to 8')
     """
     if len(rounds) > 4:

@@ -164,7 +164,7 @@ def solve_penalized(confusion: Floats, difference: Floats, delta: float) -> Floa
         delta: Not negative; with 0, the shortest theta that fits best.
 
     Example:
-        >>> solve_penalized(np.eye(2), np.array([1.0, 0.0]), 0.5), pulled(np.eye(2), np.array([1.0, 0.0]), 1.1)
+        >>> solve_penalized(np.eye(2), np.array([1.0, 0.0]), 0.5), solve_penalized(np.eye(2), np.array([1.0, 0.0]), 1.1)
         (array([1., 0.]), array([0., 0.]))
     """
     if delta == 0:
@@ -307,7 +307,7 @@ class BatchNormRefresh:
 
     Example:
         >>> from fedreach.testing.adaptation import adapted_fixture
-        >>> given, rule = world("3 classes", 3, (40, 40)), BatchNormRefresh(strength=0.0, trust=1.0)
+        >>> given, rule = adapted_fixture("3 classes", 3, (40, 40)), BatchNormRefresh(strength=0.0, trust=1.0)
         >>> state, inputs = given.fitted(rule).state, given.clients[1][0]
         >>> for seen in (inputs, 0.5 * inputs + 3):  # brighter, and with half the contrast
         ...     rule.update(state, rule.start(state), given.outputs(rule, seen))["prior"].round(3)

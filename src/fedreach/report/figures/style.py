@@ -257,7 +257,7 @@ def wrap_words(text: str, max_letters: int) -> list[str]:
     """Return lines of at most `max_letters` letters, broken after spaces or signs between words if possible.
 
     Example:
-        >>> wrap_words("power_of_choice with ten candidates", 20), wrapped("undivided", 5)
+        >>> wrap_words("power_of_choice with ten candidates", 20), wrap_words("undivided", 5)
         (['power_of_choice with', 'ten candidates'], ['undiv', 'ided'])
     """
     lines = [""]
@@ -480,7 +480,7 @@ def paper_width(width: str | float) -> float:
         ConfigError: If it is neither a name nor a number, or out of range.
 
     Example:
-        >>> paper_width("single"), width_of("3.5"), width_of(5.5)
+        >>> paper_width("single"), paper_width("3.5"), paper_width(5.5)
         (3.25, 3.5, 5.5)
     """
     try:
