@@ -180,7 +180,7 @@ def follow_stream(
     Example:
         >>> nothing = Stream(0.0, np.zeros(2), np.zeros((2, 2)), np.zeros((2, 2)))
         >>> u = np.log([[0.9, 0.1]] * 40 + [[0.1, 0.9]] * 40)
-        >>> known, _ = follow_stream(empty_stream, u, np.full(2, 0.5), 2.0, (8.0, math.inf), odds=1.0)
+        >>> known, _ = follow_stream(nothing, u, np.full(2, 0.5), 2.0, (8.0, math.inf), odds=1.0)
         >>> known.prior[[40, 80], 0].round(2).tolist()  # the half-life of 8 fits better
         [0.95, 0.13]
     """
