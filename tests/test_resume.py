@@ -156,7 +156,7 @@ def test_a_run_killed_in_any_round_goes_on_as_if_nothing_had_happened(
 @pytest.mark.parametrize(
     ("keeper", "selection", "server"),
     [
-        ("solver=scaffold", "minimax", "yogi"),
+        pytest.param("solver=scaffold", "minimax", "yogi", marks=pytest.mark.slow),
         ("loss={name='moon',mu=5.0}", "power_of_choice", "adam"),
         pytest.param("solver=feddyn", "rademacher", "adam", marks=pytest.mark.slow),
     ],

@@ -113,6 +113,7 @@ def test_two_ranks_write_the_bytes_of_one_and_only_the_first_speaks(start: Start
     same_as_alone(start, home, 2)
 
 
+@pytest.mark.slow
 def test_two_ranks_train_again_on_all_rows_to_the_bytes_of_one(start: Start, home: Path) -> None:
     options = [*ALONE, "--method", "rich", "--set", "evaluation.every=1", "--set", "population.refit=true"]
     (first, said, told), other = ended(start(2, *options, "--out", "refitted of 2"))

@@ -67,6 +67,7 @@ def test_a_program_s_run_is_loaded_without_the_class_that_made_its_model(tmp_pat
     assert adapter.predict(*model.answers(DIGITS.train_x[:7])).shape == (7,)
 
 
+@pytest.mark.slow
 def test_another_process_predicts_and_exports_by_it(tmp_path: Path) -> None:
     folder = trained(tmp_path / "run")
     moved = folder.rename(tmp_path / "moved")

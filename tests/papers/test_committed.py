@@ -31,6 +31,7 @@ def read(path: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_pages_and_overview_are_those_of_the_records(tmp_path: Path) -> None:
     for path in RECORDS:
         shutil.copy(path, tmp_path)
