@@ -15,6 +15,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedreach._util import errors as errors
     from fedreach._util.errors import ConfigError as ConfigError
     from fedreach._util.errors import DataError as DataError
     from fedreach._util.errors import FedReachError as FedReachError
@@ -73,6 +74,8 @@ __all__ = list(_WHERE)
 
 
 def __getattr__(name: str) -> Any:
+    if name == "errors":  # all of them, as in `except fr.errors.DataError`
+        return importlib.import_module("fedreach._util.errors")
     if name not in _WHERE:
         raise AttributeError(f"module 'fedreach' has no attribute {name!r}")
     return getattr(importlib.import_module(_WHERE[name]), name)
