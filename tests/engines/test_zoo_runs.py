@@ -39,6 +39,9 @@ NO_ONNX = {
     "Attention": "torch.onnx cannot write this model",
     "Autocast": "onnxruntime cannot run this model",
     "AutocastToTheEnd": "onnxruntime cannot run this model",
+    "Float16": "onnxruntime cannot run this model",
+    "NarrowBody": "onnxruntime cannot run this model",
+    "bfloat16": "onnxruntime cannot run this model",
 }
 """Members of which torch runs a graph, and onnxruntime does not."""
 

@@ -62,7 +62,7 @@ def vit():
 # ------------------------------------------------------------------------------------------------ images
 
 
-class Residual(nn.Module):
+class ResidualBlock(nn.Module):
     """Two 3 x 3 convolutions beside a shortcut, which a 1 x 1 convolution projects where the size changes."""
 
     def __init__(self, before: int, after: int, stride: int):
@@ -87,7 +87,7 @@ class ResNet18(nn.Module):
         widths = [64, 64, 128, 256, 512]
         self.layers = nn.Sequential(
             *(
-                nn.Sequential(Residual(before, after, 1 if after == before else 2), Residual(after, after, 1))
+                nn.Sequential(ResidualBlock(before, after, 1 if after == before else 2), ResidualBlock(after, after, 1))
                 for before, after in pairwise(widths)
             )
         )
