@@ -39,7 +39,6 @@ NO_ONNX = {
     "Attention": "torch.onnx cannot write this model",
     "Autocast": "onnxruntime cannot run this model",
     "AutocastToTheEnd": "onnxruntime cannot run this model",
-    "Float16": "onnxruntime cannot run this model",
     "NarrowBody": "onnxruntime cannot run this model",
     "bfloat16": "onnxruntime cannot run this model",
 }
@@ -125,4 +124,5 @@ def test_an_exported_graph_predicts_the_same_or_is_refused_in_words(
         else:
             session = pytest.importorskip("onnxruntime").InferenceSession(out / "model.onnx")
             (outputs,) = session.run(None, {"samples": raw[:size].numpy()})
-        np.testing.assert_allclose(outputs, w.logits[:size], rtol=0, atol=SAME)
+        near = 2e-3 if name == "Float16" else SAME  # onnxruntime rounds sums of float16 elsewhere
+        np.testing.assert_allclose(outputs, w.logits[:size], rtol=0, atol=near)
