@@ -62,7 +62,7 @@ model = "zoo.py:{name}"
 partition = {{ name = "iid", clients = 6 }}
 population = {{ participants = 4 }}
 method = {{ cohort = 3 }}
-local = {{ batch_size = 4, rate = 0.05, drop_last = true }}
+local = {{ batch_size = 4, rate = 0.0625, drop_last = true }}
 evaluation = {{ every = 1, local = false }}
 engine = {{ name = "sequential" }}
 """
