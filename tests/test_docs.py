@@ -222,3 +222,16 @@ def test_long_examples_are_at_least_right_in_all_their_parts(tmp_path: Path) -> 
 def need_data(example: Path) -> None:
     if example.name.startswith("fashion_mnist") and not Path(DATA, "FashionMNIST").exists():
         pytest.skip("the Fashion-MNIST files are not here; set FEDREACH_DATA to the folder that holds them")
+
+
+def test_files_that_pages_name_are_there() -> None:
+    """`federation/round.py` stands for a file of the package, `benchmarks/moon.py` for one of the repository."""
+    pages = [*PAGES, ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", ROOT / "docs" / "design.md"]
+    places = (ROOT, ROOT / "src" / "fedreach", ROOT / "src" / "fedreach" / "federation", ROOT / "benchmarks")
+    named = {
+        (page.name, name)
+        for page in pages
+        for name in re.findall(r"`(?:src/fedreach/)?(\w+/[\w/]+\.py)`", page.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 100
+    assert sorted(each for each in named if not any((place / each[1]).exists() for place in places)) == []

@@ -173,9 +173,3 @@ def map_em(u: Floats, base: Floats, pseudo_counts: float) -> Floats:
         if change < TOLERANCE:
             break
     return prior
-
-
-# -------------------- Fitting an adaptation rule by sums over participants
-# ```
-# query -> contribute (each participant) -> sum -> fold -> query ... -> None: fitted
-# ```

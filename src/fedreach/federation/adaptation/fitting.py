@@ -1,4 +1,9 @@
-"""Fitting an adaptation rule by sums over participants."""
+"""Fitting an adaptation rule by sums over participants.
+
+```
+query -> contribute (each participant) -> sum -> fold -> query ... -> None: fitted
+```
+"""
 
 from __future__ import annotations
 
@@ -16,8 +21,6 @@ from fedreach.federation.types import NO_STATE, Outputs, State
 
 MAX_EXCHANGES = 200
 """Most exchanges; a rule that is not fitted by then never will be."""
-
-
 BYTES_PER_NUMBER = 8  # sums are of float64: an optimum is found by small differences
 
 
