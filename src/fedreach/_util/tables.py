@@ -74,6 +74,3 @@ def markdown_lines(header: Sequence[str], rows: Iterable[Sequence[str]], *, righ
     """
     rule = ["---", *["---:" if right else "---"] * (len(header) - 1)]
     return [f"| {' | '.join(cells)} |" for cells in (header, rule, *rows)]
-
-
-# ---- Tables and sentences for the terminal

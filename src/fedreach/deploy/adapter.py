@@ -228,6 +228,3 @@ class Adapter:
         assert self.model is not None  # the rule has this method only with a model
         logits, features = self.model(inputs)
         return self._outputs(logits, features, inputs)
-
-
-# -------------------- The fitted rule in a run folder

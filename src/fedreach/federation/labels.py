@@ -14,9 +14,6 @@ from fedreach.data.assignment import label_entropy
 from fedreach.federation.checks import Range
 from fedreach.federation.secure_aggregation import SecureSum as SecureSum
 
-# -------------------- Label counts
-
-
 # -------------------- Label entropies from released counts
 
 

@@ -216,10 +216,10 @@ def _description_of(error: BaseException) -> str:
     if isinstance(error, FedReachError):
         return f"it was refused: {message}"
     frames = inspect.getinnerframes(error.__traceback__) if error.__traceback__ else []
-    default_name = [
+    source_frames = [
         frame for frame in frames if frame.filename.endswith(".py") and "site-packages" not in frame.filename
     ]
-    where = f" in line {default_name[-1].lineno} of {Path(default_name[-1].filename).name}" if default_name else ""
+    where = f" in line {source_frames[-1].lineno} of {Path(source_frames[-1].filename).name}" if source_frames else ""
     hint = ""
     if "NoneType" in message or (isinstance(error, KeyError) and error.args[0] in CLIENT_STATISTICS):
         names = ", ".join(CLIENT_STATISTICS)
