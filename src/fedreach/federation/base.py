@@ -236,7 +236,7 @@ class ServerStep(Protocol):
         """Return the new (d,) parameters and the new state (`NO_STATE` at first)."""
 
 
-class OwnData(Protocol):
+class ServerOperations(Protocol):
     """Operations of a server on its own data in one round, for one model; it never sees a test set.
 
     An `index` says which of its examples, (b,) numbers below `examples`.
@@ -289,7 +289,7 @@ class ServerTrains(Protocol):
     def trains(self, rng: np.random.Generator) -> bool:
         """Return whether the server trains in this round; `rng` is a stream of its own for each round."""
 
-    def learn(self, params: Float32s, state: State, data: OwnData) -> tuple[Float32s, State]:
+    def learn(self, params: Float32s, state: State, data: ServerOperations) -> tuple[Float32s, State]:
         """Return the (d,) model after the server's work on its own data, and the new state, which `apply` shares."""
 
 
@@ -303,7 +303,7 @@ class ServerTunes(Protocol):
     def tunes(self, round_: int, rounds: int) -> bool:
         """Return whether it does so after round `round_` of `rounds`."""
 
-    def learn(self, params: Float32s, state: State, data: OwnData) -> tuple[Float32s, State]:
+    def learn(self, params: Float32s, state: State, data: ServerOperations) -> tuple[Float32s, State]:
         """Return the (d,) model and the new state, given those that the round ended with."""
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedreach._util.arrays import Float32s, Floats, Ints
 from fedreach._util.errors import ConfigError, require
-from fedreach.federation.base import OwnData, ServerStep, ServerTrains, ServerTunes
+from fedreach.federation.base import ServerOperations, ServerStep, ServerTrains, ServerTunes
 from fedreach.federation.local_sgd import optimizer_class, with_tuples
 from fedreach.federation.types import NO_STATE, State
 
@@ -381,7 +381,7 @@ class FedDF:
     def tunes(self, round_: int, rounds: int) -> bool:
         return self.steps > 0
 
-    def learn(self, params: Float32s, state: State, data: OwnData) -> tuple[Float32s, State]:
+    def learn(self, params: Float32s, state: State, data: ServerOperations) -> tuple[Float32s, State]:
         drawn = list(batches(data.rng, np.arange(data.examples), self.batch_size, self.steps))
         inputs = np.unique(np.concatenate(drawn))
         logits, clients = np.zeros(()), 0
@@ -460,7 +460,7 @@ class FineTune:
     def tunes(self, round_: int, rounds: int) -> bool:
         return self.steps != 0 and (self.when == "each_round" or round_ == rounds)
 
-    def learn(self, params: Float32s, state: State, data: OwnData) -> tuple[Float32s, State]:
+    def learn(self, params: Float32s, state: State, data: ServerOperations) -> tuple[Float32s, State]:
         for batch in batches(data.rng, np.arange(data.examples), self.batch_size, self.steps, self.epochs):
             params = data.step(params, batch, self.rate)
         return params, state
@@ -531,7 +531,7 @@ class ServerOnly:
     def trains(self, rng: np.random.Generator) -> bool:
         return True
 
-    def learn(self, params: Float32s, state: State, data: OwnData) -> tuple[Float32s, State]:
+    def learn(self, params: Float32s, state: State, data: ServerOperations) -> tuple[Float32s, State]:
         """Return the model to hand out; with early stopping the state holds the progress of training.
 
         That is `at`, the (d,) model after the round, `loss`, the lowest one so far on what is held out, and `waited`,
@@ -550,7 +550,7 @@ class ServerOnly:
             params, lowest, waited = at, loss, -1
         return params, {"at": at, "loss": np.array([lowest]), "waited": np.array([waited + 1])}
 
-    def _train(self, params: Float32s, index: Ints, data: OwnData) -> Float32s:
+    def _train(self, params: Float32s, index: Ints, data: ServerOperations) -> Float32s:
         for batch in batches(data.rng, index, self.batch_size, self.steps):
             params = data.step(params, batch, self.rate)
         return params
@@ -615,7 +615,7 @@ class Safari:
     def trains(self, rng: np.random.Generator) -> bool:
         return not rng.random() < self.client_probability
 
-    def learn(self, params: Float32s, state: State, data: OwnData) -> tuple[Float32s, State]:
+    def learn(self, params: Float32s, state: State, data: ServerOperations) -> tuple[Float32s, State]:
         (batch,) = batches(data.rng, np.arange(data.examples), self.batch_size, steps=1)
         return data.step(params, batch, self.rate), state
 

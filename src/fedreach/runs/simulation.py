@@ -77,7 +77,7 @@ def train_server(
 
 @dataclass(eq=False)
 class EngineData:
-    """The `OwnData` of one model in one round."""
+    """The `ServerOperations` of one model in one round."""
 
     federation: Federation
     engine: Engine

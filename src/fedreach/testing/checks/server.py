@@ -28,7 +28,7 @@ D = INPUTS * CLASSES
 
 @dataclass(eq=False)
 class Regression:
-    """The `OwnData` of softmax regression without bias, in numpy: every number is known."""
+    """The `ServerOperations` of softmax regression without bias, in numpy: every number is known."""
 
     x: Floats  # (EXAMPLES, INPUTS)
     y: Ints
