@@ -39,7 +39,7 @@ TOLD = 8  # files of an experiment that are told of
 DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "I64": np.int64, "I32": np.int32, "U8": np.uint8}
 
 MASKED = {
-    "seconds of rounds": (r"timing\.jsonl", r"(?<=_seconds\": )[0-9.e-]+"),
+    "seconds of rounds": (r"timing\.jsonl", r"(?<=_seconds\": )[0-9.e-]+|(?<=\"check\": \")[0-9a-f]+"),
     "their mean on the page": (r"index\.html", r"(?s)<h3>Seconds per round[^<]*</h3>.*?</table>"),
     "seconds of progress": (r"std.*", r"\d+:\d\d(?= left|, |\))|[0-9.]+(?= s/round| s/evaluation)"),
     "seconds of a command": (r"std.*", r"(?<= in )[0-9.]+(?= ?s\b)"),
