@@ -9,7 +9,7 @@ TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 .PHONY: demo test test-planted test-all check format papers bench bench-long bench-gpu mutate docs figures clean
 
 demo: $(VENV)/.installed-base
-	$(BIN)/fedreach compare --set method.serving=label_shift --out runs/digits
+	$(BIN)/fedreach compare --set method.adaptation=label_shift --out runs/digits
 
 test: $(VENV)/.installed-dev
 	$(TEST_ENV) $(BIN)/pytest -n 2 --dist worksteal --timeout 600 -m "not slow and not planted" tests src/fedreach papers
@@ -38,7 +38,7 @@ papers: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/engine.py --write
 	$(BIN)/python benchmarks/small_rounds.py --write
-	$(BIN)/python benchmarks/serving.py --write
+	$(BIN)/python benchmarks/adaptation.py --write
 	$(BIN)/python benchmarks/flower.py --write
 
 bench-long: $(VENV)/.installed-bench $(VENV)/.installed-oracles

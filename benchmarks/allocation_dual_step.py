@@ -75,7 +75,7 @@ def subgradient_frequencies(
     t, W, fmax = cost.upload_seconds(problem.upload_seconds, share), problem.cycles, problem.max_hertz
     f0 = frequency_alone(problem)
     longest = float(np.max(t + W / np.minimum(f0, fmax)))
-    gamma_unit = problem.seconds_price * W / np.minimum(f0, fmax) ** 2
+    gamma_unit = problem.time_weight * W / np.minimum(f0, fmax) ** 2
     beta, gamma = np.full(len(t), 1 / len(t)), np.zeros(len(t))
     f = _frequencies(problem, beta, gamma, version)
     for step in range(1, steps + 1):
@@ -115,7 +115,7 @@ def _check(problem: AllocationProblem, version: str, steps: int, step_size: floa
         raise ConfigError(f"steps must be at least 1; got {steps}.")
     if not 0 < step_size < np.inf:
         raise ConfigError(f"step_size must be positive; got {step_size!r}.")
-    if problem.joules_price == 0 or not np.all(problem.cycles > 0):
+    if problem.energy_weight == 0 or not np.all(problem.cycles > 0):
         raise ConfigError(
             "eq. 58 divides by the joules' price and the cycles: both must be positive. Use `best_frequencies`."
         )
@@ -189,5 +189,5 @@ def printed_hertz(problem: AllocationProblem, deadline_price: Floats, limit_pric
 
 
 def _coefficients(problem: AllocationProblem, beta: Floats, gamma: Floats) -> tuple[Floats, Floats]:
-    twice = 2 * problem.joules_price * problem.capacitance
-    return gamma / (twice * problem.cycles), problem.seconds_price * beta / twice
+    twice = 2 * problem.energy_weight * problem.capacitance
+    return gamma / (twice * problem.cycles), problem.time_weight * beta / twice

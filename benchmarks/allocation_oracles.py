@@ -125,9 +125,9 @@ class _Scaled(NamedTuple):
     def of(cls, problem: AllocationProblem) -> _Scaled:
         least = cost.compute_seconds(problem.cycles, problem.max_hertz)
         second = float(problem.upload_seconds.sum() + least.max())
-        unit = problem.seconds_price * second
-        root = np.sqrt(problem.joules_price * problem.capacitance * problem.cycles**3 / unit) / second
-        price = problem.joules_price * problem.power_watts * second / unit
+        unit = problem.time_weight * second
+        root = np.sqrt(problem.energy_weight * problem.capacitance * problem.cycles**3 / unit) / second
+        price = problem.energy_weight * problem.power_watts * second / unit
         return cls(unit, (problem.upload_seconds / second, price, root, least / second))
 
 

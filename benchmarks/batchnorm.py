@@ -3,7 +3,7 @@
     python benchmarks/batchnorm.py --seeds 2                 # printed only
     python benchmarks/batchnorm.py --seeds 10 --write        # the table of docs/results.md
 
-For each seed a small convolutional network with BatchNorm is trained by FedAvg, once; then clients are served by the
+For each seed a small convolutional network with BatchNorm is trained by FedAvg, once; then clients are adapted by the
 model as it is, by `label_shift` with and without its guard, and by `batchnorm`, as in `harm.py`: a client's first 5, 20
 or 200 inputs are learnt from, and the next 200 at most are scored, the same for all rules. Reads Fashion-MNIST from the
 folder FEDREACH_DATA. One process, one thread. Rows are kept in --rows, so that further seeds cost only themselves.
@@ -64,26 +64,26 @@ def network(sample_shape: Sequence[int], num_classes: int) -> nn.Module:
     )
 
 
-def served(trained: Trained, states: Mapping[str, State], clients: Sequence[Examples]) -> Iterator[dict[str, Any]]:
+def adapted(trained: Trained, states: Mapping[str, State], clients: Sequence[Examples]) -> Iterator[dict[str, Any]]:
     """Yield, for each number of inputs, the means over clients of plain accuracy and of what each rule gains."""
     outputs = [trained.outputs(examples.x) for examples in clients]
     for n in INPUTS:
-        right: dict[str, list[float]] = {name: [] for name in ("plain", *RULES)}
+        right: dict[str, list[float]] = {name: [] for name in ("unadapted", *RULES)}
         for whole, examples in zip(outputs, clients, strict=True):
             # Scored on the inputs after the 200th, where a client has enough for that; else on those after the n-th.
             begin = INPUTS[-1] if len(examples.y) >= INPUTS[-1] + FEWEST else n
             if len(examples.y) < begin + FEWEST:
                 continue
             others, labels = whole.rows(slice(begin, None)), examples.y[begin:]
-            right["plain"].append((others.logits.argmax(axis=1) == labels).mean())
+            right["unadapted"].append((others.logits.argmax(axis=1) == labels).mean())
             for name, rule in RULES.items():
                 client = rule.update(states[name], rule.start(states[name]), whole.rows(slice(n)))
                 log_p = rule.predict(states[name], client, others)
                 right[name].append((log_p.argmax(axis=1) == labels).mean())
-        if right["plain"]:
+        if right["unadapted"]:
             means = {name: 100 * float(np.mean(values)) for name, values in right.items()}
-            gains = {name: means[name] - means["plain"] for name in RULES}
-            yield {"inputs": n, "clients": len(right["plain"]), "plain": means["plain"], **gains}
+            gains = {name: means[name] - means["unadapted"] for name in RULES}
+            yield {"inputs": n, "clients": len(right["unadapted"]), "unadapted": means["unadapted"], **gains}
 
 
 def measure(dataset: Dataset, seed: int) -> Iterator[dict[str, Any]]:
@@ -94,10 +94,10 @@ def measure(dataset: Dataset, seed: int) -> Iterator[dict[str, Any]]:
     states = {name: fitted(trained, rule) for name, rule in RULES.items()}
     for kind, held in holdings(trained.data, seed).items():
         for shift, made in shifts().items():
-            for row in served(trained, states, list(shown(trained, made, held, seed))):
+            for row in adapted(trained, states, list(shown(trained, made, held, seed))):
                 yield {"kind": kind, "shift": shift, **row}
     spent = between - began, time.process_time() - between
-    print(f"seed {seed}: {spent[0]:.0f} s of training, {spent[1]:.0f} s of serving", flush=True)
+    print(f"seed {seed}: {spent[0]:.0f} s of training, {spent[1]:.0f} s of adaptation", flush=True)
 
 
 def half_width(values: Floats) -> float:
@@ -120,7 +120,7 @@ def text(rows: Sequence[Mapping[str, Any]]) -> str:
         for shift in OWN:
             guarded, refreshed = each(kind, shift, "label_shift"), each(kind, shift, "batchnorm")
             apart = [b - a for a, b in zip(guarded, refreshed, strict=True)]
-            line = [kind, shift, f"{each(kind, shift, 'plain')[-1].mean():.1f}"]
+            line = [kind, shift, f"{each(kind, shift, 'unadapted')[-1].mean():.1f}"]
             line += [" / ".join(signed(v.mean()) for v in each(kind, shift, rule)) for rule in RULES]
             lines.append([*line, " / ".join(f"{signed(v.mean())} ± {half_width(v):.1f}" for v in apart)])
     head = ["clients", "shift", "plain %", "`label_shift` without guard, 5 / 20 / 200 inputs", "`label_shift`"]

@@ -86,7 +86,7 @@ def false(judged: Sequence[PairedTest], truth: Sequence[float], pairs: Pairs) ->
     """Whether a difference is called better or worse that is none, or has the other sign."""
     signs = {"better": 1, "worse": -1}
     return any(
-        signs.get(each.verdict, 0) not in (0, np.sign(truth[a] - truth[b]))
+        signs.get(each.conclusion, 0) not in (0, np.sign(truth[a] - truth[b]))
         for each, (a, b) in zip(judged, pairs, strict=True)
     )
 
@@ -115,10 +115,10 @@ def one(studies: Studies) -> Iterable[Line]:
         true = [0, 0.01]
         inside = (covered(j, true, pair)[0] for j in studies.judged(seeds, true, pair))
         yield share(inside, f"interval covers, {seeds} seeds", "=", 1 - LEVEL)
-        said = (j[0].verdict != "not decided" for j in studies.judged(seeds, [0, 0], pair))
+        said = (j[0].conclusion != "inconclusive" for j in studies.judged(seeds, [0, 0], pair))
         yield share(said, f"better or worse where neither, {seeds} seeds", "=", LEVEL)
         least = SD / math.sqrt(seeds) * detectable_shift(t_quantile(1 - LEVEL / 2, seeds - 1), seeds - 1)
-        found = (j[0].verdict == "better" for j in studies.judged(seeds, [0, least], pair))
+        found = (j[0].conclusion == "better" for j in studies.judged(seeds, [0, least], pair))
         yield share(found, f"the detectable difference is found, {seeds} seeds", "=", POWER)
 
 
@@ -180,7 +180,7 @@ def stein(studies: Studies) -> Iterable[Line]:
             yield share(narrow, f"Stein: no interval wider than promised, {where}", "=", 1.0)
             if any(truth):
                 yield share(
-                    (j[0].verdict == "better" for j in judged), f"Stein: the aim is found, {where}", ">=", POWER
+                    (j[0].conclusion == "better" for j in judged), f"Stein: the aim is found, {where}", ">=", POWER
                 )
             else:
                 yield share((false(j, truth, pairs) for j in judged), f"Stein: any false finding, {where}", "<=", LEVEL)

@@ -84,7 +84,7 @@ def make(kind: str, name: str, sketch: int | None) -> Any:
 
     part = {"selection": SELECTIONS, "weighting": WEIGHTINGS}[kind][name]
     entropy, by_examples = WEIGHTINGS["entropy"](), WEIGHTINGS["by_examples"]()
-    given = {"inner": entropy, "parts": (entropy, by_examples), "shares": (0.5, 0.5), "most": 0.5, "sketch": sketch}
+    given = {"inner": entropy, "parts": (entropy, by_examples), "shares": (0.5, 0.5), "max": 0.5, "sketch": sketch}
     return part(**{field.name: given[field.name] for field in fields(part) if field.name in given})
 
 
@@ -93,13 +93,15 @@ def reports_of(ids: Any, update: Any, part: Any, **more: Any) -> Any:
     import numpy as np
 
     from fedreach._util.streams import generator
-    from fedreach.federation.types import Reports
+    from fedreach.federation.types import ClientResults
 
     rng = generator(1, "reports")
     metrics = {"num_examples": rng.integers(10, 500, len(ids)) * 1.0, "loss": rng.random(len(ids))}
     metrics["label_entropy"] = rng.random(len(ids)) * np.log(CLASSES)
     metrics |= {measurement.name: rng.random(len(ids)) + 0.1 for measurement in getattr(part, "measures", ())}
-    return Reports(ids, update, metrics, rng.integers(0, 50, (len(ids), CLASSES)) * 1.0, output_bias=CLASSES, **more)
+    return ClientResults(
+        ids, update, metrics, rng.integers(0, 50, (len(ids), CLASSES)) * 1.0, output_bias=CLASSES, **more
+    )
 
 
 def selection_work(policy: Any, clients: int, numbers: int) -> dict[str, Callable[[], object]]:
@@ -108,12 +110,12 @@ def selection_work(policy: Any, clients: int, numbers: int) -> dict[str, Callabl
 
     from fedreach._util.streams import generator
     from fedreach.federation.traits import Traits
-    from fedreach.federation.types import ClientView
+    from fedreach.federation.types import ServerView
     from fedreach.testing.problems import with_rates
 
     rng, k, ids = generator(0, "view"), cohort(clients), np.arange(clients)
     counts = rng.integers(0, 50, (clients, CLASSES)) * 1.0
-    view = ClientView.of(ids, counts.sum(axis=1).astype(np.int64) + 1, loss=rng.random(clients))
+    view = ServerView.of(ids, counts.sum(axis=1).astype(np.int64) + 1, loss=rng.random(clients))
     view = replace(view, label_counts=counts, label_entropy=rng.random(clients), round=2)
     view = with_rates(view, rng.uniform(5e6, 3e7, clients))
     state = policy.init(view)

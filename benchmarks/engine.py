@@ -37,8 +37,8 @@ USUAL = [name for name in ENGINE_NAMES if name not in NOT_TRIED]
 PROFILED = ("mlp", "lenet", "logistic_device")
 LARGE = ("femnist", "feddyn_cnn", "cifar")
 LEFT_OUT = {
-    "stacked": ("lenet", "lenet_device", "lstm", *LARGE),
-    "chain": LARGE,
+    "vmap": ("lenet", "lenet_device", "lstm", *LARGE),
+    "manual": LARGE,
     "flower": ("lenet_device", "feddyn_cnn", "cifar", "lstm"),
 }
 """Who is not timed on which cases: engines that take several times as long as the fastest, and Flower, which starts for

@@ -62,13 +62,13 @@ out = ""
 """
 
 
-def overrides(clients: int, cohort: int, rounds: int) -> list[str]:
+def overrides(clients: int, cohort_size: int, rounds: int) -> list[str]:
     """Return the experiment, as options of ``fedreach run --set``."""
     options = {
         "rounds": rounds,
         "partition.clients": clients,
         "population.participants": clients,
-        "method.cohort": cohort,
+        "method.cohort_size": cohort_size,
         "local.batch_size": 16,
         "local.epochs": 1,
         "model.hidden": [32],
@@ -79,11 +79,11 @@ def overrides(clients: int, cohort: int, rounds: int) -> list[str]:
     return [f"{key}={value}" for key, value in options.items()]
 
 
-def surroundings(folder: Path, clients: int, cohort: int, rounds: int) -> dict[str, str]:
+def surroundings(folder: Path, clients: int, cohort_size: int, rounds: int) -> dict[str, str]:
     """Write the examples of each client for the plain app, and return the variables that both apps read."""
     from fedreach.flower.experiment import FlowerExperiment
 
-    asked = overrides(clients, cohort, rounds)
+    asked = overrides(clients, cohort_size, rounds)
     data = FlowerExperiment(overrides=tuple(asked)).data
     arrays = {}
     for client in range(clients):
@@ -95,7 +95,7 @@ def surroundings(folder: Path, clients: int, cohort: int, rounds: int) -> dict[s
         "BENCH_DATA": str(folder / "data.npz"),
         "BENCH_OVERRIDES": json.dumps(asked),
         "BENCH_CLIENTS": str(clients),
-        "BENCH_COHORT": str(cohort),
+        "BENCH_COHORT": str(cohort_size),
         "BENCH_ROUNDS": str(rounds),
     }
 
@@ -121,7 +121,7 @@ def run_simulator(out: Path, asked: list[str]) -> None:
 
 
 def in_turn(
-    folder: Path, ways: Sequence[str], repeats: int, clients: int, cohort: int, rounds: int, nodes: int
+    folder: Path, ways: Sequence[str], repeats: int, clients: int, cohort_size: int, rounds: int, nodes: int
 ) -> Ways:
     """Return way -> seconds of a round, one for each repeat.
 
@@ -130,14 +130,14 @@ def in_turn(
         ways: Of `TITLES`.
         repeats: Runs of each way.
         clients: Of the federation.
-        cohort: Clients a round.
+        cohort_size: Clients a round.
         rounds: Of a run.
-        nodes: SuperNodes, each a process that serves one client; 0: Flower simulates them.
+        nodes: SuperNodes, each a process that adapts one client; 0: Flower simulates them.
     """
     from deployment import Deployment  # the tests' own way to start Flower's processes
 
     folder.mkdir()
-    variables = surroundings(folder, clients, cohort, rounds)
+    variables = surroundings(folder, clients, cohort_size, rounds)
     federation = "" if nodes else f"num-supernodes={clients} client-resources-num-cpus=1 init-args-num-cpus=1"
     for way, module in PEERS.items():
         (folder / way).mkdir()

@@ -1,10 +1,10 @@
-"""The table of harm: clients served by `label_shift` against the plain model, under shifts the guard was not chosen on.
+"""The table of harm: clients adapted by `label_shift` against the plain model, under shifts unknown to the guard.
 
     python benchmarks/harm.py --seeds 2                 # printed only
     python benchmarks/harm.py --seeds 10 --write        # the tables of docs/results.md
 
 A model (FedAvg; an MLP, and for CIFAR-10 LeNet, too) is trained for each data set and seed, once; then clients are
-served under each shift by the rule as it is and by the rule without its guard. There are two kinds of clients:
+adapted under each shift by the rule as it is and by the rule without its guard. There are two kinds of clients:
 label-shifted (those who never trained, of a Dirichlet 0.1 partition) and alike (the same samples dealt at random), at
 most 25 of each. A client's first 5, 20 or 200 inputs are learnt from, and the next 200 at most are scored, the same for
 all three. A cell is a data set and model, a kind of client, a shift and a number of inputs; its value is the mean over
@@ -129,8 +129,8 @@ def train(
     clients = 100 if len(dataset.train_y) > 10_000 else 20
     partition = dirichlet_by_class(dataset.train_y, clients, generator(seed, "partition"), alpha=0.1, min_size=10)
     data = federate(dataset, partition, participants=clients * 2 // 5, seed=seed)
-    local = LocalSGD(rate=0.05, batch_size=50, epochs=epochs, clip_norm=10.0)
-    federation = Federation(Uniform(), ByExamples(), FedAvg(), local, Average(), cohort=clients // 10, seed=seed)
+    local = LocalSGD(lr=0.05, batch_size=50, epochs=epochs, clip_norm=10.0)
+    federation = Federation(Uniform(), ByExamples(), FedAvg(), local, Average(), cohort_size=clients // 10, seed=seed)
     simulation = simulate(data, model, federation, rounds=rounds)
     state = simulation.start()
     for _ in range(rounds):
@@ -159,18 +159,18 @@ def shown(trained: Trained, shift: Shift | None, held: Sequence[Ints], seed: int
     """Yield what shifted clients have to show, those that have enough."""
     d, scale = trained.data.dataset, InputScale.of(trained.data.dataset)
     whole = shift is not None and type(shift) is SHIFTS["one_class"]  # which drops examples
-    served = 0
+    adapted = 0
     for client, index in enumerate(held):
         index = index if whole else index[: INPUTS[-1] + SCORED]
         examples = Examples(d.train_x[index], d.train_y[index], index)
         if shift is not None:
             examples = shift.shifted(examples, scale, generator(seed, "shift", client=client))
-        if len(examples.y) >= INPUTS[0] + FEWEST and served < CLIENTS:
-            served += 1
+        if len(examples.y) >= INPUTS[0] + FEWEST and adapted < CLIENTS:
+            adapted += 1
             yield examples.only(slice(INPUTS[-1] + SCORED))
 
 
-def served(trained: Trained, states: Mapping[str, State], clients: Sequence[Examples]) -> Iterator[dict[str, Any]]:
+def adapted(trained: Trained, states: Mapping[str, State], clients: Sequence[Examples]) -> Iterator[dict[str, Any]]:
     """Yield, for each number of inputs, the means over clients of plain accuracy and of what each rule gains."""
     outputs = [trained.outputs(examples.x) for examples in clients]
     for n in INPUTS:
@@ -182,7 +182,7 @@ def served(trained: Trained, states: Mapping[str, State], clients: Sequence[Exam
         ends = [outputs[i].rows(slice(begins[i], None)) for i in able]
         labels = [clients[i].y[begins[i] :] for i in able]
         plain = np.array([(o.logits.argmax(axis=1) == y).mean() for o, y in zip(ends, labels, strict=True)])
-        row: dict[str, Any] = {"inputs": n, "clients": len(able), "plain": 100 * float(plain.mean())}
+        row: dict[str, Any] = {"inputs": n, "clients": len(able), "unadapted": 100 * float(plain.mean())}
         for name, rule in RULES.items():
             state = states[name]
             kept = rule.update_many(state, [rule.start(state)] * len(able), [outputs[i].rows(slice(n)) for i in able])
@@ -202,10 +202,10 @@ def measure(name: str, dataset: Dataset, seed: int) -> Iterator[dict[str, Any]]:
     states = {rule: fitted(trained, RULES[rule]) for rule in RULES}
     for kind, held in holdings(trained.data, seed).items():
         for shift, made in shifts(in_color=_in_color(dataset)).items():
-            for row in served(trained, states, list(shown(trained, made, held, seed))):
+            for row in adapted(trained, states, list(shown(trained, made, held, seed))):
                 yield {"kind": kind, "shift": shift, **row}
     spent = between - began, time.perf_counter() - between
-    print(f"{name}, seed {seed}: {spent[0]:.0f} s of training, {spent[1]:.0f} s of serving", flush=True)
+    print(f"{name}, seed {seed}: {spent[0]:.0f} s of training, {spent[1]:.0f} s of adaptation", flush=True)
 
 
 def main() -> None:

@@ -107,7 +107,7 @@ def signed(value: float) -> str:
 def of_data(rows: Sequence[Mapping[str, Any]], name: str) -> str:
     """Return one data set's cells, a line a shift."""
     both = {rule: cells(rows, rule) for rule in RULES}
-    plain = cells(rows, "plain")
+    plain = cells(rows, "unadapted")
     lines = []
     for shift in dict.fromkeys(row["shift"] for row in rows):
         line = [shift]

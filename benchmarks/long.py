@@ -52,11 +52,11 @@ participants = "all"
 held_out = 1e-6  # the least there is: one example of each client
 
 [local]
-rate = {case.learning_rate}
+lr = {case.learning_rate}
 batch_size = {case.batch_size}
 
 [method]
-cohort = {case.cohort}
+cohort_size = {case.cohort_size}
 
 [evaluation]
 every = {every}

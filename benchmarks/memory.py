@@ -98,7 +98,7 @@ def images(clients: int, shape: tuple[int, ...]) -> Any:
 
 
 def simulation_of(
-    data: Any, model: str, cohort: int, solver: str = "fedavg", selection: Any = None, **options: Any
+    data: Any, model: str, cohort_size: int, solver: str = "fedavg", selection: Any = None, **options: Any
 ) -> Any:
     """Return a simulation of one step of SGD a client."""
     from fedreach.federation.federation import Federation
@@ -113,12 +113,12 @@ def simulation_of(
         selection=selection or SELECTIONS["uniform"](),
         weighting=WEIGHTINGS["by_examples"](),
         solver=SOLVERS[solver](),
-        local=LocalSGD(rate=0.01, steps=1, batch_size=2),
+        local=LocalSGD(lr=0.01, steps=1, batch_size=2),
         server=Average(),
-        cohort=cohort,
+        cohort_size=cohort_size,
         seed=0,
     )
-    return simulate(data, model, federation, rounds=ROUNDS, engine="stacked", **options)
+    return simulate(data, model, federation, rounds=ROUNDS, engine="vmap", **options)
 
 
 def population(row: Row, folder: Path) -> dict[str, float]:
@@ -149,14 +149,14 @@ def minimax(row: Row, folder: Path) -> dict[str, float]:
 
     from fedreach._util.streams import generator
     from fedreach.federation.selection.losses import Minimax
-    from fedreach.federation.types import Reports
+    from fedreach.federation.types import ClientResults
 
     began, policy = time.perf_counter(), Minimax(sketch=SKETCH)
     hidden = {"hidden": [max(1, row.numbers // 795)]}
     simulation = simulation_of(images(row.clients, IMAGE), "mlp", COHORT, selection=policy, model_options=hidden)
     state, rng = simulation.start(), generator(0, "sketches")
     sketches = rng.standard_normal((row.clients, SKETCH), dtype=np.float32)
-    told = policy.observe(state.selection, Reports(simulation.first_view.ids, sketches, {}, probe=True))
+    told = policy.observe(state.selection, ClientResults(simulation.first_view.ids, sketches, {}, probe=True))
     del sketches
     return run_rounds(simulation, replace(state, selection=told, round=1), folder, began)
 
@@ -169,7 +169,7 @@ def table(row: Row, folder: Path) -> dict[str, float]:
     from fedreach.federation.selection import geometry
     from fedreach.federation.selection.geometry import GradientTable
     from fedreach.federation.state import FederationState
-    from fedreach.federation.types import ClientView, Reports
+    from fedreach.federation.types import ClientResults, ServerView
     from fedreach.runs.folder import RunFolder
 
     began, rng, store = time.perf_counter(), generator(0, "updates"), RunFolder(folder)
@@ -178,15 +178,15 @@ def table(row: Row, folder: Path) -> dict[str, float]:
         geometry.LARGE = 2**62  # as small tables are kept
     policy, ids = GradientTable(**options), np.arange(row.clients)
     block = rng.standard_normal((max(1, 2**24 // row.numbers), row.numbers), dtype=np.float32)
-    state = policy.init(ClientView.of(ids, np.full(row.clients, 10)))
+    state = policy.init(ServerView.of(ids, np.full(row.clients, 10)))
     for some in np.array_split(ids, -(-row.clients // len(block))):
-        state = policy.observe(state, Reports(some, block[: len(some)], {}, probe=True))
+        state = policy.observe(state, ClientResults(some, block[: len(some)], {}, probe=True))
     seconds = {"begin": time.perf_counter() - began}
     rounds, checkpoints = [], []
     for number in range(2, ROUNDS + 3):
         cohort = np.sort(rng.choice(ids, size=min(COHORT, len(block), row.clients), replace=False))
         began = time.perf_counter()
-        state = policy.observe(state, Reports(cohort, block[: len(cohort)], {}, round=number))
+        state = policy.observe(state, ClientResults(cohort, block[: len(cohort)], {}, round=number))
         rounds.append(time.perf_counter() - began)
         nothing = np.zeros(row.clients)
         whole = FederationState(number, block[:1, :1], ids * 0, nothing, state, {}, ({},), ({},))

@@ -175,7 +175,7 @@ CONFIRMATION = (
     ),
     _table(
         "blue_collar", "Ecdat/Wages", "person", "bluecol", "persons",
-        f"{GPL}; Panel Study of Income Dynamics, Cornwell and Rupert 1988", change=_persons,
+        f"{GPL}; Panel Comparison of Income Dynamics, Cornwell and Rupert 1988", change=_persons,
     ),
     _table("disability", "Ecdat/LaborSupply", "id", "disab", "persons", f"{GPL}; Ziliak 1997", change=_words("disab")),
     _table("wheeze", "geepack/ohio", "id", "resp", "children", "GPL-3; Fitzmaurice and Laird 1993", (), _words("resp")),

@@ -1,4 +1,4 @@
-"""Every selection against drawing at random, at equal cost: the clients that never train, served in two ways.
+"""Every selection against drawing at random, at equal cost: the clients that never train, adapted in two ways.
 
     fedreach compare benchmarks/opponents.toml --formats none --out runs/opponents     # two hours on two cores
     python benchmarks/opponents.py runs/opponents --write                              # its table, in docs/results.md
@@ -16,22 +16,22 @@ from typing import NamedTuple
 import numpy as np
 
 import page
+from adapted import signed
 from fedreach.evaluation.statistics import PairedTest, run_paired_tests, spread
-from fedreach.report.numbers import Comparison, Run
+from fedreach.report.numbers import Run, RunSet
 from fedreach.report.read import read
-from served import signed
 from tables import table
 
 PAGE = Path(__file__).parents[1] / "docs" / "results.md"
-WAYS = {"none": "unseen_plain_accuracy", "label_shift": "unseen_served_accuracy"}
+WAYS = {"none": "unseen_unadapted_accuracy", "label_shift": "unseen_adapted_accuracy"}
 EXAMPLES = 20 * 50  # of a client that trains, or answers a probe for updates, in a round
 HEAD = [
     "selection",
     "rounds",
     "MB",
     "examples, 10⁶",
-    *(f"{column}, {way}" for way in WAYS for column in ("unseen % ± sd", "to uniform, points", "verdict (~ seeds)")),
-    "served better by, points",
+    *(f"{column}, {way}" for way in WAYS for column in ("unseen % ± sd", "to uniform, points", "conclusion (~ seeds)")),
+    "adapted better by, points",
 ]
 
 
@@ -39,7 +39,7 @@ class Reached(NamedTuple):
     """What the runs of one method came to, seed by seed."""
 
     spent: Mapping[str, float]  # means over seeds
-    accuracy: Mapping[str, Mapping[int, float]]  # way of serving -> seed -> mean over unseen clients
+    accuracy: Mapping[str, Mapping[int, float]]  # way of adaptation -> seed -> mean over unseen clients
 
 
 def reached(runs: Sequence[Run], parameters: int) -> Reached:
@@ -54,8 +54,8 @@ def reached(runs: Sequence[Run], parameters: int) -> Reached:
         "megabytes": np.mean([run.column("bytes_total")[-1] for run in runs]) / 1e6,
         "examples": np.mean(sent) / (4 * parameters) * EXAMPLES / 1e6,
     }
-    served = {run.seed: run.serving.columns["last"] for run in runs if run.serving is not None}
-    accuracy = {way: {seed: columns[name] for seed, columns in served.items()} for way, name in WAYS.items()}
+    adapted = {run.seed: run.adaptation.columns["last"] for run in runs if run.adaptation is not None}
+    accuracy = {way: {seed: columns[name] for seed, columns in adapted.items()} for way, name in WAYS.items()}
     return Reached({name: float(value) for name, value in spent.items()}, accuracy)
 
 
@@ -70,7 +70,7 @@ def minus(first: Mapping[int, float], second: Mapping[int, float]) -> dict[int, 
     return {seed: value - second[seed] for seed, value in first.items() if seed in second}
 
 
-def lines(comparison: Comparison) -> tuple[list[list[str]], tuple[float, float], int]:
+def lines(comparison: RunSet) -> tuple[list[list[str]], tuple[float, float], int]:
     """Return a line for each method, the range of what could have been seen, and the number of seeds."""
     parameters = parameters_of(comparison.counted(comparison.baseline)[0])
     found = {method: reached(comparison.counted(method), parameters) for method in comparison.methods}
@@ -81,7 +81,7 @@ def lines(comparison: Comparison) -> tuple[list[list[str]], tuple[float, float],
     judged = run_paired_tests([*differences, *gains], margin=comparison.plan.margin)
     of = dict(zip(pairs, judged, strict=False))
     gain = dict(zip(found, judged[len(pairs) :], strict=True))
-    seen = [each.detectable for each in of.values() if each.detectable is not None]
+    seen = [each.mde for each in of.values() if each.mde is not None]
     told = []
     for method, each in sorted(found.items(), key=lambda item: -np.mean([*item[1].accuracy["label_shift"].values()])):
         cells = [f"`{method}`", f"{each.spent['rounds']:.0f}", f"{each.spent['megabytes']:.0f}"]
@@ -97,15 +97,15 @@ def lines(comparison: Comparison) -> tuple[list[list[str]], tuple[float, float],
 
 
 def told_of(judged: PairedTest) -> list[str]:
-    """Return a difference with its interval, and the verdict."""
+    """Return a difference with its interval, and the conclusion."""
     if judged.mean is None or judged.low is None or judged.high is None:
         return ["-", "-"]
     points, low, high = (signed(100 * value) for value in (judged.mean, judged.low, judged.high))
     more = "" if judged.seeds_needed is None else f" (~{judged.seeds_needed})"
-    return [f"{points} [{low}, {high}]", f"{judged.verdict}{more}"]
+    return [f"{points} [{low}, {high}]", f"{judged.conclusion}{more}"]
 
 
-def section(comparison: Comparison) -> str:
+def section(comparison: RunSet) -> str:
     """Return the part of the page."""
     told, (least, most), seeds = lines(comparison)
     limits = (

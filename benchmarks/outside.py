@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 
 import page
+from adapted import signed
 from fedreach.evaluation.statistics import PairedTest, spread
 from fedreach.report.analysis import mean_of, planned_differences, rows_of, target_row
-from fedreach.report.numbers import Comparison, Run
+from fedreach.report.numbers import Run, RunSet
 from fedreach.report.read import read
-from served import signed
 from tables import table
 
 PAGE = Path(__file__).parents[1] / "docs" / "outside.md"
@@ -29,12 +29,12 @@ PUBLISHED: Mapping[str, Mapping[str, float]] = {  # experiment -> method -> % of
 SHOWN = 5  # evaluations, of which the lowest and the highest are told: how much a single round says
 
 
-def lines(comparison: Comparison, published: Mapping[str, float]) -> list[list[str]]:
+def lines(comparison: RunSet, published: Mapping[str, float]) -> list[list[str]]:
     """Return the head of the table, and a line for each method that has a run which finished or failed."""
     base, last = comparison.baseline, comparison.plan.last_rounds
     judged = {difference.first: difference.judged for difference in planned_differences(comparison, "last")}
     head = ["method", "here, test set % ± sd", f"lowest to highest of the last {SHOWN} evaluations %"]
-    head += [f"to `{base}`, points [seeds]", "detectable points", "verdict (~ seeds)"]
+    head += [f"to `{base}`, points [seeds]", "detectable points", "conclusion (~ seeds)"]
     if published:
         head[1:1] = ["published %", f"published to `{base}`"]
     if comparison.target_accuracy is not None:
@@ -79,15 +79,15 @@ def _mean(percent: Sequence[float] | np.ndarray) -> str:
 
 
 def _judged(judged: PairedTest) -> list[str]:
-    """Return the difference with its interval, what could have been seen, and the verdict."""
+    """Return the difference with its interval, what could have been seen, and the conclusion."""
     if judged.mean is None:
         return [judged.note, "-", "-"]
     points = signed(100 * judged.mean)
     if judged.low is None or judged.high is None:
         return [points, "-", "one seed"]
     more = "" if judged.seeds_needed is None else f" (~{judged.seeds_needed})"
-    seen = "-" if judged.detectable is None else f"{100 * judged.detectable:.1f}"
-    return [f"{points} [{signed(100 * judged.low)}, {signed(100 * judged.high)}]", seen, f"{judged.verdict}{more}"]
+    seen = "-" if judged.mde is None else f"{100 * judged.mde:.1f}"
+    return [f"{points} [{signed(100 * judged.low)}, {signed(100 * judged.high)}]", seen, f"{judged.conclusion}{more}"]
 
 
 def _rounds(rounds: Sequence[int | None]) -> str:
@@ -99,7 +99,7 @@ def _rounds(rounds: Sequence[int | None]) -> str:
     return f"{np.median(there):.0f}{few}"
 
 
-def section(comparison: Comparison, published: Mapping[str, float]) -> str:
+def section(comparison: RunSet, published: Mapping[str, float]) -> str:
     """Return the part of the page."""
     head, *rows = lines(comparison, published)
     counts = {len(comparison.counted(method)) for method in comparison.methods} - {0}

@@ -12,7 +12,7 @@ from fedreach.federation.selection.base import Policy
 from fedreach.federation.selection.labels import angles, estimated_entropy
 from fedreach.federation.selection.random import fill_urns, groups_within
 from fedreach.federation.solvers import Scaffold
-from fedreach.federation.types import ClientView, Reports, Selection, State
+from fedreach.federation.types import ClientResults, Selection, ServerView, State
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class StepsByExamples(Scaffold):
 
     batch_size: float = 64.0
 
-    def remember(self, memory: Float32s, state: State, update: Float32s, steps: Floats, rate: float) -> Float32s:
-        return super().remember(memory, state, update, self.batch_size * steps, rate)
+    def remember(self, memory: Float32s, state: State, update: Float32s, steps: Floats, lr: float) -> Float32s:
+        return super().remember(memory, state, update, self.batch_size * steps, lr)
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,11 @@ class HiCSAsCoded(Policy):
     most_variance: float = 0.1
     keeps_first: bool = True
 
-    def init(self, view: ClientView) -> State:
+    def init(self, view: ServerView) -> State:
         n = len(view.ids)
         return {"ids": view.ids, "layer": np.zeros((n, 0), np.float32), "heard": np.zeros(n, np.bool_)}
 
-    def observe(self, state: State, reports: Reports) -> State:
+    def observe(self, state: State, reports: ClientResults) -> State:
         assert reports.output_bias is not None  # `mlp` has one
         width = reports.output_bias * (self.features + 1)
         layer = state["layer"].copy() if state["heard"].any() else np.zeros((len(state["ids"]), width), np.float32)
@@ -72,7 +72,7 @@ class HiCSAsCoded(Policy):
         layer[where[counts]], heard[where] = reports.trained[counts, -width:], True
         return {**state, "layer": layer, "heard": heard}
 
-    def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
+    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Selection:
         from scipy.cluster.hierarchy import cut_tree, linkage
         from scipy.spatial.distance import pdist
 

@@ -57,7 +57,7 @@ population.participants = 10
 model = { name = "mlp", hidden = [24] }
 local = { batch_size = 16 }
 engine = { name = "native", threads = 1 }
-method.cohort = 4
+method.cohort_size = 4
 """
 """The start of ``same.toml`` in each experiment."""
 
@@ -128,8 +128,8 @@ PARTS = {
     "memory": ["method.selection=minimax", "method.weighting=entropy", "method.solver=scaffold"],
     "losses": ['method.selection={name="power_of_choice", loss="batch", batch_size=8}', "method.solver=feddyn"],
     "clusters": ['method.selection={name="clustered", eps1=1000.0, eps2=0.0, thresholds="absolute", first_round=1}'],
-    "secure": ["method.label_statistics=secure_sum", "method.weighting=entropy", 'noise={name="symmetric", rate=0.3}'],
-    "server": ['method.server={name="safari", client_probability=0.5}', "server_data.examples=100"],
+    "secure": ["method.label_statistics=secure_aggregation", "method.weighting=entropy", 'noise={name="symmetric",
+    lr=0.3}'], "server": ['method.server={name="safari", client_probability=0.5}', "server_data.examples=100"],
     "lost": ["method.selection=csra", "radio.name=gigahertz", "population.participation.name=bernoulli",
              "population.participation.act_prob=0.8", "population.participation.reply_prob=0.7"],
 }
@@ -172,11 +172,11 @@ class Experiment(NamedTuple):
 
 EXPERIMENTS = {
     "native": Experiment(f"{COMPARE} -q", TRAINING),
-    "chain": Experiment(f"{COMPARE} -q --set engine.name=chain", TRAINING),
+    "manual": Experiment(f"{COMPARE} -q --set engine.name=chain", TRAINING),
     "sequential": Experiment(
         f"{COMPARE} -q --set engine.name=sequential --set engine.threads=2 --set model={{name='own.py:net'}}", TRAINING
     ),
-    "stacked": Experiment(f"{COMPARE} -q --set engine.name=stacked", TRAINING),
+    "vmap": Experiment(f"{COMPARE} -q --set engine.name=stacked", TRAINING),
     "images": Experiment(f"""
 {IMAGES} --set engine.name=chain --set evaluation.samples_per_client=9 --out c
 {IMAGES} --set engine.name=stacked --set evaluation.samples_per_client=9 --out s
@@ -190,7 +190,7 @@ methods.entropy_topk = { selection = "entropy_topk" }
 methods.kl_filter = { selection = "kl_filter" }
 methods.clustered.selection = { name = "clustered", eps1 = 2.0, eps2 = 0.0, first_round = 2 }
 methods.clustered.solver = "scaffold"
-methods.clustered.cohort = 10
+methods.clustered.cohort_size = 10
 methods.clustered_feddyn.selection.name = "clustered"
 methods.clustered_feddyn.selection.thresholds = "absolute"
 methods.clustered_feddyn.selection.eps1 = 1000.0
@@ -198,7 +198,7 @@ methods.clustered_feddyn.selection.eps2 = 0.0
 methods.clustered_feddyn.selection.first_round = 1
 methods.clustered_feddyn.selection.sketch = 8
 methods.clustered_feddyn.solver = { name = "feddyn", alpha = 0.1 }
-methods.clustered_feddyn.cohort = 10
+methods.clustered_feddyn.cohort_size = 10
 methods.rademacher.selection = { name = "rademacher", use = "soft", estimator = "closed_form", every = 3 }
 methods.max_similarity = { selection = { name = "max_similarity", refresh = 2 } }
 methods.minimax = { selection = { name = "minimax", sketch = 16, dtype = "float16", storage = "disk" } }
@@ -218,11 +218,11 @@ target_accuracy = 0.5
 methods.equal = { weighting = "equal" }
 methods.entropy = { weighting = { name = "entropy", temperature = 0.5 } }
 methods.disagreement.weighting = { name = "disagreement", confidence = 0.9 }
-methods.disagreement.server = { name = "average", rate = 0.7, momentum = 0.5 }
+methods.disagreement.server = { name = "average", lr = 0.7, momentum = 0.5 }
 methods.combined.weighting.name = "clip"
 methods.combined.weighting.times_equal = 2.0
 methods.combined.weighting.inner = { name = "product", parts = ["entropy", "disagreement"] }
-methods.combined.server = { name = "torch_optim", optimizer = "RMSprop", rate = 0.01 }
+methods.combined.server = { name = "torch_optim", optimizer = "RMSprop", lr = 0.01 }
 methods.mixed.weighting = { name = "mix", parts = ["equal", "by_examples"], shares = [0.3, 0.7] }
 methods.mixed.solver = { name = "scaffold", memory_dtype = "float16" }
 """,
@@ -230,10 +230,10 @@ methods.mixed.solver = { name = "scaffold", memory_dtype = "float16" }
     "labels": Experiment(
         f"{COMPARE} -q --set partition={{name='dirichlet_by_client',clients=14,alpha=0.3,sigma=0.3}}",
         """
-noise = { name = "symmetric", rate = 0.2, scope = "per_client" }
+noise = { name = "symmetric", lr = 0.2, scope = "per_client" }
 method.weighting = "entropy"
-methods.secure_sum = { label_statistics = "secure_sum" }
-methods.secure_disagreement = { weighting = "disagreement", label_statistics = "secure_sum" }
+methods.secure_aggregation = { label_statistics = "secure_aggregation" }
+methods.secure_disagreement = { weighting = "disagreement", label_statistics = "secure_aggregation" }
 methods.gaussian.selection = "entropy_topk"
 methods.gaussian.label_statistics = { name = "discrete_gaussian", epsilon = 1.0, delta = 1e-5 }
 methods.laplace = { selection = "kl_filter", label_statistics = { name = "discrete_laplace", epsilon = 1.0 } }
@@ -257,8 +257,8 @@ population.participation = { name = "bernoulli", act_prob = 0.7, reply_prob = 0.
 methods.scaffold = { solver = "scaffold" }
 methods.feddyn = { selection = "full", solver = "feddyn" }
 methods.minimax = { selection = { name = "minimax", refresh = 2 } }
-methods.clustered = { selection = { name = "clustered", eps1 = 2.0, eps2 = 0.0, first_round = 1 }, cohort = 10 }
-methods.secure = { label_statistics = "secure_sum", weighting = "entropy" }
+methods.clustered = { selection = { name = "clustered", eps1 = 2.0, eps2 = 0.0, first_round = 1 }, cohort_size = 10 }
+methods.secure = { label_statistics = "secure_aggregation", weighting = "entropy" }
 """,
     ),
     "server": Experiment(
@@ -267,7 +267,7 @@ methods.secure = { label_statistics = "secure_sum", weighting = "entropy" }
 run same.toml --method safari --out loud --set population.exclude_clients=[3,5] --set evaluation.patience=1
 """,
         """
-noise = { name = "to_one_class", rate = 0.1 }
+noise = { name = "to_one_class", lr = 0.1 }
 server_data.examples = 60
 methods.safari = { server = { name = "safari", client_probability = 0.5, batch_size = 16 } }
 methods.safari_adam.solver = "scaffold"
@@ -309,7 +309,7 @@ init mine
 run mine/experiment.toml --set engine.name=native --set rounds=1 --out e
 """),
     "refused": Experiment("""
-run same.toml --set method.wieghting=equal --set local.rate=fast -> 2
+run same.toml --set method.wieghting=equal --set local.lr=fast -> 2
 run same.toml --set method.selection=minmax -> 2
 run same.toml --set model=own.py:net --out a -> 2
 run same.toml --set method.selection=own.py:wrong --out b -> 1
@@ -569,14 +569,16 @@ def compare(old: str, new: str, names: list[str], home: Path) -> int:
             unusable += 1
             continue
         number, size, different = number + count, size + length, different + len(found)
-        verdict = f"{len(found)} DIFFER" if found else "the same"
-        print(f"{name:12} {time.monotonic() - start:5.1f} s  {count:3} files  {verdict}", flush=True)
+        conclusion = f"{len(found)} DIFFER" if found else "the same"
+        print(f"{name:12} {time.monotonic() - start:5.1f} s  {count:3} files  {conclusion}", flush=True)
         for told in found[:TOLD]:
             print(f"    {told}")
         if len(found) > TOLD:
             print(f"    ... and {len(found) - TOLD} more")
-    verdict = f"{different} DIFFERENCES" if different else "no difference"
-    print(f"{verdict} in {number} files, {size:,} bytes, of {len(names)} experiments; {time.monotonic() - began:.0f} s")
+    conclusion = f"{different} DIFFERENCES" if different else "no difference"
+    print(
+        f"{conclusion} in {number} files, {size:,} bytes, of {len(names)} experiments; {time.monotonic() - began:.0f} s"
+    )
     return 2 if unusable else 1 if different else 0
 
 

@@ -35,7 +35,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 HEADING = "## A round of a tiny federation"
 OPTIONS = {
     "rounds": 200,
-    "method.cohort": 10,
+    "method.cohort_size": 10,
     "population.participants": 50,
     "local.epochs": 1,
     "local.batch_size": 16,

@@ -67,10 +67,10 @@ class Setting(NamedTuple):
     """What is chosen."""
 
     model: str
-    rate: float
+    lr: float
     weight_decay: float
     rounds: int = 100
-    cohort: int = 5
+    cohort_size: int = 5
     momentum: float = 0.0
 
 
@@ -83,7 +83,9 @@ def first_stage(*, numbers: bool) -> list[Setting]:
 def second_stage(*, numbers: bool) -> list[Setting]:
     """Return what the first stage has chosen, with more rounds, clients and momentum."""
     chosen = Setting("linear", 0.03, 0.01) if numbers else Setting("linear", 0.1, 0.001)
-    return [chosen._replace(rounds=r, cohort=c, momentum=m) for r in (100, 300) for c in (5, 10) for m in (0.0, 0.9)]
+    return [
+        chosen._replace(rounds=r, cohort_size=c, momentum=m) for r in (100, 300) for c in (5, 10) for m in (0.0, 0.9)
+    ]
 
 
 def experiment(table: Table, model: str, rounds: int, settings: dict[str, Setting], people: int, seeds: int) -> str:
@@ -94,7 +96,7 @@ def experiment(table: Table, model: str, rounds: int, settings: dict[str, Settin
     lines += ["[partition]", 'name = "natural"', "[population]", "held_out = 0.2", "[model]", MODELS[model], "[local]"]
     lines += [clip, "batch_size = 16", "epochs = 2", "[evaluation]", "every = 10", "[method]", loss]
     for name, setting in settings.items():
-        lines += [f"[methods.{name}]", f"cohort = {min(setting.cohort, people)}", f"[methods.{name}.local]"]
+        lines += [f"[methods.{name}]", f"cohort_size = {min(setting.cohort_size, people)}", f"[methods.{name}.local]"]
         lines += [f"{key} = {getattr(setting, key)}" for key in ("rate", "weight_decay", "momentum")]
     return "\n".join(lines) + "\n"
 
@@ -127,7 +129,7 @@ def measure(name: str, seeds: int, stage: str) -> list[Row]:
     return rows
 
 
-def verdict(row: Row, *, numbers: bool) -> tuple[bool, float, bool]:
+def conclusion(row: Row, *, numbers: bool) -> tuple[bool, float, bool]:
     """Return whether a row is near the linear model, how far it is off it, and whether no model is better."""
     own, linear, constant = row["score"], row["linear"], row["constant"]
     if own is None or not np.isfinite(own):
@@ -151,7 +153,7 @@ def judged(rows: list[Row], settings: list[Setting], *, numbers: bool) -> list[F
     found = []
     for setting in settings:
         own = [row for row in rows if setting._asdict().items() <= row.items()]
-        near, off, below = zip(*(verdict(row, numbers=numbers) for row in own), strict=True)
+        near, off, below = zip(*(conclusion(row, numbers=numbers) for row in own), strict=True)
         found.append(Found(setting, sum(near), float(np.mean(off)), sum(below)))
     return found
 

@@ -13,5 +13,5 @@ phone = torch.arange(600) % 12
 gesture = (phone + torch.randint(2, (600,), generator=rng)) % 3
 sensors = torch.randn(600, 3, generator=rng) + 2 * torch.eye(3)[gesture]
 data = fr.FederatedData.from_torch(TensorDataset(sensors, gesture), clients=phone, participants=5, name="gestures")
-methods = {"fedavg": {}, "ours": {"serving": "label_shift"}}
+methods = {"fedavg": {}, "ours": {"adaptation": "label_shift"}}
 print(data, fr.compare(data, methods, rounds=20, seeds=3, out="runs/gestures"), sep="\n\n")

@@ -16,4 +16,4 @@ class Net(nn.Sequential):
 digits = fr.load("digits").partition("dirichlet_by_class", clients=20, alpha=0.3, participants=8)
 for model in (Net, {"name": Net, "width": 8}, Net(num_classes=10)):
     *_, last = fr.run(digits, model=model, local={"epochs": 5}, rounds=20)
-    print(f"participants {last['id_accuracy']:.3f}, unseen clients {last['unseen_accuracy']:.3f}")
+    print(f"participants {last['participant_accuracy']:.3f}, unseen clients {last['unseen_accuracy']:.3f}")

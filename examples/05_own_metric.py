@@ -11,5 +11,7 @@ def top_two(y_true, scores):
 
 
 digits = fr.load("digits").partition("dirichlet_by_class", clients=20, alpha=0.3, participants=8)
-study = fr.compare(digits, {"fedavg": {}}, metrics=[top_two], local={"epochs": 5}, rounds=20, out="runs/own-metric")
-print(study, study["fedavg"].clients(), sep="\n")
+comparison = fr.compare(
+    digits, {"fedavg": {}}, metrics=[top_two], local={"epochs": 5}, rounds=20, out="runs/own-metric"
+)
+print(comparison, comparison["fedavg"].clients(), sep="\n")

@@ -1,4 +1,4 @@
-"""A study on disk, whether Python or `fedreach compare` made it, is asked for its tables, clients, rounds and page.
+"""A comparison on disk, made by Python or by `fedreach compare`, is asked for its tables, clients, rounds and page.
 
 python examples/08_open.py
 """
@@ -10,8 +10,8 @@ fr.compare(
     digits, {"fedavg": {}, "entropy": {"weighting": "entropy"}}, local={"epochs": 5}, rounds=20, out="runs/on-disk"
 )
 
-study = fr.open("runs/on-disk")  # here, or on another day
-print(study)
-print(study["entropy"].clients())
-print(study["entropy"].rounds()[-1:])
-print("Page:", study.page())
+comparison = fr.open("runs/on-disk")  # here, or on another day
+print(comparison)
+print(comparison["entropy"].clients())
+print(comparison["entropy"].rounds()[-1:])
+print("Page:", comparison.page())

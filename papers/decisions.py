@@ -109,7 +109,7 @@ def _rows(simulation: Simulation, rounds: list[int]) -> Iterator[dict[str, Any]]
         cost = round_cost(federation, request.view, selection, start.models.shape[1])
         assert cost is not None  # as there is a radio
         row = {"round": number, "seconds": cost.seconds, "joules": cost.joules}
-        row["cost"] = radio.seconds_price * cost.seconds + radio.joules_price * cost.joules
+        row["cost"] = radio.time_weight * cost.seconds + radio.energy_weight * cost.joules
         yield row | {"cohort": selection.ids.tolist()} | ({"remark": selection.remark} if selection.remark else {})
 
 

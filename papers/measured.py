@@ -29,7 +29,7 @@ TITLES = {
     "accuracy_last": "Accuracy on the test set, last evaluation, %",
     "participants": "Accuracy of participants, %",
     "unseen": "Accuracy of unseen clients, %",
-    "served": "Accuracy of unseen clients, served with their own class shares, %",
+    "adapted": "Accuracy of unseen clients, adapted with their own class shares, %",
     "swing": "Change between evaluations, points",
     "deviation": "Standard deviation over evaluations, points",
     "bounds_jsd": "Total bound disagreement on the test set, JSD",
@@ -50,7 +50,7 @@ HUNDREDTHS = (*SHARES, *POINTS)
 """Fractions that are drawn as percentages or points."""
 
 
-def measure_run(rows: Sequence[Mapping[str, Any]], served: Mapping[str, float] | None = None) -> dict[str, float]:
+def measure_run(rows: Sequence[Mapping[str, Any]], adapted: Mapping[str, float] | None = None) -> dict[str, float]:
     """Return the quantities of a run from its rows, that of round 0 first.
 
     Accuracies and bounds are means over the evaluations of the last quarter of the rounds, which vary less than the
@@ -59,11 +59,11 @@ def measure_run(rows: Sequence[Mapping[str, Any]], served: Mapping[str, float] |
     ``deviation`` the standard deviation over them.
 
     Args:
-        served: Columns of the last model's serving, where the run has a rule.
+        adapted: Columns of the last model's adaptation, where the run has a rule.
     """
     quantities: dict[str, float] = {}
     length = rows[-1]["round"]
-    columns = {"accuracy": "test_accuracy", "participants": "id_accuracy", "unseen": "unseen_accuracy"}
+    columns = {"accuracy": "test_accuracy", "participants": "participant_accuracy", "unseen": "unseen_accuracy"}
     columns |= {f"bounds_{loss}": f"test_bound_disagreement_{loss}" for loss in ("jsd", "zero_one")}
     for quantity, column in columns.items():
         evaluated = [(row["round"], row[column]) for row in rows if row.get(column) is not None]
@@ -84,8 +84,8 @@ def measure_run(rows: Sequence[Mapping[str, Any]], served: Mapping[str, float] |
     quantities |= {
         key: float(rows[-1][key]) for key in ("seconds_total", "joules_total") if rows[-1].get(key) is not None
     }
-    if served is not None and "unseen_served_accuracy" in served:  # not where all clients take part
-        quantities["served"] = served["unseen_served_accuracy"]
+    if adapted is not None and "unseen_adapted_accuracy" in adapted:  # not where all clients take part
+        quantities["adapted"] = adapted["unseen_adapted_accuracy"]
     return quantities
 
 

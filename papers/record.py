@@ -14,7 +14,7 @@ from papers.claims import UNITLESS, Conclusion
 from papers.measured import TITLES, Floats, Measured, format_difference, format_value, unit_of
 from papers.recipe import Printed, Recipe
 
-ALWAYS = ("accuracy", "served", "seconds", "joules", "cost", "seconds_total", "joules_total", "cost_total")
+ALWAYS = ("accuracy", "adapted", "seconds", "joules", "cost", "seconds_total", "joules_total", "cost_total")
 """Quantities that are always shown; others are if a claim or a printed number is about them."""
 OPEN = "What the paper leaves open or contradicts itself about, and what is done here:"
 CUT = "What is smaller here than in the paper:"

@@ -108,8 +108,8 @@ def _measure_run_folder(path: Path) -> tuple[dict[str, float], float]:
     result = folder.read(Result) if path.exists() else None
     if result is None or result.status != "finished":
         return {}, 0.0
-    serving = folder.read(AdaptationRecord)
-    served = None if serving is None else serving.columns["last"]
+    adaptation = folder.read(AdaptationRecord)
+    adapted = None if adaptation is None else adaptation.columns["last"]
     timing = folder.timing(result.rounds or 0)
     seconds = sum((row.train_seconds or 0.0) + (row.evaluate_seconds or 0.0) for row in timing)
-    return measure_run(folder.kept_rows(RoundRow.FILE), served), seconds
+    return measure_run(folder.kept_rows(RoundRow.FILE), adapted), seconds

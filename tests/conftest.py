@@ -81,14 +81,14 @@ participants = 6
 name = "linear"
 
 [local]
-rate = 0.1
+lr = 0.1
 batch_size = 16
 
 [evaluation]
 every = 2
 
 [method]
-cohort = 3
+cohort_size = 3
 
 [methods.uniform]
 

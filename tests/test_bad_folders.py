@@ -79,8 +79,8 @@ def test_rounds_without_their_checkpoint_are_not_started_over(refused: Refused, 
 
 def test_a_folder_of_another_experiment_is_left_alone(refused: Refused, done: Path) -> None:
     left = contents(done)
-    said = refused(3, "run", "tiny.toml", "--out", "done", "--set", "rounds=5", "--set", "local.rate=0.2")
-    assert "config.local.rate: 0.1 there, 0.2 now; config.rounds: 4 there, 5 now." in said
+    said = refused(3, "run", "tiny.toml", "--out", "done", "--set", "rounds=5", "--set", "local.lr=0.2")
+    assert "config.local.lr: 0.1 there, 0.2 now; config.rounds: 4 there, 5 now." in said
     assert "Choose another folder with --out (in Python, out), or move this one away." in said
     dropped = refused(3, "run", "tiny.toml", "--out", "done", "--set", "local.drop_last=true")
     assert "config.local.drop_last: False there, True now." in dropped

@@ -45,9 +45,9 @@ def test_a_misspelt_key_is_answered_with_file_line_and_the_nearest_name(
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("local.rate=-0.1", "local.rate: must be greater than 0; got -0.1 (float)."),
-        ("local.rate=fast", "local.rate: must be a number; got 'fast' (str)."),
-        ("local.rate=nan", "local.rate: must be "),
+        ("local.lr=-0.1", "local.lr: must be greater than 0; got -0.1 (float)."),
+        ("local.lr=fast", "local.lr: must be a number; got 'fast' (str)."),
+        ("local.lr=nan", "local.lr: must be "),
         ("rounds='4'", "rounds: must be an integer; got '4' (str)."),
         ("rounds=0", "rounds: must be greater than or equal to 1; got 0 (int)."),
         ("seeds=[]", "seeds: must be a list of at least 1; got [] (list)."),
@@ -60,9 +60,12 @@ def test_a_misspelt_key_is_answered_with_file_line_and_the_nearest_name(
             "population.participants: must be an integer or a number or a list or 'all'; got 'some' (str).",
         ),
         ("population.participants=13", "must be at most the 12 clients of the partition; got 13."),
-        ("method.cohort=7", "method.cohort: must be at most the 6 participants; got 7. Lower it or let more take"),
-        ("methods.entropy.cohort=7", "methods.entropy.cohort: must be at most the 6 participants; got 7."),
-        ("engine.name=stackd", "must be 'auto', 'native', 'chain', 'sequential', 'stacked' or 'compiled'; got"),
+        (
+            "method.cohort_size=7",
+            "method.cohort_size: must be at most the 6 participants; got 7. Lower it or let more take",
+        ),
+        ("methods.entropy.cohort_size=7", "methods.entropy.cohort_size: must be at most the 6 participants; got 7."),
+        ("engine.name=stackd", "must be 'auto', 'native', 'manual', 'sequential', 'vmap' or 'compiled'; got"),
         ("partition.alpha=-1.0", "alpha of dirichlet_by_class must be a number from 1e-100 to 1e+100; got -1.0."),
         ("partition.name=dirichlet", "there is no partition 'dirichlet'. Did you mean 'dirichlet_by_class'?"),
         ("data=digts", "there is no data 'digts'. Did you mean 'digits'?"),
@@ -81,8 +84,8 @@ def test_a_misspelt_key_is_answered_with_file_line_and_the_nearest_name(
             (f"name={name}", "name: becomes a folder in runs/: no slash")
             for name in ("../../x", "con", ".hidden", "x" * 101)
         ),
-        (f"methods.{'x' * 101}.cohort=2", "a method's name becomes a folder"),
-        ("methods.a/b.cohort=2", "methods.a/b: a method's name becomes a folder"),
+        (f"methods.{'x' * 101}.cohort_size=2", "a method's name becomes a folder"),
+        ("methods.a/b.cohort_size=2", "methods.a/b: a method's name becomes a folder"),
         ("population.held_out=1.0", "population.held_out: must be less than 1; got 1.0 (float)."),
     ],
 )
@@ -94,8 +97,8 @@ def test_a_wrong_value_is_refused_before_data_are_read(refused: Refused, home: P
 
 def test_all_mistakes_are_told_at_once_in_the_order_of_the_file(refused: Refused, home: Path) -> None:
     text = TINY.replace("rounds = 4", 'rounds = "4"').replace("seeds = [0, 1]", "seeds = [0, 0]")
-    text = text.replace("alpha = 0.5", "alhpa = 0.5").replace("cohort = 3", "cohort = 9\nfoo = 1")
-    (home / "tiny.toml").write_text(text.replace("rate = 0.1", "rate = -0.1"), encoding="utf-8")
+    text = text.replace("alpha = 0.5", "alhpa = 0.5").replace("cohort_size = 3", "cohort_size = 9\nfoo = 1")
+    (home / "tiny.toml").write_text(text.replace("lr = 0.1", "lr = -0.1"), encoding="utf-8")
     said = refused(2, "compare", "tiny.toml", "--set", "engine.threads=0").splitlines()
     assert said[0] == "8 mistakes in tiny.toml:"
     keys = [line.split(": ")[1] if ".toml" in line else line.split(":")[0].strip() for line in said[1:]]
@@ -104,16 +107,16 @@ def test_all_mistakes_are_told_at_once_in_the_order_of_the_file(refused: Refused
         "seeds",
         "partition.alpha",
         "partition.alhpa",
-        "local.rate",
-        "method.cohort",
+        "local.lr",
+        "method.cohort_size",
         "method.foo",
         "--set engine.threads",
     ]
 
 
-@pytest.mark.parametrize("option", ["local.rate", "=3", "local..rate=3", ".=1"])
+@pytest.mark.parametrize("option", ["local.lr", "=3", "local..rate=3", ".=1"])
 def test_a_malformed_override_is_refused(refused: Refused, option: str) -> None:
-    assert f"--set must be of the form a.b=c, such as local.rate=0.05; got {option!r}." in refused(
+    assert f"--set must be of the form a.b=c, such as local.lr=0.05; got {option!r}." in refused(
         2, "run", "tiny.toml", "--set", option
     )
 

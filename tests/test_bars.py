@@ -46,7 +46,7 @@ def test_all_runs_have_a_bar_and_each_has_one_while_it_is_under_way(tmp_path: Pa
         Job(name, seed, tmp_path / name, Experiment(rounds=10), tmp_path) for seed, name in enumerate(["a", "longer"])
     ]
     status = ComparisonStatus(jobs, running={jobs[0]: 5, jobs[1]: 0}, fresh_rounds=5, began=time.monotonic() - 10)
-    status.latest[jobs[0]] = {"id_accuracy": 0.5, "unseen_accuracy": 0.25}
+    status.latest[jobs[0]] = {"participant_accuracy": 0.5, "unseen_accuracy": 0.25}
     with on_terminal(70) as terminal, compare_progress(quiet=False) as (shown,):
         shown.update(status)
         time.sleep(0.1)

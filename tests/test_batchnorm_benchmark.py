@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import fedreach
-from fedreach.federation.adaptation.base import Plain
+from fedreach.federation.adaptation.base import Unadapted
 
 from .benchmarked import benchmarks
 
@@ -35,7 +35,7 @@ def test_the_interval_is_of_differences_by_seed(benchmark):
 def test_a_rule_that_does_nothing_gains_nothing_on_the_inputs_of_the_others(benchmark, monkeypatch):
     monkeypatch.setattr(benchmark, "ROUNDS", 20)
     monkeypatch.setattr(benchmark, "OWN", {"none": None, "brightness −0.5": -0.5})
-    monkeypatch.setattr(benchmark, "RULES", {"unguarded": Plain(), "batchnorm": benchmark.RULES["batchnorm"]})
+    monkeypatch.setattr(benchmark, "RULES", {"unguarded": Unadapted(), "batchnorm": benchmark.RULES["batchnorm"]})
     rows = list(benchmark.measure(fedreach.load("digits"), 0))
     assert {(row["kind"], row["shift"]) for row in rows} == {(k, s) for k in benchmark.KINDS for s in benchmark.OWN}
     assert [row["unguarded"] for row in rows] == [0.0] * len(rows)

@@ -47,7 +47,7 @@ def uncorrected(runs: Any, pairs: coverage.Pairs, **how: Any) -> Sequence[Paired
 def one_sided(runs: Any, pairs: coverage.Pairs, **how: Any) -> Sequence[PairedTest]:
     """Half the p-value is held against the level."""
     found = coverage.compared(runs, pairs, **how)
-    return [replace(j, verdict="better") if (j.p_corrected or 0) / 2 < LEVEL else j for j in found]
+    return [replace(j, conclusion="better") if (j.p_corrected or 0) / 2 < LEVEL else j for j in found]
 
 
 def counted_twice(runs: Any, pairs: coverage.Pairs, **how: Any) -> Sequence[PairedTest]:

@@ -13,7 +13,7 @@ from .conftest import Command, Refused, rows
 
 @pytest.fixture
 def diverging() -> list[str]:
-    return ["run", "tiny.toml", "--set", "model=mlp", "--set", "local.rate=1e6", "--out", "x"]
+    return ["run", "tiny.toml", "--set", "model=mlp", "--set", "local.lr=1e6", "--out", "x"]
 
 
 def test_a_client_whose_training_diverges_is_named_with_round_and_cause(
@@ -22,7 +22,7 @@ def test_a_client_whose_training_diverges_is_named_with_round_and_cause(
     said = refused(1, *diverging)
     assert said.startswith("Client ")
     assert "failed in round 1: its update is not finite" in said
-    assert "Lower local.rate or set local.clip_norm; or go on without failing clients" in said
+    assert "Lower local.lr or set local.clip_norm; or go on without failing clients" in said
     result = json.loads((home / "x" / "result.json").read_text())
     assert (result["status"], result["error"]) == ("failed", said)
     assert refused(1, *diverging).startswith("Client ")  # again, not "finished"
@@ -30,7 +30,7 @@ def test_a_client_whose_training_diverges_is_named_with_round_and_cause(
 
 def test_failing_clients_can_be_left_out_and_the_rows_say_so(fedreach: Command, home: Path) -> None:
     # The user's weighting is an honest one; at this rate some clients of the MLP diverge and others do not.
-    options = ["--set", "model=mlp", "--set", "local.rate=100.0", "--set", "run.on_failure=drop", "--set", "rounds=6"]
+    options = ["--set", "model=mlp", "--set", "local.lr=100.0", "--set", "run.on_failure=drop", "--set", "rounds=6"]
     result = fedreach("run", "tiny.toml", *options, "--out", "x")
     assert result.exit_code == 0
     table = rows(home / "x")
@@ -49,7 +49,7 @@ def test_a_run_in_which_nobody_ever_counted_has_failed(refused: Refused, divergi
 
 
 def test_a_run_that_fails_does_not_stop_the_others(fedreach: Command, home: Path) -> None:
-    broken = ["--set", "model=mlp", "--set", "methods.entropy.local.rate=1e6"]
+    broken = ["--set", "model=mlp", "--set", "methods.entropy.local.lr=1e6"]
     result = fedreach("compare", "tiny.toml", "--out", "c", "--formats", "none", *broken)
     assert result.exit_code == 1
     assert "failed: entropy, seed 0: Client " in result.stderr
@@ -69,7 +69,7 @@ def test_a_run_that_fails_does_not_stop_the_others(fedreach: Command, home: Path
 
 def test_a_model_that_diverges_although_no_client_does_is_told(refused: Refused, home: Path) -> None:
     """Updates stay finite, and the server's rate of 1e39 takes the outputs beyond float32: nobody counts any more."""
-    options = ["--set", "method.server={name='average',rate=1e39}", "--set", "evaluation.every=1"]
+    options = ["--set", "method.server={name='average',lr=1e39}", "--set", "evaluation.every=1"]
     said = refused(1, "run", "tiny.toml", *options, "--out", "x")
     assert re.match(r"The model diverged: \w+ is not finite after round 1\. Lower local\.rate or set", said)
     assert "or go on all the same by run.on_failure = 'drop'" in said

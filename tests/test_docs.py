@@ -87,7 +87,7 @@ def quick(line: str) -> list[str]:
     if words[3] == "variance":
         words += ["--draws", "2,2,2,2", "--formats", "none"]
     if words[3] == "compare":
-        words += ["--seeds", "1"] if "--detect" not in words else ["--seeds", "10", "--most", "11", "--set", TWO]
+        words += ["--seeds", "1"] if "--detect" not in words else ["--seeds", "10", "--max-seeds", "11", "--set", TWO]
         words += ["--formats", "" if first else "none"]
     return words
 
@@ -196,7 +196,7 @@ def test_a_papers_example_says_what_is_claimed_and_what_was_measured(example: Pa
     assert "measured" in said
 
 
-KINDS = ("", "_selection", "_serving", "_serving_few", "_serving_rules", "_weighting", "_radio")
+KINDS = ("", "_selection", "_adaptation", "_adaptation_few", "_adaptation_rules", "_weighting", "_radio")
 LONG = {f"fashion_mnist{kind}.toml" for kind in KINDS}
 """A minute and more, even with two rounds."""
 LONGER = {"breast_cancer.toml", *LONG}

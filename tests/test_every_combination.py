@@ -26,7 +26,7 @@ from fedreach.engines.native.trainer import Native
 from fedreach.engines.protocols import Task
 from fedreach.engines.sequential import Sequential
 from fedreach.engines.trainer import GroupTrainer
-from fedreach.engines.vmap import Stacked
+from fedreach.engines.vmap import Vmap
 from fedreach.federation.aggregation import AGGREGATIONS
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import LABEL_STATISTICS
@@ -46,22 +46,22 @@ from fedreach.wireless.radio import Radio
 from .covering import covering, sets
 
 LOCALS = {
-    "plain": LocalSGD(rate=0.1, batch_size=8, steps=3),
-    "momentum": LocalSGD(rate=0.1, batch_size=8, epochs=1, momentum=0.5),
-    "uneven": LocalSGD(rate=0.1, batch_size=8, steps=UnevenSteps(1, 5)),
-    "adam": LocalSGD(rate=0.01, batch_size=8, steps=3, optimizer=Adam()),
+    "plain": LocalSGD(lr=0.1, batch_size=8, steps=3),
+    "momentum": LocalSGD(lr=0.1, batch_size=8, epochs=1, momentum=0.5),
+    "uneven": LocalSGD(lr=0.1, batch_size=8, steps=UnevenSteps(1, 5)),
+    "adam": LocalSGD(lr=0.01, batch_size=8, steps=3, optimizer=Adam()),
 }
 ROUNDS, PARTICIPANTS, COHORT, SEED = 2, 9, 4, 1
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "product": {"parts": (WEIGHTINGS["entropy"](), WEIGHTINGS["by_examples"]())},
     "mix": {"parts": (WEIGHTINGS["equal"](), WEIGHTINGS["disagreement"]())},
-    "clip": {"inner": WEIGHTINGS["by_examples"](), "most": 0.5},
+    "clip": {"inner": WEIGHTINGS["by_examples"](), "max": 0.5},
     "clustered": {"first_round": 1, "eps1": 2.0, "eps2": 0.0},  # divides as soon as it can
-    "safari": {"client_probability": 0.5, "rate": 0.1, "batch_size": 8},
-    "server_only": {"rate": 0.1, "batch_size": 8},
-    "fine_tune": {"rate": 0.1, "batch_size": 8},
-    "feddf": {"rate": 0.1, "batch_size": 8, "steps": 3},
+    "safari": {"client_probability": 0.5, "lr": 0.1, "batch_size": 8},
+    "server_only": {"lr": 0.1, "batch_size": 8},
+    "fine_tune": {"lr": 0.1, "batch_size": 8},
+    "feddf": {"lr": 0.1, "batch_size": 8, "steps": 3},
     "discrete_laplace": {"epsilon": 1.0},
     "discrete_gaussian": {"epsilon": 1.0, "delta": 1e-3},
     "rademacher": {"n_clusters": 3},  # looking for their number takes seven times as long
@@ -142,10 +142,10 @@ def run(kind: type[GroupTrainer], **names: str) -> tuple[Any, ...]:
 
 def check(simulation: Simulation, state: FederationState, reports: list[RoundResult]) -> None:
     assert state.round == ROUNDS
-    served = state.served(simulation.federation)
-    assert np.isfinite(served).all()
-    assert served.dtype == np.float32
-    assert abs(served - simulation.engine.initial).max() > 0  # it learnt something
+    adapted = state.adapted(simulation.federation)
+    assert np.isfinite(adapted).all()
+    assert adapted.dtype == np.float32
+    assert abs(adapted - simulation.engine.initial).max() > 0  # it learnt something
     everybody = simulation.federation.traits["selection"].ignores_cohort
     for report in reports:
         json.dumps([report.cohort, report.weights, dict(report.metrics)], allow_nan=False)
@@ -203,14 +203,14 @@ def test_what_does_not_go_together_is_refused_and_nothing_else() -> None:
         frozenset(("solver", "loss")),  # a client keeps one vector
     }
     hidden = PLACES.index("label_statistics")
-    open_ = [name for name in LABEL_STATISTICS if name != "secure_sum"]
+    open_ = [name for name in LABEL_STATISTICS if name != "secure_aggregation"]
     assert all(goes((0, one), (hidden, other)) for one in SELECTIONS for other in open_)
 
 
 def trains_alike(row: tuple[str, ...]) -> None:
     names = dict(zip(PLACES, row, strict=True))
     # Nothing but plain steps on shifted cross-entropy is written out in C.
-    quick = Stacked if names["local"] == "adam" or names["loss"] == "label_smoothing" else Native
+    quick = Vmap if names["local"] == "adam" or names["loss"] == "label_smoothing" else Native
     if Traits.of(made("loss", names["loss"])).sees_more:  # which no other engine trains by: it does the same again
         quick = Sequential
     try:

@@ -1,4 +1,4 @@
-"""The benchmark of harm scores the plain model and the served one on the same inputs, and counts what is lost."""
+"""The benchmark of harm scores the plain model and the adapted one on the same inputs, and counts what is lost."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_images_in_color_are_shifted_in_color_and_gray_ones_are_not(harm):
     assert np.array_equal(warm[:, 1], x[:, 1])
 
 
-def test_the_plain_model_and_the_served_one_see_the_same_inputs(harm, monkeypatch):
+def test_the_plain_model_and_the_adapted_one_see_the_same_inputs(harm, monkeypatch):
     monkeypatch.setattr(harm, "ROUNDS", 120)
     # One that refuses whatever drifts must there be the plain model, on the very same inputs.
     never = LabelShift(guard=True, k=1e300)

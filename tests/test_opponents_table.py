@@ -1,4 +1,4 @@
-"""The table of opponents says what its runs did: who trained, at what cost, and how unseen clients were served."""
+"""The table of opponents says what its runs did: who trained, at what cost, and how unseen clients were adapted."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from fedreach.report.read import read
 from .benchmarked import benchmarks
 
 
-def test_the_table_counts_examples_and_judges_both_ways_of_serving(tmp_path: Path) -> None:
+def test_the_table_counts_examples_and_judges_both_ways_of_adaptation(tmp_path: Path) -> None:
     fr.compare(
         fr.load("digits").partition("dirichlet_by_class", clients=12, alpha=0.3, participants=6),
         {"uniform": {}, "full": {"selection": "full"}, "asked": {"selection": {"name": "minimax", "refresh": 2}}},
         model="linear",
         rounds=4,
-        cohort=3,
+        cohort_size=3,
         seeds=2,
-        method={"serving": "label_shift"},
+        method={"adaptation": "label_shift"},
         evaluation={"inputs": [5]},
         out=tmp_path / "s",
         progress=False,
@@ -41,6 +41,8 @@ def test_the_table_counts_examples_and_judges_both_ways_of_serving(tmp_path: Pat
     assert (seeds, 0 < least <= most) == (2, True)
     by_name = {line[0].strip("`"): line for line in told}
     assert by_name["uniform"][5:7] == by_name["uniform"][8:10] == ["-", "-"]
-    served = json.loads((tmp_path / "s/runs/full/seed-0/serving.json").read_text(encoding="utf-8"))["columns"]["last"]
-    assert found["full"].accuracy["label_shift"][0] == served["unseen_served_accuracy"]
-    assert found["full"].accuracy["none"][0] == served["unseen_plain_accuracy"]
+    adapted = json.loads((tmp_path / "s/runs/full/seed-0/adaptation.json").read_text(encoding="utf-8"))["columns"][
+        "last"
+    ]
+    assert found["full"].accuracy["label_shift"][0] == adapted["unseen_adapted_accuracy"]
+    assert found["full"].accuracy["none"][0] == adapted["unseen_unadapted_accuracy"]

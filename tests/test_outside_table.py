@@ -11,7 +11,7 @@ import pytest
 import fedreach as fr
 from fedreach._util.errors import TrainingError
 from fedreach.federation.solvers import Scaffold
-from fedreach.federation.types import ClientView, Reports
+from fedreach.federation.types import ClientResults, ServerView
 from fedreach.report.read import read
 
 from .benchmarked import benchmarks
@@ -22,11 +22,11 @@ LABELS = np.repeat(np.arange(10), 600)
 def test_each_method_has_its_published_number_and_its_own_differences(tmp_path: Path) -> None:
     fr.compare(
         fr.load("digits").partition("dirichlet_by_class", clients=12, alpha=0.3, participants=6),
-        {"base": {}, "still": {"local": {"rate": 1e-6}}, "unpublished": {"local": {"rate": 0.2}}},
+        {"base": {}, "still": {"local": {"lr": 1e-6}}, "unpublished": {"local": {"lr": 0.2}}},
         model="linear",
         rounds=6,
-        cohort=6,
-        local={"rate": 0.5, "epochs": 5},
+        cohort_size=6,
+        local={"lr": 0.5, "epochs": 5},
         seeds=2,
         evaluation={"every": 1},
         target_accuracy=0.5,
@@ -58,14 +58,14 @@ def test_each_method_has_its_published_number_and_its_own_differences(tmp_path: 
 
 def test_a_run_that_diverged_is_told_with_its_last_score_and_never_counted(tmp_path: Path) -> None:
     recipe = fr.load("digits").partition("iid", clients=4, participants=4)
-    breaks = {"server": {"name": "average", "rate": 1e12}}  # its second round has nothing finite to start at
+    breaks = {"server": {"name": "average", "lr": 1e12}}  # its second round has nothing finite to start at
     with pytest.raises(TrainingError):
         fr.compare(
             recipe,
             {"base": {}, "breaks": breaks},
             model="mlp",
             rounds=5,
-            cohort=4,
+            cohort_size=4,
             seeds=1,
             evaluation={"every": 1},
             out=tmp_path / "s",
@@ -108,9 +108,9 @@ def test_alphas_in_turn_gives_each_alpha_its_clients_and_its_share_of_every_clas
 
 def test_steps_by_examples_moves_a_control_variate_by_a_batchth() -> None:
     memory, update, steps = np.zeros((1, 3), np.float32), np.array([[1, 2, 4]], np.float32), np.array([10.0])
-    right = Scaffold().remember(memory, {}, update, steps, rate=0.1)
+    right = Scaffold().remember(memory, {}, update, steps, lr=0.1)
     with benchmarks("outside_methods") as (methods,):
-        slow = methods.StepsByExamples(batch_size=8.0).remember(memory, {}, update, steps, rate=0.1)
+        slow = methods.StepsByExamples(batch_size=8.0).remember(memory, {}, update, steps, lr=0.1)
     np.testing.assert_allclose(8 * slow, right)
 
 
@@ -126,13 +126,13 @@ def test_hics_as_coded_takes_clients_in_turn_keeps_what_came_first_and_prefers_v
     with benchmarks("outside_methods") as (methods,):
         policy = methods.HiCSAsCoded(features=2, temperature=0.1, gamma=99.0, groups=2, most_variance=9.0)
         similar = methods.HiCSAsCoded(features=2, temperature=0.1, gamma=99.0, groups=2, most_variance=0.0)
-    view, rng = ClientView.of(np.arange(4), np.full(4, 10)), np.random.default_rng(0)
+    view, rng = ServerView.of(np.arange(4), np.full(4, 10)), np.random.default_rng(0)
     state = policy.init(view)
     for turn in ([0, 1], [2, 3]):
         assert policy.select(state, view, 2, rng).ids.tolist() == turn
-        state = policy.observe(state, Reports(np.array(turn), sent[turn], {}, output_bias=3))
+        state = policy.observe(state, ClientResults(np.array(turn), sent[turn], {}, output_bias=3))
     assert policy.select(state, view, 2, rng).ids.tolist() == [1, 3]
-    later = policy.observe(state, Reports(np.array([0, 1]), sent[[1, 0]], {}, output_bias=3))
+    later = policy.observe(state, ClientResults(np.array([0, 1]), sent[[1, 0]], {}, output_bias=3))
     np.testing.assert_array_equal(later["layer"], state["layer"])
     # The mean weights, not the bias, which says nothing here: H(softmax(w / T)).
     raw = np.exp(np.array([narrow, varied]) / 0.1)
@@ -158,7 +158,9 @@ def test_entropies_that_follow_the_size_of_an_update_are_told_from_those_that_fo
 
 def test_a_model_that_is_not_the_run_s_is_refused_and_swings_are_between_rounds(tmp_path: Path) -> None:
     recipe = fr.load("digits").partition("iid", clients=4, participants=4)
-    fr.compare(recipe, {"fedavg": {}}, model="linear", rounds=1, cohort=4, seeds=1, out=tmp_path / "s", progress=False)
+    fr.compare(
+        recipe, {"fedavg": {}}, model="linear", rounds=1, cohort_size=4, seeds=1, out=tmp_path / "s", progress=False
+    )
     (run,) = read([tmp_path / "s"]).runs
     ended = float(run.column("test_accuracy")[-1])
     with benchmarks("niid_swing") as (swing,):

@@ -74,7 +74,7 @@ def test_the_same_run_twice_gives_the_same_bytes(fedreach: Command, home: Path) 
     assert exact(home / "a")["rounds.jsonl"] != b""
 
 
-@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+@pytest.mark.parametrize("engine", ["sequential", "vmap"])
 def test_the_number_of_threads_changes_no_byte(fedreach: Command, home: Path, engine: str) -> None:
     for threads in (1, 3):
         options = ["--set", f"engine.name={engine}", "--set", f"engine.threads={threads}", "--out", threads]
@@ -99,18 +99,18 @@ def test_another_seed_gives_another_run(fedreach: Command, home: Path) -> None:
 
 @pytest.mark.parametrize("model", ["linear", "mlp"])
 def test_the_engines_agree_up_to_rounding(fedreach: Command, home: Path, model: str) -> None:
-    """Stacked kernels add in another order: parameters agree to 1e-5, what follows from counts and draws is the same.
+    """Vmap kernels add in another order: parameters agree to 1e-5, what follows from counts and draws is the same.
 
     A sample on the edge between two classes may fall to either side, so accuracies may differ by a sample or two; each
     client holds out at least 10 samples here, and 6 clients are averaged.
     """
-    for engine in ("sequential", "stacked"):
+    for engine in ("sequential", "vmap"):
         options = ["--set", f"engine.name={engine}", "--set", f"model={model}", "--set", "rounds=8"]
         assert fedreach("run", "tiny.toml", *options, "--out", engine).exit_code == 0
-    one, other = (load_file(home / engine / "last.safetensors") for engine in ("sequential", "stacked"))
+    one, other = (load_file(home / engine / "last.safetensors") for engine in ("sequential", "vmap"))
     for name, value in one.items():
         np.testing.assert_allclose(other[name], value, rtol=1e-4, atol=1e-5)
-    for a, b in zip(rows(home / "sequential"), rows(home / "stacked"), strict=True):
+    for a, b in zip(rows(home / "sequential"), rows(home / "vmap"), strict=True):
         assert a.keys() == b.keys()
         for key in a:
             if "accuracy" in key or "gap" in key:
@@ -121,7 +121,7 @@ def test_the_engines_agree_up_to_rounding(fedreach: Command, home: Path, model: 
                 np.testing.assert_allclose(b[key].get("loss", []), a[key].get("loss", []), atol=1e-4)
             else:  # cohort, weights, bytes: these do not depend on the arithmetic
                 assert a[key] == b[key]
-    assert (home / "sequential" / "federation.json").read_bytes() == (home / "stacked" / "federation.json").read_bytes()
+    assert (home / "sequential" / "federation.json").read_bytes() == (home / "vmap" / "federation.json").read_bytes()
 
 
 # ---------------------------------------------------------------------------------------------- a run is cut short
@@ -242,7 +242,7 @@ def test_whole_models_that_clients_keep_survive_an_interruption(home: Path) -> N
 @pytest.mark.parametrize(
     "server",
     [
-        'name = "server_only", steps = 5, rate = 5.0, batch_size = 8, held_out = 0.3, patience = 2',
+        'name = "server_only", steps = 5, lr = 5.0, batch_size = 8, held_out = 0.3, patience = 2',
         'name = "fine_tune", inner = "adam", batch_size = 8',
         'name = "fine_tune", when = "end", steps = 3',
         'name = "feddf", batch_size = 8, steps = 3',

@@ -227,7 +227,7 @@ def test_the_tutorial_runs_as_a_notebook(pages: dict[str, str], tmp_path: Path) 
         else:
             script.append(source)
     run([sys.executable, "-c", "\n".join(script)], tmp_path, {"flower"})
-    for name in ("hospitals/runs/served/seed-0", "flower"):
+    for name in ("hospitals/runs/adapted/seed-0", "flower"):
         result = json.loads((tmp_path / "runs" / name / "result.json").read_text("utf-8"))
         assert result["status"] == "finished"
 

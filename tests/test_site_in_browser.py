@@ -26,7 +26,7 @@ DESK, PHONE = (1280, 800), (390, 844)
 PAGES = (
     "index",
     "tutorial",
-    "serving",
+    "adaptation",
     "results",
     "results/index",
     "gallery",

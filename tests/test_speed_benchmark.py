@@ -306,8 +306,8 @@ def test_who_aborts_is_tried_again(bench, tmp_path, capsys):
 
 
 def test_an_engine_says_that_it_cannot_train_a_model(bench):
-    with pytest.raises(SystemExit, match=r"cannot: engine.name = 'chain' needs"):
-        bench.fedreach_run.make_simulation(bench.cases.CASES["lstm"], "chain", seed=0, threads=1)
+    with pytest.raises(SystemExit, match=r"cannot: engine.name = 'manual' needs"):
+        bench.fedreach_run.make_simulation(bench.cases.CASES["lstm"], "manual", seed=0, threads=1)
 
 
 def test_every_case_has_a_first_pass_and_later_ones_while_there_is_time(bench, monkeypatch):

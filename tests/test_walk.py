@@ -1,4 +1,4 @@
-"""One walk from the built wheel in an empty folder to a served prediction on a CSV, by the commands of a page alone."""
+"""From the built wheel in an empty folder to an adapted prediction on a CSV, by the commands of a page alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGE = (ROOT / "docs" / "deploying.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
-def test_from_the_wheel_to_a_served_prediction(tmp_path: Path) -> None:
+def test_from_the_wheel_to_a_adapted_prediction(tmp_path: Path) -> None:
     home, folder = home_with_wheel(tmp_path / "made"), tmp_path / "empty"
     (folder / "examples").mkdir(parents=True)
     shutil.copy(ROOT / "examples" / "patients.csv", folder / "examples")  # the table of who walks

@@ -21,7 +21,7 @@ import numpy as np
 from small import TOML, Counts, content, train
 
 from fedreach._util.errors import FedReachError
-from fedreach.api.comparison import Study
+from fedreach.api.comparison import Comparison
 from fedreach.deploy.fitted_rule import read as read_rule
 from fedreach.deploy.saved import load as load_model
 from fedreach.experiment.compare import compare
@@ -141,7 +141,7 @@ def begun(folder: Path, seed: int = 0) -> None:
 def compared(folder: Path) -> None:
     """Compare two methods."""
     path = folder.parent / "two.toml"
-    path.write_text(f"{TOML}[methods.a]\n[methods.b]\nserving = 'label_shift'\n", encoding="utf-8")
+    path.write_text(f"{TOML}[methods.a]\n[methods.b]\nadaptation = 'label_shift'\n", encoding="utf-8")
     status = compare(load(path), out=folder, base=path.parent, workers=1)
     if status.failed:
         raise FedReachError("; ".join(status.failed.values()))
@@ -166,7 +166,7 @@ def answers(folder: Path) -> dict[str, Callable[[], Any]]:
             f"{number} rule": lambda run=run: rule(run),
         }
     if folder.name.startswith("comparison"):
-        asked["study"] = lambda: [study_rows(Study(folder), method) for method in ("a", "b")]
+        asked["study"] = lambda: [study_rows(Comparison(folder), method) for method in ("a", "b")]
         asked["again"] = lambda: (compared(folder), _content(folder))[1]
     else:
         asked["again"] = lambda: (train(folder), _content(folder))[1]
@@ -181,7 +181,7 @@ def _content(folder: Path) -> dict[str, Any]:
     return found
 
 
-def study_rows(study: Study, method: str) -> Any:
+def study_rows(study: Comparison, method: str) -> Any:
     """Return what Python says of a method."""
     return f"{study[method].rounds()}", f"{study[method].clients()}"
 

@@ -4,7 +4,7 @@
     python benchmarks/faults/planted.py hull tolerance   # those whose names have one of these words
 
 A fault is a line that someone could have written: the first eleven were planted by others and caught by no test, the
-rest by one, or by accident. Each names the tests that should catch it, and the parts whose laws should (`fedreach
+rest by one, or by accident. Each names the tests that should catch it, and the parts whose checks should (`fedreach
 verify`); an edit that no longer fits the sources is an error, so that the table stays true. It ends with 1 if a fault
 is caught by nothing.
 """
@@ -48,15 +48,15 @@ FAULTS = (
     Fault(
         "best round judged on the test set",
         "runs/recorder.py",
-        'columns.get("id_loss", np.inf)',
+        'columns.get("participant_loss", np.inf)',
         'columns.get("test_loss", np.inf)',
         ["runs/test_loop.py"],
     ),
     Fault(
         "c_i by the rate of round 1 under schedules",
         "federation/steps.py",
-        "view.rows(reports.ids), federation.local.rate_at(view.round, rounds)",
-        "view.rows(reports.ids), federation.local.rate",
+        "view.rows(reports.ids), federation.local.lr_at(view.round, rounds)",
+        "view.rows(reports.ids), federation.local.lr",
         ["federation/test_memory_solvers.py"],
         [("solver", "scaffold")],
     ),
@@ -266,25 +266,25 @@ FAULTS = (
         [("selection", "rademacher")],
     ),
     Fault(
-        "a bit too many in a secure sum",
-        "federation/aggregation/secure_sum.py",
+        "a bit too many in secure aggregation",
+        "federation/aggregation/secure_aggregation.py",
         "38 - (self.clients - 1).bit_length()",
         "39 - (self.clients - 1).bit_length()",
-        ["federation/test_secure_sum.py"],
+        ["federation/test_secure_aggregation.py"],
     ),
     Fault(
-        "bits of a secure sum for one client",
-        "federation/aggregation/secure_sum.py",
+        "bits of secure aggregation for one client",
+        "federation/aggregation/secure_aggregation.py",
         "38 - (self.clients - 1).bit_length()",
         "38",
-        ["federation/test_secure_sum.py"],
+        ["federation/test_secure_aggregation.py"],
     ),
     Fault(
-        "bits lost in a secure sum",
-        "federation/aggregation/secure_sum.py",
+        "bits lost in secure aggregation",
+        "federation/aggregation/secure_aggregation.py",
         "38 - (self.clients - 1).bit_length()",
         "30 - (self.clients - 1).bit_length()",
-        ["federation/test_secure_sum.py"],
+        ["federation/test_secure_aggregation.py"],
     ),
 )
 

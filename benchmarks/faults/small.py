@@ -24,20 +24,20 @@ model = { name = "linear" }
 engine = { name = "sequential", threads = 1 }
 run.checkpoint_seconds = 1e-6
 [local]
-rate = 0.1
+lr = 0.1
 batch_size = 16
 [evaluation]
 every = 1
 inputs = [5]
 samples_per_client = 20
 [method]
-cohort = 2
+cohort_size = 2
 solver = "scaffold"
 aggregation = "fedvarp"
 selection = { name = "minimax", storage = "disk" }
-serving = "bbse"
+adaptation = "bbse"
 """
-"""Rows of what clients keep and sent, and of a table of updates; a checkpoint after each round; a serving rule."""
+"""Rows of what clients keep and sent, and of a table of updates; a checkpoint after each round; an adaptation rule."""
 DIFFER = (Timing.FILE, "run.json", ".lock")
 """Files that differ between two runs of the same thing, as they say when and where it was."""
 

@@ -120,7 +120,7 @@ class Case:
     example_shape: tuple[int, ...]
     num_clients: int
     samples: int
-    cohort: int
+    cohort_size: int
     batch_size: int
     learning_rate: float = 0.1
     num_classes: int = NUM_CLASSES
@@ -138,7 +138,7 @@ class Case:
 
     def with_fewer_clients(self) -> Case:
         """Return the same work for a fifth of the clients and of the cohort: enough to check results."""
-        return replace(self, num_clients=self.num_clients // 5, cohort=self.cohort // 5)
+        return replace(self, num_clients=self.num_clients // 5, cohort_size=self.cohort_size // 5)
 
     def without_dropout(self) -> Case:
         """Return the case with a model that draws no random numbers in training."""
@@ -179,12 +179,12 @@ class Case:
         return [i % self.num_clients for i in range(first, first + self.cohort)]
 
 
-_SILO = {"num_clients": 40, "samples": 600, "cohort": 40, "batch_size": 50}
-_DEVICE = {"num_clients": 1000, "samples": 50, "cohort": 50, "batch_size": 10}
-_DIGITS = {"num_clients": 50, "samples": 28, "cohort": 10, "batch_size": 16}
-_FEMNIST = {"num_clients": 1000, "samples": 60, "cohort": 10, "batch_size": 20}
-_FEDDYN = {"num_clients": 100, "samples": 100, "cohort": 10, "batch_size": 50}
-_SHAKESPEARE = {"num_clients": 100, "samples": 100, "cohort": 10, "batch_size": 20}
+_SILO = {"num_clients": 40, "samples": 600, "cohort_size": 40, "batch_size": 50}
+_DEVICE = {"num_clients": 1000, "samples": 50, "cohort_size": 50, "batch_size": 10}
+_DIGITS = {"num_clients": 50, "samples": 28, "cohort_size": 10, "batch_size": 16}
+_FEMNIST = {"num_clients": 1000, "samples": 60, "cohort_size": 10, "batch_size": 20}
+_FEDDYN = {"num_clients": 100, "samples": 100, "cohort_size": 10, "batch_size": 50}
+_SHAKESPEARE = {"num_clients": 100, "samples": 100, "cohort_size": 10, "batch_size": 20}
 
 CASES = {
     case.name: case
@@ -202,9 +202,9 @@ CASES = {
         Case("cifar_plain", make_plain_cifar_cnn, (3, 32, 32), **_DEVICE),
         Case("lstm", NextToken, (80,), **_SHAKESPEARE, num_classes=VOCABULARY, tokens=True),
         # Of the long workloads, whose data are others: a peer of which a few rounds are timed makes these.
-        Case("flute_lr", make_logistic, (784,), 1000, 60, cohort=10, batch_size=10, learning_rate=0.03),
-        Case("flute_cnn", make_flute_cnn, (1, 28, 28), 1000, 198, cohort=10, batch_size=20, num_classes=62),
-        Case("many_clients", make_logistic, (784,), 100_000, 10, cohort=100, batch_size=10, learning_rate=0.03),
+        Case("flute_lr", make_logistic, (784,), 1000, 60, cohort_size=10, batch_size=10, learning_rate=0.03),
+        Case("flute_cnn", make_flute_cnn, (1, 28, 28), 1000, 198, cohort_size=10, batch_size=20, num_classes=62),
+        Case("many_clients", make_logistic, (784,), 100_000, 10, cohort_size=100, batch_size=10, learning_rate=0.03),
     )
 }
 ON_A_CPU = tuple(name for name in CASES if name not in ("cifar_plain", "flute_lr", "flute_cnn", "many_clients"))

@@ -31,7 +31,7 @@ from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.selection.base import Policy
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg
-from fedreach.federation.types import ClientView, Selection, State
+from fedreach.federation.types import Selection, ServerView, State
 from fedreach.federation.weighting import ByExamples
 from fedreach.runs.simulation import Simulation
 
@@ -42,10 +42,10 @@ class InTurns(Policy):
 
     case: Case
 
-    def init(self, view: ClientView) -> State:
+    def init(self, view: ServerView) -> State:
         return {"round": np.zeros(1, np.int64)}
 
-    def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
+    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Selection:
         return Selection(np.array(self.case.cohort_of(int(state["round"][0]))))
 
     def observe(self, state: State, reports: object) -> State:
@@ -68,8 +68,8 @@ def make_simulation(case: Case, engine: str, seed: int, threads: int, device: st
         held_out=ClientIndex(np.empty(0, np.int64), np.zeros(n + 1, np.int64)),
         noise=None,
     )
-    local = LocalSGD(rate=case.learning_rate, batch_size=case.batch_size)
-    federation = Federation(InTurns(case), ByExamples(), FedAvg(), local, Average(), case.cohort, seed)
+    local = LocalSGD(lr=case.learning_rate, batch_size=case.batch_size)
+    federation = Federation(InTurns(case), ByExamples(), FedAvg(), local, Average(), case.cohort_size, seed)
     try:
         built = build_engine(engine, Task(case.make_model(), data, federation.solver, local, seed), device, threads)
     except ConfigError as error:

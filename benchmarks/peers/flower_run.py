@@ -73,8 +73,10 @@ class Turns(FedAvg):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         replies = list(replies)
         failed = [reply.error.reason for reply in replies if reply.has_error()]
-        if failed or len(replies) < self.case.cohort:
-            raise RuntimeError(f"Flower lost {self.case.cohort - len(replies) + len(failed)} clients: {failed[:1]}")
+        if failed or len(replies) < self.case.cohort_size:
+            raise RuntimeError(
+                f"Flower lost {self.case.cohort_size - len(replies) + len(failed)} clients: {failed[:1]}"
+            )
         result = super().aggregate_train(server_round, replies)
         self.clock.lap()
         return result
@@ -120,7 +122,7 @@ def main() -> None:
             "exact": arguments.check,
             "seed": arguments.seed,
             "threads": arguments.threads,
-            "rate": case.learning_rate,
+            "lr": case.learning_rate,
             "batch-size": case.batch_size,
         }
     )

@@ -54,17 +54,17 @@ def train(message: Message, context: Context) -> Message:
 class Timed(FedAvg):
     """FedAvg that notes when rounds end, and gives up where a client is lost."""
 
-    def __init__(self, clients: int, cohort: int) -> None:
-        super().__init__(cohort / clients, 0.0, min_train_nodes=cohort, min_available_nodes=clients)
-        self.cohort, self.ends = cohort, list[float]()
+    def __init__(self, clients: int, cohort_size: int) -> None:
+        super().__init__(cohort_size / clients, 0.0, min_train_nodes=cohort_size, min_available_nodes=clients)
+        self.cohort_size, self.ends = cohort_size, list[float]()
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Average, and note the time."""
         replies = list(replies)
-        if len(replies) < self.cohort or any(reply.has_error() for reply in replies):
-            raise RuntimeError(f"Flower lost clients: {len(replies)} of {self.cohort} replied")
+        if len(replies) < self.cohort_size or any(reply.has_error() for reply in replies):
+            raise RuntimeError(f"Flower lost clients: {len(replies)} of {self.cohort_size} replied")
         result = super().aggregate_train(server_round, replies)
         self.ends.append(time.perf_counter())
         return result
@@ -73,8 +73,8 @@ class Timed(FedAvg):
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run and write down when rounds ended."""
-    clients, cohort, rounds = (int(os.environ[f"BENCH_{name}"]) for name in ("CLIENTS", "COHORT", "ROUNDS"))
-    strategy = Timed(clients, cohort)
+    clients, cohort_size, rounds = (int(os.environ[f"BENCH_{name}"]) for name in ("CLIENTS", "COHORT", "ROUNDS"))
+    strategy = Timed(clients, cohort_size)
     strategy.start(grid, ArrayRecord(make_model().state_dict()), num_rounds=rounds, timeout=120)
     out = Path(str(context.run_config["out"]))
     out.mkdir(parents=True, exist_ok=True)

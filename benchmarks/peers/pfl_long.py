@@ -118,7 +118,7 @@ def main() -> None:
         algorithm_params=NNAlgorithmParams(
             central_num_iterations=arguments.rounds,
             evaluation_frequency=arguments.rounds + 1,
-            train_cohort_size=case.cohort,
+            train_cohort_size=case.cohort_size,
             val_cohort_size=0,
         ),
         model_train_params=NNTrainHyperParams(

@@ -91,7 +91,7 @@ def train(
         algorithm_params=NNAlgorithmParams(
             central_num_iterations=rounds,
             evaluation_frequency=rounds + 1,
-            train_cohort_size=case.cohort,
+            train_cohort_size=case.cohort_size,
             val_cohort_size=0,
         ),
         model_train_params=NNTrainHyperParams(
@@ -109,9 +109,9 @@ def main() -> None:
     case = case_of(arguments)
     distributed = torch.distributed.is_initialized()  # pfl did so when it was imported under torchrun
     rank, workers = (torch.distributed.get_rank(), torch.distributed.get_world_size()) if distributed else (0, 1)
-    if case.cohort % workers:
+    if case.cohort_size % workers:
         # Workers that train unequal numbers of users draw from pfl's sampler unequally often and lose step.
-        parser.error(f"--nproc_per_node must divide the cohort of {case.cohort} clients; got {workers}")
+        parser.error(f"--nproc_per_node must divide the cohort of {case.cohort_size} clients; got {workers}")
     x, y = (torch.from_numpy(array).to(arguments.device) for array in case.make_data(arguments.seed))
     net, clock = case.make_model().to(arguments.device), Clock()
     if arguments.check:

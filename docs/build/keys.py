@@ -15,11 +15,11 @@ HEAD = """\
 # Keys of an experiment file
 
 An experiment is a TOML file; every key may be left out. `fedreach init` writes one with comments, `--set` changes
-single keys (`--set local.rate=0.05`), and in Python the tables are dictionaries (`local={"rate": 0.05}`). Unknown keys,
+single keys (`--set local.lr=0.05`), and in Python the tables are dictionaries (`local={"lr": 0.05}`). Unknown keys,
 wrong types and values out of their range are refused before anything is read, all at once.
 
 Where the type is *name*, a name stands for a built-in thing or one of your own, alone (`"adam"`) or with its options
-beside it (`{ name = "adam", rate = 0.05 }`); the options are those of [the part](parts/selection.md). A default of –
+beside it (`{ name = "adam", lr = 0.05 }`); the options are those of [the part](parts/selection.md). A default of –
 means that there is none, or that it is told under *meaning*.
 """
 

@@ -7,14 +7,14 @@ import importlib
 import inspect
 
 PUBLIC: dict[str, tuple[str, str, list[str]]] = {
-    "studies": (
+    "comparisons": (
         "Studies",
         "What `import fedreach as fr` brings: data of clients, methods, and what compares or runs them.",
         ["fedreach"],
     ),
     "models": (
         "Models and deployed clients",
-        "The model of a finished run, and a client that is served without it.",
+        "The model of a finished run, and a client that is adapted without it.",
         ["fedreach.deploy"],
     ),
     "parts": (
@@ -33,7 +33,7 @@ PUBLIC: dict[str, tuple[str, str, list[str]]] = {
     ),
     "federations": (
         "Federations by hand",
-        "The objects below a study, for whoever writes the loop.",
+        "The objects below a comparison, for whoever writes the loop.",
         [
             "fedreach.data.federated:federate",
             "fedreach.data.assignment:Partition",
@@ -73,7 +73,7 @@ PUBLIC: dict[str, tuple[str, str, list[str]]] = {
         "Errors",
         "All that FedReach raises of its own.",
         [
-            "fedreach._util.errors:FedReachError,ConfigError,PartError,InfeasibleError,DataError,RunFolderError,TrainingError",
+            "fedreach._util.errors:FedReachError,ConfigError,ComponentError,InfeasibleError,DataError,RunFolderError,TrainingError",
         ],
     ),
 }

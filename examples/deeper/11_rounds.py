@@ -20,8 +20,8 @@ digits = fedreach.load("digits")
 partition = dirichlet_by_class(digits.train_y, 50, generator(0, "partition"), alpha=0.1)
 data = federate(digits, partition, participants=20, seed=0)
 
-local = LocalSGD(rate=0.1, batch_size=16, epochs=2)
-federation = Federation(Uniform(), ByExamples(), FedAvg(), local, Average(), cohort=5, seed=0)
+local = LocalSGD(lr=0.1, batch_size=16, epochs=2)
+federation = Federation(Uniform(), ByExamples(), FedAvg(), local, Average(), cohort_size=5, seed=0)
 simulation = simulate(data, "mlp", federation, rounds=20, model_options={"hidden": [32]})
 evaluator = Evaluator(simulation.engine, data)
 
@@ -31,6 +31,6 @@ for _ in range(simulation.rounds):
     if state.round % 5 == 0:
         scores, _ = evaluator.evaluate(state.params, state.round)
         print(
-            f"round {state.round:2}: cohort {report.cohort}, participants {scores['id_accuracy']:.3f}, "
+            f"round {state.round:2}: cohort {report.cohort}, participants {scores['participant_accuracy']:.3f}, "
             f"unseen clients {scores['unseen_accuracy']:.3f}, gap {scores['participation_gap']:+.3f}"
         )

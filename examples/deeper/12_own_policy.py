@@ -37,4 +37,4 @@ def by_loss(reports):
 if __name__ == "__main__":
     digits = fr.load("digits").partition("dirichlet_by_class", clients=50, alpha=0.1, participants=20)
     methods = {"uniform": {}, "waiting": {"selection": LongestWaiting(rest=1)}, "by_loss": {"weighting": by_loss}}
-    print(fr.compare(digits, methods, model="linear", rounds=20, cohort=5, seeds=2, out="runs/own-policy"))
+    print(fr.compare(digits, methods, model="linear", rounds=20, cohort_size=5, seeds=2, out="runs/own-policy"))

@@ -27,7 +27,7 @@ class Sureness:
 
 @dataclass(frozen=True)
 class ByDoubt(OwnWeight):
-    """Weigh by 1 - sureness: each client's own number, so that it works under a secure sum as well."""
+    """Weigh by 1 - sureness: each client's own number, so that it works under secure aggregation as well."""
 
     measures: ClassVar = (Sureness(),)
 
@@ -41,7 +41,7 @@ digits = fr.load("digits").partition("dirichlet_by_class", clients=50, alpha=0.1
 model, local = {"name": "mlp", "hidden": [32]}, {"epochs": 2, "batch_size": 16}
 for weighting in ("by_examples", ByDoubt):
     method = fr.Method(selection={"name": "minimax", "refresh": 10}, weighting=weighting, solver="scaffold")
-    *_, last = fr.run(digits, method, model=model, local=local, cohort=5, rounds=40)
+    *_, last = fr.run(digits, method, model=model, local=local, cohort_size=5, rounds=40)
     print(
         f"unseen clients {last['unseen_accuracy']:.3f}, gap {last['participation_gap']:+.3f}; "
         f"last weights {[round(weight, 2) for weight in last['weights']]}"

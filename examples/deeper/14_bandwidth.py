@@ -42,7 +42,7 @@ check(ByNeed())  # it passes the checks of every rule
 digits = load("digits")
 data = federate(digits, dirichlet_by_class(digits.train_y, 40, generator(0, "partition"), alpha=0.5), seed=0)
 federation = Federation(
-    Uniform(), ByExamples(), FedAvg(), LocalSGD(epochs=5), Average(), cohort=10, seed=0, radio=Radio()
+    Uniform(), ByExamples(), FedAvg(), LocalSGD(epochs=5), Average(), cohort_size=10, seed=0, radio=Radio()
 )
 
 # One round: of 40 clients under this round's channels, which of those who hold 300 examples together cost least?

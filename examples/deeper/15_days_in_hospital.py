@@ -12,18 +12,18 @@ table = Path(__file__).parents[1] / "patients.csv"
 data = fr.FederatedData.from_frame(
     table, client="hospital", target="days", participants=["alder", "birch", "cedar", "elm"]
 )
-study = fr.compare(
+comparison = fr.compare(
     data,
     {"squares": {"loss": "mse"}, "huber": {"loss": {"name": "huber", "delta": 2.0}}},
     model="linear",
     rounds=40,
-    local={"rate": 0.05},
+    local={"lr": 0.05},
     metrics=["r2"],
     out="runs/days",
 )
-print(data, study, sep="\n\n")
-print(study["huber"].clients())  # the mean absolute error of each hospital, in days
+print(data, comparison, sep="\n\n")
+print(comparison["huber"].clients())  # the mean absolute error of each hospital, in days
 
 with table.open(encoding="utf-8", newline="") as file:
     days = [float(row["days"]) for row in csv.DictReader(file)]
-print(study["huber"].model().predict(table)[:5].round(1), days[:5])
+print(comparison["huber"].model().predict(table)[:5].round(1), days[:5])

@@ -1,4 +1,4 @@
-"""The same federation twice: on Flower, in its simulation, and in FedReach's simulator; and what serving gains there.
+"""The same federation on Flower, in its simulation, and in FedReach's simulator; and what adaptation gains there.
 
 python examples/deeper/16_flower.py
 """
@@ -18,8 +18,8 @@ CHOSEN = {
     "population.participants": 5,  # the sixth is only evaluated
     "method.selection": "minimax",
     "method.weighting": "entropy",
-    "method.cohort": 2,
-    "method.serving": "label_shift",  # in the end each client adapts to its own inputs
+    "method.cohort_size": 2,
+    "method.adaptation": "label_shift",  # in the end each client adapts to its own inputs
     "engine.name": "sequential",  # the engine whose bits a client of its own has, too
 }
 
@@ -46,8 +46,8 @@ def main(folder: Path) -> None:
         print(f"round {one['round']}: clients {one['cohort']} on Flower, {other['cohort']} in the simulator")
     models = [(path / "last.safetensors").read_bytes() for path in (real, simulated)]
     print("the models are", "the same, bit for bit" if models[0] == models[1] else "not the same")
-    served = [(path / "serving.json").read_bytes() for path in (real, simulated)]
-    print("clients are served", "alike, byte for byte" if served[0] == served[1] else "differently")
+    adapted = [(path / "adaptation.json").read_bytes() for path in (real, simulated)]
+    print("clients are adapted", "alike, byte for byte" if adapted[0] == adapted[1] else "differently")
     print("\n".join(adaptation_table(RunFolder(real))))
 
 

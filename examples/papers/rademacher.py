@@ -1,7 +1,7 @@
 """Paper 004, "Client Selection with Rademacher Complexity for Federated Learning": has the cluster of clients with the
 lowest score the lowest error? The paper has no experiments; this is one, with Fashion-MNIST. What training on that
 cluster brings, and for whom, is `python -m papers rademacher/demo`; this looks at the groups' own models, which no
-run of a recipe has.
+run of a spec has.
 
 Clients hold 320 images each, of the classes of their group. Of the 8 in a group 4 train in every round and 4 never do.
 A second federation has one group more, whose labels are drawn at random.
@@ -63,14 +63,14 @@ def clients_of(groups, seed, options):
     )
     if "random" in groups:  # symmetric noise of 90 % makes all ten labels equally likely
         random = owner // 8 == groups.index("random")
-        rng, noise = generator(seed, "noise"), {"kind": "symmetric", "rate": 0.9, "num_classes": 10}
+        rng, noise = generator(seed, "noise"), {"kind": "symmetric", "lr": 0.9, "num_classes": 10}
         labels[random] = corrupt(labels[random], rng, **noise).labels
     return replace(data, labels=labels), client // 8
 
 
 def simulation_of(data, cohort, seed, rounds):
-    local = LocalSGD(rate=0.1, batch_size=32, epochs=2)
-    federation = Federation(Full(), Equal(), FedAvg(), local, Average(), cohort=cohort, seed=seed)
+    local = LocalSGD(lr=0.1, batch_size=32, epochs=2)
+    federation = Federation(Full(), Equal(), FedAvg(), local, Average(), cohort_size=cohort, seed=seed)
     return simulate(data, "mlp", federation, rounds=rounds, model_options={"hidden": [64]})
 
 

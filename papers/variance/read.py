@@ -21,7 +21,7 @@ from papers.variance.design import DesignRecord
 Place = tuple[int, ...]
 
 WINDOW = 3  # evaluated rounds at the end: by more of them, noise that falls during training would be overestimated
-COLUMNS = ("unseen_accuracy", "test_accuracy", "id_accuracy")
+COLUMNS = ("unseen_accuracy", "test_accuracy", "participant_accuracy")
 """What methods are judged by: the first that all runs have."""
 
 

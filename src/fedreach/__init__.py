@@ -1,12 +1,12 @@
 """FedReach: federated learning for the clients who train and for those who never do.
 
-Here is what a study needs: data of clients, methods, and the functions that compare or run them. The names are imported
-when they are first used, so that ``import fedreach`` is quick, and torch is loaded only where tensors are.
+Here is what a comparison needs: data of clients, methods, and the functions that compare or run them. The names are
+imported when they are first used, so that ``import fedreach`` is quick, and torch is loaded only where tensors are.
 
     import fedreach as fr
 
     data = fr.FederatedData.from_frame(table, client="hospital", label="ill", participants=["north", "south"])
-    study = fr.compare(data, {"fedavg": {}, "ours": fr.Method(server="adam", serving="label_shift")}, seeds=10)
+    comparison = fr.compare(data, {"fedavg": {}, "ours": fr.Method(server="adam", adaptation="label_shift")}, seeds=10)
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedreach._util import errors as errors
+    from fedreach._util.errors import ComponentError as ComponentError
     from fedreach._util.errors import ConfigError as ConfigError
     from fedreach._util.errors import DataError as DataError
     from fedreach._util.errors import FedReachError as FedReachError
     from fedreach._util.errors import InfeasibleError as InfeasibleError
-    from fedreach._util.errors import PartError as PartError
     from fedreach._util.errors import RunFolderError as RunFolderError
     from fedreach._util.errors import TrainingError as TrainingError
     from fedreach.api.compare import Method as Method
     from fedreach.api.compare import compare as compare
-    from fedreach.api.comparison import Study as Study
+    from fedreach.api.comparison import Comparison as Comparison
     from fedreach.api.open import Run as Run
     from fedreach.api.open import open as open  # noqa: A004  # fedreach.open
     from fedreach.api.run import run as run
     from fedreach.api.sweep import Sweep as Sweep
     from fedreach.api.sweep import sweep as sweep
     from fedreach.data.datasets import Dataset as Dataset
-    from fedreach.data.datasets import Recipe as Recipe
+    from fedreach.data.datasets import PartitionSpec as PartitionSpec
     from fedreach.data.datasets import from_arrays as from_arrays
     from fedreach.data.federated import FederatedData as FederatedData
     from fedreach.data.sets import load as load
-    from fedreach.federation.types import ClientView as ClientView
-    from fedreach.federation.types import Reports as Reports
+    from fedreach.federation.types import ClientResults as ClientResults
     from fedreach.federation.types import Selection as Selection
+    from fedreach.federation.types import ServerView as ServerView
     from fedreach.runs.callbacks import Callback as Callback
 
 __version__ = "0.1.0"
@@ -47,7 +47,7 @@ _WHERE = {
     "load": "fedreach.data.sets",
     "from_arrays": "fedreach.data.datasets",
     "Dataset": "fedreach.data.datasets",
-    "Recipe": "fedreach.data.datasets",
+    "PartitionSpec": "fedreach.data.datasets",
     "FederatedData": "fedreach.data.federated",
     "Method": "fedreach.api.compare",
     "compare": "fedreach.api.compare",
@@ -56,14 +56,14 @@ _WHERE = {
     "run": "fedreach.api.run",
     "open": "fedreach.api.open",
     "Run": "fedreach.api.open",
-    "Study": "fedreach.api.comparison",
-    "ClientView": "fedreach.federation.types",
-    "Reports": "fedreach.federation.types",
+    "Comparison": "fedreach.api.comparison",
+    "ServerView": "fedreach.federation.types",
+    "ClientResults": "fedreach.federation.types",
     "Selection": "fedreach.federation.types",
     "Callback": "fedreach.runs.callbacks",
     "FedReachError": "fedreach._util.errors",
     "ConfigError": "fedreach._util.errors",
-    "PartError": "fedreach._util.errors",
+    "ComponentError": "fedreach._util.errors",
     "InfeasibleError": "fedreach._util.errors",
     "DataError": "fedreach._util.errors",
     "RunFolderError": "fedreach._util.errors",

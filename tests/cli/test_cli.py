@@ -87,9 +87,9 @@ def test_every_example_of_the_help_runs(fedreach: Command, furnished: Path, comm
         found = [line.partition("&&")[0] for line in found]
     for line in found:
         # The tiny experiment has one seed, and a pilot needs ten; and too few participants to decide anything.
-        line = line.replace("--detect 2.0 --most 100", "--detect 20 --most 10 --seeds 10")
-        trusted = """'method.serving={name="label_shift",strength=1.0}'"""
-        run_example(fedreach, line.replace("method.serving=label_shift", trusted) if command == "export" else line)
+        line = line.replace("--detect 2.0 --max-seeds 100", "--detect 20 --max-seeds 10 --seeds 10")
+        trusted = """'method.adaptation={name="label_shift",strength=1.0}'"""
+        run_example(fedreach, line.replace("method.adaptation=label_shift", trusted) if command == "export" else line)
 
 
 def test_every_command_has_help_examples_and_json() -> None:
@@ -143,7 +143,7 @@ def test_a_run_tells_what_it_does_and_every_file_it_wrote(fedreach: Command, hom
     told = {Path(line.strip()) for line in files.splitlines()}
     assert told == {folder, *folder.glob("[!.]*")}
     last = rows(folder)[-1]
-    assert f"participants {100 * last['id_accuracy']:.1f} %" in result.stdout.splitlines()[0]
+    assert f"participants {100 * last['participant_accuracy']:.1f} %" in result.stdout.splitlines()[0]
     assert f"unseen clients {100 * last['unseen_accuracy']:.1f} %" in result.stdout.splitlines()[0]
 
 
@@ -178,7 +178,7 @@ def test_rows_are_read_by_pandas_in_one_line(fedreach: Command, home: Path) -> N
     fedreach("run", "tiny.toml", "--out", "x")
     frame = pandas.read_json("x/rounds.jsonl", lines=True)
     assert frame["round"].tolist() == [0, 1, 2, 3, 4]
-    assert frame["id_accuracy"].notna().tolist() == [True, False, True, False, True]
+    assert frame["participant_accuracy"].notna().tolist() == [True, False, True, False, True]
     assert frame["cohort"].map(len).tolist() == [0, 3, 3, 3, 3]
     assert np.allclose(frame["weights"].map(sum)[1:], 1.0)
     size = (64 + 1) * 10 * 4  # a linear model of 64 pixels and 10 classes, in float32
@@ -187,7 +187,7 @@ def test_rows_are_read_by_pandas_in_one_line(fedreach: Command, home: Path) -> N
     assert frame["bytes_total"].tolist() == (frame["bytes_down"] + frame["bytes_up"]).cumsum().tolist()
     clients = pandas.read_json("x/clients.jsonl", lines=True)
     mean = clients.query("population == 'participants' and round == 4")["accuracy"].map(np.mean).item()
-    assert mean == pytest.approx(frame["id_accuracy"].iloc[-1], abs=1e-6)
+    assert mean == pytest.approx(frame["participant_accuracy"].iloc[-1], abs=1e-6)
 
 
 def test_stored_models_are_whole_models(fedreach: Command, home: Path) -> None:
@@ -291,7 +291,7 @@ def test_the_templates_run_as_they_are(fedreach: Command, home: Path) -> None:
     result = fedreach("compare", "study/experiment.toml", *short)
     assert result.exit_code == 0, result.output
     for method in ("uniform", "entropy", "fedprox", "my_selection", "my_weighting"):
-        assert Path("runs/my-study/runs", method, "seed-0", "result.json").exists()
+        assert Path("runs/my-comparison/runs", method, "seed-0", "result.json").exists()
     own = fedreach("run", "study/experiment.toml", "--set", "data=study/my_data.py:two_moons", "--set", "rounds=2")
     assert own.exit_code == 0, own.output
     assert "two moons, 1600 samples, 2 classes" in own.stderr
@@ -360,8 +360,8 @@ def test_kinds_and_commands_are_completed() -> None:
         ("run --set population.participation=alw", ["population.participation=always"]),
         ("run --set shift=bri", ["shift=brightness"]),
         ("run --set method.solver", [f"method.solver={name}" for name in table("solver")]),  # the only such key
-        ("run --set method.s", ["method.selection", "method.solver", "method.server", "method.serving"]),
-        ("run --set local.rate=0", []),
+        ("run --set method.s", ["method.selection", "method.solver", "method.server", "method.adaptation"]),
+        ("run --set local.lr=0", []),
         ("run --set method.selektion=uni", []),
         ("verify mini", ["minimax"]),
         ("verify en", ["entropy_topk", "entropy"]),

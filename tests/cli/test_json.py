@@ -13,7 +13,7 @@ from fedreach.cli import main, options
 
 from ..conftest import Command  # noqa: TID252 (tests are no package that has a name)
 
-FAILING = ["--set", "model=mlp", "--set", "local.rate=1e6"]
+FAILING = ["--set", "model=mlp", "--set", "local.lr=1e6"]
 
 
 def document(fedreach: Command, code: int, *arguments: object) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def document(fedreach: Command, code: int, *arguments: object) -> dict[str, Any]
         (2, ["run", "absent.toml"], "There is no file absent.toml."),
         (2, ["run", "tiny.toml", "--sed", 1], "No such option"),
         (2, ["run", "tiny.toml", "--seed", "one"], "Invalid value for '--seed'"),
-        (2, ["compare", "tiny.toml", "--most", 3], "--most is for --detect"),
+        (2, ["compare", "tiny.toml", "--max-seeds", 3], "--max-seeds is for --detect"),
         (2, ["report"], "Missing argument"),
         (2, ["cmopare"], "There is no command 'cmopare'."),
         (3, ["report", "nothing"], "nothing"),
@@ -45,7 +45,7 @@ def test_an_error_is_a_document(fedreach: Command, home: Path, code: int, argume
 
 
 def test_runs_that_fail_stand_beside_those_that_do_not(fedreach: Command, home: Path) -> None:
-    broken = ["--set", "model=mlp", "--set", "methods.entropy.local.rate=1e6"]
+    broken = ["--set", "model=mlp", "--set", "methods.entropy.local.lr=1e6"]
     told = document(fedreach, 1, "compare", "tiny.toml", "--out", "c", "--formats", "none", "--seeds", 1, *broken)
     assert told["error"] == "1 of 2 runs failed. The others are kept; the same command tries again."
     (failed,) = told["failed"]

@@ -28,7 +28,7 @@ seed = 0
 [population]
 participants = {participants}
 [method]
-cohort = 2
+cohort_size = 2
 [engine]
 name = "sequential"
 [methods.uniform]
@@ -89,7 +89,7 @@ def test_where_nothing_at_all_is_tested_the_comparison_says_so(fedreach: Command
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ("[method.serving]\nname = 'label_shift'\n", "LabelShift is fitted by what participants hold out"),
+        ("[method.adaptation]\nname = 'label_shift'\n", "LabelShift is fitted by what participants hold out"),
         ("[evaluation]\npatience = 3\n", "evaluation.patience stops by what participants hold out"),
     ],
 )

@@ -40,7 +40,7 @@ def test_code_named_by_set_is_looked_for_where_the_user_stands(
 
 
 def test_code_named_by_a_file_is_looked_for_beside_it(fedreach: Command, refused: Refused, apart: Path) -> None:
-    text = TINY.replace("cohort = 3", 'cohort = 3\nselection = "own.py:first"')
+    text = TINY.replace("cohort_size = 3", 'cohort_size = 3\nselection = "own.py:first"')
     (apart / "study" / "tiny.toml").write_text(text, encoding="utf-8")
     told = refused(2, "run", "study/tiny.toml", *SHORT, "--out", "x")
     assert "A path is relative to the TOML file that it stands in, and elsewhere to the current folder." in told

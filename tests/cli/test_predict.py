@@ -26,18 +26,18 @@ partition = { name = "natural" }
 model = "linear"
 
 [method]
-cohort = 2
+cohort_size = 2
 
 [methods.plain]
 
-[methods.served]
-serving = "label_shift"
+[methods.adapted]
+adaptation = "label_shift"
 
 [methods.truth]
-serving = "true_prior"
+adaptation = "oracle_prior"
 
 [methods.few]
-serving = { name = "few_labels", labels = 5 }
+adaptation = { name = "few_labels", labels = 5 }
 """
 
 Call = Callable[..., Result]
@@ -60,10 +60,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def call(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
-    """Calls ``fedreach predict out ...`` there, with the method that is served."""
+    """Calls ``fedreach predict out ...`` there, with the method that is adapted."""
     monkeypatch.chdir(folder)
 
-    def called(*arguments: object, method: str = "served", command: str = "predict") -> Result:
+    def called(*arguments: object, method: str = "adapted", command: str = "predict") -> Result:
         return CliRunner().invoke(main, [command, "out", *map(str, arguments), "--method", method])
 
     return called
@@ -89,9 +89,9 @@ def test_predictions_are_printed_and_what_is_told_goes_elsewhere(call: Call) -> 
     assert list(rows[0]) == ["hospital", "prediction", "decision", "p_no", "p_yes"]
     assert len(rows) == 200
     assert all(float(row["p_no"]) + float(row["p_yes"]) == pytest.approx(1) for row in rows)
-    assert "each client served by its own rows (LabelShift)" in done.stderr
-    assert "plain_accuracy" in done.stderr
-    plain = call("patients.csv", "--plain")
+    assert "each client adapted by its own rows (LabelShift)" in done.stderr
+    assert "unadapted_accuracy" in done.stderr
+    plain = call("patients.csv", "--unadapted")
     assert list(rows_of(plain.stdout)[0]) == ["hospital", "prediction", "p_no", "p_yes"]
     assert plain.stdout == call("patients.csv", method="plain").stdout
 
@@ -217,16 +217,16 @@ def test_a_rule_that_none_can_deploy_is_refused_unless_the_plain_model_is_asked_
     done = call("patients.csv", method=method)
     assert done.exit_code == 2
     assert "none can deploy" in done.stderr
-    assert "--plain" in done.stderr
-    assert call("patients.csv", "--plain", method=method).stdout == call("patients.csv", method="plain").stdout
+    assert "--unadapted" in done.stderr
+    assert call("patients.csv", "--unadapted", method=method).stdout == call("patients.csv", method="plain").stdout
 
 
 def test_one_of_several_runs_must_be_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     done = CliRunner().invoke(main, ["predict", "out", "patients.csv"])
     assert done.exit_code == 2
-    assert "name one of its runs with --method: plain, served, truth, few" in done.stderr
-    done = CliRunner().invoke(main, ["predict", "out/runs/served/seed-0", "patients.csv", "--method", "served"])
+    assert "name one of its runs with --method: plain, adapted, truth, few" in done.stderr
+    done = CliRunner().invoke(main, ["predict", "out/runs/adapted/seed-0", "patients.csv", "--method", "adapted"])
     assert done.exit_code == 2
     assert "choose from a comparison" in done.stderr
 

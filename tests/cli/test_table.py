@@ -34,7 +34,7 @@ participants = ["north", "south", "east"]
 name = "mlp"
 hidden = [32]
 [methods.uniform]
-cohort = 3
+cohort_size = 3
 """
 
 
@@ -79,8 +79,8 @@ def test_without_names_each_seed_draws_two_in_five_and_that_is_said(fedreach: Co
 
 def test_toml_says_the_same_to_the_byte(fedreach: Command, patients: Path) -> None:
     (patients / "patients.toml").write_text(TOML, encoding="utf-8")
-    settings = ["model={name='mlp',hidden=[32]}", "method.cohort=3", "evaluation.every=5"]
-    settings += [f"local.{each}" for each in ("rate=0.1", "weight_decay=0.0", "batch_size=32", "epochs=1")]
+    settings = ["model={name='mlp',hidden=[32]}", "method.cohort_size=3", "evaluation.every=5"]
+    settings += [f"local.{each}" for each in ("lr=0.1", "weight_decay=0.0", "batch_size=32", "epochs=1")]
     own = [word for setting in settings for word in ("--set", setting)]
     own += ["--participants", "north,south,east", "--seeds", "1", "--out", "shell"]
     for arguments in ([*COLUMNS, *own, *SHORT], ["patients.toml", "--out", "toml", "--formats", "none"]):

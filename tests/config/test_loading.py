@@ -98,7 +98,7 @@ def test_overrides_are_read_as_toml_and_bare_words_as_strings() -> None:
     e = load(
         None,
         [
-            "local.rate=0.5",
+            "local.lr=0.5",
             "seeds=[7]",
             "method.selection=full",
             "method.server={name='average',momentum=0.9}",
@@ -107,7 +107,7 @@ def test_overrides_are_read_as_toml_and_bare_words_as_strings() -> None:
             "population.participation={name='bernoulli',act_prob=0.5}",
         ],
     )
-    assert (e.local.rate, e.seeds, e.method.selection.name, e.name) == (0.5, [7], "full", "a b")
+    assert (e.local.lr, e.seeds, e.method.selection.name, e.name) == (0.5, [7], "full", "a b")
     assert e.population.participation.options == {"act_prob": 0.5}
     assert e.resolved("uniform").local.epochs == 3
     assert e.resolved("entropy").local.epochs == e.local.epochs
@@ -157,20 +157,26 @@ def test_the_template_shows_how_a_table_of_ones_own_is_read() -> None:
 
 
 def test_everything_is_checked_although_something_is_wrong() -> None:
-    raw = {"rounds": "x", "enigne": {}, "population": {"participants": 3}, "method": {"cohort": 4}, "baseline": "a"}
+    raw = {
+        "rounds": "x",
+        "enigne": {},
+        "population": {"participants": 3},
+        "method": {"cohort_size": 4},
+        "baseline": "a",
+    }
     _, problems = check(raw, Path())
     assert {".".join(map(str, p.path)) for p in problems} == {
         "rounds",
         "enigne",
-        "method.cohort",
+        "method.cohort_size",
         "baseline",
     } | {".".join(map(str, p.path)) for p in problems if "alpha" in str(p.path)}
 
 
 def test_a_policy_that_ignores_the_cohort_may_have_any() -> None:
-    load(None, ["method.cohort=49", "method.selection=full", "methods={a={}}", "baseline=a"])
+    load(None, ["method.cohort_size=49", "method.selection=full", "methods={a={}}", "baseline=a"])
     with pytest.raises(ConfigError, match=r"method\.cohort: must be at most the 20 participants; got 49\."):
-        load(None, ["method.cohort=49", "methods={a={}}", "baseline=a"])
+        load(None, ["method.cohort_size=49", "methods={a={}}", "baseline=a"])
 
 
 def test_a_budget_is_of_what_is_counted() -> None:

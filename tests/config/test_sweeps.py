@@ -20,16 +20,16 @@ def swept(home: Path, text: str) -> Path:
 
 def test_every_combination_is_what_set_makes_of_the_experiment(home: Path) -> None:
     plain = home / "tiny.toml"
-    text = '[sweep]\n"local.rate" = [0.01, 1.0]\n"partition" = ["iid", { name = "shards", classes_per_client = 2 }]'
+    text = '[sweep]\n"local.lr" = [0.01, 1.0]\n"partition" = ["iid", { name = "shards", classes_per_client = 2 }]'
     text += '\n"method.selection.name" = ["full"]'
     found = cells(load(swept(home, text), ["name=tiny"]), home)
     wanted = [
-        load(plain, [f"local.rate={rate}", f"partition={division}", "method.selection.name=full"])
+        load(plain, [f"local.lr={rate}", f"partition={division}", "method.selection.name=full"])
         for rate in (0.01, 1.0)
         for division in ("iid", "{name='shards',classes_per_client=2}")
     ]
     assert [cell.experiment for cell in found] == wanted
-    assert len({cell.setting["local.rate"] for cell in found}) == 2
+    assert len({cell.setting["local.lr"] for cell in found}) == 2
 
 
 def test_an_option_of_all_methods_is_said_once(home: Path) -> None:
@@ -42,17 +42,17 @@ def test_an_option_of_all_methods_is_said_once(home: Path) -> None:
 
 def test_tables_in_tables_are_options_too(home: Path) -> None:
     """As TOML reads an option without quotes, and ``--set``."""
-    e = load(swept(home, "[sweep]\nlocal.rate = [0.1, 0.2]"), ["tune.local.epochs=[1,2]"])
+    e = load(swept(home, "[sweep]\nlocal.lr = [0.1, 0.2]"), ["tune.local.epochs=[1,2]"])
     assert e.sweep is not None
     assert e.tune is not None
     assert (e.sweep.settings(), e.tune.settings()[1]) == (
-        [{"local.rate": 0.1}, {"local.rate": 0.2}],
+        [{"local.lr": 0.1}, {"local.lr": 0.2}],
         {"local.epochs": 2},
     )
 
 
 def test_drawn_settings_stay_within_their_limits_and_follow_the_seed() -> None:
-    ranges = {"a.b": {"least": 0.01, "most": 10.0, "log": True}, "c.d": {"least": 1, "most": 3}, "e.f": ["x", "y"]}
+    ranges = {"a.b": {"min": 0.01, "max": 10.0, "log": True}, "c.d": {"min": 1, "max": 3}, "e.f": ["x", "y"]}
     drawn = Grid.model_validate({"samples": 400, **ranges}).settings()
     assert all(0.01 <= each["a.b"] <= 10.0 for each in drawn)
     low = sum(each["a.b"] < 10**-0.5 for each in drawn)  # half of the logarithms are below their middle
@@ -66,7 +66,7 @@ def test_drawn_settings_stay_within_their_limits_and_follow_the_seed() -> None:
 
 
 def test_only_settings_that_make_a_difference_to_a_method_are_candidates(home: Path) -> None:
-    text = '[methods.own]\nlocal = { rate = 0.5 }\n[tune]\n"local.rate" = [0.1, 0.2, 0.3]'
+    text = '[methods.own]\nlocal = { lr = 0.5 }\n[tune]\n"local.lr" = [0.1, 0.2, 0.3]'
     e = load(swept(home, text))
     assert [len(candidates(e, method, home)) for method in ("uniform", "entropy", "own")] == [3, 3, 1]
 
@@ -74,19 +74,19 @@ def test_only_settings_that_make_a_difference_to_a_method_are_candidates(home: P
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('[sweep]\n"local.rate" = [0.1, -1.0]', "sweep.local.rate: -1.0 cannot be: local.rate: "),
+        ('[sweep]\n"local.lr" = [0.1, -1.0]', "sweep.local.lr: -1.0 cannot be: local.lr: "),
         ('[sweep]\n"local.rat" = [0.1]', "Did you mean 'rate'"),
         ('[sweep]\n"seeds" = [[0], [1]]', "seeds is the same for all settings"),
-        ('[sweep]\n"local.rate" = []', "must list values"),
+        ('[sweep]\n"local.lr" = []', "must list values"),
         ("[sweep]", "names no option"),
-        ('[sweep]\n"local.rate" = { least = 0.1, most = 1.0 }', "add samples = 20"),
-        ('[sweep]\nsamples = 3\n"local.rate" = { least = 0.0, most = 1.0, log = true }', "must be above 0 where `log`"),
+        ('[sweep]\n"local.lr" = { min = 0.1, max = 1.0 }', "add samples = 20"),
+        ('[sweep]\nsamples = 3\n"local.lr" = { min = 0.0, max = 1.0, log = true }', "must be above 0 where `log`"),
         ('[sweep]\n"local.epochs" = [1, 1]', "must not repeat a value"),
         ('[tune]\n"partition.alpha" = [0.1, 1.0]', "partition says who holds what. Show it under [sweep]"),
-        ('[tune]\n"method.serving" = ["plain"]', "comes after training"),
-        ('[tune]\n"methods.uniform.serving.x" = [1]', "comes after training"),
-        ('[statistics]\ndetect_points = 2.0\n[sweep]\n"local.rate" = [0.1]', "Leave out one of them"),
-        ('[tune]\nvalidation = 1.5\n"local.rate" = [0.1]', "tune.validation"),
+        ('[tune]\n"method.adaptation" = ["plain"]', "comes after training"),
+        ('[tune]\n"methods.uniform.adaptation.x" = [1]', "comes after training"),
+        ('[statistics]\ndetect_points = 2.0\n[sweep]\n"local.lr" = [0.1]', "Leave out one of them"),
+        ('[tune]\nvalidation = 1.5\n"local.lr" = [0.1]', "tune.validation"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_runs(home: Path, text: str, said: str) -> None:

@@ -180,8 +180,8 @@ def test_an_npz_file_cut_off_anywhere_or_of_another_format_is_refused(tmp_path):
 
 
 def test_a_recipe_may_say_that_all_take_part_as_a_file_may(images):
-    recipe = from_arrays(*images).partition("iid", clients=3, participants="all")
-    assert recipe.participants is None
-    assert recipe.tables()["population"]["participants"] == "all"
+    spec = from_arrays(*images).partition("iid", clients=3, participants="all")
+    assert spec.participants is None
+    assert spec.tables()["population"]["participants"] == "all"
     with pytest.raises(ConfigError, match="participants must be a number, a share, ids or 'all'; got 'north'"):
         from_arrays(*images).partition("iid", clients=3, participants="north")

@@ -76,7 +76,7 @@ def test_training_reads_samples_from_the_file_and_never_writes_to_it(tmp_path):
     before = (folder / "x.npy").read_bytes()
     dataset = load(str(folder / "x.npy"))
     data = federate(dataset, iid(dataset.train_y, 4, generator(0, "partition")), held_out=0.2)
-    parts = federation(Experiment.model_validate({"method": {"cohort": 2}}), 0, tmp_path)
+    parts = federation(Experiment.model_validate({"method": {"cohort_size": 2}}), 0, tmp_path)
     simulation = simulate(data, "linear", parts, rounds=2)
     assert np.shares_memory(simulation.engine.trainer.samples["train"].x.numpy(), dataset.train_x)
     assert len(simulation.step(simulation.start()).result.cohort) == 2

@@ -76,7 +76,7 @@ def test_every_sample_has_one_client_or_it_cannot_be_done(kind, labels, num_clie
         ("hybrid", {}),
     ],
 )
-def test_ten_thousand_clients_are_served_without_a_loop_over_them(kind, options):
+def test_ten_thousand_clients_are_adapted_without_a_loop_over_them(kind, options):
     # 2 * 10^5 samples: a Python loop over samples, or a redraw until all clients are large enough, would hang here.
     labels = generator(0, "labels").integers(0, 10, 200_000)
     p = partition(kind, labels, 10_000, generator(0, "partition"), **options)

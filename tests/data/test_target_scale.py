@@ -94,16 +94,16 @@ def test_units_do_not_change_what_is_learned():
             target="price",
             participants=["t0", "t1", "t2"],
         )
-        rows = fr.run(data, fr.Method(loss="mse"), rounds=3, cohort=2, engine={"name": "sequential"})
+        rows = fr.run(data, fr.Method(loss="mse"), rounds=3, cohort_size=2, engine={"name": "sequential"})
         last[factor] = [*rows][-1]
     assert last[1.0]["unseen_mae"] / 1000 == pytest.approx(last[1000.0]["unseen_mae"], rel=1e-3)
     assert last[1.0]["unseen_loss"] == pytest.approx(last[1000.0]["unseen_loss"], rel=1e-3)
 
 
-@pytest.mark.parametrize("engine", ["sequential", "chain", "stacked"])
+@pytest.mark.parametrize("engine", ["sequential", "manual", "vmap"])
 def test_engines_train_on_the_same_scale(engine):
     data = FederatedData.from_frame(houses(), client="town", target="price", participants=["t0", "t1", "t2"])
-    *_, last = fr.run(data, fr.Method(loss="mse"), rounds=2, cohort=2, engine={"name": engine}, local={"rate": 0.01})
+    *_, last = fr.run(data, fr.Method(loss="mse"), rounds=2, cohort_size=2, engine={"name": engine}, local={"lr": 0.01})
     assert last["unseen_mae"] < 200_000  # not by the prices themselves
     assert last["unseen_loss"] < 3
 
@@ -113,7 +113,7 @@ def test_huber_probes_and_metrics_of_numbers_are_on_their_own_sides():
     data = FederatedData.from_frame(houses(), client="town", target="price", participants=["t0", "t1", "t2"])
     method = fr.Method(loss="huber", selection={"name": "power_of_choice", "candidates": 3})
     *_, last = fr.run(
-        data, method, rounds=20, cohort=2, metrics=["r2"], local={"rate": 0.05}, engine={"name": "sequential"}
+        data, method, rounds=20, cohort_size=2, metrics=["r2"], local={"lr": 0.05}, engine={"name": "sequential"}
     )
     assert last["unseen_r2"] > 0.5
 
@@ -161,16 +161,16 @@ def test_two_targets_each_have_their_scale(fedreach: Command, at_home: Path) -> 
 
 
 def test_a_diverged_model_fails_with_what_to_change(refused: Refused, at_home: Path) -> None:
-    """One step at an absurd server rate: all is finite, and far beyond the mean."""
-    options = ["--set", "method.server={name='average',rate=1000}", "--set", "rounds=1"]
+    """One step at an absurd server learning rate: all is finite, and far beyond the mean."""
+    options = ["--set", "method.server={name='average',lr=1000}", "--set", "rounds=1"]
     said = refused(1, "run", *COLUMNS, *options, "--set", "evaluation.every=1", "--out", "r")
     assert "The model diverged: after round 1 its predictions of participants' held-out data are" in said
-    assert "Lower local.rate" in said
+    assert "Lower local.lr" in said
     assert json.loads((at_home / "r" / "result.json").read_text())["status"] == "failed"
 
 
 def test_a_model_worse_than_the_mean_is_told(fedreach: Command, at_home: Path) -> None:
-    result = fedreach("run", *COLUMNS, *SHORT, "--set", "local.rate=1e-9", "--set", "model=mlp", "--out", "r")
+    result = fedreach("run", *COLUMNS, *SHORT, "--set", "local.lr=1e-9", "--set", "model=mlp", "--out", "r")
     assert result.exit_code == 0, result.output
     assert "mean of the targets" in result.stdout
     last = json.loads((at_home / "r" / "rounds.jsonl").read_text().splitlines()[-1])
@@ -180,7 +180,7 @@ def test_a_model_worse_than_the_mean_is_told(fedreach: Command, at_home: Path) -
 
 
 def test_without_the_scale_numbers_are_trained_on_as_they_are(fedreach: Command, at_home: Path) -> None:
-    options = ["--set", "method.loss={name='mse',scale=false}", "--set", "local.rate=1e-6", "--out", "r"]
+    options = ["--set", "method.loss={name='mse',scale=false}", "--set", "local.lr=1e-6", "--out", "r"]
     result = fedreach("run", *COLUMNS, *SHORT, *options)
     assert result.exit_code == 0, result.output
     assert RunFolder(at_home / "r").read(FederationRecord).target_scale is None
@@ -240,7 +240,7 @@ def test_arrays_have_the_same_scale_and_stay_as_they_are():
 
 def test_a_column_named_as_target_is_trained_by_squared_error_without_a_word(at_home: Path):
     data = FederatedData.from_frame(houses(), client="town", target="price")
-    said, named = ([*fr.run(data, fr.Method(loss=loss), rounds=2, cohort=2)] for loss in (None, "mse"))
+    said, named = ([*fr.run(data, fr.Method(loss=loss), rounds=2, cohort_size=2)] for loss in (None, "mse"))
     assert said == named
     in_a_file = Experiment.model_validate({"data": {"name": "houses.csv", "client": "town", "target": "price"}})
     assert in_a_file.method.loss == Choice(name="mse")

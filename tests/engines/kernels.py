@@ -35,7 +35,7 @@ class Family(NamedTuple):
     kind: str
     unscaled: str  # kind of data that reach the model as they are
     num_classes: int
-    rate: float
+    lr: float
 
     def model(self, name):
         """Return a model with the same weights every time, and the shape of its inputs."""
@@ -48,7 +48,7 @@ class Family(NamedTuple):
 
     def moved(self, kind, module, data, how=PLAIN, ids=IDS):
         made = engine(kind, module, data, *how)
-        return made.train(made.initial, ids, 2, self.rate)
+        return made.train(made.initial, ids, 2, self.lr)
 
     def must_train_as_torch(self, module, data, how):
         with pytest.MonkeyPatch.context() as patch:

@@ -30,9 +30,9 @@ def inputs(data, index):
     return (x.float() / 255 - mean) / std
 
 
-def train(module, data, client, local, *, seed, round_, rate):
+def train(module, data, client, local, *, seed, round_, lr):
     """Train a client by torch alone; return how far each tensor moved, and the mean loss over all batches."""
-    optimizer, samples, before = torch.optim.SGD(module.parameters(), lr=rate), data.train[client], numbers(module)
+    optimizer, samples, before = torch.optim.SGD(module.parameters(), lr=lr), data.train[client], numbers(module)
     total = seen = 0
     module.train()
     with preserve_generators():

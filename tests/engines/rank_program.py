@@ -19,13 +19,13 @@ from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData, federate
 from fedreach.engines import vmap
 from fedreach.engines.choice import ENGINES, NOT_TRIED
-from fedreach.engines.distributed import DistributedEngine, Ranks, join, serve
+from fedreach.engines.distributed import DistributedEngine, Ranks, adapt, join
 from fedreach.engines.engine import TorchEngine
 from fedreach.engines.models.networks import build
 from fedreach.engines.protocols import Split, Task
 from fedreach.engines.sequential import Sequential
 from fedreach.engines.trainer import GroupTrainer
-from fedreach.engines.vmap import Stacked
+from fedreach.engines.vmap import Vmap
 from fedreach.federation.base import LocalSolver
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg, FedDyn, FedProx, Scaffold
@@ -47,7 +47,7 @@ def data(shape: tuple[int, ...], kind: str, num_classes: int) -> FederatedData:
     share = np.arange(1, CLIENTS + 1) ** 2.0
     owner = rng.choice(CLIENTS, size=SAMPLES, p=share / share.sum())
     partition = Partition.from_owner(owner, CLIENTS, kind="natural")
-    return federate(dataset, partition, participants=CLIENTS, noise={"kind": "symmetric", "rate": 0.3})
+    return federate(dataset, partition, participants=CLIENTS, noise={"kind": "symmetric", "lr": 0.3})
 
 
 def mlp() -> nn.Module:
@@ -68,7 +68,7 @@ def dropout() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 20), nn.ReLU(), nn.Dropout(0.5), nn.Linear(20, 3))
 
 
-class Interleaved(Stacked):
+class Interleaved(Vmap):
     """Makes other groups of a part of a cohort than of the whole; with dropout, that is another result."""
 
     def groups(self, ids: Ints, concurrency: int) -> list[Ints]:
@@ -83,15 +83,15 @@ CASES: dict[str, Case] = {
     "one client at a time": (Sequential, mlp, FEATURES, FedProx(mu=0.3), ALL, 1),
     "on two threads": (Sequential, lambda: build("lenet", (1, 16, 16), 3, seed=1), IMAGE, FedAvg(), LocalSGD(), 2),
     "buffers": (Sequential, resnet, ((1, 8, 8), "image", 3), FedAvg(), LocalSGD(steps=2), 1),
-    "stacks": (Stacked, mlp, FEATURES, FedProx(mu=0.3), ALL, 1),
-    "exact steps": (Stacked, mlp, FEATURES, FedAvg(), LocalSGD(steps=3), 2),
-    "recurrent stacks": (Stacked, lstm, TOKENS, FedAvg(), LocalSGD(batch_size=64), 1),
+    "stacks": (Vmap, mlp, FEATURES, FedProx(mu=0.3), ALL, 1),
+    "exact steps": (Vmap, mlp, FEATURES, FedAvg(), LocalSGD(steps=3), 2),
+    "recurrent stacks": (Vmap, lstm, TOKENS, FedAvg(), LocalSGD(batch_size=64), 1),
     "dropout": (Sequential, dropout, FEATURES, FedAvg(), LocalSGD(), 1),
-    "dropout in stacks": (Stacked, dropout, FEATURES, FedAvg(), LocalSGD(), 1),
+    "dropout in stacks": (Vmap, dropout, FEATURES, FedAvg(), LocalSGD(), 1),
     "groups of another kind": (Interleaved, dropout, FEATURES, FedAvg(), LocalSGD(), 1),
     "control variates": (Sequential, mlp, FEATURES, Scaffold(), LocalSGD(), 1),
-    "terms in stacks": (Stacked, mlp, FEATURES, FedDyn(alpha=0.3), LocalSGD(), 1),
-    ONE_GROUP: (Stacked, lambda: build("linear", (5,), 3, seed=1), FEATURES, FedAvg(), LocalSGD(), 1),
+    "terms in stacks": (Vmap, mlp, FEATURES, FedDyn(alpha=0.3), LocalSGD(), 1),
+    ONE_GROUP: (Vmap, lambda: build("linear", (5,), 3, seed=1), FEATURES, FedAvg(), LocalSGD(), 1),
     **{
         f"engine {name}": (kind, mlp, FEATURES, FedAvg(), ALL, 2)
         for name, kind in ENGINES.items()
@@ -171,7 +171,7 @@ def main(out: Path) -> None:
         for number, (name, case) in enumerate(CASES.items()):
             inner = made(case)
             if ranks.rank:
-                serve(inner, ranks)
+                adapt(inner, ranks)
                 continue
             found[name] = compared(made(case), DistributedEngine(inner, ranks))
             if number < len(CASES) - 1:  # leaving the block ends the last one

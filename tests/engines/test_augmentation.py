@@ -12,15 +12,15 @@ import torch
 from torch import nn
 
 import fedreach as fr
-from fedreach._util.errors import ConfigError, PartError
+from fedreach._util.errors import ComponentError, ConfigError
 from fedreach._util.streams import torch_seed
 from fedreach.engines.choice import choose
 from fedreach.engines.engine import TorchEngine
-from fedreach.engines.manual import Chain
+from fedreach.engines.manual import Manual
 from fedreach.engines.native.trainer import Native
 from fedreach.engines.protocols import Task
 from fedreach.engines.sequential import Sequential, augment_batch
-from fedreach.engines.vmap import Stacked
+from fedreach.engines.vmap import Vmap
 from fedreach.federation.augmentations import FlipAndCrop, FunctionAugmentation, Torchvision
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg
@@ -143,7 +143,7 @@ def test_evaluation_and_probes_see_the_inputs_as_they_are_and_the_data_are_not_w
     assert x.sum() == 6
 
 
-@pytest.mark.parametrize("kind", [Chain, Native, Stacked])
+@pytest.mark.parametrize("kind", [Manual, Native, Vmap])
 def test_other_engines_refuse_it_and_auto_says_why(data, kind):
     with pytest.raises(ConfigError, match=rf"'{kind.name}' does not augment batches; 'sequential' does"):
         engine(data, FlipAndCrop(), kind=kind)
@@ -159,11 +159,11 @@ def drawn_elsewhere(inputs):
 @pytest.mark.parametrize(
     ("function", "error", "said"),
     [
-        (lambda inputs: inputs[:, :, 1:], PartError, "must return inputs as it was given them, (8, 2, 5, 6)"),
-        (lambda inputs: inputs.double(), PartError, "got (8, 2, 5, 6) of torch.float64"),
-        (lambda inputs: None, PartError, "got NoneType"),
+        (lambda inputs: inputs[:, :, 1:], ComponentError, "must return inputs as it was given them, (8, 2, 5, 6)"),
+        (lambda inputs: inputs.double(), ComponentError, "got (8, 2, 5, 6) of torch.float64"),
+        (lambda inputs: None, ComponentError, "got NoneType"),
         (lambda inputs: inputs @ torch.ones(2), ConfigError, "does not take this data, inputs of shape (8, 2, 5, 6)"),
-        (drawn_elsewhere, PartError, "drawn_elsewhere must draw from torch, numpy.random or random"),
+        (drawn_elsewhere, ComponentError, "drawn_elsewhere must draw from torch, numpy.random or random"),
     ],
 )
 def test_a_function_that_breaks_the_rules_is_refused_before_the_first_round(data, function, error, said):
@@ -233,7 +233,7 @@ def noisy(inputs, size=0.5):
 
 def last(augmentation, engine="auto"):
     data = fr.load("digits").partition("iid", clients=6, participants=3)
-    ran = fr.run(data, model="linear", rounds=2, cohort=3, augmentation=augmentation, engine={"name": engine})
+    ran = fr.run(data, model="linear", rounds=2, cohort_size=3, augmentation=augmentation, engine={"name": engine})
     return float([*ran][-1]["unseen_loss"])
 
 

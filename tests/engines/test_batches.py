@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from fedreach.engines.batches import batch_plan, batch_plans
 from fedreach.federation.local_sgd import LocalSGD
 
-laws = settings(max_examples=80, deadline=None, derandomize=True)
+checks = settings(max_examples=80, deadline=None, derandomize=True)
 sizes = st.integers(1, 30)
 
 
-@laws
+@checks
 @given(n=sizes, batch=sizes, epochs=st.integers(1, 4), round_=st.integers(1, 99), client=st.integers(0, 999))
 def test_every_epoch_sees_every_example_once_in_full_batches_but_the_last(n, batch, epochs, round_, client):
     plan = batch_plan(0, round_, client, n, LocalSGD(batch_size=batch, epochs=epochs))
@@ -28,7 +28,7 @@ def test_every_epoch_sees_every_example_once_in_full_batches_but_the_last(n, bat
         assert (epoch[-1][: filled[-1]] >= 0).all()  # what is left stands first
 
 
-@laws
+@checks
 @given(n=sizes, batch=sizes, steps=st.integers(1, 50))
 def test_a_number_of_steps_is_exact_and_goes_through_whole_epochs(n, batch, steps):
     plan = batch_plan(0, 1, 0, n, LocalSGD(batch_size=batch, steps=steps))
@@ -37,7 +37,7 @@ def test_a_number_of_steps_is_exact_and_goes_through_whole_epochs(n, batch, step
     assert seen.max() - seen.min() <= 1
 
 
-@laws
+@checks
 @given(n=sizes, batch=sizes, epochs=st.integers(1, 3))
 def test_a_longer_plan_begins_as_the_shorter_one(n, batch, epochs):
     short = batch_plan(0, 1, 0, n, LocalSGD(batch_size=batch, epochs=epochs))
@@ -46,7 +46,7 @@ def test_a_longer_plan_begins_as_the_shorter_one(n, batch, epochs):
     np.testing.assert_array_equal(batch_plan(0, 1, 0, n, LocalSGD(batch_size=batch, steps=len(short))), short)
 
 
-@laws
+@checks
 @given(n=sizes, batch=sizes, epochs=st.integers(1, 3))
 def test_dropping_leaves_the_full_batches_as_they_are_and_nothing_else(n, batch, epochs):
     whole, dropped = (
@@ -55,7 +55,7 @@ def test_dropping_leaves_the_full_batches_as_they_are_and_nothing_else(n, batch,
     np.testing.assert_array_equal(dropped, whole[(whole >= 0).all(axis=1)])
 
 
-@laws
+@checks
 @given(batch=sizes, batches=st.integers(1, 5), epochs=st.integers(1, 3), steps=st.none() | st.integers(1, 20))
 def test_dropping_changes_nothing_where_all_batches_are_full(batch, batches, epochs, steps):
     local = LocalSGD(batch_size=batch, epochs=epochs, steps=steps)
@@ -63,7 +63,7 @@ def test_dropping_changes_nothing_where_all_batches_are_full(batch, batches, epo
     np.testing.assert_array_equal(*plans)
 
 
-@laws
+@checks
 @given(n=sizes, batch=sizes, steps=st.integers(1, 50))
 def test_steps_are_exact_and_full_where_the_rest_is_dropped(n, batch, steps):
     plan = batch_plan(0, 1, 0, n, LocalSGD(batch_size=batch, steps=steps, drop_last=True))
@@ -71,7 +71,7 @@ def test_steps_are_exact_and_full_where_the_rest_is_dropped(n, batch, steps):
     assert (plan >= 0).all()
 
 
-@laws
+@checks
 @given(n=sizes, batch=sizes, drop=st.booleans())
 def test_what_a_plan_holds_is_known_beforehand(n, batch, drop):
     local = LocalSGD(batch_size=batch, drop_last=drop)
@@ -89,7 +89,7 @@ def test_a_plan_depends_on_seed_round_and_client_and_not_on_the_optimiser():
         for client in range(3)
     }
     assert len(set(plans.values())) == len(plans)
-    other = LocalSGD(batch_size=8, epochs=2, rate=9.0, momentum=0.5, weight_decay=1.0, clip_norm=1.0)
+    other = LocalSGD(batch_size=8, epochs=2, lr=9.0, momentum=0.5, weight_decay=1.0, clip_norm=1.0)
     assert all(batch_plan(*key, 20, other).tobytes() == plan for key, plan in plans.items())
 
 

@@ -26,11 +26,11 @@ def no_chain():
 def test_auto_takes_the_fastest_whichever_that_is(federated):
     data = federated(SIZES, (4,), "features")
     for name in TRIED:
-        module = no_chain() if name == "stacked" else build("mlp", (4,), 3, seed=0, options={"hidden": [5]})
+        module = no_chain() if name == "vmap" else build("mlp", (4,), 3, seed=0, options={"hidden": [5]})
         with pytest.MonkeyPatch.context() as patch:
             for other in TRIED - {name}:
                 patch.setitem(ENGINES, other, _sluggish(ENGINES[other]))
-            if name == "chain":  # only tried where there is no compiler
+            if name == "manual":  # only tried where there is no compiler
                 patch.setitem(ENGINES, "native", Nowhere)
             chosen = choose(Task(module, data, FedAvg(), LocalSGD(), 0))
             assert chosen.name == name
@@ -57,13 +57,13 @@ def _sluggish(kind):
 @pytest.mark.parametrize("solver", [FedAvg(), Scaffold()])
 def test_every_engine_that_can_train_the_model_is_tried(solver, federated):
     images = federated(SIZES, (1, 16, 16), "image")
-    chosen = choose(Task(build("lenet", (1, 16, 16), 3, seed=0), images, solver, LocalSGD(), 0), cohort=2)
+    chosen = choose(Task(build("lenet", (1, 16, 16), 3, seed=0), images, solver, LocalSGD(), 0), cohort_size=2)
     assert set(chosen.seconds) == {"native", "sequential"}  # the others do the same with more around it
     assert not chosen.refused
     options = {"width": 2, "norm": "batch"}
     chosen = choose(Task(build("resnet20", (1, 16, 16), 3, seed=0, options=options), images, solver, LocalSGD(), 0))
-    assert set(chosen.seconds) == {"sequential", "stacked"}
-    for name in ("chain", "native"):
+    assert set(chosen.seconds) == {"sequential", "vmap"}
+    for name in ("manual", "native"):
         assert "running_mean is not trained" in chosen.refused[name]
     assert "running_mean is not trained" in str(chosen)
 
@@ -72,14 +72,14 @@ def test_without_a_compiler_the_chain_is_tried_in_its_place(federated, monkeypat
     monkeypatch.setitem(ENGINES, "native", Nowhere)
     data, module = federated(SIZES, (4,), "features"), build("linear", (4,), 3, seed=0)
     chosen = choose(Task(module, data, FedAvg(), LocalSGD(), 0))
-    assert set(chosen.seconds) == {"chain", "sequential"}
+    assert set(chosen.seconds) == {"manual", "sequential"}
     assert "there is no C compiler" in str(chosen)
 
 
 def test_what_auto_builds_trains_with_the_options_that_it_was_given(federated):
     data, module = federated(SIZES, (4,), "features"), build("linear", (4,), 3, seed=0)
     local = LocalSGD(epochs=3, batch_size=7)
-    engine = build_engine("auto", Task(module, data, FedAvg(), local, 5), cohort=2)
+    engine = build_engine("auto", Task(module, data, FedAvg(), local, 5), cohort_size=2)
     assert (engine.task.local, engine.task.seed) == (local, 5)
     plain = TorchEngine(Sequential, Task(module, data, FedAvg(), local, 5))
     one, other = (e.train(e.initial, np.arange(5), 1, 0.1).update for e in (engine, plain))
@@ -89,8 +89,8 @@ def test_what_auto_builds_trains_with_the_options_that_it_was_given(federated):
 def test_a_stack_that_pays_for_many_clients_only_is_found(federated):
     """One client alone trains several times faster one after the other; fifty do not."""
     data = federated((40,) * 50, (4,), "features")
-    assert choose(Task(no_chain(), data, FedAvg(), LocalSGD(), 0), cohort=50).name == "stacked"
-    assert choose(Task(no_chain(), data, FedAvg(), LocalSGD(), 0), cohort=1).name == "sequential"
+    assert choose(Task(no_chain(), data, FedAvg(), LocalSGD(), 0), cohort_size=50).name == "vmap"
+    assert choose(Task(no_chain(), data, FedAvg(), LocalSGD(), 0), cohort_size=1).name == "sequential"
 
 
 def test_a_model_that_no_engine_can_train_is_refused_with_the_reason(federated):
@@ -101,5 +101,5 @@ def test_a_model_that_no_engine_can_train_is_refused_with_the_reason(federated):
 
 def test_a_misspelt_engine_is_answered_with_the_nearest_name(federated):
     data, module = federated(SIZES, (4,), "features"), build("linear", (4,), 3, seed=0)
-    with pytest.raises(ConfigError, match="chain"):
+    with pytest.raises(ConfigError, match="manual"):
         build_engine("chains", Task(module, data, FedAvg(), replace(LocalSGD(), epochs=2), 0))

@@ -8,13 +8,13 @@ from torch import nn
 from fedreach._util.errors import ConfigError, TrainingError
 from fedreach.engines.choice import build_engine
 from fedreach.engines.engine import TorchEngine
-from fedreach.engines.manual import Chain, trained_chain_of
+from fedreach.engines.manual import Manual, trained_chain_of
 from fedreach.engines.models.state import constant_arrays
 from fedreach.engines.native import Native
 from fedreach.engines.protocols import Task
 from fedreach.engines.recognition import NotAChainError
 from fedreach.engines.sequential import Sequential
-from fedreach.engines.vmap import Stacked
+from fedreach.engines.vmap import Vmap
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg
 
@@ -81,7 +81,7 @@ def test_what_training_counts_is_named_and_batchnorms_counter_is_not(how, federa
     assert engine_of(nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)), data).trainer.behaviour.note == ""
 
 
-@pytest.mark.parametrize("kind", [Stacked, Chain, Native])
+@pytest.mark.parametrize("kind", [Vmap, Manual, Native])
 def test_no_other_engine_takes_a_module_that_counts(kind, federated):
     with pytest.raises(ConfigError, match=r"engine.name = "):
         engine_of(Counting("whole"), federated(SIZES), kind)
@@ -128,7 +128,7 @@ class OwnNormalization(nn.Module):
 
 
 @pytest.mark.parametrize("layer", [nn.BatchNorm1d(4, track_running_stats=False), OwnNormalization()])
-@pytest.mark.parametrize("kind", [Sequential, Stacked])
+@pytest.mark.parametrize("kind", [Sequential, Vmap])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_clients_outputs_do_not_depend_on_who_is_evaluated_beside_it(layer, kind, threads, federated):
     torch.manual_seed(0)
@@ -151,7 +151,7 @@ def test_clients_of_a_stack_share_no_batch_that_a_layer_without_running_statisti
     torch.manual_seed(0)
     module, data = nn.Sequential(nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 3)), federated((9, 7, 5))
     local = LocalSGD(batch_size=3, drop_last=True)
-    plain, fast = (engine_of(module, data, kind, local=local) for kind in (Sequential, Stacked))
+    plain, fast = (engine_of(module, data, kind, local=local) for kind in (Sequential, Vmap))
     theirs, own = (engine.train(engine.initial, np.arange(3), 1, 0.1).update for engine in (plain, fast))
     np.testing.assert_allclose(own, theirs, atol=1e-5)
 

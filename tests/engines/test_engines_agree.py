@@ -10,12 +10,12 @@ from torch.nn import functional as F
 
 from fedreach._util.errors import ConfigError
 from fedreach.engines.engine import TorchEngine
-from fedreach.engines.manual import Chain
+from fedreach.engines.manual import Manual
 from fedreach.engines.models.networks import build
 from fedreach.engines.native.trainer import Native
 from fedreach.engines.protocols import Task
 from fedreach.engines.sequential import Sequential
-from fedreach.engines.vmap import Stacked
+from fedreach.engines.vmap import Vmap
 from fedreach.federation.aggregation import finite_rows, weighted_sum
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg, FedDyn, FedProx, Scaffold
@@ -43,10 +43,10 @@ LOOPS = {
     "steps of full batches": (FedProx(mu=0.3), LocalSGD(batch_size=4, steps=5, drop_last=True)),
 }
 RATE = 0.05
-CHAINS = ("linear", "mlp", "wide", "lenet", "cnn", "padded")  # models that the engine `chain` knows
+CHAINS = ("linear", "mlp", "wide", "lenet", "cnn", "padded")  # models that the engine `manual` knows
 EVERY = [(Sequential, name) for name in ("mlp", "lenet", "resnet20 batch", "lstm")]
-EVERY += [(Stacked, name) for name in ("mlp", "lenet", "resnet20 batch", "lstm")]
-EVERY += [(Chain, name) for name in ("mlp", "wide", "lenet")]
+EVERY += [(Vmap, name) for name in ("mlp", "lenet", "resnet20 batch", "lstm")]
+EVERY += [(Manual, name) for name in ("mlp", "wide", "lenet")]
 EVERY += [(Native, name) for name in ("linear", "mlp", "wide", "lstm")]
 
 
@@ -83,12 +83,12 @@ FEW_STEPS = {"batch_size": 8, "epochs": 1, "steps": None}
 @pytest.mark.parametrize(
     ("kind", "name", "loop"),
     [
-        *((Stacked, name, loop) for name in MODELS for loop in ("epochs", "everything")),
-        *((Stacked, "mlp", loop) for loop in LOOPS if loop.startswith(("steps", "full"))),
-        (Stacked, "resnet20 batch", "full batches"),
-        *((Chain, name, loop) for name in CHAINS for loop in ("epochs", "everything", "one epoch")),
-        *((Chain, name, loop) for name in ("mlp", "lenet") for loop in LOOPS if loop.startswith("steps")),
-        *((Chain, name, "full batches") for name in ("mlp", "wide", "lenet")),
+        *((Vmap, name, loop) for name in MODELS for loop in ("epochs", "everything")),
+        *((Vmap, "mlp", loop) for loop in LOOPS if loop.startswith(("steps", "full"))),
+        (Vmap, "resnet20 batch", "full batches"),
+        *((Manual, name, loop) for name in CHAINS for loop in ("epochs", "everything", "one epoch")),
+        *((Manual, name, loop) for name in ("mlp", "lenet") for loop in LOOPS if loop.startswith("steps")),
+        *((Manual, name, "full batches") for name in ("mlp", "wide", "lenet")),
         *((Native, name, loop) for name in ("linear", "mlp", "wide", "lstm") for loop in LOOPS),
     ],
 )
@@ -153,8 +153,8 @@ def test_clients_measure_with_their_local_models_and_what_was_broadcast_stands_b
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
-        *((Stacked, name) for name in ("linear", "lenet", "resnet20 batch", "lstm")),
-        *((Chain, name) for name in ("linear", "wide", "lenet")),
+        *((Vmap, name) for name in ("linear", "lenet", "resnet20 batch", "lstm")),
+        *((Manual, name) for name in ("linear", "wide", "lenet")),
         *((Native, name) for name in ("linear", "wide", "lstm")),
     ],
 )
@@ -231,7 +231,7 @@ def test_fedprox_without_mu_is_fedavg_bit_for_bit(kind, name, federated):
     assert one.update.tobytes() == other.update.tobytes()
 
 
-@pytest.mark.parametrize("kind", [Sequential, Stacked, Chain, Native])
+@pytest.mark.parametrize("kind", [Sequential, Vmap, Manual, Native])
 def test_a_strong_pull_keeps_the_local_models_near_the_broadcast(kind, federated):
     module, data = make("mlp", federated)
     moved = []
@@ -249,7 +249,7 @@ def test_a_client_trains_the_same_whoever_else_is_in_the_cohort(kind, name, fede
     module, data = make(name, federated)
     solver, local = LOOPS["everything"]
     engine = TorchEngine(
-        kind, Task(module, data, solver, replace(local, **FEW_STEPS) if kind is Stacked else local, seed=3)
+        kind, Task(module, data, solver, replace(local, **FEW_STEPS) if kind is Vmap else local, seed=3)
     )
     together = engine.train(engine.initial, IDS, 1, RATE)
     tolerance = 0.0 if kind in (Sequential, Native) else TOLERANCE.get(name, 1e-5)
@@ -273,7 +273,7 @@ def test_training_twice_gives_the_same_bits_and_leaves_the_broadcast_alone(kind,
     assert one.update.tobytes() != engine.train(broadcast, IDS, 2, RATE).update.tobytes()
 
 
-@pytest.mark.parametrize("kind", [Sequential, Stacked, Native])
+@pytest.mark.parametrize("kind", [Sequential, Vmap, Native])
 def test_one_client_with_an_infinite_sample_does_not_disturb_the_others(kind, federated):
     # Filled-up places of a stack have weight 0, and 0 times infinity would be nan.
     module, data = make("mlp", federated)
@@ -288,7 +288,7 @@ def test_one_client_with_an_infinite_sample_does_not_disturb_the_others(kind, fe
 def test_the_model_of_the_user_is_copied_and_left_alone(federated):
     module, data = make("mlp", federated)
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
-    for kind in (Sequential, Stacked):
+    for kind in (Sequential, Vmap):
         engine = TorchEngine(kind, Task(module, data, FedAvg(), LocalSGD(), seed=3))
         engine.train(engine.initial, IDS, 1, 0.5)
         engine.predict(engine.initial + 1, "test", np.arange(5))
@@ -312,7 +312,7 @@ def test_the_number_of_threads_changes_no_bit(name, kind, federated, monkeypatch
     assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
 
 
-@pytest.mark.parametrize("kind", [Sequential, Stacked, Chain, Native])
+@pytest.mark.parametrize("kind", [Sequential, Vmap, Manual, Native])
 def test_torchs_own_threads_change_no_bit_and_are_left_as_they_were(kind, federated):
     shape, width = (40, 40), 900  # large enough for torch to divide a kernel among threads
     data = federated((300, 200), shape, "features", 3)
@@ -333,7 +333,7 @@ def test_torchs_own_threads_change_no_bit_and_are_left_as_they_were(kind, federa
 
 def test_a_stack_is_cut_into_parts_that_stay_small_and_hold_everybody_once(federated, monkeypatch):
     module, data = make("mlp", federated)
-    engine = TorchEngine(Stacked, Task(module, data, FedAvg(), LocalSGD(), 0))
+    engine = TorchEngine(Vmap, Task(module, data, FedAvg(), LocalSGD(), 0))
     assert [len(group) for group in engine.groups(IDS)] == [4]
     monkeypatch.setattr("fedreach.engines.vmap.STACK_BYTES", 2 * 4 * engine.layout.size)
     groups = engine.groups(IDS)
@@ -341,7 +341,7 @@ def test_a_stack_is_cut_into_parts_that_stay_small_and_hold_everybody_once(feder
     assert sorted(np.concatenate(groups)) == IDS.tolist()
 
 
-@pytest.mark.parametrize("kind", [Sequential, Stacked])
+@pytest.mark.parametrize("kind", [Sequential, Vmap])
 def test_the_masks_of_dropout_do_not_depend_on_the_number_of_threads(kind, federated, monkeypatch):
     monkeypatch.setattr("fedreach.engines.vmap.STACK_BYTES", 1)
     module = nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(4, 3))

@@ -11,7 +11,7 @@ from fedreach.engines.engine import TorchEngine
 from fedreach.engines.models.networks import build
 from fedreach.engines.protocols import Task
 from fedreach.engines.sequential import Sequential
-from fedreach.engines.vmap import Stacked
+from fedreach.engines.vmap import Vmap
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.participation import Bernoulli
 from fedreach.federation.selection.losses import PowerOfChoice
@@ -54,9 +54,9 @@ def test_the_seed_decides_the_run():
 
 def test_simulate_makes_model_and_engine_as_the_federation_says():
     base = tiny_simulation()
-    federation = replace(base.federation, solver=FedProx(mu=0.5), local=LocalSGD(rate=0.3, batch_size=4))
+    federation = replace(base.federation, solver=FedProx(mu=0.5), local=LocalSGD(lr=0.3, batch_size=4))
     results = []
-    for engine in ("sequential", "stacked"):
+    for engine in ("sequential", "vmap"):
         made = simulate(base.data, "mlp", federation, rounds=3, model_options={"hidden": [4]}, engine=engine)
         assert (made.engine.name, made.rounds) == (engine, 3)
         results.append(run(made, 3)[0].params)
@@ -96,7 +96,7 @@ def test_training_improves_the_model():
     assert (losses[1] < losses[0]).all()
 
 
-@pytest.mark.parametrize("kind", [Sequential, Stacked])
+@pytest.mark.parametrize("kind", [Sequential, Vmap])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_an_engine_that_nobody_needs_gives_its_memory_back_at_once(kind, threads):
     simulation = tiny_simulation()

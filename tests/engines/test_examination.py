@@ -20,7 +20,7 @@ from fedreach.engines.models.networks import build
 from fedreach.engines.native.trainer import Native
 from fedreach.engines.protocols import Task
 from fedreach.engines.sequential import Sequential
-from fedreach.engines.vmap import Stacked
+from fedreach.engines.vmap import Vmap
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg, FedDyn, FedProx, Scaffold
 
@@ -136,7 +136,7 @@ def test_a_fault_is_found_whatever_the_solver_and_the_steps(solver, task):
         normalized(nn.Linear), solver=solver, momentum=0.9, weight_decay=0.1, clip_norm=0.5, steps=7, batch_size=2
     )
     examination = Examination(given)
-    assert examination.difference(Stacked) is None
+    assert examination.difference(Vmap) is None
     assert "0.weight moves otherwise" in examination.difference(FAULTS["one layer is off by 1%"][0])
 
 
@@ -157,14 +157,14 @@ def test_built_in_models_are_still_trained_by_the_fastest_engine(name, shape, ki
     examination = Examination(task(module, shape, kind))
     assert examination.only_plain is None
     assert examination.difference(Native) is None
-    assert examination.difference(Stacked) is None
+    assert examination.difference(Vmap) is None
 
 
 def test_batch_norm_of_a_built_in_model_is_still_trained_together(task):
     module = build("resnet20", (1, 8, 8), CLASSES, seed=0, options={"width": 2, "norm": "batch"})
     examination = Examination(task(module, (1, 8, 8), "image"))
     assert examination.only_plain is None
-    assert examination.difference(Stacked) is None
+    assert examination.difference(Vmap) is None
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_what_no_comparison_can_see_is_left_to_the_plain_engine_in_one_line(name
     assert why in str(chosen)
     assert "\n" not in str(chosen)
     with pytest.warns(UserWarning, match="engine sequential: stacked would not train") as told:
-        assert build_engine("stacked", given).name == "sequential"
+        assert build_engine("vmap", given).name == "sequential"
     assert why in str(told[0].message)
 
 
@@ -268,14 +268,14 @@ def test_nothing_random_of_the_process_is_used_up(task):
 def test_an_engine_that_was_examined_is_not_examined_again(task, monkeypatch):
     given = task(nn.Linear(8, CLASSES))
     monkeypatch.setattr("fedreach.engines.choice.Examination", None)
-    assert build_engine("stacked", given, examined=True).name == "stacked"
+    assert build_engine("vmap", given, examined=True).name == "vmap"
     assert isinstance(build_engine("sequential", given), TorchEngine)
     with pytest.raises(TypeError):
-        build_engine("stacked", given)
+        build_engine("vmap", given)
 
 
 def test_a_rounding_that_crosses_a_kink_in_one_batch_is_no_fault(task):
-    class OnceOff(Stacked):
+    class OnceOff(Vmap):
         def train_group(self, start, ids, round_, rate, update, group, terms):
             found = super().train_group(start, ids, round_, rate, update, group, terms)
             if round_ == 1:

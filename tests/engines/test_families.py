@@ -40,7 +40,7 @@ def two_clients():
 
 
 def rows_of(model, method=None, **options):
-    return list(fr.run(two_clients(), method or fr.Method(), model=model, cohort=2, rounds=2, **options))
+    return list(fr.run(two_clients(), method or fr.Method(), model=model, cohort_size=2, rounds=2, **options))
 
 
 def parameters_of(module):
@@ -66,7 +66,7 @@ def test_resnet18_trains_as_torch_trains_it(federated):
     engine = TorchEngine(Sequential, Task(module, data, FedAvg(), two_steps, SEED))
     assert engine.num_trainable == parameters_of(module) > 11_000_000
     trained = engine.train(engine.initial, IDS[[CLIENT]], ROUND, gentle)
-    expected, loss = train(module, data, CLIENT, two_steps, seed=SEED, round_=ROUND, rate=gentle)
+    expected, loss = train(module, data, CLIENT, two_steps, seed=SEED, round_=ROUND, lr=gentle)
     for name, values in engine.layout.views(torch.from_numpy(trained.update[0])).items():
         largest = float(expected[name].abs().max())
         np.testing.assert_allclose(values, expected[name], rtol=0, atol=2e-3 * largest + 2.5e-7, err_msg=name)
@@ -81,7 +81,7 @@ def test_the_dropout_of_hugging_face_draws_the_masks_that_torch_draws(federated)
     engine = build_engine("auto", Task(module, data, FedAvg(), LOCAL, SEED))
     assert engine.trainer.draws
     trained = engine.train(engine.initial, IDS[[CLIENT]], ROUND, RATE)
-    expected, loss = train(module, data, CLIENT, LOCAL, seed=SEED, round_=ROUND, rate=RATE)
+    expected, loss = train(module, data, CLIENT, LOCAL, seed=SEED, round_=ROUND, lr=RATE)
     for name, values in engine.layout.views(torch.from_numpy(trained.update[0])).items():
         np.testing.assert_allclose(values, expected[name], rtol=0, atol=1e-5, err_msg=name)
     assert trained.loss[0] == pytest.approx(loss, rel=1e-4)
@@ -128,7 +128,7 @@ def test_a_pretrained_module_that_is_drawn_again_is_reported_with_what_keeps_it(
     line = f"model: {size} numbers are trained and drawn anew with each seed; keep_weights = true starts from the "
     assert [each for each in told.lines if each.startswith("model:")] == [line + "module's own"]
     kept = {"name": module, "keep_weights": True}
-    rows_of(kept, out=tmp_path / "kept", trackers=[told], local={"rate": 1e-9})
+    rows_of(kept, out=tmp_path / "kept", trackers=[told], local={"lr": 1e-9})
     assert not [each for each in told.lines if each.startswith("model:")]
     for name, values in load(tmp_path / "kept").net.named_parameters():
         torch.testing.assert_close(values, module.get_parameter(name), rtol=0, atol=1e-6)
@@ -160,7 +160,7 @@ def test_a_pretrained_body_from_a_file_stays_and_only_the_head_travels(tmp_path)
 # ------------------------------------------------------------------------------------------------ narrow types
 
 
-@pytest.mark.parametrize("engine", ["stacked", "native", "chain"])
+@pytest.mark.parametrize("engine", ["vmap", "native", "manual"])
 def test_only_the_plain_engine_trains_narrow_parameters(engine, federated):
     data = federated(SIZES, (8,), num_classes=CLASSES)
     with pytest.warns(
@@ -183,7 +183,7 @@ class NarrowWords(nn.Module):
         return self.head(self.lstm(self.embed(tokens))[0][:, -1])
 
 
-@pytest.mark.parametrize("engine", ["stacked", "native"])
+@pytest.mark.parametrize("engine", ["vmap", "native"])
 def test_other_engines_refuse_narrow_parameters_by_themselves(engine, federated):
     data = federated(SIZES, (6,), "tokens", num_classes=CLASSES)
     with pytest.raises(ConfigError, match="float32 only; the parameters of NarrowWords are bfloat16"):

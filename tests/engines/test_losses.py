@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from fedreach._util.errors import ConfigError, PartError, TrainingError
+from fedreach._util.errors import ComponentError, ConfigError, TrainingError
 from fedreach.data.datasets import ServerData
 from fedreach.engines import manual
 from fedreach.engines.choice import ENGINES, choose
 from fedreach.engines.engine import TorchEngine
-from fedreach.engines.manual import Chain
+from fedreach.engines.manual import Manual
 from fedreach.engines.models.networks import build
 from fedreach.engines.native.trainer import Native
 from fedreach.engines.protocols import Task
 from fedreach.engines.sequential import Sequential
-from fedreach.engines.vmap import Compiled, Stacked
+from fedreach.engines.vmap import Compiled, Vmap
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.losses import CrossEntropy, FunctionLoss, LogitAdjusted
 from fedreach.federation.solvers import FedAvg
@@ -49,7 +49,7 @@ def engine(federated):
     return made
 
 
-@pytest.mark.parametrize("kind", [Sequential, Stacked])
+@pytest.mark.parametrize("kind", [Sequential, Vmap])
 def test_a_loss_that_is_cross_entropy_trains_to_the_same_bits(engine, kind):
     ours, theirs = (engine(kind, loss) for loss in (CrossEntropy(), Again()))
     a, b = (e.train(e.initial, IDS, 1, 0.1) for e in (ours, theirs))
@@ -57,7 +57,7 @@ def test_a_loss_that_is_cross_entropy_trains_to_the_same_bits(engine, kind):
     assert np.array_equal(a.loss, b.loss)
 
 
-@pytest.mark.parametrize("kind", [Chain, Native])
+@pytest.mark.parametrize("kind", [Manual, Native])
 def test_engines_with_cross_entropy_written_out_refuse_another_loss(engine, kind):
     with pytest.raises(
         ConfigError, match=rf"engine.name = '{kind.name}' trains with cross-entropy( or squared error)? only; got hinge"
@@ -68,7 +68,7 @@ def test_engines_with_cross_entropy_written_out_refuse_another_loss(engine, kind
 
 
 def test_two_engines_follow_another_loss_alike(engine):
-    one, other = (engine(kind, FunctionLoss(hinge)) for kind in (Sequential, Stacked))
+    one, other = (engine(kind, FunctionLoss(hinge)) for kind in (Sequential, Vmap))
     a, b = (e.train(e.initial, IDS, 1, 0.1) for e in (one, other))
     assert np.allclose(a.update, b.update, atol=1e-6)
     assert np.allclose(a.loss, b.loss, atol=1e-6)
@@ -89,7 +89,7 @@ def test_a_probe_tells_the_loss_that_is_trained(engine):
 def test_auto_takes_an_engine_that_follows_the_loss(engine):
     task = engine(Sequential, FunctionLoss(hinge)).task
     found = choose(task)
-    assert found.name in ("sequential", "stacked")
+    assert found.name in ("sequential", "vmap")
     assert "cross-entropy only" in found.refused["native"]
 
 
@@ -100,10 +100,12 @@ def test_a_simulation_refuses_an_engine_with_another_loss():
         Simulation(other, simulation.data, simulation.engine, 3)
 
 
-@pytest.mark.parametrize("kind", [Sequential, Stacked])
+@pytest.mark.parametrize("kind", [Sequential, Vmap])
 def test_the_mean_over_a_batch_is_refused(engine, kind):
     made = engine(kind, FunctionLoss(lambda outputs, targets: hinge(outputs, targets).mean()))
-    with pytest.raises((PartError, TrainingError), match=r"must return one loss for each example, of shape \(\d+,\)"):
+    with pytest.raises(
+        (ComponentError, TrainingError), match=r"must return one loss for each example, of shape \(\d+,\)"
+    ):
         made.train(made.initial, IDS, 1, 0.1)
 
 
@@ -119,7 +121,7 @@ class Shifted(CrossEntropy):
 
 @pytest.mark.parametrize("how", [LocalSGD(batch_size=4, epochs=2), LocalSGD(batch_size=5, momentum=0.5, clip_norm=1.0)])
 @pytest.mark.parametrize("loss", [LogitAdjusted(), Shifted(lambda counts: 0.5 * counts - 1)])
-@pytest.mark.parametrize("kind", [Stacked, Chain, Native])
+@pytest.mark.parametrize("kind", [Vmap, Manual, Native])
 def test_all_engines_shift_outputs_by_what_each_client_has(engine, kind, loss, how):
     one, other, plain = (engine(*pair, how) for pair in ((Sequential, loss), (kind, loss), (kind, CrossEntropy())))
     a, b, without = (e.train(e.initial, IDS, 1, 0.1) for e in (one, other, plain))
@@ -133,7 +135,7 @@ def test_all_engines_shift_outputs_by_what_each_client_has(engine, kind, loss, h
 def test_a_first_layer_without_weights_of_its_own_is_shifted_as_well(engine, monkeypatch):
     monkeypatch.setattr(manual, "LARGE", 1)
     how = LocalSGD(batch_size=2, steps=2)
-    one, other = (engine(kind, LogitAdjusted(), how) for kind in (Sequential, Chain))
+    one, other = (engine(kind, LogitAdjusted(), how) for kind in (Sequential, Manual))
     assert other.trainer._implicit(4)
     a, b = (e.train(e.initial, IDS, 1, 0.1) for e in (one, other))
     np.testing.assert_allclose(b.update, a.update, atol=2e-6)
@@ -142,7 +144,7 @@ def test_a_first_layer_without_weights_of_its_own_is_shifted_as_well(engine, mon
 @pytest.mark.parametrize("kind", ENGINES.values(), ids=ENGINES)
 def test_strength_0_is_cross_entropy_to_the_last_bit(engine, kind):
     if kind is Compiled:
-        pytest.skip("compiling takes a minute; it shares the code of Stacked")
+        pytest.skip("compiling takes a minute; it shares the code of Vmap")
     one, other = (engine(kind, loss) for loss in (CrossEntropy(), LogitAdjusted(strength=0.0)))
     a, b = (e.train(e.initial, IDS, 1, 0.1) for e in (one, other))
     assert np.array_equal(a.update, b.update)
@@ -191,5 +193,5 @@ def test_the_server_shifts_by_its_own_labels(federated):
 
 @pytest.mark.parametrize("said", [lambda counts: counts[:, :2], lambda counts: counts * np.nan, lambda counts: 1.0])
 def test_a_shift_that_is_not_one_number_a_class_is_refused(engine, said):
-    with pytest.raises(PartError, match=r"Shifted.shift must return \(4, 3\) finite numbers"):
+    with pytest.raises(ComponentError, match=r"Shifted.shift must return \(4, 3\) finite numbers"):
         engine(Sequential, Shifted(said))

@@ -31,7 +31,7 @@ def with_broken_client(client, drop):
     x = data.dataset.train_x.copy()
     x[data.train[client]] = 3e38
     data = replace(data, dataset=replace(data.dataset, train_x=x))
-    federation = replace(tiny_simulation().federation, selection=Full(), local=LocalSGD(rate=0.5, steps=4))
+    federation = replace(tiny_simulation().federation, selection=Full(), local=LocalSGD(lr=0.5, steps=4))
     engine = TorchEngine(Sequential, Task(build("linear", (2,), 2, seed=0), data, FedAvg(), federation.local, 0))
     return Simulation(federation, data, engine, rounds=10, drop_failing=drop)
 
@@ -55,7 +55,7 @@ def test_a_lost_client_can_be_left_out_and_the_round_says_so():
 
 def test_a_client_whose_loss_is_not_finite_is_lost_though_its_update_is():
     # At a distance of 1e200 the squared distance overflows, and a tiny rate makes an update of 0.1 all the same.
-    base = two_quadratics(local=LocalSGD(rate=1e-201, steps=1))
+    base = two_quadratics(local=LocalSGD(lr=1e-201, steps=1))
     optimum = np.array([[1e200, 1e200], [-2.0, 4.0]])
     simulation = replace(base, engine=replace(base.engine, optimum=optimum), drop_failing=True)
     with np.errstate(over="ignore"):

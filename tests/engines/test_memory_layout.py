@@ -8,12 +8,12 @@ from torch.nn import functional as F
 
 from fedreach.engines.batches import ChannelsLast
 from fedreach.engines.engine import TorchEngine
-from fedreach.engines.manual import Chain
+from fedreach.engines.manual import Manual
 from fedreach.engines.models.flat import Layout, bind, flatten
 from fedreach.engines.native import Native
 from fedreach.engines.protocols import Task
 from fedreach.engines.sequential import Sequential
-from fedreach.engines.vmap import Stacked
+from fedreach.engines.vmap import Vmap
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg, FedProx
 
@@ -39,7 +39,7 @@ def engine_of(kind, federated, solver=None, local=None):
     return TorchEngine(kind, Task(Net(), data, solver or FedAvg(), local or LocalSGD(batch_size=4, epochs=2), 3))
 
 
-@pytest.mark.parametrize("kind", [Sequential, Stacked, Chain, Native])
+@pytest.mark.parametrize("kind", [Sequential, Vmap, Manual, Native])
 def test_a_net_that_flattens_by_view_runs_in_every_engine_to_the_same_numbers(kind, federated):
     for solver, local in ((FedAvg(), None), (FedProx(mu=0.5), LocalSGD(batch_size=4, momentum=0.9, clip_norm=0.1))):
         plain, engine = (engine_of(each, federated, solver, local) for each in (Sequential, kind))

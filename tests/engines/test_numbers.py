@@ -14,12 +14,12 @@ from fedreach.data.federated import federate
 from fedreach.engines.batches import batch_plan
 from fedreach.engines.choice import choose
 from fedreach.engines.engine import TorchEngine
-from fedreach.engines.manual import Chain
+from fedreach.engines.manual import Manual
 from fedreach.engines.models.networks import build
 from fedreach.engines.native.trainer import Native
 from fedreach.engines.protocols import Task
 from fedreach.engines.sequential import Sequential
-from fedreach.engines.vmap import Stacked
+from fedreach.engines.vmap import Vmap
 from fedreach.federation.adaptation import ADAPTATIONS
 from fedreach.federation.aggregation import AGGREGATIONS
 from fedreach.federation.federation import Federation, check_federation_targets
@@ -60,7 +60,7 @@ def engine(kind, loss=MSE(scale=False), targets=1, how=SGD, model="mlp", solver=
 @pytest.mark.parametrize("targets", [1, 2])
 @pytest.mark.parametrize(
     ("kind", "delta"),
-    [(Sequential, None), (Chain, None), (Stacked, None), (Sequential, 0.5), (Stacked, 0.5)],
+    [(Sequential, None), (Manual, None), (Vmap, None), (Sequential, 0.5), (Vmap, 0.5)],
 )
 def test_training_is_that_of_a_short_loop(kind, targets, delta):
     made = engine(kind, MSE(scale=False) if delta is None else Huber(delta, scale=False), targets, model="linear")
@@ -88,7 +88,7 @@ def test_training_is_that_of_a_short_loop(kind, targets, delta):
     [SGD, replace(SGD, momentum=0.9), replace(SGD, weight_decay=0.01, clip_norm=0.5), replace(SGD, drop_last=True)],
     ids=["plain", "momentum", "clipped", "drop_last"],
 )
-@pytest.mark.parametrize("kind", [Chain, Stacked])
+@pytest.mark.parametrize("kind", [Manual, Vmap])
 def test_engines_agree(kind, how, targets):
     solver = FedProx(0.1)
     plain, other = (engine(one, targets=targets, how=how, solver=solver) for one in (Sequential, kind))
@@ -102,14 +102,14 @@ def test_a_first_layer_without_weights_of_its_own():
     data = federate(from_arrays(x, x[:, :2]), Partition.from_owner(np.arange(12) % 2, 2, "natural"))
     module = build("mlp", (300,), 2, seed=1, options={"hidden": [64]})
     task = Task(module, data, FedAvg(), LocalSGD(batch_size=2, epochs=1), 3, MSE())
-    plain, chain = TorchEngine(Sequential, task), TorchEngine(Chain, task)
+    plain, chain = TorchEngine(Sequential, task), TorchEngine(Manual, task)
     assert chain.trainer._implicit(6)
     a, b = (made.train(made.initial, np.arange(2), 1, 0.05) for made in (plain, chain))
     assert np.allclose(a.update, b.update, atol=1e-6)
     assert np.allclose(a.loss, b.loss, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", [Sequential, Chain])
+@pytest.mark.parametrize("kind", [Sequential, Manual])
 def test_evaluation_tells_absolute_and_squared_errors(kind):
     made = engine(kind, targets=2)
     index = np.arange(7)
@@ -132,10 +132,10 @@ def test_a_probe_tells_the_loss_that_is_trained(loss):
 def test_auto_passes_over_engines_with_classes_alone_and_says_why():
     data = numbers()
     found = choose(Task(build("linear", (5,), 1, seed=1), data, FedAvg(), SGD, 3, MSE()))
-    assert found.name in ("chain", "sequential")
+    assert found.name in ("manual", "sequential")
     assert "trains with cross-entropy only; got MSE" in found.refused["native"]
     found = choose(Task(build("linear", (5,), 1, seed=1), data, FedAvg(), SGD, 3, Huber()))
-    assert "cross-entropy or squared error only; got Huber" in found.refused["chain"]
+    assert "cross-entropy or squared error only; got Huber" in found.refused["manual"]
 
 
 def test_a_model_returns_as_many_numbers_as_there_are_targets():
@@ -145,7 +145,7 @@ def test_a_model_returns_as_many_numbers_as_there_are_targets():
 
 @pytest.mark.parametrize(
     ("kind", "loss"),
-    [(Sequential, CrossEntropy()), (Native, CrossEntropy()), (Chain, FedLC()), (Sequential, LabelSmoothing())],
+    [(Sequential, CrossEntropy()), (Native, CrossEntropy()), (Manual, FedLC()), (Sequential, LabelSmoothing())],
 )
 def test_losses_of_classes_refuse_numbers(kind, loss):
     with pytest.raises(
@@ -182,7 +182,7 @@ def test_ones_own_loss_takes_both_unless_it_says_otherwise(federated):
 def federation(**parts):
     usual = {"selection": Uniform(), "weighting": ByExamples(), "solver": FedAvg(), "local": SGD, "server": Average()}
     return Federation(
-        **{**usual, "cohort": 2, "seed": 0, "loss": MSE(scale=False), "label_statistics": Exact(), **parts}
+        **{**usual, "cohort_size": 2, "seed": 0, "loss": MSE(scale=False), "label_statistics": Exact(), **parts}
     )
 
 
@@ -200,8 +200,8 @@ def test_what_needs_classes_refuses_numbers_by_name():
     for server in (ServerOnly(held_out=0.2, patience=2), FineTune(), Safari(0.5)):
         check_federation_targets(federation(server=server), data)
     for name in set(ADAPTATIONS) - {"none"}:
-        with pytest.raises(ConfigError, match=r"serving .* estimates class shares, .* Leave serving out"):
-            check_federation_targets(federation(serving=ADAPTATIONS[name]()), data)
+        with pytest.raises(ConfigError, match=r"adaptation .* estimates class shares, .* Leave adaptation out"):
+            check_federation_targets(federation(adaptation=ADAPTATIONS[name]()), data)
     for name in ("power_of_choice", "oort", "divfl", "max_similarity", "clustered"):
         check_federation_targets(federation(selection=SELECTIONS[name]()), data)
 
@@ -217,7 +217,7 @@ TABLES = {
 OPTIONS = {
     "product": {"parts": (ByExamples(), Equal())},
     "mix": {"parts": (ByExamples(), Equal())},
-    "clip": {"inner": ByExamples(), "most": 0.5},
+    "clip": {"inner": ByExamples(), "max": 0.5},
     "safari": {"client_probability": 0.5},
 }
 
@@ -243,7 +243,7 @@ def test_each_part_learns_numbers_or_refuses_them_by_name(kind, name):
         state = simulation.step(state).state
     before, after = (
         simulation.engine.predict(model, "train", np.arange(29))[1].mean()
-        for model in (simulation.start().params, state.served(chosen)[0])
+        for model in (simulation.start().params, state.adapted(chosen)[0])
     )
     assert after < before
 
@@ -252,7 +252,7 @@ def test_each_part_learns_numbers_or_refuses_them_by_name(kind, name):
 def test_a_server_alone_stops_by_squared_errors_on_what_it_holds_out(targets):
     data = numbers(targets)
     own = ServerData(data.dataset.train_x[:20], data.dataset.train_y[:20])
-    server = ServerOnly(rate=0.05, batch_size=8, steps=3, held_out=0.3, patience=2)
+    server = ServerOnly(lr=0.05, batch_size=8, steps=3, held_out=0.3, patience=2)
     chosen = replace(federation(server=server), loss=MSE(scale=False))
     simulation = simulate(replace(data, server=own), "linear", chosen, rounds=30, engine="sequential")
     train, held_out = server_split(own.y, 0.3, chosen.seed)

@@ -136,8 +136,8 @@ def clients_of(make, sizes=SIZES):
 
 
 def federation(**parts):
-    local = LocalSGD(rate=0.3, epochs=2, batch_size=3)
-    made = Federation(Full(), ByExamples(), FedAvg(), local, Average(), cohort=3, seed=5)
+    local = LocalSGD(lr=0.3, epochs=2, batch_size=3)
+    made = Federation(Full(), ByExamples(), FedAvg(), local, Average(), cohort_size=3, seed=5)
     return replace(made, **parts)
 
 
@@ -168,7 +168,7 @@ def fedavg_by_hand(data, module, clients, output=lambda returned: returned):
         for client in data.population.participants.tolist():
             own, (inputs, labels) = copy.deepcopy(module).train(), clients[NAMES[client]]
             rows = data.train[client] - begins[NAMES[client]]
-            optimizer, total, seen = torch.optim.SGD(own.parameters(), lr=local.rate), 0.0, 0
+            optimizer, total, seen = torch.optim.SGD(own.parameters(), lr=local.lr), 0.0, 0
             for batch in batch_plan(seed, round_, client, len(rows), local):
                 index = rows[batch[batch >= 0]]
                 given, named = rows_of(inputs, index)
@@ -335,7 +335,7 @@ def test_shares_are_of_labeled_positions():
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("name", ["native", "chain", "stacked"])
+@pytest.mark.parametrize("name", ["native", "manual", "vmap"])
 def test_other_engines_decline_in_words(case, name):
     model, make, options = CASES[case]
     data = FederatedData.from_clients(clients_of(make), participants=["a", "b"], **options)
@@ -387,7 +387,7 @@ def whole_texts(rng, size):
         ({"selection": "kl_filter"}, "selection .* goes by how many examples of each class"),
         ({"weighting": "entropy"}, "weighting .* goes by how many examples of each class"),
         ({"weighting": "disagreement"}, "weighting .* measures outputs of one row an example"),
-        ({"serving": "label_shift"}, "serving .* estimates the class of an example"),
+        ({"adaptation": "label_shift"}, "adaptation .* estimates the class of an example"),
         ({"loss": "logit_adjusted"}, "loss .* shifts outputs by how many examples of each class"),
         ({"loss": "moon"}, "loss .* sees one output an example"),
     ],

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from fedreach._util.errors import ConfigError
 from fedreach.engines.engine import TorchEngine
-from fedreach.engines.manual import Chain
+from fedreach.engines.manual import Manual
 from fedreach.engines.manual_layers import to_stack_layers
 from fedreach.engines.models.networks import build
 from fedreach.engines.protocols import Task
@@ -227,7 +227,7 @@ def test_a_dropout_is_one_that_ends_with_training():
 def test_the_engine_says_what_it_needs_and_what_the_model_has(federated):
     with pytest.raises(ConfigError, match=r"needs a model of linear layers.*Dropout.*'auto'"):
         TorchEngine(
-            Chain,
+            Manual,
             Task(nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(4, 3)), federated((5,)), FedAvg(), LocalSGD(), 0),
         )
 

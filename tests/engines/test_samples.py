@@ -13,12 +13,12 @@ from fedreach.data.datasets import from_arrays
 from fedreach.engines.batches import Samples
 from fedreach.engines.choice import build_engine
 from fedreach.engines.engine import TorchEngine
-from fedreach.engines.manual import Chain
+from fedreach.engines.manual import Manual
 from fedreach.engines.models.networks import build
 from fedreach.engines.native.trainer import Native
 from fedreach.engines.protocols import Task
 from fedreach.engines.sequential import Sequential
-from fedreach.engines.vmap import Stacked
+from fedreach.engines.vmap import Vmap
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg
 
@@ -111,7 +111,7 @@ def test_the_training_loss_is_each_clients_own_mean(linear_engine):
 
 def test_the_reported_loss_of_one_full_batch_step_is_the_training_loss_before_it(linear_engine):
     _, data, _, _ = linear_engine
-    for kind in (Sequential, Stacked):
+    for kind in (Sequential, Vmap):
         engine = TorchEngine(
             kind, Task(build("linear", (2,), 3, seed=0), data, FedAvg(), LocalSGD(batch_size=1000), seed=0)
         )
@@ -128,7 +128,7 @@ def test_the_loss_of_a_model_that_knows_nothing_is_the_logarithm_of_the_classes(
 
 def test_an_unknown_engine_or_device_is_refused(federated):
     parts = (build("linear", (4,), 3, seed=0), federated((3, 3)), FedAvg(), LocalSGD(), 0)
-    with pytest.raises(ConfigError, match=r"engine\.name must be known; got 'stack'\. Did you mean 'stacked'"):
+    with pytest.raises(ConfigError, match=r"engine\.name must be known; got 'stack'\. Did you mean 'vmap'"):
         build_engine("stack", Task(*parts))
     with pytest.raises(ConfigError, match=r"engine\.device must be a torch device .* got 'gpu'"):
         build_engine("auto", Task(*parts), device="gpu")
@@ -137,7 +137,7 @@ def test_an_unknown_engine_or_device_is_refused(federated):
             build_engine("auto", Task(*parts), device="cuda")
 
 
-@pytest.mark.parametrize(("kind", "threads"), [(Sequential, 1), (Stacked, 2), (Chain, 1), (Native, 1), (Native, 2)])
+@pytest.mark.parametrize(("kind", "threads"), [(Sequential, 1), (Vmap, 2), (Manual, 1), (Native, 1), (Native, 2)])
 @pytest.mark.parametrize("split", ["train", "true", "test"])
 def test_logits_say_what_predictions_say(split, kind, threads, federated, monkeypatch):
     monkeypatch.setattr("fedreach.engines.engine.EVALUATION_PART", 70)

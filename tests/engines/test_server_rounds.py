@@ -15,7 +15,7 @@ from fedreach.data.datasets import ServerData
 from fedreach.data.federated import federate
 from fedreach.data.partition import iid
 from fedreach.engines.sequential import Sequential
-from fedreach.engines.vmap import Stacked
+from fedreach.engines.vmap import Vmap
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.selection.random import Uniform
@@ -40,9 +40,9 @@ class Coins(Safari):
 
 
 def test_safari_gives_the_golden_numbers():
-    # design/algorithms.md, section 4: uniform mean, K = 3 steps of 0.1, server gradient x - (0, 1), server rate 0.2,
-    # coins (.3, .9, .6) and q = .7: clients, server, clients.
-    server = Coins(client_probability=0.7, rate=0.2)
+    # design/algorithms.md, section 4: uniform mean, K = 3 steps of 0.1, server gradient x - (0, 1), server learning
+    # rate 0.2, coins (.3, .9, .6) and q = .7: clients, server, clients.
+    server = Coins(client_probability=0.7, lr=0.2)
     simulation = two_quadratics(FedAvg(), Equal(), server)
     Coins.coins[:] = [0.3, 0.9, 0.6]
     state = simulation.start()
@@ -59,8 +59,8 @@ def with_server(server, kind=Sequential, **options):
     data = tiny_data()
     x, y = data.dataset.train_x[:10] + 1, data.dataset.train_y[:10]
     data = replace(data, server=ServerData(x, y))
-    federation = Federation(Uniform(), ByExamples(), FedAvg(), LocalSGD(rate=0.5), server, cohort=2, seed=0)
-    name = {Sequential: "sequential", Stacked: "stacked"}[kind]
+    federation = Federation(Uniform(), ByExamples(), FedAvg(), LocalSGD(lr=0.5), server, cohort_size=2, seed=0)
+    name = {Sequential: "sequential", Vmap: "vmap"}[kind]
     return simulate(data, "linear", federation, rounds=10, engine=name, **options)
 
 
@@ -71,7 +71,7 @@ def test_with_probability_1_it_is_its_inner_step_bit_for_bit(inner):
     assert one[1] == other[1]
 
 
-@pytest.mark.parametrize("kind", [Sequential, Stacked])
+@pytest.mark.parametrize("kind", [Sequential, Vmap])
 def test_with_probability_0_it_is_sgd_on_the_servers_data_and_asks_nobody(kind):
     safari, only = (with_server(s, kind) for s in (Safari(client_probability=0.0), ServerOnly()))
     (state, reports), (control, _) = run(safari, 5), run(only, 5)
@@ -110,7 +110,7 @@ def test_a_smaller_batch_is_drawn_anew_in_every_round():
         loss = F.cross_entropy(F.linear(torch.from_numpy(x[batch]), w.view(2, 2), b), torch.from_numpy(y[batch]))
         moved = torch.cat(torch.autograd.grad(loss, (w, b))).numpy()
         after = simulation.step(state).state
-        np.testing.assert_allclose(after.params, state.params - server.rate * moved, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(after.params, state.params - server.lr * moved, rtol=0, atol=1e-6)
         state = after
 
 

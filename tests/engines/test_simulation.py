@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach._util.errors import ConfigError, PartError
+from fedreach._util.errors import ComponentError, ConfigError
 from fedreach.data.assignment import label_entropy
 from fedreach.engines.engine import TorchEngine
 from fedreach.engines.models.networks import build
@@ -97,7 +97,7 @@ def test_a_client_is_known_by_its_id_and_not_by_its_place_among_the_participants
 
     last_two.needs = listen.needs = ("label_counts", "label_entropy")
     parts = (FunctionSelection(last_two), FunctionWeighting(listen), FedAvg(), LocalSGD(batch_size=100), Average())
-    simulation = simulate(data, "linear", Federation(*parts, cohort=2, seed=0), rounds=1)
+    simulation = simulate(data, "linear", Federation(*parts, cohort_size=2, seed=0), rounds=1)
     before = simulation.engine.training_loss(simulation.engine.initial, np.array([2, 4]))
     state, report, update = simulation.step(simulation.start())
     models = simulation.engine.initial + update
@@ -112,7 +112,7 @@ def test_a_client_is_known_by_its_id_and_not_by_its_place_among_the_participants
 
 
 def test_an_answer_to_a_probe_is_kept_with_the_client_that_gave_it():
-    simulation = changed(tiny_simulation(), selection=PowerOfChoice(2), cohort=1)
+    simulation = changed(tiny_simulation(), selection=PowerOfChoice(2), cohort_size=1)
     start = simulation.start()
     losses = simulation.engine.training_loss(start.params, np.arange(4))
     asked = set()
@@ -130,7 +130,7 @@ def test_an_answer_to_a_probe_is_kept_with_the_client_that_gave_it():
 def test_choosing_a_client_that_never_trains_is_an_error():
     simulation = changed(tiny_simulation(), selection=FunctionSelection(lambda view, k, rng: [0, 4]))
     assert 4 in simulation.data.population.unseen
-    with pytest.raises(PartError, match="client 4 is not one of the 4 participants"):
+    with pytest.raises(ComponentError, match="client 4 is not one of the 4 participants"):
         simulation.step(simulation.start())
 
 
@@ -144,14 +144,14 @@ def test_the_new_model_is_the_weighted_mean_of_the_local_models():
 
 
 def test_with_one_participant_the_aggregate_is_its_model():
-    simulation = changed(tiny_simulation(), cohort=1)
+    simulation = changed(tiny_simulation(), cohort_size=1)
     state, _, update = simulation.step(simulation.start())
     models = simulation.engine.initial + update
     np.testing.assert_array_max_ulp(state.params, models[0], maxulp=1)
 
 
 def test_the_rate_of_a_round_follows_the_schedule():
-    local = LocalSGD(rate=0.4, schedule="exponential", decay=0.5)  # 0.4, 0.2, and in round 3 0.1
+    local = LocalSGD(lr=0.4, schedule="exponential", decay=0.5)  # 0.4, 0.2, and in round 3 0.1
     base = tiny_simulation()
     engine = TorchEngine(Sequential, Task(build("linear", (2,), 2, seed=0), base.data, FedAvg(), local, 0))
     simulation = replace(base, engine=engine, federation=replace(base.federation, local=local))
@@ -162,7 +162,7 @@ def test_the_rate_of_a_round_follows_the_schedule():
     np.testing.assert_array_equal(models - state.params, (state.params + expected) - state.params)
 
 
-@pytest.mark.parametrize("part", [{"solver": FedProx(mu=1.0)}, {"local": LocalSGD(rate=9.0)}])
+@pytest.mark.parametrize("part", [{"solver": FedProx(mu=1.0)}, {"local": LocalSGD(lr=9.0)}])
 def test_an_engine_that_trains_otherwise_than_the_federation_says_is_refused(part):
     with pytest.raises(ConfigError, match=rf"federation\.{next(iter(part))} .* and that of the engine"):
         changed(tiny_simulation(), **part)

@@ -12,7 +12,7 @@ from fedreach.engines.models.flat import Layout, flatten
 from fedreach.engines.protocols import Task
 from fedreach.engines.sequential import Sequential
 from fedreach.engines.trainer import answers
-from fedreach.engines.vmap import Stacked
+from fedreach.engines.vmap import Vmap
 from fedreach.federation.adaptation.label_shift import LabelShift
 from fedreach.federation.adaptation.methods import BatchNormRefresh
 from fedreach.federation.federation import Federation
@@ -115,11 +115,13 @@ def test_a_large_mean_takes_no_digits_of_the_variance():
     np.testing.assert_allclose(statistics[2:], x.astype(np.float64).var(axis=(0, 2, 3)), rtol=1e-5)
 
 
-def federation(serving):
-    return Federation(Full(), ByExamples(), FedAvg(), LocalSGD(), Average(), cohort=2, seed=0, serving=serving)
+def federation(adaptation):
+    return Federation(
+        Full(), ByExamples(), FedAvg(), LocalSGD(), Average(), cohort_size=2, seed=0, adaptation=adaptation
+    )
 
 
-@pytest.mark.parametrize("kind", [Sequential, Stacked])
+@pytest.mark.parametrize("kind", [Sequential, Vmap])
 def test_engines_say_what_a_refreshed_model_says_of_a_clients_examples(kind, federated):
     module, data = made(straight), federated((8, 6), (1, 6, 6), "image")
     engine = TorchEngine(kind, Task.of(module, data, federation(BatchNormRefresh())))
@@ -142,7 +144,7 @@ def test_engines_say_what_a_refreshed_model_says_of_a_clients_examples(kind, fed
 )
 def test_a_model_without_running_statistics_is_refused_before_it_is_trained(module, federated):
     data = federated((8, 6), (1, 6, 6), "image")
-    with pytest.raises(ConfigError, match=r"BatchNormRefresh refreshes .* has no such layer\. Take serving 'label_"):
+    with pytest.raises(ConfigError, match=r"BatchNormRefresh refreshes .* has no such layer\. Take adaptation 'label_"):
         Task.of(module, data, federation(BatchNormRefresh()))
     Task.of(module, data, federation(LabelShift(guard=False)))
 

@@ -33,18 +33,18 @@ REPORT = 4 * (TRAINED + 2)  # its update, number of examples and loss
 
 def rows_of(tmp_path, method, rounds, cohort, participants=4):
     data = fr.load("digits").partition("iid", clients=6, participants=participants)
-    list(fr.run(data, method, model=Adapted, rounds=rounds, cohort=cohort, out=tmp_path / "run"))
+    list(fr.run(data, method, model=Adapted, rounds=rounds, cohort_size=cohort, out=tmp_path / "run"))
     return [json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()][1:]
 
 
 def test_adapters_travel_each_round_and_the_frozen_body_once(tmp_path):
-    rows = rows_of(tmp_path, fr.Method(), rounds=3, cohort=4)  # everybody takes part in each round
+    rows = rows_of(tmp_path, fr.Method(), rounds=3, cohort_size=4)  # everybody takes part in each round
     assert [row["bytes_up"] for row in rows] == [4 * REPORT] * 3
     assert [row["bytes_down"] for row in rows] == [4 * (4 * TRAINED + FROZEN_BYTES), *[4 * 4 * TRAINED] * 2]
 
 
 def test_a_client_is_sent_the_frozen_body_when_it_is_first_asked(tmp_path):
-    rows, seen = rows_of(tmp_path, fr.Method(), rounds=5, cohort=2), set()
+    rows, seen = rows_of(tmp_path, fr.Method(), rounds=5, cohort_size=2), set()
     for row in rows:
         new = set(row["cohort"]) - seen
         assert row["bytes_down"] == 2 * 4 * TRAINED + len(new) * FROZEN_BYTES
@@ -53,7 +53,7 @@ def test_a_client_is_sent_the_frozen_body_when_it_is_first_asked(tmp_path):
 
 
 def test_a_probed_client_is_sent_the_frozen_body_by_the_probe(tmp_path):
-    rows = rows_of(tmp_path, fr.Method(selection={"name": "power_of_choice", "candidates": 4}), rounds=2, cohort=2)
+    rows = rows_of(tmp_path, fr.Method(selection={"name": "power_of_choice", "candidates": 4}), rounds=2, cohort_size=2)
     assert rows[0]["bytes_down"] == 4 * (4 * TRAINED + FROZEN_BYTES)
     assert rows[1]["bytes_down"] == 4 * 4 * TRAINED
     probe = 4 * 4 * (TRAINED + 1)
@@ -63,7 +63,7 @@ def test_a_probed_client_is_sent_the_frozen_body_by_the_probe(tmp_path):
 @pytest.mark.parametrize("solver", ["fedavg", "scaffold"])
 def test_a_run_that_is_resumed_counts_the_frozen_body_no_second_time(solver, tmp_path):
     data = fr.load("digits").partition("iid", clients=6, participants=4)
-    given = {"model": Adapted, "rounds": 4, "cohort": 4}
+    given = {"model": Adapted, "rounds": 4, "cohort_size": 4}
     whole = list(fr.run(data, fr.Method(solver=solver), out=tmp_path / "whole", **given))
     rows = fr.run(data, fr.Method(solver=solver), out=tmp_path / "cut", **given)
     for _ in range(2):

@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 
 from fedreach.engines.engine import TorchEngine
-from fedreach.engines.manual import Chain
+from fedreach.engines.manual import Manual
 from fedreach.engines.models.networks import build
 from fedreach.engines.native import trainer
 from fedreach.engines.native.trainer import Native
 from fedreach.engines.protocols import Task
 from fedreach.engines.sequential import Sequential
-from fedreach.engines.vmap import Stacked
+from fedreach.engines.vmap import Vmap
 from fedreach.federation.local_sgd import LocalSGD, UnevenSteps
 from fedreach.federation.solvers import FedAvg, FedProx
 
 SIZES = (13, 2, 8, 6, 30, 5)
 IDS = np.arange(len(SIZES))
 HOW = {
-    "plain": (LocalSGD(rate=0.1, batch_size=4, steps=UnevenSteps(1, 7)), FedAvg()),
-    "corrected": (LocalSGD(rate=0.1, batch_size=4, steps=UnevenSteps(1, 7), momentum=0.5, clip_norm=1.0), FedProx(0.1)),
+    "plain": (LocalSGD(lr=0.1, batch_size=4, steps=UnevenSteps(1, 7)), FedAvg()),
+    "corrected": (LocalSGD(lr=0.1, batch_size=4, steps=UnevenSteps(1, 7), momentum=0.5, clip_norm=1.0), FedProx(0.1)),
 }
 
 
@@ -32,7 +32,7 @@ def engine(kind, model, data, how, threads=1):
 
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("model", ["linear", "mlp"])
-@pytest.mark.parametrize("kind", [Stacked, Chain, Native])
+@pytest.mark.parametrize("kind", [Vmap, Manual, Native])
 def test_engines_follow_the_readable_one(kind, model, how, federated):
     data = federated(SIZES, (5,), "features")
     plain, other = (engine(each, model, data, how) for each in (Sequential, kind))

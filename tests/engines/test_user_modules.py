@@ -12,7 +12,7 @@ from fedreach.engines.engine import TorchEngine
 from fedreach.engines.models.flat import unflatten
 from fedreach.engines.protocols import Task
 from fedreach.engines.sequential import Sequential
-from fedreach.engines.vmap import Stacked
+from fedreach.engines.vmap import Vmap
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.selection.random import Full
@@ -21,7 +21,7 @@ from fedreach.federation.solvers import FedAvg
 from fedreach.federation.weighting import ByExamples
 from fedreach.runs.simulation import Simulation
 
-ENGINES = [Sequential, Stacked]
+ENGINES = [Sequential, Vmap]
 SIZES = (13, 2, 8, 6)
 IDS = np.arange(4)
 EVERYTHING = LocalSGD(batch_size=4, epochs=2, momentum=0.9, weight_decay=0.1, clip_norm=1.0)
@@ -40,9 +40,9 @@ class Tied(nn.Module):
         return self.write(self.read(tokens).mean(dim=-2))
 
 
-def both(module, data, local=EVERYTHING, rate=0.1):
+def both(module, data, local=EVERYTHING, lr=0.1):
     engines = [TorchEngine(kind, Task(module, data, FedAvg(), local, seed=3)) for kind in ENGINES]
-    return engines[0], *(engine.train(engine.initial, IDS, 1, rate) for engine in engines)
+    return engines[0], *(engine.train(engine.initial, IDS, 1, lr) for engine in engines)
 
 
 def test_tied_weights_are_one_tensor_and_train_as_one(federated):
@@ -95,7 +95,7 @@ def test_each_client_of_a_stack_draws_its_own_dropout(federated):
         data.labels[data.train[client]] = [0, 1, 1]
     torch.manual_seed(0)
     for layers, distinct in (([nn.Linear(4, 2)], 1), ([nn.Dropout(0.5), nn.Linear(4, 2)], 4)):
-        engine = TorchEngine(Stacked, Task(nn.Sequential(*layers), data, FedAvg(), LocalSGD(batch_size=9), seed=3))
+        engine = TorchEngine(Vmap, Task(nn.Sequential(*layers), data, FedAvg(), LocalSGD(batch_size=9), seed=3))
         update = engine.train(engine.initial, IDS, 1, 0.1).update
         assert len({row.round(6).tobytes() for row in update + 0.0}) == distinct
 
@@ -125,8 +125,8 @@ def test_running_statistics_follow_the_formula_and_no_decay_or_clipping_touches_
 @pytest.mark.parametrize("kind", ENGINES)
 def test_statistics_are_averaged_with_the_weights_and_evaluation_uses_them(kind, federated):
     data = federated((9, 5))
-    parts = (Full(), ByExamples(), FedAvg(), LocalSGD(rate=0.1, batch_size=4), Average(momentum=0.9))
-    federation = Federation(*parts, cohort=2, seed=3)
+    parts = (Full(), ByExamples(), FedAvg(), LocalSGD(lr=0.1, batch_size=4), Average(momentum=0.9))
+    federation = Federation(*parts, cohort_size=2, seed=3)
     engine = TorchEngine(kind, Task(normalised(), data, FedAvg(), federation.local, seed=3))
     simulation = Simulation(federation, data, engine, rounds=3)
     state = simulation.start()
@@ -149,7 +149,7 @@ def test_statistics_are_averaged_with_the_weights_and_evaluation_uses_them(kind,
 
 @pytest.mark.parametrize(
     ("kind", "who"),
-    [(Sequential, "Client 1 failed in round 7"), (Stacked, r"One of the clients \[0, 1\] failed in round 7")],
+    [(Sequential, "Client 1 failed in round 7"), (Vmap, r"One of the clients \[0, 1\] failed in round 7")],
 )
 def test_a_client_that_a_layer_refuses_is_named_with_round_and_cause(kind, who, federated):
     # BatchNorm cannot normalise the single sample of client 1.
@@ -159,7 +159,7 @@ def test_a_client_that_a_layer_refuses_is_named_with_round_and_cause(kind, who, 
 
 
 def test_a_group_of_one_is_named_without_asking_for_more(federated):
-    engine = TorchEngine(Stacked, Task(normalised(), federated((9, 2)), FedAvg(), LocalSGD(batch_size=8), seed=3))
+    engine = TorchEngine(Vmap, Task(normalised(), federated((9, 2)), FedAvg(), LocalSGD(batch_size=8), seed=3))
     with pytest.raises(TrainingError, match=r"^Client 1 failed in round 7: .*[^.]\.$"):
         engine.train(engine.initial, np.array([1]), 7, 0.1)
 

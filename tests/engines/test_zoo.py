@@ -58,7 +58,7 @@ def check_as_torch(engine, name, data, **options):
     found = engine.train(engine.initial, IDS, ROUND, RATE)
     for client in IDS:
         module = made(name, **options)
-        expected, loss = train(module, data, client, LOCAL, seed=SEED, round_=ROUND, rate=RATE)
+        expected, loss = train(module, data, client, LOCAL, seed=SEED, round_=ROUND, lr=RATE)
         ours = engine.layout.views(torch.from_numpy(found.update[client]))
         assert ours.keys() <= expected.keys()
         for tensor, values in ours.items():
@@ -87,7 +87,7 @@ def test_what_auto_takes_trains_as_torch_does(name, federated):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["native", "chain", "sequential", "stacked"])
+@pytest.mark.parametrize("engine", ["native", "manual", "sequential", "vmap"])
 @pytest.mark.parametrize("name", ZOO)
 def test_an_engine_that_is_named_trains_as_torch_does_or_gives_way_or_refuses(name, engine, federated):
     check_named_engine(name, engine, federated)
@@ -137,7 +137,7 @@ def test_the_plain_engine_draws_the_masks_that_torch_draws(name, federated):
 def test_a_model_that_drops_numbers_is_not_refused_for_its_masks(name, federated):
     member = ZOO[name]
     data = federated(SIZES, member.shape, member.kind, num_classes=CLASSES)
-    assert engine_of(name, data, "stacked").name == "stacked"
+    assert engine_of(name, data, "vmap").name == "vmap"
 
 
 @pytest.mark.parametrize("name", [name for name, member in ZOO.items() if member.draws])

@@ -21,7 +21,7 @@ from .plain_torch import train
 from .zoo import CLASSES
 from .zoo_runs import SEED, ZooRun, cases, finish
 
-LOCAL = LocalSGD(batch_size=4, rate=0.0625, drop_last=True)  # bfloat16 has this rate; torch rounds others on a CPU
+LOCAL = LocalSGD(batch_size=4, lr=0.0625, drop_last=True)  # bfloat16 has this rate; torch rounds others on a CPU
 SAME = 1e-5
 DRAWS, FOLLOWS = "draws random numbers in evaluation", "torch.export cannot follow the module"
 REFUSED = {
@@ -81,7 +81,7 @@ def test_a_run_ends_with_the_model_that_torch_alone_averages(name: str, finished
         for client in row["cohort"]:
             received = module_with(w, model)
             began = {key: received.state_dict()[key].float() for key in narrow}  # a copy, as float() changes the type
-            move, _ = train(received, w.data, client, LOCAL, seed=SEED, round_=row["round"], rate=LOCAL.rate)
+            move, _ = train(received, w.data, client, LOCAL, seed=SEED, round_=row["round"], lr=LOCAL.rate)
             move |= {
                 key: move[key] + began[key] - model[key] for key in narrow
             }  # from the average, not the rounded one

@@ -61,8 +61,8 @@ data = "rows.py:{kind}"
 model = "zoo.py:{name}"
 partition = {{ name = "iid", clients = 6 }}
 population = {{ participants = 4 }}
-method = {{ cohort = 3 }}
-local = {{ batch_size = 4, rate = 0.0625, drop_last = true }}
+method = {{ cohort_size = 3 }}
+local = {{ batch_size = 4, lr = 0.0625, drop_last = true }}
 evaluation = {{ every = 1, local = false }}
 engine = {{ name = "sequential" }}
 """

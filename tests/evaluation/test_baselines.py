@@ -106,7 +106,7 @@ def test_with_as_many_of_each_class_the_pooled_model_is_scikit_learns():
 
 @pytest.mark.parametrize("name", ["digits", "breast_cancer"])
 def test_the_pooled_model_predicts_as_scikit_learns_default(name):
-    data = FederatedData.from_recipe(load(name).partition("dirichlet_by_class", clients=20, alpha=1.0))
+    data = FederatedData.from_spec(load(name).partition("dirichlet_by_class", clients=20, alpha=1.0))
     rows, index = training_rows(data), np.arange(len(data.dataset.test_y))
     found = pooled_logistic(data)
     x, x_test = (inputs_of(data.dataset, x, found.scale) for x in (data.dataset.train_x[rows], data.dataset.test_x))
@@ -151,7 +151,7 @@ def test_the_order_of_rows_changes_no_bit(targets):
 
 
 def test_no_bit_of_a_client_depends_on_who_else_is_scored():
-    data = FederatedData.from_recipe(load("digits").partition("iid", clients=20))
+    data = FederatedData.from_spec(load("digits").partition("iid", clients=20))
     found, index = pooled_logistic(data), np.arange(700)
     together = found.outputs("true", index)
     assert together[123:130].tobytes() == found.outputs("true", index[123:130]).tobytes()
@@ -185,7 +185,7 @@ def test_features_on_very_different_scales_are_put_on_one():
 
 def test_what_is_too_large_or_no_row_of_numbers_is_left_out_with_a_word(monkeypatch):
     tokens = from_arrays(np.zeros((8, 5), np.int64), [0, 1] * 4, kind="tokens")
-    data = FederatedData.from_recipe(tokens.partition("iid", clients=2, participants=1))
+    data = FederatedData.from_spec(tokens.partition("iid", clients=2, participants=1))
     found, why = score_baselines(data)
     assert ([*found], why) == (["majority"], "its inputs would be tokens")
     data = federated(hospitals())
@@ -220,4 +220,4 @@ def test_losses_of_numbers_are_on_the_scale_that_models_are_trained_on():
     data = FederatedData.from_frame(table, client="town", target="price", participants=["t0", "t1"])
     columns = score_baselines(data)[0]["mean"].columns
     assert columns["train_mae"] > 1000
-    assert 0.2 < columns["id_loss"] < 5
+    assert 0.2 < columns["participant_loss"] < 5

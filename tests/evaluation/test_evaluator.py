@@ -15,7 +15,7 @@ from fedreach.engines.engine import TorchEngine
 from fedreach.engines.models.networks import build
 from fedreach.engines.protocols import Task
 from fedreach.engines.sequential import Sequential
-from fedreach.engines.vmap import Stacked
+from fedreach.engines.vmap import Vmap
 from fedreach.evaluation.evaluator import Evaluator, Group, Scores, difference_interval, mean_interval, summarize_round
 from fedreach.evaluation.scores import ACCURACY, MAE, worst_decile
 from fedreach.federation.local_sgd import LocalSGD
@@ -74,18 +74,18 @@ def per_client(data, parts, labels=None):
     return np.array(scores).T
 
 
-@pytest.mark.parametrize("kind", [Sequential, Stacked])
+@pytest.mark.parametrize("kind", [Sequential, Vmap])
 def test_columns_are_means_over_clients_of_their_own_means(kind):
     data = make_data()
     columns, records = make(data, kind).evaluate(params_of(), 7)
     held = [0, 3, 4]  # client 1 has nothing to be tested on
     accuracy, loss, size = per_client(data, [data.held_out[k] for k in held])
-    assert columns["id_accuracy"] == pytest.approx(accuracy.mean(), abs=1e-8)
-    assert columns["id_loss"] == pytest.approx(loss.mean(), rel=1e-5)
-    assert columns["id_accuracy_pooled"] == pytest.approx(accuracy @ size / size.sum(), abs=1e-8)
-    assert columns["id_accuracy_worst_decile"] == pytest.approx(accuracy.min(), abs=1e-8)
+    assert columns["participant_accuracy"] == pytest.approx(accuracy.mean(), abs=1e-8)
+    assert columns["participant_loss"] == pytest.approx(loss.mean(), rel=1e-5)
+    assert columns["participant_accuracy_pooled"] == pytest.approx(accuracy @ size / size.sum(), abs=1e-8)
+    assert columns["participant_accuracy_worst_decile"] == pytest.approx(accuracy.min(), abs=1e-8)
     for share in (10, 50, 90):
-        assert columns[f"id_accuracy_p{share}"] == pytest.approx(np.percentile(accuracy, share), abs=1e-8)
+        assert columns[f"participant_accuracy_p{share}"] == pytest.approx(np.percentile(accuracy, share), abs=1e-8)
     assert records[0]["round"] == 7
     assert (records[0]["population"], records[0]["ids"], records[0]["examples"]) == ("participants", held, [4, 6, 1])
     np.testing.assert_allclose(records[0]["accuracy"], accuracy, atol=1e-6)
@@ -107,9 +107,13 @@ def test_columns_are_means_over_clients_of_their_own_means(kind):
 @pytest.mark.parametrize("seed", range(5))
 def test_gaps_are_the_differences_of_the_columns_beside_them(seed):
     columns, _ = make(make_data()).evaluate(params_of(seed), 1)
-    assert columns["participation_gap"] == pytest.approx(columns["id_accuracy"] - columns["unseen_accuracy"], abs=2e-9)
-    assert columns["out_of_sample_gap"] == pytest.approx(columns["train_accuracy"] - columns["id_accuracy"], abs=2e-9)
-    for name in ("id_accuracy", "unseen_accuracy", "participation_gap"):
+    assert columns["participation_gap"] == pytest.approx(
+        columns["participant_accuracy"] - columns["unseen_accuracy"], abs=2e-9
+    )
+    assert columns["out_of_sample_gap"] == pytest.approx(
+        columns["train_accuracy"] - columns["participant_accuracy"], abs=2e-9
+    )
+    for name in ("participant_accuracy", "unseen_accuracy", "participation_gap"):
         assert columns[f"{name}_low"] <= columns[name] <= columns[f"{name}_high"]
 
 
@@ -173,7 +177,7 @@ def test_without_unseen_clients_or_test_set_there_are_no_such_columns():
     columns, records = make(make_data(unseen=np.empty(0, np.int64), tests=0)).evaluate(params_of(), 1)
     assert not [name for name in columns if name.startswith(("unseen", "test", "participation_gap"))]
     assert [record["population"] for record in records] == ["participants"]
-    assert {"id_accuracy", "out_of_sample_gap", "train_accuracy"} <= columns.keys()
+    assert {"participant_accuracy", "out_of_sample_gap", "train_accuracy"} <= columns.keys()
 
 
 def test_without_held_out_samples_there_are_no_columns_of_participants():
@@ -264,7 +268,10 @@ def test_intervals_are_those_of_both_means_and_of_their_difference(by, top):
     rng, n = generator(1, "scores"), 30
     first, second = (Scores(np.arange(n), np.full(n, 9), rng.random(n), rng.random(n), by) for _ in range(2))
     columns, _ = summarize_round(7, first, second, first)
-    bounds = {f"id_{by.name}": mean_interval(first.score, top), f"unseen_{by.name}": mean_interval(second.score, top)}
+    bounds = {
+        f"participant_{by.name}": mean_interval(first.score, top),
+        f"unseen_{by.name}": mean_interval(second.score, top),
+    }
     pair = (first, second) if by is ACCURACY else (second, first)  # a gap is positive where unseen clients are worse
     bounds["participation_gap"] = difference_interval(*(one.score for one in pair), top)
     for name, (low, high) in bounds.items():
@@ -276,7 +283,7 @@ def test_an_error_of_a_single_client_has_no_interval_as_nothing_bounds_those_of_
     one, more = (Scores(np.arange(n), np.full(n, 9), np.arange(1.0, n + 1), np.ones(n), MAE) for n in (1, 3))
     columns, _ = summarize_round(7, more, one, more)
     with_one = {name for name in columns if name.endswith("_low")}
-    assert with_one == {"id_mae_low"}  # and none of the gap
+    assert with_one == {"participant_mae_low"}  # and none of the gap
     assert np.isfinite([*columns.values()]).all()  # infinite ones would read as a model that diverged
 
 
@@ -299,7 +306,7 @@ def test_each_participant_is_scored_by_its_clusters_model_and_strangers_by_all_i
     accuracy = [dict(zip(found[0]["ids"], found[0]["accuracy"], strict=True)) for _, found in alone]
     own = {0: accuracy[0][0], 3: accuracy[1][3], 4: accuracy[1][4]}  # client 1 has nothing held out
     assert dict(zip(lines[0]["ids"], lines[0]["accuracy"], strict=True)) == own
-    assert columns["id_accuracy"] == pytest.approx(np.mean(list(own.values())), abs=1e-6)
+    assert columns["participant_accuracy"] == pytest.approx(np.mean(list(own.values())), abs=1e-6)
     for name in ("unseen_accuracy", "unseen_loss", "test_accuracy", "test_loss"):
         expected = 0.25 * alone[0][0][name] + 0.75 * alone[1][0][name]
         assert columns[name] == pytest.approx(expected, abs=1e-6)

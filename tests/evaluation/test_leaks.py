@@ -140,7 +140,7 @@ def test_features_without_names_are_told_by_their_place():
 
 @pytest.mark.parametrize("name", ["digits", "breast_cancer"])
 def test_data_sets_in_the_package_have_none(name):
-    assert leaks(FederatedData.from_recipe(load(name).partition("iid", clients=5))) == []
+    assert leaks(FederatedData.from_spec(load(name).partition("iid", clients=5))) == []
 
 
 REAL = {

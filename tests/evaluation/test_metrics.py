@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from fedreach._util.errors import PartError
+from fedreach._util.errors import ComponentError
 from fedreach.engines.engine import TorchEngine
 from fedreach.engines.models.networks import build
 from fedreach.engines.protocols import Task
@@ -204,12 +204,12 @@ def test_what_a_function_says_of_itself_is_checked(attribute, value, said):
         return 0.0
 
     setattr(mine, attribute, value)
-    with pytest.raises(PartError, match=said):
+    with pytest.raises(ComponentError, match=said):
         evaluated([FunctionMetric(mine)])
 
 
 def test_a_function_without_a_name_is_told_to_have_one():
-    with pytest.raises(PartError, match=r"got '<lambda>'. Give the function a name, by `def`"):
+    with pytest.raises(ComponentError, match=r"got '<lambda>'. Give the function a name, by `def`"):
         evaluated([FunctionMetric(lambda y_true, scores: 0.0)])
 
 
@@ -233,12 +233,12 @@ ENDS_OF_OTHERS = ["mine_worst_decile", "mine_pooled", "mine_undefined"]
 
 @pytest.mark.parametrize("name", ["a b", "", "Ä", 3, *NOT_ONES_OWN, *ENDS_OF_OTHERS])
 def test_a_name_that_cannot_end_a_column_or_ends_another_is_refused(name):
-    with pytest.raises(PartError, match=r"The name of a metric must .* Rename it"):
+    with pytest.raises(ComponentError, match=r"The name of a metric must .* Rename it"):
         evaluated([Says(name)])
 
 
 def test_a_name_stands_once():
-    with pytest.raises(PartError, match="there are columns of 'mine' already"):
+    with pytest.raises(ComponentError, match="there are columns of 'mine' already"):
         evaluated([Says(), Says(value=2.0)])
 
 
@@ -248,5 +248,5 @@ def test_what_is_no_number_is_refused(value):
         return value
 
     for metric, said in ((Says(value=value), "Says.of"), (FunctionMetric(mine), "mine")):
-        with pytest.raises(PartError, match=rf"{said} must return a number that is not infinite, or nan; got "):
+        with pytest.raises(ComponentError, match=rf"{said} must return a number that is not infinite, or nan; got "):
             evaluated([metric])

@@ -98,7 +98,7 @@ def test_log_loss(labels, scores):
 
 @pytest.mark.parametrize(("labels", "scores"), CASES)
 def test_calibration_error(labels, scores):
-    """There is none in scikit-learn: by its definition, bin by bin, and as `rungs` has it for who is served."""
+    """There is none in scikit-learn: by its definition, bin by bin, and as `modes` has it for who is adapted."""
     p = probabilities(scores)
     confidence, right = np.minimum(p.max(axis=1), 1.0), p.argmax(axis=1) == labels
     bins = np.minimum(np.floor(confidence * 15).astype(int), 14)

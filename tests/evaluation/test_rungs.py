@@ -1,4 +1,4 @@
-"""Serving many clients without holding all that they have."""
+"""Adaptation many clients without holding all that they have."""
 
 import numpy as np
 import pytest

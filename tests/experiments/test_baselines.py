@@ -20,7 +20,7 @@ from fedreach.runs.schema import BaselinesRecord
 
 from .inline import Inline
 
-SERVED = '\n[methods.served]\nserving = "label_shift"\n'
+ADAPTED = '\n[methods.adapted]\nadaptation = "label_shift"\n'
 FILE = BaselinesRecord.FILE
 
 
@@ -93,14 +93,14 @@ def test_a_run_that_is_stopped_while_they_are_fitted_goes_on_to_the_same_bytes(
 
 
 def test_a_training_that_is_taken_from_another_run_has_them_too(home: Path, fitted: list[str]) -> None:
-    (home / "tiny.toml").write_text(TINY + SERVED, encoding="utf-8")
+    (home / "tiny.toml").write_text(TINY + ADAPTED, encoding="utf-8")
     out = compared(home, "seeds=[0]")
-    assert stored(out / "runs/served/seed-0") == stored(out / "runs/uniform/seed-0")
+    assert stored(out / "runs/adapted/seed-0") == stored(out / "runs/uniform/seed-0")
     assert len(fitted) == 1
 
 
 def test_what_only_tries_a_setting_has_none(home: Path, fitted: list[str]) -> None:
-    out = compared(home, "seeds=[0]", 'tune={"local.rate"=[0.1, 0.3]}')
+    out = compared(home, "seeds=[0]", 'tune={"local.lr"=[0.1, 0.3]}')
     assert len(fitted) == 1
     assert [path.parent.parent.parent.parent for path in out.rglob(FILE)] == [out, out]  # uniform and entropy
 
@@ -114,7 +114,7 @@ def last(folder: Path) -> dict[str, Any]:
 
 def test_two_classes_are_scored_by_auroc_unless_metrics_are_named(home: Path) -> None:
     medical = 'data.name="breast_cancer"'
-    assert {"id_auroc", "unseen_auroc", "test_auroc"} & {*last(alone(home, "two", medical))}
+    assert {"participant_auroc", "unseen_auroc", "test_auroc"} & {*last(alone(home, "two", medical))}
     assert not any("auroc" in name for name in last(alone(home, "ten")))
     named = last(alone(home, "named", medical, 'evaluation.metrics=["accuracy", "balanced_accuracy"]'))
     assert "unseen_balanced_accuracy" in named

@@ -28,7 +28,7 @@ rounds = 2
 seeds = [0, 1]
 model = { name = "linear" }
 partition = { name = "iid", clients = 12 }
-method = { cohort = 3, selection = "own.py:Noting" }
+method = { cohort_size = 3, selection = "own.py:Noting" }
 engine = { name = "sequential" }
 methods = { a = {}, b = { weighting = "equal" } }
 """
@@ -100,7 +100,7 @@ def test_hulls_and_nearest_rows_are_the_same_bytes_with_one_thread_and_with_two(
         from fedreach.experiment.run import run
 
         for selection in ("minimax", "convex_hull", "hull_distance"):
-            options = ["rounds=2", "population.participants=60", "partition.clients=60", "method.cohort=20"]
+            options = ["rounds=2", "population.participants=60", "partition.clients=60", "method.cohort_size=20"]
             options += [f"method.selection={selection}", "model={name='mlp',hidden=[100]}", "engine.name=sequential"]
             experiment = load(None, options).resolved()
             run(experiment, seed=0, folder=Path(sys.argv[1], selection), base=Path.cwd())

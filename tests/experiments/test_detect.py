@@ -24,7 +24,7 @@ from fedreach.runs.schema import ComparisonRecord, Result
 from ..report.made_up import rewrite  # noqa: TID252 (tests are no package that has a name)
 
 PILOT = 10
-TWO = ["rounds=2", "methods={uniform={},full={selection='full'}}", "baseline=uniform", "method.cohort=3"]
+TWO = ["rounds=2", "methods={uniform={},full={selection='full'}}", "baseline=uniform", "method.cohort_size=3"]
 TWO += ["evaluation.every=1", "evaluation.local=false", "target_accuracy=0.5", "run.checkpoint_seconds=1000.0"]
 
 
@@ -32,7 +32,7 @@ def experiment(*more: str, seeds: int = PILOT) -> Experiment:
     return load(None, [*TWO, f"seeds={list(range(seeds))}", *more])
 
 
-DETECT = ("statistics.detect_points=2.5", "statistics.most_seeds=16", "statistics.last_rounds=2")
+DETECT = ("statistics.detect_points=2.5", "statistics.max_seeds=16", "statistics.last_rounds=2")
 
 
 class Told(ComparisonCallback):
@@ -85,7 +85,7 @@ def test_all_seeds_have_a_say_in_the_mean_and_the_pilot_alone_in_the_spread(stud
     assert records["statistics"]["pilot"] == list(range(PILOT))
     (contrast,) = records["contrasts"]
     assert contrast["difference_seeds"] == len(records["statistics"]["seeds"])
-    assert contrast["difference_verdict"] in ("better", "worse", "equivalent", "not decided")
+    assert contrast["difference_verdict"] in ("better", "worse", "equivalent", "inconclusive")
     half = (contrast["difference_high"] - contrast["difference_low"]) / 2
     assert half < 0.025 or len(records["statistics"]["seeds"]) == 16
 
@@ -119,7 +119,7 @@ def test_where_the_rule_asks_for_more_than_the_most_it_is_said(study: Path, tmp_
     out = tmp_path / "fine"
     shutil.copytree(study, out)
     stored = json.loads((out / ComparisonRecord.FILE).read_text())
-    stored["statistics"] |= {"detect_points": 0.1, "most_seeds": 40}
+    stored["statistics"] |= {"detect_points": 0.1, "max_seeds": 40}
     rewrite(out / ComparisonRecord.FILE, stored)
     number, why = seeds_to_detect(out)
     assert number == 40
@@ -177,7 +177,7 @@ def test_before_there_is_a_result_everything_may_be_changed(tmp_path: Path) -> N
     ("wrong", "words"),
     [
         (["statistics.detect_points=2.0", "seeds=[0,1,2]"], "needs a pilot of at least 10 seeds; `seeds` has 3"),
-        (["statistics.detect_points=2.0", "statistics.most_seeds=5"], "at least the 10 seeds of the pilot; got 5"),
+        (["statistics.detect_points=2.0", "statistics.max_seeds=5"], "at least the 10 seeds of the pilot; got 5"),
         (["statistics.detect_points=2.0", "methods={uniform={}}"], "is a difference of two methods, and there is one"),
         (["statistics.contrasts=[]"], "must hold a pair of methods at least"),
         (["statistics.contrasts=[['full']]"], "contrasts[0]: must be two methods, first minus second; got ['full']"),
@@ -219,5 +219,5 @@ def test_seeds_of_a_finished_comparison_stay_what_they_were(
     more = fedreach("compare", "tiny.toml", "--seeds", 4, "--add-seeds", "--formats", "none", "--json")
     told = json.loads(more.stdout)
     assert told["statistics"]["looks"] == [3]
-    assert [each["difference_verdict"] for each in told["contrasts"]] == ["not decided"]
+    assert [each["difference_verdict"] for each in told["contrasts"]] == ["inconclusive"]
     assert [each["difference_seeds_needed"] for each in told["contrasts"]] == [None]

@@ -144,7 +144,9 @@ def test_a_finished_run_is_not_repeated_by_many_ranks_either(start: Start, home:
 
 @pytest.mark.slow
 def test_what_fails_on_another_rank_is_said_by_the_first(start: Start, home: Path) -> None:
-    ranks = start(2, *ALONE, "--set", "model.name=own.py:fragile", "--set", "method.cohort=6", "--out", "fragile", "-q")
+    ranks = start(
+        2, *ALONE, "--set", "model.name=own.py:fragile", "--set", "method.cohort_size=6", "--out", "fragile", "-q"
+    )
     (code, said, told), other = ended(ranks)
     assert (code, said) == (1, "")
     assert told.startswith("error: Rank 1: Client ")
@@ -158,7 +160,7 @@ def test_what_fails_on_another_rank_is_said_by_the_first(start: Start, home: Pat
 @pytest.mark.slow
 def test_a_rank_that_was_started_for_something_else_is_refused(start: Start, home: Path) -> None:
     (home / "other").mkdir()
-    (home / "other" / "tiny.toml").write_text(TINY.replace("rate = 0.1", "rate = 0.2"), encoding="utf-8")
+    (home / "other" / "tiny.toml").write_text(TINY.replace("lr = 0.1", "lr = 0.2"), encoding="utf-8")
     code = "import os, sys\nif os.environ['RANK'] == '1': os.chdir('other')\nfrom fedreach.cli import main\nmain()"
     (code, _, told), other = ended(start_ranks(2, "-c", code, "run", "tiny.toml", "--out", "differs", folder=home))
     assert code == 2
@@ -168,7 +170,7 @@ def test_a_rank_that_was_started_for_something_else_is_refused(start: Start, hom
 
 @pytest.mark.slow
 def test_a_wrong_option_is_told_once(start: Start) -> None:
-    (code, said, told), other = ended(start(2, "--set", "local.rate=-1"))
+    (code, said, told), other = ended(start(2, "--set", "local.lr=-1"))
     assert (code, said, told.count("error: ")) == (2, "", 1)
     assert other == (1, "", "")
 

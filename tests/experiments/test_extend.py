@@ -23,7 +23,7 @@ from fedreach.runs.schema import ComparisonRecord, Result, RoundRow
 from .inline import Inline
 
 ENGINE = "engine.name=sequential"
-UPWARD = "method.server={name='average',rate=20.0}"  # so large that the first model has the least held-out loss
+UPWARD = "method.server={name='average',lr=20.0}"  # so large that the first model has the least held-out loss
 
 
 def slow(*values: Any) -> Any:
@@ -50,7 +50,7 @@ def files(folder: Path) -> dict[str, bytes]:
         (4, 8, []),
         (5, 7, ["evaluation.every=3", UPWARD]),
         (5, 6, ["evaluation.every=3", UPWARD, "evaluation.patience=2"]),
-        slow(4, 6, ["method.serving=label_shift", "evaluation.metrics=['macro_f1']"]),
+        slow(4, 6, ["method.adaptation=label_shift", "evaluation.metrics=['macro_f1']"]),
         slow(3, 5, ["method.selection=oort", "method.weighting=fedau", "evaluation.every=1", "method.server=yogi"]),
         slow(2, 4, ["local.schedule=exponential", "local.decay=0.9", "radio={}"]),
     ],
@@ -246,9 +246,9 @@ def test_what_cannot_go_on_is_made_anew_where_that_is_asked_for(home: Path) -> N
     (home / "tiny.toml").write_text(MEMORY)
     whole, begun = compared(home, "whole", 6), compared(home, "x", 4)
     before = all_files(begun)
-    with pytest.raises(RunFolderError, match=r"2 of 4 runs cannot go on\.\n.*memory\.rows(.|\n)*With --anew"):
+    with pytest.raises(RunFolderError, match=r"2 of 4 runs cannot go on\.\n.*memory\.rows(.|\n)*With --restart"):
         extend_comparison(begun, 6, base=home, executor=Inline())
     assert all_files(begun) == before
-    extend_comparison(begun, 6, base=home, anew=True, executor=Inline())
+    extend_comparison(begun, 6, base=home, restart=True, executor=Inline())
     assert all_files(begun) == all_files(whole)
-    assert sorted(path.name for path in (begun / "redone").glob("entropy-1/seed-*")) == ["seed-0", "seed-1"]
+    assert sorted(path.name for path in (begun / "rerun").glob("entropy-1/seed-*")) == ["seed-0", "seed-1"]

@@ -21,7 +21,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def two(home: Path) -> Path:
     """Two experiments without a name, which differ in a rate alone."""
     (home / "slow.toml").write_text(SHORT, encoding="utf-8")
-    (home / "fast.toml").write_text(SHORT.replace("rate = 0.1", "rate = 0.5"), encoding="utf-8")
+    (home / "fast.toml").write_text(SHORT.replace("lr = 0.1", "lr = 0.5"), encoding="utf-8")
     return home
 
 
@@ -50,7 +50,7 @@ def test_a_comparison_of_the_same_name_leaves_the_other_alone(fedreach: Command,
         (two / f"{file}.toml").write_text('name = "same"\n' + text, encoding="utf-8")
     assert fedreach("compare", "slow.toml", *QUICK).exit_code == 0
     before = contents(two / "runs")
-    assert "holds another experiment. config.local.rate: 0.1 there, 0.5 now." in refused(3, "compare", "fast.toml")
+    assert "holds another experiment. config.local.lr: 0.1 there, 0.5 now." in refused(3, "compare", "fast.toml")
     others = SHORT.replace("uniform", "equal").replace("[methods.entropy]", "[methods.other]")
     (two / "others.toml").write_text('name = "same"\n' + others, encoding="utf-8")
     told = refused(3, "compare", "others.toml")

@@ -47,16 +47,16 @@ participants = 4
 name = "linear"
 [method]
 loss = "mse"
-cohort = 2
+cohort_size = 2
 [local]
-rate = 0.05
+lr = 0.05
 [evaluation]
 every = 2
 metrics = ["r2"]
 [engine]
 name = "sequential"
 [methods.slow]
-server = {name = "average", rate = 0.01}
+server = {name = "average", lr = 0.01}
 [methods.quick]
 selection = "full"
 """
@@ -79,10 +79,10 @@ def test_the_method_with_smaller_errors_is_the_better_one(study: Path) -> None:
     slow, quick = analysis.last
     assert quick.at["unseen"].mean < slow.at["unseen"].mean
     assert quick.difference.mean < 0
-    assert quick.difference.verdict == "better"
+    assert quick.difference.conclusion == "better"
     assert best_of(comparison, [slow, quick]) is quick
     found = find(analysis)
-    assert found.headline.startswith("quick serves unseen clients best: a mean absolute error of ")
+    assert found.headline.startswith("quick adapts unseen clients best: a mean absolute error of ")
     assert found.headline.endswith(" below slow")
     everything = " ".join([found.headline, *found.sentences, *(f"{c.value} {c.unit} {c.detail}" for c in found.cards)])
     assert "%" not in everything.replace("95 %", "")
@@ -94,9 +94,9 @@ def test_the_method_with_smaller_errors_is_the_better_one(study: Path) -> None:
 def test_the_worst_decile_is_that_with_the_largest_errors_and_the_gap_is_turned_round(study: Path) -> None:
     row = RunFolder(fr.open(study)["quick"].folder()).kept_rows("rounds.jsonl")[-1]
     assert row["unseen_mae_worst_decile"] >= row["unseen_mae_p90"] >= row["unseen_mae"]
-    assert row["participation_gap"] == pytest.approx(row["unseen_mae"] - row["id_mae"], abs=1e-8)
+    assert row["participation_gap"] == pytest.approx(row["unseen_mae"] - row["participant_mae"], abs=1e-8)
     assert "train_mae" not in row  # which nobody asked for
-    assert {"id_r2", "unseen_r2_pooled", "test_r2", "test_mae"} <= row.keys()
+    assert {"participant_r2", "unseen_r2_pooled", "test_r2", "test_mae"} <= row.keys()
     assert not any("accuracy" in key for key in row)
 
 
@@ -126,7 +126,7 @@ def test_a_model_of_numbers_predicts_them(study: Path) -> None:
 @pytest.mark.parametrize("method", [{"loss": "mse"}, {"loss": "huber", "solver": "scaffold", "selection": "oort"}])
 def test_a_run_that_was_interrupted_goes_on_to_the_same_bytes(tmp_path: Path, method: dict[str, str]) -> None:
     recipe = fr.load("diabetes").partition("iid", clients=6, participants=4)
-    how = {"model": "linear", "rounds": 6, "cohort": 2, "engine": {"name": "sequential"}, "local": {"rate": 0.01}}
+    how = {"model": "linear", "rounds": 6, "cohort_size": 2, "engine": {"name": "sequential"}, "local": {"lr": 0.01}}
     list(fr.run(recipe, method, out=tmp_path / "whole", **how))
     rounds = iter(fr.run(recipe, method, out=tmp_path / "parts", **how))
     for _ in range(3):
@@ -173,10 +173,10 @@ def test_metrics_of_classes_refuse_numbers_and_the_other_way_round(tmp_path: Pat
     [
         (["--set", "method.loss=cross_entropy"], "Take loss = 'mse' or 'huber'"),
         (["--set", "method.selection=entropy_topk"], "selection .* needs targets that are classes"),
-        (["--set", "method.serving=label_shift"], "Leave serving out"),
+        (["--set", "method.adaptation=label_shift"], "Leave adaptation out"),
         (["--set", "target_accuracy=0.5"], "target_accuracy is about shares of right answers"),
         (["--set", "partition.name=shards"], "'iid' or 'natural'"),
-        (["--set", "noise={name='symmetric', rate=0.1}"], "noise: "),
+        (["--set", "noise={name='symmetric', lr=0.1}"], "noise: "),
     ],
 )
 def test_what_is_about_classes_is_told(tmp_path: Path, options: list[str], message: str) -> None:
@@ -230,7 +230,7 @@ def test_partitions_are_shown_without_classes(tmp_path: Path) -> None:
 
 
 def test_one_place_says_which_direction_is_better() -> None:
-    assert main_score_of(["round", "id_mae_low", "id_mae"]) is MAE
-    assert main_score_of(["round", "id_accuracy"]) is ACCURACY
+    assert main_score_of(["round", "participant_mae_low", "participant_mae"]) is MAE
+    assert main_score_of(["round", "participant_accuracy"]) is ACCURACY
     assert (MAE.rank(1.0) < MAE.rank(0.5), ACCURACY.rank(1.0) > ACCURACY.rank(0.5)) == (True, True)
     assert MAE.reached(np.array([3.0, 1.0]), 2.0).tolist() == [False, True]

@@ -14,14 +14,14 @@ from fedreach.experiment.build import Builder
 from fedreach.experiment.load import load
 
 BUSY = [
-    "noise={name='symmetric', rate=0.3}",
+    "noise={name='symmetric', lr=0.3}",
     "shift={name='brightness', strength=0.2, share=0.5}",
     "server_data.examples=50",
     "partition={name='iid', clients=12}",
     "population.participants=6",
     "model={name='mlp', hidden=[8]}",
     "engine.name=sequential",
-    "method.cohort=3",
+    "method.cohort_size=3",
 ]
 """Whatever a seed has a say in before the first round; it draws whole numbers only, but for the weights."""
 

@@ -15,7 +15,7 @@ from fedreach.runs.folder import RunFolder
 Command = Callable[..., Result]
 Refused = Callable[..., str]
 
-SAFARI = ["--set", "methods.entropy.server={name='safari',client_probability=0.5,rate=0.1}"]
+SAFARI = ["--set", "methods.entropy.server={name='safari',client_probability=0.5,lr=0.1}"]
 EXAMPLES = ["--set", "server_data.examples=30"]
 
 
@@ -52,11 +52,18 @@ def test_a_run_that_may_end_early_is_not_tuned_at_the_end(fedreach: Command, hom
     assert (said.exit_code, rule in said.stderr) == ((2, True) if when == "end" else (0, False))
 
 
-def test_feddf_and_secure_sums_do_not_go_together(refused: Refused) -> None:
+def test_feddf_and_secure_aggregation_do_not_go_together(refused: Refused) -> None:
     told = refused(
-        2, "run", "tiny.toml", "--set", "method.server=feddf", *EXAMPLES, "--set", "method.label_statistics=secure_sum"
+        2,
+        "run",
+        "tiny.toml",
+        "--set",
+        "method.server=feddf",
+        *EXAMPLES,
+        "--set",
+        "method.label_statistics=secure_aggregation",
     )
-    assert "SecureSum shows the server sums only, but FedDF looks at single clients' labels or updates" in told
+    assert "SecureAggregation shows the server sums only, but FedDF looks at single clients' labels or updates" in told
 
 
 def test_more_than_the_clients_can_give_is_refused(refused: Refused) -> None:

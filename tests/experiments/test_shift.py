@@ -79,37 +79,37 @@ def test_a_folder_of_a_run_without_a_shift_is_not_gone_on_with(fedreach: Command
     assert "holds another experiment. config.shift" in refused.output
 
 
-@pytest.mark.parametrize("engine", ["native", "chain", "stacked"])
+@pytest.mark.parametrize("engine", ["native", "manual", "vmap"])
 def test_all_engines_see_the_shift(fedreach: Command, home: Path, engine: str) -> None:
     add(home, SHIFT)
-    plain = run(fedreach, home, "plain", "--set", "engine.name=sequential")
+    plain = run(fedreach, home, "unadapted", "--set", "engine.name=sequential")
     other = run(fedreach, home, engine, "--set", f"engine.name={engine}", "--set", "engine.threads=2")
     assert unseen_scores(other) == pytest.approx(unseen_scores(plain), rel=1e-4)
 
 
-def test_serving_sees_the_shift(fedreach: Command, home: Path) -> None:
-    more = ("--set", "method.serving={name='label_shift', guard=false}")
+def test_adaptation_sees_the_shift(fedreach: Command, home: Path) -> None:
+    more = ("--set", "method.adaptation={name='label_shift', guard=false}")
     before = run(fedreach, home, "before", *more)
     add(home, SHIFT)
     after = run(fedreach, home, "after", *more)
-    columns = [json.loads((folder / "serving.json").read_text())["columns"]["last"] for folder in (before, after)]
+    columns = [json.loads((folder / "adaptation.json").read_text())["columns"]["last"] for folder in (before, after)]
     assert {key for key in columns[0] if columns[0][key] != columns[1].get(key)} != set()
     for key, value in columns[0].items():
         if key.startswith(("id_", "test_")):
             assert columns[1][key] == value, key
-    assert columns[0]["unseen_plain_loss"] != columns[1]["unseen_plain_loss"]
-    assert columns[1]["unseen_plain_accuracy"] == pytest.approx(rows(after)[-1]["unseen_accuracy"], abs=1e-8)
+    assert columns[0]["unseen_unadapted_loss"] != columns[1]["unseen_unadapted_loss"]
+    assert columns[1]["unseen_unadapted_accuracy"] == pytest.approx(rows(after)[-1]["unseen_accuracy"], abs=1e-8)
 
 
 def test_permuted_labels_are_what_everybody_scores_by(fedreach: Command, home: Path) -> None:
     add(home, '[shift]\nname = "permuted_labels"\n')
     (home / "mine.py").write_text(RIGHT, encoding="utf-8")
-    own = ("--set", "evaluation.metrics=['mine.py:Right']", "--set", "method.serving=bbse")
+    own = ("--set", "evaluation.metrics=['mine.py:Right']", "--set", "method.adaptation=bbse")
     after = run(fedreach, home, "after", *own)
-    last, served = rows(after)[-1], json.loads((after / "serving.json").read_text())["columns"]["last"]
-    assert last["unseen_accuracy"] < 0.4 < last["id_accuracy"]
+    last, adapted = rows(after)[-1], json.loads((after / "adaptation.json").read_text())["columns"]["last"]
+    assert last["unseen_accuracy"] < 0.4 < last["participant_accuracy"]
     assert last["unseen_right"] == pytest.approx(last["unseen_accuracy"], abs=1e-8)
-    assert served["unseen_plain_accuracy"] < 0.4 < served["id_plain_accuracy"]
+    assert adapted["unseen_unadapted_accuracy"] < 0.4 < adapted["participant_unadapted_accuracy"]
 
 
 def test_your_own_shift_from_a_file_is_part_of_what_the_run_is(fedreach: Command, home: Path) -> None:

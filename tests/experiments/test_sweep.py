@@ -28,7 +28,7 @@ from .test_extend import files
 
 FEW = ["rounds=2", "engine.name=sequential"]
 ALPHAS = 'sweep={"partition.alpha"=[0.3, 5.0]}'
-RATES = 'tune={"local.rate"=[0.01, 0.3]}'
+RATES = 'tune={"local.lr"=[0.01, 0.3]}'
 
 
 def swept(home: Path, out: str, *options: str, **more: Any) -> ComparisonStatus:
@@ -63,9 +63,9 @@ def test_a_cell_is_the_comparison_with_that_setting_and_one_value_is_the_plain_c
     for alpha in ("0.3", "5.0"):
         compared(home, alpha, f"partition.alpha={alpha}", RATES)
         assert everything(home / "s" / "cells" / f"partition.alpha={alpha}") == everything(home / alpha)
-    swept(home, "one", 'sweep={"partition.alpha"=[0.5]}', 'tune={"local.rate"=[0.1]}')
-    compared(home, "plain")
-    cell, plain = home / "one" / "cells" / "partition.alpha=0.5", home / "plain"
+    swept(home, "one", 'sweep={"partition.alpha"=[0.5]}', 'tune={"local.lr"=[0.1]}')
+    compared(home, "unadapted")
+    cell, plain = home / "one" / "cells" / "partition.alpha=0.5", home / "unadapted"
     runs = [path.relative_to(plain) for path in plain.glob("runs/*/*")]
     assert len(runs) == 4
     assert all(files(cell / path) == files(plain / path) for path in runs)
@@ -76,10 +76,10 @@ def test_settings_are_added_and_what_is_done_is_not_done_again(home: Path) -> No
     status = swept(home, "s", 'sweep={"local.epochs"=[1, 2]}')
     assert (status.skipped, len(status.finished)) == (4, 8)
     with pytest.raises(RunFolderError, match=r"holds a sweep over local\.epochs; now local\.rate is swept"):
-        swept(home, "s", 'sweep={"local.rate"=[0.1]}')
-    compared(home, "plain")
+        swept(home, "s", 'sweep={"local.lr"=[0.1]}')
+    compared(home, "unadapted")
     with pytest.raises(RunFolderError, match=r"holds one comparison; now local\.rate is swept"):
-        swept(home, "plain", 'sweep={"local.rate"=[0.1]}')
+        swept(home, "unadapted", 'sweep={"local.lr"=[0.1]}')
     with pytest.raises(RunFolderError, match="holds a sweep, whose comparisons lie in"):
         compared(home, "s")
     assert RunFolder(home / "s").required(SweepRecord).settings == [{"local.epochs": 1}, {"local.epochs": 2}]
@@ -89,24 +89,24 @@ def test_settings_are_added_and_what_is_done_is_not_done_again(home: Path) -> No
 
 
 def chosen_rates(out: Path) -> dict[str, float]:
-    """Return the local rate of each run that is compared."""
+    """Return the local learning rate of each run that is compared."""
     paths = sorted(out.glob("runs/*/*"))
-    return {f"{p.parent.name} {p.name}": RunFolder(p).required(RunRecord).config["local"]["rate"] for p in paths}
+    return {f"{p.parent.name} {p.name}": RunFolder(p).required(RunRecord).config["local"]["lr"] for p in paths}
 
 
 def test_each_method_is_given_what_is_best_on_validation_data(home: Path) -> None:
-    compared(home, "x", 'tune={"local.rate"=[0.0001, 0.3]}', "rounds=4")
+    compared(home, "x", 'tune={"local.lr"=[0.0001, 0.3]}', "rounds=4")
     record = RunFolder(home / "x").required(TuningRecord)
     assert set(chosen_rates(home / "x").values()) == {0.3}
     assert record.runs == {"uniform": 4, "entropy": 4}
     for method, by_seed in record.scores.items():
         for seed, scores in by_seed.items():
-            places = [f"local.rate={rate}" for rate in ("0.0001", "0.3")]
+            places = [f"local.lr={rate}" for rate in ("0.0001", "0.3")]
             rows = [
                 [*RunFolder(home / "x" / "tuning" / method / f"seed-{seed}" / place).records(RoundRow)][-1].evaluated
                 for place in places
             ]
-            assert scores == [row["id_accuracy"] for row in rows]
+            assert scores == [row["participant_accuracy"] for row in rows]
             assert record.chosen[method][seed] == int(np.argmax(scores))
 
 
@@ -119,16 +119,16 @@ def test_a_setting_that_makes_no_difference_to_a_method_is_not_tried_for_it(home
 
 
 def test_training_that_diverges_is_the_worst_setting_and_is_not_tried_again(home: Path) -> None:
-    options = ['tune={"local.rate"=[3e38, 0.1]}', "seeds=[0]"]
+    options = ['tune={"local.lr"=[3e38, 0.1]}', "seeds=[0]"]
     assert not compared(home, "x", *options).failed
     record = RunFolder(home / "x").required(TuningRecord)
     assert record.scores["uniform"]["0"][0] is None
     assert set(chosen_rates(home / "x").values()) == {0.1}
-    result = home / "x" / "tuning" / "uniform" / "seed-0" / "local.rate=3e+38" / "result.json"
+    result = home / "x" / "tuning" / "uniform" / "seed-0" / "local.lr=3e+38" / "result.json"
     before = result.stat().st_mtime_ns
     assert compared(home, "x", *options).skipped == 2
     assert result.stat().st_mtime_ns == before
-    status = compared(home, "y", 'tune={"local.rate"=[2e38, 3e38]}', "seeds=[0]")
+    status = compared(home, "y", 'tune={"local.lr"=[2e38, 3e38]}', "seeds=[0]")
     assert {why.partition(":")[0] for why in status.failed.values()} == {"nothing could be chosen for it"}
     assert "diverged with all 2 settings" in next(iter(status.failed.values()))
 
@@ -199,7 +199,7 @@ def test_what_is_kept_for_validation_is_trained_on_in_the_end(home: Path) -> Non
 
 def test_settings_are_judged_by_the_labels_that_participants_see(home: Path) -> None:
     """Where labels are noisy, nobody could tune on the true ones."""
-    experiment = load(home / "tiny.toml", [*FEW, "noise={name='symmetric',rate=0.5}"]).resolved("uniform")
+    experiment = load(home / "tiny.toml", [*FEW, "noise={name='symmetric',lr=0.5}"]).resolved("uniform")
     population = experiment.population.model_copy(update={"validation": 0.25})
     builder = Builder(experiment.model_copy(update={"population": population}), home)
     data = builder.federated(builder.dataset(), 0)
@@ -244,4 +244,4 @@ def test_a_sweep_that_is_killed_goes_on_to_the_same_bytes(fedreach: Command, sta
 
 def test_settings_of_one_comparison_say_so_in_its_record(home: Path) -> None:
     compared(home, "x", RATES, "seeds=[0]")
-    assert RunFolder(home / "x").required(ComparisonRecord).config["tune"]["local.rate"] == [0.01, 0.3]
+    assert RunFolder(home / "x").required(ComparisonRecord).config["tune"]["local.lr"] == [0.01, 0.3]

@@ -59,7 +59,7 @@ def test_a_share_is_one_of_those_that_are_not_excluded(fedreach: Command, home: 
 def test_a_cohort_larger_than_the_share_is_told_with_the_share(refused: Refused, home: Path) -> None:
     (home / "e.toml").write_text("[partition]\nclients = 20\n", encoding="utf-8")
     said = refused(2, "run", "e.toml")
-    assert "method.cohort: must be at most the 8 participants (0.4 of 20 clients); got 10." in said
+    assert "method.cohort_size: must be at most the 8 participants (0.4 of 20 clients); got 10." in said
 
 
 @pytest.mark.parametrize("wrong", ["1.0", "0", "1.5", "'some'"])
@@ -72,7 +72,7 @@ def test_in_csra_everybody_takes_part_but_where_unseen_clients_are_asked_about()
     for name in recipes.find("csra"):
         recipe = recipes.load(name, "smoke")
         taking_part = {recipe.at(value).population.participants for value in recipe.values or (None,)}
-        assert (taking_part == {"all"}) == (name != "csra/control-served"), name
+        assert (taking_part == {"all"}) == (name != "csra/control-adapted"), name
 
 
 # ------------------------------------------------------------------------------------------------- near chance
@@ -130,12 +130,12 @@ def test_nothing_is_told_of_what_has_learned() -> None:
 
 
 def test_a_run_that_has_not_learned_is_told_with_what_to_try(fedreach: Command, home: Path) -> None:
-    slow = fedreach("run", "tiny.toml", "--set", "local.rate=1e-6", "--out", "slow", "--quiet")
+    slow = fedreach("run", "tiny.toml", "--set", "local.lr=1e-6", "--out", "slow", "--quiet")
     assert slow.exit_code == 0, slow.output
     accuracy = rows(home / "slow")[-1]["unseen_accuracy"]
-    (said,) = told(fedreach, "run", "tiny.toml", "--set", "local.rate=1e-6", "--out", "slow")["findings"]
+    (said,) = told(fedreach, "run", "tiny.toml", "--set", "local.lr=1e-6", "--out", "slow")["findings"]
     assert f"worse than a linear model: {100 * accuracy:.1f} % on unseen clients" in said
-    assert "Try other values of local.rate, more or fewer rounds" in said
+    assert "Try other values of local.lr, more or fewer rounds" in said
     assert said in slow.stdout
     longer = ["--set", "rounds=20", "--set", "local.epochs=5", "--out", "longer"]
     assert f"{100 * accuracy:.1f} %" not in str(told(fedreach, "run", "tiny.toml", *longer)["findings"])
@@ -143,7 +143,7 @@ def test_a_run_that_has_not_learned_is_told_with_what_to_try(fedreach: Command, 
 
 def test_a_comparison_names_the_methods_that_have_not_learned(fedreach: Command, home: Path) -> None:
     text = TINY.replace("rounds = 4", "rounds = 20").replace("batch_size = 16", "epochs = 5")
-    (home / "tiny.toml").write_text(text + "local = { rate = 1e-6 }\n", encoding="utf-8")  # of entropy
+    (home / "tiny.toml").write_text(text + "local = { lr = 1e-6 }\n", encoding="utf-8")  # of entropy
     options = ["--seeds", 1, "--formats", "none", "--quiet"]
     done = fedreach("compare", "tiny.toml", *options)
     assert done.exit_code == 0, done.output

@@ -12,7 +12,7 @@ from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg
 from fedreach.federation.state import initial_state
 from fedreach.federation.traits import Traits
-from fedreach.federation.types import ClientView, Reports, Selection
+from fedreach.federation.types import ClientResults, Selection, ServerView
 from fedreach.federation.weighting import ByDisagreement, ByEntropy, ByExamples, Equal
 from fedreach.testing.problems import with_rates
 from fedreach.wireless.radio import Radio
@@ -22,7 +22,7 @@ D = 5  # numbers in the model, 4 bytes each
 OPTIONS = {
     "product": {"parts": (ByEntropy(), ByExamples())},
     "mix": {"parts": (Equal(), ByDisagreement())},
-    "clip": {"inner": ByExamples(), "most": 0.5},
+    "clip": {"inner": ByExamples(), "max": 0.5},
 }
 """Of parts that cannot do without."""
 
@@ -32,14 +32,14 @@ def part(table, name):
     return table[name](**OPTIONS.get(name, {}))
 
 
-def federation(selection=None, weighting=None, server=None, cohort=2):
+def federation(selection=None, weighting=None, server=None, cohort_size=2):
     parts = (selection or Uniform(), weighting or ByExamples(), FedAvg(), LocalSGD(), server or Average())
     radio = Radio() if Traits.of(parts[0]).needs_radio else None
-    return Federation(*parts, cohort=cohort, seed=3, radio=radio)
+    return Federation(*parts, cohort_size=cohort_size, seed=3, radio=radio)
 
 
 def make_view(n=6, available=None, facts=()):
-    view = ClientView.of(np.arange(n), np.arange(1, n + 1) * 10, available=available)
+    view = ServerView.of(np.arange(n), np.arange(1, n + 1) * 10, available=available)
     entropy = np.linspace(0.1, 0.9, n) if "label_entropy" in facts else None
     counts = np.arange(3 * n).reshape(n, 3) if "label_counts" in facts else None
     return with_rates(replace(view, label_entropy=entropy, label_counts=counts), np.linspace(1e6, 2e6, n))
@@ -50,7 +50,7 @@ def make_reports(ids, update=None, trainable=None):
     update = np.outer(ids + 1.0, np.ones(D)).astype(np.float32) if update is None else update
     metrics = {"num_examples": (ids + 1.0) * 10, "loss": ids * 0.5, "label_entropy": ids * 0.1}
     metrics |= {"disagreement": ids * 0.1 + 0.5, "wlrc": ids * 0.01 + 0.1, "loss_rms": ids * 0.1 + 0.2}
-    return Reports(ids, update, metrics, np.ones((len(ids), 3), np.int64), trainable=trainable, output_bias=3)
+    return ClientResults(ids, update, metrics, np.ones((len(ids), 3), np.int64), trainable=trainable, output_bias=3)
 
 
 def start(chosen, view):

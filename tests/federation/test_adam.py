@@ -12,12 +12,12 @@ import torch
 from fedreach._util.errors import ConfigError
 from fedreach.engines.choice import choose
 from fedreach.engines.engine import TorchEngine
-from fedreach.engines.manual import Chain
+from fedreach.engines.manual import Manual
 from fedreach.engines.models.networks import build
 from fedreach.engines.native.trainer import Native
 from fedreach.engines.protocols import Task
 from fedreach.engines.sequential import Sequential
-from fedreach.engines.vmap import Compiled, Stacked
+from fedreach.engines.vmap import Compiled, Vmap
 from fedreach.experiment.components import local_of
 from fedreach.experiment.load import load
 from fedreach.experiment.schema import LocalSection
@@ -29,10 +29,10 @@ IDS = np.arange(4)
 WEIGHTS, GRADIENTS = np.array([1.0, -2.0, 0.5]), np.array([[0.3, -4.0, 0.0], [-0.1, -5.0, 1e-3], [0.2, 1.0, 7.0]])
 
 
-def by_torch(kind, options, rate=0.05, weight_decay=0.1):
+def by_torch(kind, options, lr=0.05, weight_decay=0.1):
     """Return the weights after each of torch's steps along GRADIENTS."""
     weights = torch.tensor(WEIGHTS, requires_grad=True)
-    optimizer = kind([weights], lr=rate, weight_decay=weight_decay, **options)
+    optimizer = kind([weights], lr=lr, weight_decay=weight_decay, **options)
     found = []
     for gradient in GRADIENTS:
         weights.grad = torch.tensor(gradient)
@@ -41,11 +41,11 @@ def by_torch(kind, options, rate=0.05, weight_decay=0.1):
     return np.array(found)
 
 
-def ours(optimizer, rate=0.05, weight_decay=0.1):
+def ours(optimizer, lr=0.05, weight_decay=0.1):
     weights, moments, found = WEIGHTS, (0.0, 0.0), []
     for step, gradient in enumerate(GRADIENTS, start=1):
         direction, moments = optimizer.direction(gradient, weights, moments, step, weight_decay)
-        weights = weights - rate * direction
+        weights = weights - lr * direction
         found.append(weights)
     return np.array(found)
 
@@ -121,8 +121,8 @@ def test_without_memory_each_number_moves_by_the_rate():
 
 
 HOW = {
-    "adam": LocalSGD(rate=0.01, batch_size=4, epochs=2, optimizer=Adam(), weight_decay=0.1),
-    "adamw, clipped": LocalSGD(rate=0.01, batch_size=4, steps=7, optimizer=AdamW(), weight_decay=0.1, clip_norm=0.5),
+    "adam": LocalSGD(lr=0.01, batch_size=4, epochs=2, optimizer=Adam(), weight_decay=0.1),
+    "adamw, clipped": LocalSGD(lr=0.01, batch_size=4, steps=7, optimizer=AdamW(), weight_decay=0.1, clip_norm=0.5),
 }
 
 
@@ -141,10 +141,10 @@ def test_a_client_trains_as_torch_would(how):
     made = engine(Sequential, local)
     kind = torch.optim.AdamW if isinstance(local.optimizer, AdamW) else torch.optim.Adam
     for number in (1, 2):
-        trained = made.train(made.initial, IDS, number, local.rate)
+        trained = made.train(made.initial, IDS, number, local.lr)
         for client in IDS:
             module = net()
-            optimizer = kind(module.parameters(), lr=local.rate, weight_decay=local.weight_decay)
+            optimizer = kind(module.parameters(), lr=local.lr, weight_decay=local.weight_decay)
             (plan,) = made.trainer.plans(np.array([client]), number)
             for batch in plan:
                 x, y = made.trainer.samples["train"].batch(torch.from_numpy(batch[batch >= 0]))
@@ -161,21 +161,21 @@ def test_a_client_trains_as_torch_would(how):
 @pytest.mark.parametrize("model", ["mlp", "linear"])
 def test_the_stack_agrees(how, model):
     for solver in (FedAvg(), FedProx(mu=0.5)):
-        one, two = (engine(kind, HOW[how], solver, model) for kind in (Sequential, Stacked))
+        one, two = (engine(kind, HOW[how], solver, model) for kind in (Sequential, Vmap))
         a, b = (each.train(each.initial, IDS, 1, 0.01) for each in (one, two))
         # A number whose gradient is nothing but rounding moves by its sign.
         np.testing.assert_allclose(b.update, a.update, rtol=0, atol=2e-5)
         assert np.abs(a.update).max() > 1e-2
 
 
-@pytest.mark.parametrize("kind", [Chain, Native])
+@pytest.mark.parametrize("kind", [Manual, Native])
 def test_engines_of_plain_steps_refuse_and_auto_passes_them_over(kind):
     local = HOW["adam"]
     said = rf"engine.name = '{kind.name}' takes plain gradient steps only; got local.optimizer Adam\. Use 'auto'\."
     with pytest.raises(ConfigError, match=said):
         engine(kind, local)
     choice = choose(engine(Sequential, local).task)
-    assert choice.name in ("sequential", "stacked")
+    assert choice.name in ("sequential", "vmap")
     assert kind.name in choice.refused
     assert Compiled.refusal(FedAvg(), tiny_federation().loss, local) is None
 
@@ -183,7 +183,7 @@ def test_engines_of_plain_steps_refuse_and_auto_passes_them_over(kind):
 def test_quadratics_follow_it_too():
     """A client of two numbers, by hand: three steps from (1/2, 1/2)."""
     optimizer = Adam()
-    simulation = two_quadratics(local=LocalSGD(rate=0.1, steps=3, optimizer=optimizer))
+    simulation = two_quadratics(local=LocalSGD(lr=0.1, steps=3, optimizer=optimizer))
     engine_, w, moments = simulation.engine, np.full(2, 0.5), (0.0, 0.0)
     for step in (1, 2, 3):
         g = np.diag([1.0, 2.0]) @ (w - np.array([1.0, -1.0]))

@@ -1,4 +1,4 @@
-"""Adam and Yogi at the server: Reddi et al. (arXiv 2003.00295), Algorithm 2, worked out by hand and its laws."""
+"""Adam and Yogi at the server: Reddi et al. (arXiv 2003.00295), Algorithm 2, worked out by hand and its checks."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def run(step, updates, params=None):
 
 
 def test_two_steps_of_adam_by_hand():
-    # beta1 = .5, beta2 = .75, tau = 1, rate = 2, u = 2, then 4; v starts at tau^2 = 1.
+    # beta1 = .5, beta2 = .75, tau = 1, lr = 2, u = 2, then 4; v starts at tau^2 = 1.
     # m = 1, v = .75 + .25 * 4 = 1.75; m = .5 + 2 = 2.5, v = .75 * 1.75 + .25 * 16 = 5.3125.
     x, state = run(FedAdam(2.0, 0.5, 0.75, 1.0), [np.array([2.0]), np.array([4.0])])
     assert (state["m"], state["v"]) == (2.5, 5.3125)
@@ -41,16 +41,16 @@ def test_three_steps_of_yogi_by_hand():
 @BOTH
 def test_without_memory_and_tau_the_step_is_the_sign_of_the_update(kind):
     updates = [np.array([3.0, -1e-3, 0.0, 40.0]), np.array([-2.0, -1e-3, 5.0, 1e-2])]
-    x, _ = run(kind(rate=0.25, beta1=0.0, beta2=0.0, tau=1e-9), updates[:1])
+    x, _ = run(kind(lr=0.25, beta1=0.0, beta2=0.0, tau=1e-9), updates[:1])
     np.testing.assert_allclose(x, 0.25 * np.sign(updates[0]), rtol=1e-5)
     if kind is FedAdam:  # Yogi's v remembers even with beta2 = 0, as it moves by u^2 instead of to u^2
-        x, _ = run(kind(rate=0.25, beta1=0.0, beta2=0.0, tau=1e-9), updates)
+        x, _ = run(kind(lr=0.25, beta1=0.0, beta2=0.0, tau=1e-9), updates)
         np.testing.assert_allclose(x, 0.25 * (np.sign(updates[0]) + np.sign(updates[1])), atol=1e-5)
 
 
 def test_under_a_constant_update_adam_approaches_a_step_of_its_rate():
     # m_t = (1 - beta1^t) u and v_t = u^2 + beta2^t (tau^2 - u^2), so that m / (sqrt(v) + tau) -> u / (|u| + tau).
-    u, step = np.array([0.5, -2.0]), FedAdam(rate=0.1, beta1=0.8, beta2=0.9, tau=0.01)
+    u, step = np.array([0.5, -2.0]), FedAdam(lr=0.1, beta1=0.8, beta2=0.9, tau=0.01)
     for t in (1, 3, 200):
         _, state = run(step, [u] * t)
         np.testing.assert_allclose(state["m"], (1 - 0.8**t) * u, rtol=1e-12)
@@ -79,7 +79,7 @@ def test_the_second_moment_of_yogi_stays_positive():
 def test_what_is_much_smaller_than_tau_moves_in_proportion(kind):
     # A tiny update leaves v at tau^2 in Yogi, at beta2 tau^2 in Adam; the step is rate (1 - beta1) u / (sqrt(v) + tau).
     u, root = np.array([1e-9, -3e-9]), {FedAdam: 0.05, FedYogi: 0.1}[kind]
-    x, _ = run(kind(rate=1.0, beta1=0.5, beta2=0.25, tau=0.1), [u])
+    x, _ = run(kind(lr=1.0, beta1=0.5, beta2=0.25, tau=0.1), [u])
     np.testing.assert_allclose(x, 0.5 * u / (root + 0.1), rtol=1e-6)
 
 
@@ -105,7 +105,7 @@ def test_nothing_that_is_handed_in_is_written_to(kind):
 @BOTH
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("rate", 0.0), ("rate", np.inf), ("beta1", 1.0), ("beta1", -0.1), ("beta2", 1.0), ("tau", 0.0), ("tau", np.nan)],
+    [("lr", 0.0), ("lr", np.inf), ("beta1", 1.0), ("beta1", -0.1), ("beta2", 1.0), ("tau", 0.0), ("tau", np.nan)],
 )
 def test_an_option_outside_its_range_is_refused_by_name(kind, option, value):
     with pytest.raises(ConfigError, match=rf"{kind.__name__}\.{option} must be .*got {value}"):

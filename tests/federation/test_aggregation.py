@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from fedreach._util.errors import ConfigError, PartError
+from fedreach._util.errors import ComponentError, ConfigError
 from fedreach.federation.aggregation import Mean
-from fedreach.federation.secure_aggregation import SecureSum
+from fedreach.federation.secure_aggregation import SecureAggregation
 from fedreach.federation.traits import Traits
 from fedreach.testing.problems import tiny_simulation
 
@@ -63,11 +63,11 @@ def test_its_stream_is_that_of_the_round():
     assert not np.array_equal(one.models, ran(Median())[0].models)
 
 
-def test_what_is_no_weighted_sum_is_refused_under_a_secure_sum():
+def test_what_is_no_weighted_sum_is_refused_under_secure_aggregation():
     federation = tiny_simulation().federation
-    assert replace(federation, label_statistics=SecureSum(), aggregation=Mean())
+    assert replace(federation, label_statistics=SecureAggregation(), aggregation=Mean())
     with pytest.raises(ConfigError, match=r"Median is no weighted sum. Use 'mean'"):
-        replace(federation, label_statistics=SecureSum(), aggregation=Median())
+        replace(federation, label_statistics=SecureAggregation(), aggregation=Median())
 
 
 @pytest.mark.parametrize(
@@ -82,5 +82,5 @@ def test_a_wrong_answer_is_named(answer, said):
         def combine(self, state, weights, update, rng):
             return answer(update)
 
-    with pytest.raises(PartError, match=f"Wrong.combine {said}"):
+    with pytest.raises(ComponentError, match=f"Wrong.combine {said}"):
         ran(Wrong())

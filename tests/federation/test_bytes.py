@@ -31,7 +31,7 @@ def probed(view, ids):
     ],
 )
 def test_bytes_are_those_of_models_reports_and_probes(asked, cohort, down, up, for_probe):
-    _, report = conclude(federation(cohort=3), cohort, probed(make_view(), asked))
+    _, report = conclude(federation(cohort_size=3), cohort, probed(make_view(), asked))
     assert (report.bytes_down, report.bytes_up, report.probe_bytes) == (down, up, for_probe)
 
 

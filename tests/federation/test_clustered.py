@@ -9,7 +9,7 @@ from fedreach._util.errors import ConfigError
 from fedreach._util.streams import generator
 from fedreach.federation.checks import check_clusters
 from fedreach.federation.selection.labels import Clustered
-from fedreach.federation.types import ClientView, Reports
+from fedreach.federation.types import ClientResults, ServerView
 
 # design/algorithms.md, section 1.6: ||mean|| .2465765601, largest norm 1.1; sides 1, 1, 2, 2, 1
 ROWS = np.array([[1, 0.1, 0], [0.9, 0, 0.1], [-1, 0.2, 0], [-0.8, -0.1, 0.1], [1.1, 0, 0]], np.float32)
@@ -17,14 +17,14 @@ SIDES = [0, 0, 1, 1, 0]
 
 
 def make_view(n, available=None, round_=1):
-    return replace(ClientView.of(np.arange(n) * 2 + 3, np.full(n, 10), available=available), round=round_)
+    return replace(ServerView.of(np.arange(n) * 2 + 3, np.full(n, 10), available=available), round=round_)
 
 
 def reported(view, positions, update, round_=1, probe=False):
     positions = np.asarray(positions)
     update = np.asarray(update, np.float32)
     update.setflags(write=False)
-    return Reports(view.ids[positions], update, {}, round=round_, probe=probe)
+    return ClientResults(view.ids[positions], update, {}, round=round_, probe=probe)
 
 
 def after(policy, view, *rounds):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from fedreach._util.errors import PartError
+from fedreach._util.errors import ComponentError
 from fedreach._util.row_store import RowTable
 from fedreach.federation.round import conclude_round
 from fedreach.federation.selection.base import Policy
@@ -40,7 +40,7 @@ class Split(Policy):
 
 
 def two_rounds(after, **parts):
-    chosen = replace(federation(Split(after), Equal(), cohort=6), **parts)
+    chosen = replace(federation(Split(after), Equal(), cohort_size=6), **parts)
     view = make_view()
     state = initial_state(chosen, np.zeros(D, np.float32), view)
     for _ in range(2):
@@ -53,7 +53,7 @@ def test_a_new_clusters_model_starts_as_that_of_its_members():
     assert state.clusters.tolist() == [0, 0, 1, 1, 0, 2]
     # Equal weights over updates 1, ..., 6, twice.
     np.testing.assert_allclose(state.models, np.full((3, D), 7.0), rtol=1e-6)
-    with pytest.raises(PartError, match="There are 3 models, one a cluster"):
+    with pytest.raises(ComponentError, match="There are 3 models, one a cluster"):
         _ = state.params
 
 
@@ -91,7 +91,7 @@ def test_each_model_has_its_own_server_state_which_a_split_forgets():
 
 
 def test_what_clients_of_a_changed_cluster_kept_is_forgotten():
-    chosen = replace(federation(Split((0, 0, 1, 1, 0, 0)), Equal(), cohort=6), solver=Scaffold())
+    chosen = replace(federation(Split((0, 0, 1, 1, 0, 0)), Equal(), cohort_size=6), solver=Scaffold())
     view = make_view()
     memory = RowTable.zeros(6, D).written(np.arange(6), np.ones((6, D), np.float32))
     state = replace(initial_state(chosen, np.zeros(D, np.float32), view), memory=memory)
@@ -114,7 +114,7 @@ def test_what_clients_of_a_changed_cluster_kept_is_forgotten():
     ],
 )
 def test_clusters_that_break_the_contract_are_refused(after, wrong):
-    with pytest.raises(PartError, match=wrong):
+    with pytest.raises(ComponentError, match=wrong):
         two_rounds(after)
 
 
@@ -125,5 +125,5 @@ def test_clusters_of_one_client_each_reach_their_own_optimum(solver):
     state = simulation.start()
     for _ in range(600):
         state = simulation.step(state).state
-    served = state.served(simulation.federation)
-    np.testing.assert_allclose(served, simulation.engine.optimum, rtol=0, atol=1e-4)
+    adapted = state.adapted(simulation.federation)
+    np.testing.assert_allclose(adapted, simulation.engine.optimum, rtol=0, atol=1e-4)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from fedreach._util.errors import ConfigError, PartError
+from fedreach._util.errors import ComponentError, ConfigError
 from fedreach.federation.round import plan_probe, plan_round
 from fedreach.federation.selection.base import FunctionSelection, Policy
 from fedreach.federation.types import Probe
@@ -34,7 +34,7 @@ def test_a_selection_that_breaks_a_rule_is_named_with_the_rule(answer, rule):
         return answer
 
     chosen, view = federation(FunctionSelection(my_policy)), make_view(available=np.arange(6) < 5)
-    with pytest.raises(PartError, match=rf"^my_policy\.select must.*{rule}"):
+    with pytest.raises(ComponentError, match=rf"^my_policy\.select must.*{rule}"):
         plan_round(chosen, start(chosen, view), view)
 
 
@@ -54,15 +54,17 @@ class Curious(Policy):
 
 def test_a_probe_obeys_the_same_rules():
     chosen, view = federation(Curious(Probe(np.array([0, 7])))), make_view()
-    with pytest.raises(PartError, match=r"Curious\.probe must return participants only; client 7"):
+    with pytest.raises(ComponentError, match=r"Curious\.probe must return participants only; client 7"):
         plan_probe(chosen, start(chosen, view), view)
 
 
 def test_a_policy_that_forgets_to_wrap_its_ids_is_told_how():
     chosen, view = federation(Curious(np.array([0]), chosen=np.array([0]))), make_view()
-    with pytest.raises(PartError, match=r"Curious\.probe must return a Probe; got ndarray\. Return `Probe\(ids\)`"):
+    with pytest.raises(
+        ComponentError, match=r"Curious\.probe must return a Probe; got ndarray\. Return `Probe\(ids\)`"
+    ):
         plan_probe(chosen, start(chosen, view), view)
-    with pytest.raises(PartError, match=r"Curious\.select must return a Selection; got ndarray"):
+    with pytest.raises(ComponentError, match=r"Curious\.select must return a Selection; got ndarray"):
         plan_round(chosen, start(chosen, view), view)
 
 
@@ -89,7 +91,7 @@ class Told:
     ],
 )
 def test_weights_that_are_no_simplex_are_named_with_the_rule(answer, rule):
-    with pytest.raises(PartError, match=rf"^Told\.weights must return.*{rule}"):
+    with pytest.raises(ComponentError, match=rf"^Told\.weights must return.*{rule}"):
         conclude(federation(weighting=Told(answer)), [1, 4])
 
 
@@ -97,7 +99,7 @@ def test_a_function_that_weighs_too_few_reports_is_named():
     def half(reports):
         return np.ones(1)
 
-    with pytest.raises(PartError, match=r"half\.weights must return one weight for each of the 2 reports"):
+    with pytest.raises(ComponentError, match=r"half\.weights must return one weight for each of the 2 reports"):
         conclude(federation(weighting=FunctionWeighting(half)), [1, 4])
 
 
@@ -106,7 +108,9 @@ def test_a_fact_that_does_not_exist_is_answered_with_the_nearest():
         return view.ids[:k]
 
     mine.needs = ("label_count",)
-    with pytest.raises(PartError, match=r"mine\.needs must list facts; got 'label_count'\. Did you mean 'label_count"):
+    with pytest.raises(
+        ComponentError, match=r"mine\.needs must list facts; got 'label_count'\. Did you mean 'label_count"
+    ):
         federation(FunctionSelection(mine)).needs()
 
 

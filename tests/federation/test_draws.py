@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach._util.errors import ConfigError, PartError
+from fedreach._util.errors import ComponentError, ConfigError
 from fedreach.federation.participation import Bernoulli
 from fedreach.federation.round import conclude_round, plan_round
-from fedreach.federation.secure_aggregation import SecureSum
+from fedreach.federation.secure_aggregation import SecureAggregation
 from fedreach.federation.selection.base import Policy
 from fedreach.federation.selection.random import Multinomial, Uniform, fill_urns, groups_within
 from fedreach.federation.selection.updates import UrnsBySimilarity
@@ -30,8 +30,8 @@ class Says(Policy):
         return self.selection
 
 
-def planned(selection, cohort=4):
-    chosen, view = federation(Says(selection), cohort=cohort), make_view()
+def planned(selection, cohort_size=4):
+    chosen, view = federation(Says(selection), cohort_size=cohort_size), make_view()
     return plan_round(chosen, start(chosen, view), view)
 
 
@@ -44,17 +44,17 @@ def test_draws_follow_their_clients_when_ids_are_put_in_order():
 
 @pytest.mark.parametrize("draws", [[1, 2], [0, 1, 1], [1.0, 1.0, 1.0], [-1, 2, 1]])
 def test_draws_that_are_none_are_refused(draws):
-    with pytest.raises(PartError, match=r"Says.select must say of each of its 3 clients how often it was drawn"):
+    with pytest.raises(ComponentError, match=r"Says.select must say of each of its 3 clients how often it was drawn"):
         planned(Selection(np.array([1, 2, 4]), draws=np.array(draws)))
 
 
 def test_more_draws_than_places_are_refused():
-    with pytest.raises(PartError, match=r"at most the 3 clients it was asked for; got 4\."):
-        planned(Selection.drawn(np.array([1, 1, 1, 2])), cohort=3)
+    with pytest.raises(ComponentError, match=r"at most the 3 clients it was asked for; got 4\."):
+        planned(Selection.drawn(np.array([1, 1, 1, 2])), cohort_size=3)
 
 
 def test_whoever_was_drawn_twice_counts_twice_and_trains_once():
-    chosen, view = federation(weighting=ByDraws(), cohort=4), make_view()
+    chosen, view = federation(weighting=ByDraws(), cohort_size=4), make_view()
     selection, state = Selection.drawn(np.array([1, 2, 1, 5])), start(chosen, view)
     new, result = conclude_round(chosen, state, view, selection, make_reports([1, 2, 5]))
     assert result.weights == (0.5, 0.25, 0.25)
@@ -67,14 +67,14 @@ def test_whoever_was_drawn_twice_counts_twice_and_trains_once():
 
 
 def test_lost_replies_take_their_draws_along():
-    chosen, view = federation(weighting=ByDraws(), cohort=4), make_view()
+    chosen, view = federation(weighting=ByDraws(), cohort_size=4), make_view()
     selection = Selection.drawn(np.array([1, 2, 1, 5]))
     _, result = conclude_round(chosen, start(chosen, view), view, selection, make_reports([2, 5]))
     assert result.weights == (0.5, 0.5)
 
 
 def test_draws_are_a_factor_of_other_weightings():
-    chosen = federation(weighting=Product((ByDraws(), ByExamples())), cohort=3)
+    chosen = federation(weighting=Product((ByDraws(), ByExamples())), cohort_size=3)
     view, selection = make_view(), Selection.drawn(np.array([0, 0, 1]))
     _, result = conclude_round(chosen, start(chosen, view), view, selection, make_reports([0, 1]))
     assert result.weights == (0.5, 0.5)  # 2 x 10 and 1 x 20 examples
@@ -91,24 +91,24 @@ def trajectory(federation):
     return state.params, results
 
 
-def test_a_secure_sum_counts_draws_as_the_open_one_does():
-    plain = replace(tiny_federation(), selection=Multinomial(), weighting=ByDraws(), cohort=4)
+def test_secure_aggregation_counts_draws_as_the_open_one_does():
+    plain = replace(tiny_federation(), selection=Multinomial(), weighting=ByDraws(), cohort_size=4)
     params, results = trajectory(plain)
-    hidden, same = trajectory(replace(plain, label_statistics=SecureSum()))
+    hidden, same = trajectory(replace(plain, label_statistics=SecureAggregation()))
     np.testing.assert_allclose(hidden, params, rtol=0, atol=1e-6)
     assert [r.metrics["draws"] for r in same if r.cohort] == [r.metrics["draws"] for r in results if r.cohort]
     assert max(max(r.metrics["draws"]) for r in results if r.cohort) > 1
 
 
-def test_a_secure_sum_refuses_what_it_cannot_weigh_by_name():
+def test_secure_aggregation_refuses_what_it_cannot_weigh_by_name():
     with pytest.raises(ConfigError, match="UrnsBySimilarity looks at single clients"):
-        replace(tiny_federation(), selection=UrnsBySimilarity(), label_statistics=SecureSum())
+        replace(tiny_federation(), selection=UrnsBySimilarity(), label_statistics=SecureAggregation())
     with pytest.raises(ConfigError, match="FedAU"):
-        replace(tiny_federation(), weighting=FedAU(), label_statistics=SecureSum())
+        replace(tiny_federation(), weighting=FedAU(), label_statistics=SecureAggregation())
 
 
 def test_under_a_selection_without_draws_each_counts_once():
-    both = [replace(tiny_federation(), selection=Uniform(), weighting=w, cohort=3) for w in (ByDraws(), Equal())]
+    both = [replace(tiny_federation(), selection=Uniform(), weighting=w, cohort_size=3) for w in (ByDraws(), Equal())]
     (a, _), (b, _) = map(trajectory, both)
     assert a.tobytes() == b.tobytes()
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach._util.errors import ConfigError, PartError
+from fedreach._util.errors import ComponentError, ConfigError
 from fedreach._util.streams import generator
 from fedreach.federation.aggregation import MIFA, FedVARP, Mean
 from fedreach.federation.federation import Federation
@@ -15,7 +15,7 @@ from fedreach.federation.selection.random import Full
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg
 from fedreach.federation.state import initial_state
-from fedreach.federation.types import ClientView, Reports, Selection
+from fedreach.federation.types import ClientResults, Selection, ServerView
 from fedreach.federation.weighting import Equal, FedAU
 
 from .small import conclude, federation, make_reports, make_view, start
@@ -39,13 +39,13 @@ def trajectory(weighting, aggregation=None):
     """Return the (rounds,) model of one number after each round, as a federation trains it."""
     chosen = Federation(Full(), weighting, FedAvg(), LocalSGD(), Average(), cohort=N, seed=0)
     chosen = replace(chosen, aggregation=aggregation or Mean())
-    view = ClientView.of(np.arange(N), np.full(N, 10))
+    view = ServerView.of(np.arange(N), np.full(N, 10))
     state, found = initial_state(chosen, np.zeros(1, np.float32), view), []
     for number in range(1, ROUNDS + 1):
         ids = there(number)
         update = update_of(state.params[0], ids).astype(np.float32)[:, None]
         metrics = {"num_examples": np.full(len(ids), 10.0), "loss": np.ones(len(ids))}
-        reports = Reports(ids, update, metrics, round=number)
+        reports = ClientResults(ids, update, metrics, round=number)
         state, _ = conclude_round(chosen, state, view, Selection(ids), reports)
         found.append(float(state.params[0]))
     return np.array(found)
@@ -136,7 +136,7 @@ def test_it_ends_near_the_mean_of_all_where_equal_weights_end_near_those_that_ar
 
 
 def test_if_all_are_there_in_every_round_it_is_the_plain_mean():
-    chosen, plain = federation(weighting=FedAU(), cohort=6), federation(weighting=Equal(), cohort=6)
+    chosen, plain = federation(weighting=FedAU(), cohort_size=6), federation(weighting=Equal(), cohort_size=6)
     a, _ = conclude(chosen, range(6))
     b, _ = conclude(plain, range(6))
     np.testing.assert_allclose(a.params, b.params, rtol=1e-6)
@@ -158,7 +158,9 @@ class Negative(FedAU):
 
 
 def test_a_scale_that_is_none_is_refused():
-    with pytest.raises(PartError, match=r"Negative.mean_scale must return a number that is finite and not negative"):
+    with pytest.raises(
+        ComponentError, match=r"Negative.mean_scale must return a number that is finite and not negative"
+    ):
         conclude(federation(weighting=Negative()), [0, 1])
 
 

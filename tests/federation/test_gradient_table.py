@@ -7,18 +7,18 @@ import pytest
 from safetensors.numpy import load, save
 
 from fedreach._util.arrays import pack_rows, unpack_rows
-from fedreach._util.errors import ConfigError, PartError
+from fedreach._util.errors import ComponentError, ConfigError
 from fedreach._util.row_store import RowTable
 from fedreach._util.streams import generator
 from fedreach.federation.round import observe_probe, plan_probe, plan_round
-from fedreach.federation.secure_aggregation import SecureSum
+from fedreach.federation.secure_aggregation import SecureAggregation
 from fedreach.federation.selection import geometry
 from fedreach.federation.selection.base import Policy
 from fedreach.federation.selection.geometry import GradientTable, count_sketch, gram, rows_of
 from fedreach.federation.selection.labels import Clustered
 from fedreach.federation.selection.losses import Minimax, Rademacher
 from fedreach.federation.selection.updates import ConvexHull, HullDistance, Interior, MaxSimilarity
-from fedreach.federation.types import ClientView, Reports, Selection
+from fedreach.federation.types import ClientResults, Selection, ServerView
 from fedreach.testing import check
 
 from .small import D, federation, make_reports, start
@@ -37,7 +37,7 @@ class Longest(GradientTable):
 
 
 def view_of(available=(True,) * 5, round_=1):
-    view = ClientView.of(IDS, np.full(5, 10), available=np.array(available))
+    view = ServerView.of(IDS, np.full(5, 10), available=np.array(available))
     for array in (view.ids, view.available, view.num_examples):
         array.setflags(write=False)
     return replace(view, round=round_)
@@ -48,7 +48,7 @@ def told(policy, state, ids, update, round_=1, **more):
     update = np.asarray(update, np.float32)
     for array in (update, *state.values()):
         array.setflags(write=False)
-    return policy.observe(state, Reports(np.asarray(ids), update, {}, round=round_, **more))
+    return policy.observe(state, ClientResults(np.asarray(ids), update, {}, round=round_, **more))
 
 
 def chosen(policy, state, view, k):
@@ -85,7 +85,7 @@ def test_rows_older_than_refresh_are_asked_for_again(refresh, asked):
 
 
 def test_in_a_round_the_probe_is_asked_answered_and_chosen_by():
-    parts = federation(selection=Longest(), cohort=2)
+    parts = federation(selection=Longest(), cohort_size=2)
     view = small_view()
     state = start(parts, view)
     probe = plan_probe(parts, state, view)
@@ -98,7 +98,7 @@ def test_in_a_round_the_probe_is_asked_answered_and_chosen_by():
 
 def test_a_policy_that_reads_updates_is_refused_where_the_server_sees_sums_only():
     with pytest.raises(ConfigError, match="Minimax looks at single clients' labels or updates"):
-        replace(federation(selection=Minimax()), label_statistics=SecureSum())
+        replace(federation(selection=Minimax()), label_statistics=SecureAggregation())
 
 
 # ------------------------------------------------------------------------------------------------ what it remembers
@@ -143,7 +143,7 @@ def test_the_table_can_be_saved_even_before_anything_was_heard(heard):
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_an_update_that_is_not_finite_is_refused_with_client_and_round(bad, sketch):
     policy = Longest(sketch=sketch)
-    with pytest.raises(PartError, match="Longest must be told finite updates; that of client 7 in round 3"):
+    with pytest.raises(ComponentError, match="Longest must be told finite updates; that of client 7 in round 3"):
         told(policy, policy.init(view_of()), [2, 7], [[1, 2, 3], [3, 4, bad]], round_=3)
 
 
@@ -244,7 +244,7 @@ TABLES = [
 def played(policy, rounds=8, n=17, seed=0, sent=lambda update: update):
     """Return whom a policy chooses, and the rows of its table before and after each round."""
     rng = generator(seed, "played")
-    view = ClientView.of(np.arange(n) * 3, np.full(n, 10))
+    view = ServerView.of(np.arange(n) * 3, np.full(n, 10))
     state, cohorts, tables = policy.init(view), [], []
     for number in range(1, rounds + 1):
         view = replace(view, round=number, available=rng.random(n) < 0.8)
@@ -262,7 +262,7 @@ def played(policy, rounds=8, n=17, seed=0, sent=lambda update: update):
 
 def heard(policy, state, ids, number, rng, sent, *, probe):
     update = sent(rng.standard_normal((len(ids), 12)).astype(np.float32))
-    return policy.observe(state, Reports(ids, update, {"wlrc": rng.random(len(ids))}, round=number, probe=probe))
+    return policy.observe(state, ClientResults(ids, update, {"wlrc": rng.random(len(ids))}, round=number, probe=probe))
 
 
 @pytest.fixture
@@ -301,14 +301,14 @@ def test_a_table_of_halves_keeps_the_laws_of_a_policy():
 
 def test_a_table_becomes_large_at_16_mib_and_shares_what_did_not_change():
     n, p = 2**13, 2**9
-    view = ClientView.of(np.arange(n), np.full(n, 10))
+    view = ServerView.of(np.arange(n), np.full(n, 10))
     policy = GradientTable()
     for clients, kind in ((n, RowTable), (n - 1, np.ndarray)):
-        some = ClientView.of(view.ids[:clients], view.num_examples[:clients])
-        state = policy.observe(policy.init(some), Reports(np.array([1, 5000]), random_rows(2, p), {}))
+        some = ServerView.of(view.ids[:clients], view.num_examples[:clients])
+        state = policy.observe(policy.init(some), ClientResults(np.array([1, 5000]), random_rows(2, p), {}))
         assert isinstance(state["rows"], kind)
         if kind is RowTable:
-            later = policy.observe(state, Reports(np.array([5000]), random_rows(1, p, seed=1), {}, round=2))
+            later = policy.observe(state, ClientResults(np.array([5000]), random_rows(1, p, seed=1), {}, round=2))
             old, new = state["rows"].blocks, later["rows"].blocks
             assert [i for i in range(len(old)) if old[i] is not new[i]] == [5000 // 32]  # 2^16 bytes are 32 rows
             assert sum(part is not None for part in new) == 2

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from torch import nn
 
-from fedreach._util.errors import PartError
+from fedreach._util.errors import ComponentError
 from fedreach._util.streams import generator
 from fedreach.engines.models.flat import Layout
 from fedreach.engines.models.networks import build
 from fedreach.federation.selection.labels import HiCS, estimated_entropy
-from fedreach.federation.types import ClientView
+from fedreach.federation.types import ServerView
 from fedreach.testing.problems import tiny_simulation
 
 from .small import make_reports
@@ -35,8 +35,8 @@ def test_other_ends_of_a_model_have_no_output_bias():
 
 
 def test_a_model_without_one_is_refused():
-    policy, view = HiCS(), ClientView.of(np.arange(3), np.full(3, 10))
-    with pytest.raises(PartError, match=r"HiCS must see the update of the output layer's bias"):
+    policy, view = HiCS(), ServerView.of(np.arange(3), np.full(3, 10))
+    with pytest.raises(ComponentError, match=r"HiCS must see the update of the output layer's bias"):
         policy.observe(policy.init(view), replace(make_reports([0, 1]), output_bias=None))
 
 
@@ -51,7 +51,7 @@ def test_what_it_keeps_is_the_bias_that_clients_sent():
 
 
 def test_without_hearing_anybody_a_choice_is_uniform():
-    policy, view, count = HiCS(), ClientView.of(np.arange(4), np.array([1, 1, 1, 997])), np.zeros(4)
+    policy, view, count = HiCS(), ServerView.of(np.arange(4), np.array([1, 1, 1, 997])), np.zeros(4)
     for seed in range(400):
         count[policy.select(policy.init(view), view, 2, generator(seed, "select")).ids] += 1
     assert abs(count / 400 - 0.5).max() < 5 * 0.5 / np.sqrt(400)

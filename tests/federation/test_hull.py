@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog, nnls
 
-from fedreach._util.errors import ConfigError, PartError
+from fedreach._util.errors import ComponentError, ConfigError
 from fedreach._util.streams import generator
 from fedreach.federation.round import observe_probe, plan_round
 from fedreach.federation.selection import geometry
 from fedreach.federation.selection.geometry import principal_points, spanning_points, vertices
 from fedreach.federation.selection.updates import ConvexHull, HullDistance, Interior, hull_distances
-from fedreach.federation.types import ClientView, Reports
+from fedreach.federation.types import ClientResults, ServerView
 
 from .small import federation, make_view, start
 
@@ -26,7 +26,7 @@ G = np.array([[1, 0, 0], [0.9, 0.1, 0], [0, 1, 0], [0.1, 0.9, 0.2], [-1, -1, 0.5
 G_DISTANCE = [0.1414213562373, 0, 0.2449489742783, 0.1829510163409, 2.1508748513716, 0.0540036723746]
 
 seeds = st.integers(0, 999)
-laws = settings(max_examples=25, deadline=None, derandomize=True)
+checks = settings(max_examples=25, deadline=None, derandomize=True)
 
 
 def normal(seed, n, p):
@@ -46,8 +46,8 @@ def in_hull_of_others(rows, i):
 
 def chosen(policy, rows, k, ids=None, seed=0):
     ids = np.arange(len(rows)) if ids is None else ids
-    view = ClientView.of(ids, np.full(len(rows), 10))
-    state = policy.observe(policy.init(view), Reports(ids, np.asarray(rows, np.float32), {}))
+    view = ServerView.of(ids, np.full(len(rows), 10))
+    state = policy.observe(policy.init(view), ClientResults(ids, np.asarray(rows, np.float32), {}))
     for array in state.values():
         array.setflags(write=False)
     return policy.select(state, view, k, generator(seed, "select"))
@@ -118,7 +118,7 @@ def test_axes_without_extent_are_left_out():
 # ------------------------------------------------------------------------------------------------ vertices
 
 
-@laws
+@checks
 @given(seeds, st.integers(4, 25), st.integers(1, 5))
 def test_vertices_are_the_points_that_no_mixture_of_the_others_gives(seed, n, r):
     points = normal(seed, n, r)
@@ -126,7 +126,7 @@ def test_vertices_are_the_points_that_no_mixture_of_the_others_gives(seed, n, r)
     assert vertices(points).tolist() == extreme
 
 
-@laws
+@checks
 @given(seeds, st.integers(4, 25), st.integers(1, 5), st.floats(1e-3, 1e3))
 def test_moving_turning_and_stretching_all_changes_no_vertex(seed, n, r, factor):
     points = normal(seed, n, r)
@@ -135,7 +135,7 @@ def test_moving_turning_and_stretching_all_changes_no_vertex(seed, n, r, factor)
     np.testing.assert_allclose(hull_distances(moved), factor * hull_distances(points), atol=1e-6 * factor)
 
 
-@laws
+@checks
 @given(seeds, st.integers(4, 20), st.integers(1, 5))
 def test_a_mixture_of_clients_changes_nothing_and_is_no_vertex(seed, n, r):
     points = normal(seed, n, r)
@@ -144,7 +144,7 @@ def test_a_mixture_of_clients_changes_nothing_and_is_no_vertex(seed, n, r):
     assert (hull_distances(np.vstack([points, mixtures]))[n:] == 0).all()
 
 
-@laws
+@checks
 @given(seeds, st.integers(2, 12), st.integers(1, 5))
 def test_of_copies_the_first_is_a_vertex_at_most(seed, n, r):
     points = normal(seed, n, r)
@@ -164,7 +164,7 @@ def test_points_in_a_plane_are_looked_at_in_that_plane():
 # ------------------------------------------------------------------------------------------------ distances
 
 
-@laws
+@checks
 @given(seeds, st.integers(3, 18), st.integers(1, 20))
 def test_the_distance_is_positive_exactly_where_no_mixture_of_the_others_gives_the_row(seed, n, p):
     rows = normal(seed, n, p) + 10 * normal(seed + 1, 1, p)
@@ -211,7 +211,7 @@ def test_what_is_not_finite_is_refused():
     rows = P.copy()
     rows[3, 1] = np.nan
     for function in (hull_distances, lambda rows: principal_points(rows, 2)):
-        with pytest.raises(PartError, match="row 3 does not"):
+        with pytest.raises(ComponentError, match="row 3 does not"):
             function(rows)
 
 
@@ -230,7 +230,7 @@ def test_exactly_k_are_chosen_for_every_k(policy, p):
 
 
 @pytest.mark.parametrize("policy", [ConvexHull(), ConvexHull(components=4, normalize=True), HullDistance()], ids=repr)
-@laws
+@checks
 @given(seed=seeds, p=st.sampled_from([2, 5, 40]))
 def test_renaming_the_clients_renames_the_choice(policy, seed, p):
     rows, order = normal(seed, 12, p), generator(seed, "order").permutation(12)
@@ -251,8 +251,8 @@ def test_as_printed_all_vertices_are_chosen_whatever_the_cohort():
     assert literal.ignores_cohort
     for k in (1, 4, 6):
         assert chosen_ids(literal, P, k) == [0, 1, 2, 3]
-    parts, view = federation(selection=literal, cohort=2), make_view(n=7)
-    state = observe_probe(parts, start(parts, view), Reports(view.ids, P.astype(np.float32), {}))
+    parts, view = federation(selection=literal, cohort_size=2), make_view(n=7)
+    state = observe_probe(parts, start(parts, view), ClientResults(view.ids, P.astype(np.float32), {}))
     assert plan_round(parts, state, view).ids.tolist() == [0, 1, 2, 3]
 
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach._util.errors import ConfigError, PartError
+from fedreach._util.errors import ComponentError, ConfigError
 from fedreach._util.streams import generator
 from fedreach.federation.selection.labels import KLFilter
-from fedreach.federation.types import ClientView
+from fedreach.federation.types import ServerView
 
 # design/golden.json, "kl": divergences KL(p || p_i) with smoothing 1 are .2053, .2106, .6646, .1480 for 20, 20, 30, 30
 # examples; reversed and without smoothing .2790, .2511, .6349, .1443
@@ -19,7 +19,7 @@ COUNTS = np.array([[10, 10, 0], [5, 5, 10], [30, 0, 0], [8, 12, 10]])
 def make_view(counts=COUNTS, available=None, round_=1):
     counts = np.asarray(counts)
     sizes = np.maximum(counts, 0).sum(axis=1).astype(np.int64)
-    view = ClientView.of(np.arange(len(counts)) * 2 + 5, sizes, available=available)
+    view = ServerView.of(np.arange(len(counts)) * 2 + 5, sizes, available=available)
     for array in (view.ids, counts, sizes):
         array.setflags(write=False)
     return replace(view, label_counts=counts, round=round_)
@@ -98,13 +98,13 @@ def test_where_all_together_hold_too_little_all_are_let_in():
     ],
 )
 def test_a_filter_that_cannot_be_kept_can_be_an_error_that_says_what_is_enough(options, message):
-    with pytest.raises(PartError, match=message):
+    with pytest.raises(ComponentError, match=message):
         chosen(KLFilter(0.1, infeasible="error", **options), make_view(round_=7))
 
 
 def test_the_threshold_that_the_error_names_is_enough():
     policy = KLFilter(0.1, infeasible="error", min_examples=60)
-    with pytest.raises(PartError) as error:
+    with pytest.raises(ComponentError) as error:
         chosen(policy, make_view())
     named = float(re.search(r"enough is ([0-9.]+)\.$", str(error.value))[1])
     positions, remark = chosen(replace(policy, threshold=named), make_view(), k=3)

@@ -18,9 +18,9 @@ from fedreach.federation.labels import (
     discrete_gaussian,
     released_entropy,
 )
-from fedreach.federation.secure_aggregation import SecureSum
+from fedreach.federation.secure_aggregation import SecureAggregation
 
-EVERY = [Exact(), SecureSum(), DiscreteLaplace(1.0), DiscreteGaussian(1.0, 1e-5)]
+EVERY = [Exact(), SecureAggregation(), DiscreteLaplace(1.0), DiscreteGaussian(1.0, 1e-5)]
 NOISED = [DiscreteLaplace(0.3), DiscreteLaplace(4.0), DiscreteGaussian(0.5, 1e-6), DiscreteGaussian(4.0, 1e-3)]
 
 
@@ -55,7 +55,7 @@ def test_counts_go_in_and_one_number_for_each_comes_out(statistics):
     assert seen[0].shape == counts.shape
     assert seen[0].dtype == np.float64
     assert seen[0].tobytes() == seen[1].tobytes()  # the same stream, the same noise
-    assert statistics.only_sum == np.isnan(seen[0]).all() == isinstance(statistics, SecureSum)
+    assert statistics.only_sum == np.isnan(seen[0]).all() == isinstance(statistics, SecureAggregation)
 
 
 def test_exact_counts_are_exact():

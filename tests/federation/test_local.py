@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedreach as fr
-from fedreach._util.errors import ConfigError, PartError
+from fedreach._util.errors import ComponentError, ConfigError
 from fedreach.experiment.components import file_digests
 from fedreach.experiment.load import check, load
 from fedreach.federation.local_sgd import LocalSGD
@@ -16,10 +16,10 @@ from fedreach.federation.solvers import FedAvg, FedProx
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("rate", 0.0),
-        ("rate", -0.1),
-        ("rate", math.nan),
-        ("rate", math.inf),
+        ("lr", 0.0),
+        ("lr", -0.1),
+        ("lr", math.nan),
+        ("lr", math.inf),
         ("batch_size", 0),
         ("epochs", 0),
         ("steps", 0),
@@ -50,39 +50,39 @@ def test_a_schedule_that_would_change_no_rate_is_refused(schedule):
 
 
 def test_a_constant_rate_stays():
-    assert {LocalSGD(rate=0.3).rate_at(t, 10) for t in range(1, 11)} == {0.3}
+    assert {LocalSGD(lr=0.3).lr_at(t, 10) for t in range(1, 11)} == {0.3}
 
 
 def test_an_exponential_rate_falls_by_the_same_factor_each_round():
-    local = LocalSGD(rate=0.2, schedule="exponential", decay=0.9)
-    assert local.rate_at(1, 50) == 0.2
+    local = LocalSGD(lr=0.2, schedule="exponential", decay=0.9)
+    assert local.lr_at(1, 50) == 0.2
     for t in range(1, 50):
-        assert local.rate_at(t + 1, 50) / local.rate_at(t, 50) == pytest.approx(0.9)
+        assert local.lr_at(t + 1, 50) / local.lr_at(t, 50) == pytest.approx(0.9)
 
 
 def test_a_cosine_rate_begins_at_the_rate_and_ends_at_its_share():
-    local = LocalSGD(rate=0.2, schedule="cosine", decay=0.1)
-    rates = [local.rate_at(t, 11) for t in range(1, 12)]
+    local = LocalSGD(lr=0.2, schedule="cosine", decay=0.1)
+    rates = [local.lr_at(t, 11) for t in range(1, 12)]
     assert rates[0] == pytest.approx(0.2)
     assert rates[5] == pytest.approx(0.11)  # half-way: the mean of both ends
     assert rates[-1] == pytest.approx(0.02)
     assert rates == sorted(rates, reverse=True)
-    assert local.rate_at(1, 1) == pytest.approx(0.2)  # a run of one round
+    assert local.lr_at(1, 1) == pytest.approx(0.2)  # a run of one round
 
 
 def test_a_step_schedule_falls_after_every_n_rounds_and_not_before():
-    local = LocalSGD(rate=0.8, schedule="step", decay=0.5, schedule_rounds=3)
-    assert [local.rate_at(t, 7) for t in range(1, 8)] == [0.8, 0.8, 0.8, 0.4, 0.4, 0.4, 0.2]
+    local = LocalSGD(lr=0.8, schedule="step", decay=0.5, schedule_rounds=3)
+    assert [local.lr_at(t, 7) for t in range(1, 8)] == [0.8, 0.8, 0.8, 0.4, 0.4, 0.4, 0.2]
 
 
 def test_a_warmup_reaches_the_rate_in_its_last_round_and_stays():
-    local = LocalSGD(rate=0.8, schedule="warmup", schedule_rounds=4)
-    assert [local.rate_at(t, 6) for t in range(1, 7)] == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.8, 0.8])
+    local = LocalSGD(lr=0.8, schedule="warmup", schedule_rounds=4)
+    assert [local.lr_at(t, 6) for t in range(1, 7)] == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.8, 0.8])
 
 
 def test_a_function_is_handed_the_round_and_returns_the_factor():
-    local = LocalSGD(rate=0.8, schedule=lambda round_: 1 / round_)
-    assert [local.rate_at(t, 9) for t in (1, 2, 4)] == [0.8, 0.4, 0.2]
+    local = LocalSGD(lr=0.8, schedule=lambda round_: 1 / round_)
+    assert [local.lr_at(t, 9) for t in (1, 2, 4)] == [0.8, 0.4, 0.2]
 
 
 @pytest.mark.parametrize("factor", [0, -1.0, np.nan, np.inf, None, "a"])
@@ -90,8 +90,8 @@ def test_a_factor_that_is_no_positive_number_is_refused_with_its_round(factor):
     def mine(round_):
         return factor
 
-    with pytest.raises(PartError, match=r"mine must return a positive number, .* in round 3"):
-        LocalSGD(schedule=mine).rate_at(3, 9)
+    with pytest.raises(ComponentError, match=r"mine must return a positive number, .* in round 3"):
+        LocalSGD(schedule=mine).lr_at(3, 9)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_schedule_in_a_file_is_one_of_the_simulator_and_its_change_makes_anoth
         "function": {"schedule": lambda round_: 0.5 ** (round_ - 1)},
         "name": {"schedule": "exponential", "decay": 0.5},
     }
-    given = {"model": "linear", "rounds": 3, "cohort": 3, "engine": {"name": "sequential"}}
+    given = {"model": "linear", "rounds": 3, "cohort_size": 3, "engine": {"name": "sequential"}}
     losses = [[*fr.run(data, local=local, **given)][-1]["unseen_loss"] for local in ways.values()]
     assert losses[0] == losses[1] == losses[2]
     experiment = check({"local": ways["file"]}, tmp_path)[0]

@@ -27,13 +27,13 @@ def run(simulation, rounds):
     return state
 
 
-def with_selection(simulation, selection, cohort=2):
-    return replace(simulation, federation=replace(simulation.federation, selection=selection, cohort=cohort))
+def with_selection(simulation, selection, cohort_size=2):
+    return replace(simulation, federation=replace(simulation.federation, selection=selection, cohort_size=cohort_size))
 
 
 def test_with_momentum_scaffold_keeps_what_was_moved_by_as_many_plain_steps():
     """Three steps with momentum 1/2 move what 1 + 3/2 + 7/4 plain ones do; in round 1, c_i = (x - y) / that / rate."""
-    simulation = two_quadratics(Scaffold(), Equal(), local=LocalSGD(rate=0.1, steps=3, momentum=0.5))
+    simulation = two_quadratics(Scaffold(), Equal(), local=LocalSGD(lr=0.1, steps=3, momentum=0.5))
     done = simulation.step(simulation.start())
     kept = done.state.memory.read(np.arange(2))
     np.testing.assert_allclose(kept, -done.update / (4.25 * 0.1), rtol=1e-6)
@@ -86,7 +86,7 @@ def test_feddyn_gives_the_golden_numbers(rounds, mean, cloud, h_i):
     simulation = two_quadratics(FedDyn(alpha=0.5), Equal())
     state = run(simulation, rounds)
     np.testing.assert_allclose(state.params, cloud, rtol=0, atol=TOLERANCE)
-    np.testing.assert_allclose(state.served(simulation.federation)[0], mean, rtol=0, atol=TOLERANCE)
+    np.testing.assert_allclose(state.adapted(simulation.federation)[0], mean, rtol=0, atol=TOLERANCE)
     np.testing.assert_allclose(state.memory.read(np.arange(2)), h_i, rtol=0, atol=TOLERANCE)
 
 
@@ -104,7 +104,7 @@ def test_the_true_solvers_reach_the_optimum_where_fedavg_cannot():
 @pytest.mark.parametrize(("solver", "optimum"), [(Scaffold(), (-1.25, 0)), (FedDyn(0.5), (-1.7, 8 / 7))])
 def test_they_reach_it_also_when_clients_are_away_or_replies_get_lost(solver, optimum, unreliable, momentum):
     # Weights are equal over those who reply, so the SCAFFOLD average is unbiased whoever is there.
-    local = LocalSGD(rate=0.05, steps=3, momentum=momentum)
+    local = LocalSGD(lr=0.05, steps=3, momentum=momentum)
     simulation = replace(two_quadratics(solver, Equal(), local=local), participation=Bernoulli(**unreliable))
     simulation = replace(simulation, rounds=3000)
     np.testing.assert_allclose(run(simulation, 3000).params, optimum, rtol=0, atol=1e-4)
@@ -130,7 +130,7 @@ def test_scaffold_with_halves_reaches_the_optimum_but_for_their_rounding(partici
     """c stays the mean of the c_i, and of the drift that FedAvg has, 2^-10 at most is left."""
 
     def end(solver):
-        simulation = uneven(two_quadratics(solver, Equal(), local=LocalSGD(rate=0.05, steps=3)))
+        simulation = uneven(two_quadratics(solver, Equal(), local=LocalSGD(lr=0.05, steps=3)))
         return run(replace(simulation, participation=participation, rounds=3000), 3000)
 
     halves, exact, drifting = end(Scaffold(memory_dtype="float16")), end(Scaffold()), end(FedAvg())
@@ -169,7 +169,7 @@ def test_scaffold_with_one_client_is_gradient_descent():
 
 def test_feddyn_with_one_client_is_not_gradient_descent():
     # design/algorithms.md, section 1.4: client 0, one step a round, alpha 0.5: cloud (.6, -.1), (.725, -.73).
-    simulation = alone(two_quadratics(FedDyn(0.5), local=LocalSGD(rate=0.1, steps=1)), client=0)
+    simulation = alone(two_quadratics(FedDyn(0.5), local=LocalSGD(lr=0.1, steps=1)), client=0)
     np.testing.assert_allclose(run(simulation, 1).params, (0.6, -0.1), rtol=0, atol=TOLERANCE)
     np.testing.assert_allclose(run(simulation, 2).params, (0.725, -0.73), rtol=0, atol=TOLERANCE)
 
@@ -216,7 +216,7 @@ def test_memory_is_kept_by_client_and_not_by_place_in_the_cohort():
 
 def test_with_one_step_c_i_is_the_gradient_at_the_broadcast_whatever_the_schedule():
     """c_i' = c_i - c + (x - y) / rate, y = x - rate (g + c - c_i), with the rate of this very round: c_i' = g."""
-    local = LocalSGD(rate=0.4, steps=1, schedule="exponential", decay=0.5)
+    local = LocalSGD(lr=0.4, steps=1, schedule="exponential", decay=0.5)
     simulation = replace(two_quadratics(Scaffold(), Equal(), local=local), rounds=5)
     state = simulation.start()
     for _ in range(5):
@@ -264,8 +264,8 @@ def test_an_earlier_state_can_be_gone_back_to(tmp_path):
     assert file.stat().st_size <= 8 * 2 * 4  # at most 8 rows of 2 numbers: 2 clients, 4 states that are referred to
 
 
-def test_a_server_rate_scales_scaffolds_step():
-    full, half = (run(two_quadratics(Scaffold(), Equal(), Average(rate=r)), 1).params for r in (1.0, 0.5))
+def test_a_server_lr_scales_scaffolds_step():
+    full, half = (run(two_quadratics(Scaffold(), Equal(), Average(lr=r)), 1).params for r in (1.0, 0.5))
     np.testing.assert_allclose(half - 0.5, (full - 0.5) / 2, rtol=0, atol=TOLERANCE)
 
 

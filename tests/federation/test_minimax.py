@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedreach._util.errors import PartError
+from fedreach._util.errors import ComponentError
 from fedreach._util.streams import generator
 from fedreach.federation.selection import geometry
 from fedreach.federation.selection.geometry import first_by_similarity, gram, nearest_similarity
 from fedreach.federation.selection.losses import Minimax
 from fedreach.federation.selection.updates import MaxSimilarity
-from fedreach.federation.types import ClientView, Reports
+from fedreach.federation.types import ClientResults, ServerView
 
 # design/golden.json, "minimax"; rows 2 and 3, and rows 0 and 1, are each other's nearest
 G = np.array([[1, 0, 0], [0.9, 0.1, 0], [0, 1, 0], [0.1, 0.9, 0.2], [-1, -1, 0.5], [0.8, 0.2, 0.1]])
@@ -26,7 +26,7 @@ tables = st.builds(
     st.integers(2, 6),
     st.integers(0, 999),
 )
-laws = settings(max_examples=40, deadline=None, derandomize=True)
+checks = settings(max_examples=40, deadline=None, derandomize=True)
 
 
 def first(rows, k, **more):
@@ -61,14 +61,14 @@ def test_the_golden_choice_of_the_most_similar():
 
 def test_the_policies_choose_ids_by_the_rows_of_those_who_are_available():
     ids = np.array([3, 5, 8, 9, 12, 20])
-    everybody = ClientView.of(ids, np.full(6, 10))
-    without_12 = ClientView.of(ids, np.full(6, 10), available=ids != 12)
+    everybody = ServerView.of(ids, np.full(6, 10))
+    without_12 = ServerView.of(ids, np.full(6, 10), available=ids != 12)
     for policy, view, wanted in [
         (Minimax(), everybody, [8, 12]),
         (Minimax(), without_12, [8, 9]),
         (MaxSimilarity(), everybody, [3, 5]),
     ]:
-        state = policy.observe(policy.init(view), Reports(ids, G.astype(np.float32), {}))
+        state = policy.observe(policy.init(view), ClientResults(ids, G.astype(np.float32), {}))
         assert policy.select(state, view, 2, generator(0, "select")).ids.tolist() == wanted
 
 
@@ -79,7 +79,7 @@ def test_the_one_who_pulls_the_other_way_is_chosen_first():
     assert 5 not in first(rows, 5, most_similar=True)
 
 
-@laws
+@checks
 @given(tables, st.booleans())
 def test_the_choice_is_that_of_sorting_all_similarities(rows, most_similar):
     order = plain_order(rows, -1 if most_similar else 1)
@@ -87,7 +87,7 @@ def test_the_choice_is_that_of_sorting_all_similarities(rows, most_similar):
         assert first(rows, k, most_similar=most_similar) == sorted(order[:k])
 
 
-@laws
+@checks
 @given(tables, st.integers(1, 10))
 def test_no_other_choice_of_k_has_smaller_similarities(rows, k):
     k, most = min(k, len(rows)), nearest_similarity(rows)
@@ -95,7 +95,7 @@ def test_no_other_choice_of_k_has_smaller_similarities(rows, k):
     assert most[first(rows, k)].sum() == pytest.approx(least, abs=1e-10)
 
 
-@laws
+@checks
 @given(tables, st.integers(0, 999))
 def test_lengths_of_updates_do_not_matter(rows, seed):
     scale = 10 ** generator(seed, "scale").uniform(-3, 3, (len(rows), 1))
@@ -103,7 +103,7 @@ def test_lengths_of_updates_do_not_matter(rows, seed):
         assert first(rows * scale, k) == first(rows, k)
 
 
-@laws
+@checks
 @given(tables, st.integers(0, 999))
 def test_renaming_the_clients_renames_the_choice(rows, seed):
     order = generator(seed, "order").permutation(len(rows))
@@ -143,7 +143,7 @@ def test_one_client_is_chosen_whatever_it_sent():
 def test_what_is_not_finite_is_refused(bad):
     rows = G.copy()
     rows[3, 1] = bad
-    with pytest.raises(PartError, match="row 3 does not"):
+    with pytest.raises(ComponentError, match="row 3 does not"):
         first(rows, 2)
 
 

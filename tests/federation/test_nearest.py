@@ -19,7 +19,7 @@ from fedreach.federation.selection.geometry import (
 )
 from fedreach.federation.selection.losses import Minimax
 from fedreach.federation.selection.updates import MaxSimilarity
-from fedreach.federation.types import ClientView, Reports
+from fedreach.federation.types import ClientResults, ServerView
 
 KINDS = ("no two alike", "few directions", "with zeros", "in a plane")
 
@@ -105,14 +105,16 @@ def test_few_products_are_needed_where_few_rows_change(monkeypatch):
 def test_the_choice_is_that_of_all_with_all_whoever_is_away(policy, sketch):
     rng, n, k = generator(3, "policy"), 30, 6
     part = policy(sketch=sketch)
-    view = ClientView.of(np.arange(n) * 2 + 1, np.full(n, 10))
+    view = ServerView.of(np.arange(n) * 2 + 1, np.full(n, 10))
     state = part.init(view)
     for number in range(1, 25):
         here = replace(view, available=rng.random(n) < 0.8, round=number)
         probe = part.probe(state, here, k, rng)
         asked = view.ids[:0] if probe is None else probe.ids
         asked = asked[rng.random(len(asked)) < 0.9]  # some answers get lost
-        told = Reports(asked, rng.standard_normal((len(asked), 8)).astype(np.float32), {}, round=number, probe=True)
+        told = ClientResults(
+            asked, rng.standard_normal((len(asked), 8)).astype(np.float32), {}, round=number, probe=True
+        )
         state = part.observe(state, told)
         chosen = part.select(state, here, k, rng).ids
         known = here.available & (state["heard"] > 0)
@@ -121,7 +123,9 @@ def test_the_choice_is_that_of_all_with_all_whoever_is_away(policy, sketch):
         )
         silent = view.ids[here.available & ~known][: max(0, k - len(first))]
         assert sorted(chosen) == sorted([*view.ids[known][first], *silent])
-        told = Reports(np.sort(chosen), rng.standard_normal((len(chosen), 8)).astype(np.float32), {}, round=number)
+        told = ClientResults(
+            np.sort(chosen), rng.standard_normal((len(chosen), 8)).astype(np.float32), {}, round=number
+        )
         state = part.observe(state, told)
         kept = Nearest(state["nearest"], state["whom"])
         np.testing.assert_allclose(kept.cosine, nearest_similarity(state["rows"]), rtol=0, atol=10.0**-DECIMALS)
@@ -129,10 +133,10 @@ def test_the_choice_is_that_of_all_with_all_whoever_is_away(policy, sketch):
 
 def test_a_state_without_it_still_chooses():
     """Checkpoints of earlier versions hold the table only."""
-    part, view = Minimax(), ClientView.of(np.arange(5), np.full(5, 10))
+    part, view = Minimax(), ServerView.of(np.arange(5), np.full(5, 10))
     rows = table("no two alike", 5, generator(4, "old"))
-    state = part.observe(part.init(view), Reports(view.ids, rows, {}, probe=True))
+    state = part.observe(part.init(view), ClientResults(view.ids, rows, {}, probe=True))
     old = {key: state[key] for key in ("ids", "rows", "heard")}
     assert part.select(old, view, 2, None).ids.tolist() == sorted(part.select(state, view, 2, None).ids.tolist())
-    again = part.observe(old, Reports(view.ids[:1], rows[:1], {}))
+    again = part.observe(old, ClientResults(view.ids[:1], rows[:1], {}))
     np.testing.assert_allclose(again["nearest"], state["nearest"], atol=1e-14)

@@ -8,14 +8,14 @@ import pytest
 from fedreach._util.errors import ConfigError
 from fedreach._util.streams import generator
 from fedreach.federation.selection.losses import PowerOfChoice
-from fedreach.federation.types import ClientView
+from fedreach.federation.types import ServerView
 
 LOSS = np.array([0.3, 0.9, 0.1, 0.9, 0.5])  # design/algorithms.md, section 1.5
 
 
 def make_view(loss=LOSS, sizes=None, available=None):
     sizes = np.full(len(loss), 10) if sizes is None else np.asarray(sizes)
-    return ClientView.of(np.arange(len(loss)), sizes, loss=np.asarray(loss), available=available)
+    return ServerView.of(np.arange(len(loss)), sizes, loss=np.asarray(loss), available=available)
 
 
 def select(policy, view, k, seed=0):

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach._util.errors import ConfigError, PartError
+from fedreach._util.errors import ComponentError, ConfigError
 from fedreach._util.streams import generator
 from fedreach.federation.measurements import WLRC
 from fedreach.federation.selection.losses import Rademacher
-from fedreach.federation.types import ClientView, Reports
+from fedreach.federation.types import ClientResults, ServerView
 
 UPDATE = np.array([[1, 0.0], [0.9, 0.1], [0, 1], [0.1, 1]], np.float32)  # two clusters: 0, 1 and 2, 3
 SCORES = np.array([0.3, 0.1, 0.2, 0.5])  # design/algorithms.md, section 6.2: means .2, .35; by examples .15, .35
@@ -18,14 +18,14 @@ EXAMPLES = np.array([10, 30, 20, 20])
 
 def make_view(examples=EXAMPLES, available=None, round_=1):
     examples = np.asarray(examples)
-    return replace(ClientView.of(np.arange(len(examples)) * 2 + 3, examples, available=available), round=round_)
+    return replace(ServerView.of(np.arange(len(examples)) * 2 + 3, examples, available=available), round=round_)
 
 
 def answers(view, positions, update, scores, round_=1, probe=True):
     arrays = np.asarray(update, np.float32), np.asarray(scores, np.float64)
     for array in arrays:
         array.setflags(write=False)
-    return Reports(view.ids[np.asarray(positions)], arrays[0], {"wlrc": arrays[1]}, round=round_, probe=probe)
+    return ClientResults(view.ids[np.asarray(positions)], arrays[0], {"wlrc": arrays[1]}, round=round_, probe=probe)
 
 
 def heard(policy, view, update=UPDATE, scores=SCORES):
@@ -224,8 +224,8 @@ def test_clients_measure_what_the_options_say():
 @pytest.mark.parametrize("metrics", [{}, {"wlrc": np.array([0.1, np.nan])}, {"wlrc": np.array([0.1, -0.1])}])
 def test_an_answer_without_a_score_is_refused(metrics):
     view, policy = make_view(), Rademacher()
-    reports = Reports(view.ids[:2], UPDATE[:2], metrics, round=4, probe=True)
-    with pytest.raises(PartError, match=r"Rademacher must be told a number 'wlrc'.* in round 4"):
+    reports = ClientResults(view.ids[:2], UPDATE[:2], metrics, round=4, probe=True)
+    with pytest.raises(ComponentError, match=r"Rademacher must be told a number 'wlrc'.* in round 4"):
         policy.observe(policy.init(view), reports)
 
 

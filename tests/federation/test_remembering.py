@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach._util.errors import ConfigError, PartError
+from fedreach._util.errors import ComponentError, ConfigError
 from fedreach.federation import round as round_
 from fedreach.federation.aggregation import MIFA, FedVARP, Mean
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.participation import Bernoulli
 from fedreach.federation.round import conclude_round
-from fedreach.federation.secure_aggregation import SecureSum
+from fedreach.federation.secure_aggregation import SecureAggregation
 from fedreach.federation.selection.random import Full
 from fedreach.federation.state import update_clusters
 from fedreach.federation.types import Selection
@@ -75,7 +75,7 @@ def test_a_run_goes_as_the_plain_loop(aggregation, loop, weighting):
 @pytest.mark.parametrize("aggregation", BOTH, ids=lambda part: type(part).__name__)
 def test_with_everybody_there_it_is_fedavg(aggregation, weighting):
     made = tiny_simulation()
-    parts = {"selection": Full(), "cohort": 4, "weighting": weighting}
+    parts = {"selection": Full(), "cohort_size": 4, "weighting": weighting}
     one, other = (
         replace(made, federation=replace(made.federation, aggregation=part, **parts)) for part in (aggregation, Mean())
     )
@@ -89,7 +89,7 @@ def test_with_everybody_there_it_is_fedavg(aggregation, weighting):
 @pytest.mark.parametrize("aggregation", BOTH, ids=lambda part: type(part).__name__)
 def test_old_updates_are_scaled_by_the_rate_of_the_round(aggregation):
     """What is remembered is per unit of the rate: with a schedule, an old update counts at the new rate."""
-    local = LocalSGD(rate=0.4, schedule="exponential", decay=0.5)
+    local = LocalSGD(lr=0.4, schedule="exponential", decay=0.5)
     chosen, view = replace(federation(weighting=Equal()), aggregation=aggregation, local=local), make_view()
     state = start(chosen, view)
     for number, client in ((1, 0), (2, 1)):
@@ -156,13 +156,13 @@ def _with(policy, clusters):
 def test_what_cannot_go_with_it_is_refused_in_words(aggregation):
     made = tiny_simulation().federation
     with pytest.raises(ConfigError, match=r"is no weighted sum\. Use 'mean'"):
-        replace(made, aggregation=aggregation, label_statistics=SecureSum())
+        replace(made, aggregation=aggregation, label_statistics=SecureAggregation())
     with pytest.raises(ConfigError, match=r"takes that over all clients already\. Use one of them"):
         replace(made, aggregation=aggregation, weighting=FedAU())
 
 
 def test_a_promise_holds_for_the_method_that_it_was_made_for():
-    class Plain(MIFA):
+    class Unadapted(MIFA):
         """Says nothing of its own `combine`, and is not handed `last`."""
 
         def combine(self, state, weights, update, rng):
@@ -174,6 +174,6 @@ def test_a_promise_holds_for_the_method_that_it_was_made_for():
 
         remembers_updates = True
 
-    assert tiny(Plain()).step(tiny(Plain()).start()).state.sent is None
-    with pytest.raises(PartError, match=r"Short\.combine must return the \d+ numbers of one update"):
+    assert tiny(Unadapted()).step(tiny(Unadapted()).start()).state.sent is None
+    with pytest.raises(ComponentError, match=r"Short\.combine must return the \d+ numbers of one update"):
         tiny(Short()).step(tiny(Short()).start())

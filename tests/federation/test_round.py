@@ -21,7 +21,7 @@ from .small import D, conclude, federation, make_reports, make_view, part, start
 
 
 def test_the_cohort_shrinks_to_those_available_and_ids_come_out_increasing():
-    chosen, view = federation(cohort=4), make_view(available=np.array([True, False, True, False, False, True]))
+    chosen, view = federation(cohort_size=4), make_view(available=np.array([True, False, True, False, False, True]))
     assert plan_round(chosen, start(chosen, view), view).ids.tolist() == [0, 2, 5]
 
 
@@ -58,7 +58,7 @@ def test_whoever_writes_a_probe_is_asked_with_the_stream_of_the_round():
 
 
 def test_full_may_choose_more_than_the_cohort():
-    chosen, view = federation(Full(), cohort=1), make_view()
+    chosen, view = federation(Full(), cohort_size=1), make_view()
     assert plan_round(chosen, start(chosen, view), view).ids.tolist() == list(range(6))
 
 
@@ -116,7 +116,7 @@ def test_the_weighted_sum_is_the_matrix_product_in_double_precision():
 
 def test_rate_and_momentum_of_the_server_move_parameters_only_and_leave_buffers_a_plain_mean():
     # Column 4 is a buffer, such as a running variance: 1 at first, and every client reports -0.9 once, then 0.
-    chosen = federation(weighting=Equal(), server=Average(rate=0.5, momentum=0.9))
+    chosen = federation(weighting=Equal(), server=Average(lr=0.5, momentum=0.9))
     view = make_view()
     state = replace(start(chosen, view), models=np.ones((1, D), np.float32))
     for buffer in (-0.9, 0.0, 0.0):

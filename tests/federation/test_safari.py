@@ -23,7 +23,7 @@ from fedreach.federation.server import (
 
 from .small import conclude, federation, make_view, start
 
-INNER = [Average(), Average(rate=0.5, momentum=0.9), FedAdam(), FedYogi(), TorchOptimizer("Adam")]
+INNER = [Average(), Average(lr=0.5, momentum=0.9), FedAdam(), FedYogi(), TorchOptimizer("Adam")]
 
 
 class OneStep:
@@ -64,7 +64,7 @@ def test_the_coins_of_a_larger_probability_include_those_of_a_smaller():
 
 
 def test_the_coin_does_not_depend_on_what_the_server_does_else():
-    other = Safari(inner=FedAdam(), client_probability=0.8, rate=3.0, batch_size=1)
+    other = Safari(inner=FedAdam(), client_probability=0.8, lr=3.0, batch_size=1)
     assert by_server(other, 100) == by_server(Safari(client_probability=0.8), 100)
 
 
@@ -114,7 +114,7 @@ def test_a_step_that_trains_itself_is_no_step_of_the_clients_rounds(kind, inner)
 
 
 @pytest.mark.parametrize("kind", [Safari, ServerOnly, FineTune, FedDF])
-@pytest.mark.parametrize(("option", "value"), [("rate", 0.0), ("rate", np.inf), ("rate", np.nan), ("batch_size", 0)])
+@pytest.mark.parametrize(("option", "value"), [("lr", 0.0), ("lr", np.inf), ("lr", np.nan), ("batch_size", 0)])
 def test_an_option_outside_its_range_is_refused_by_name(kind, option, value):
     with pytest.raises(ConfigError, match=rf"{kind.__name__}\.{option} must be .*got {value}"):
         kind(**{option: value})

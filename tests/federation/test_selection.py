@@ -15,7 +15,7 @@ from fedreach.federation.selection.labels import EntropyTopK
 from fedreach.federation.selection.losses import PowerOfChoice
 from fedreach.federation.selection.random import Full, Uniform
 from fedreach.federation.traits import Traits
-from fedreach.federation.types import ClientView
+from fedreach.federation.types import ServerView
 from fedreach.testing.problems import with_rates
 
 N = 8
@@ -24,7 +24,7 @@ N = 8
 def make_view(loss=None, num_examples=None, entropy=None, available=None, n=N):
     """Return a view in which everybody answered a probe, with ids that are not positions."""
     values = generator(0, "view").random((3, n))
-    view = ClientView.of(
+    view = ServerView.of(
         np.arange(n) * 3 + 1,
         np.arange(1, n + 1) * 10 if num_examples is None else np.asarray(num_examples),
         available=None if available is None else np.asarray(available),
@@ -119,20 +119,20 @@ def test_the_order_of_classes_does_not_decide_a_tie():
     [([0, 1, 2, 3, 4], [1, 3]), ([0, 2, 4], [0, 4])],  # design/algorithms.md, section 1.5
 )
 def test_power_of_choice_takes_the_largest_losses_of_its_candidates(candidates, chosen):
-    view = ClientView.of(np.arange(5), np.full(5, 10), loss=np.array([0.3, 0.9, 0.1, 0.9, 0.5]))
+    view = ServerView.of(np.arange(5), np.full(5, 10), loss=np.array([0.3, 0.9, 0.1, 0.9, 0.5]))
     view = replace(view, probed=np.isin(view.ids, candidates))
     assert sorted(PowerOfChoice().select({}, view, 2, generator(0, "select")).ids) == chosen
 
 
 def test_power_of_choice_ignores_losses_of_clients_that_did_not_answer_in_this_round():
-    view = ClientView.of(np.arange(3), np.full(3, 10), loss=np.array([9.0, 0.1, 0.2]))
+    view = ServerView.of(np.arange(3), np.full(3, 10), loss=np.array([9.0, 0.1, 0.2]))
     view = replace(view, probed=np.array([False, True, True]))
     assert PowerOfChoice().select({}, view, 1, generator(0, "select")).ids.tolist() == [2]
 
 
 def test_power_of_choice_draws_candidates_in_proportion_to_their_examples():
     sizes, draws = np.array([1, 2, 3, 4]), 5000
-    view, rng = ClientView.of(np.arange(4), sizes), generator(0, "probe")
+    view, rng = ServerView.of(np.arange(4), sizes), generator(0, "probe")
     drawn = np.array([np.isin(view.ids, PowerOfChoice(2).probe({}, view, 1, rng).ids) for _ in range(draws)])
     assert (drawn.sum(axis=1) == 2).all()
     # One after the other without replacement: P(i) = p_i + sum_{j != i} p_j p_i / (1 - p_j).

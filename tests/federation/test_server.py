@@ -9,7 +9,7 @@ from fedreach.federation.server import Average
 
 def test_momentum_sums_a_constant_update_as_a_geometric_series():
     # v_t = u + m v_{t-1}, v_0 = 0, so v_t = u (1 - m^t) / (1 - m); x_t = x_0 + rate * (v_1 + ... + v_t).
-    step, u, m, rate = Average(rate=0.5, momentum=0.9), np.array([1.0, -2.0]), 0.9, 0.5
+    step, u, m, rate = Average(lr=0.5, momentum=0.9), np.array([1.0, -2.0]), 0.9, 0.5
     params, state = np.zeros(2, np.float32), {}
     total = np.zeros(2)
     for t in range(1, 11):
@@ -38,7 +38,7 @@ def test_the_arguments_are_not_written_to():
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("rate", 0.0), ("rate", -1.0), ("rate", np.inf), ("rate", np.nan), ("momentum", 1.0), ("momentum", -0.1)],
+    [("lr", 0.0), ("lr", -1.0), ("lr", np.inf), ("lr", np.nan), ("momentum", 1.0), ("momentum", -0.1)],
 )
 def test_an_option_outside_its_range_is_refused_by_name(option, value):
     with pytest.raises(ConfigError, match=rf"Average\.{option} must be .*got {value}"):

@@ -25,7 +25,7 @@ from fedreach.federation.steps import (
     run_until_cohort,
     update_client_state,
 )
-from fedreach.federation.types import Reports
+from fedreach.federation.types import ClientResults
 from fedreach.testing.problems import tiny_simulation, two_quadratics
 
 from .small import D, federation, make_reports, make_view, start
@@ -205,7 +205,7 @@ def test_only_those_whose_reports_count_remember_and_tell_the_change():
     assert np.abs(kept).any(axis=1).tolist() == [False, True, False, False, True, False]
     np.testing.assert_array_equal(noted.note, kept[[1, 4]])  # from 0
     assert not memory.read(np.arange(6)).any()
-    nobody = Reports(np.empty(0, np.int64), np.empty((0, D), np.float32), {})
+    nobody = ClientResults(np.empty(0, np.int64), np.empty((0, D), np.float32), {})
     assert update_client_state(chosen, state, view, nobody, rounds=5) == (state, nobody)
 
 

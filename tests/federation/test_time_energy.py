@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from fedreach._util.errors import ConfigError, PartError
+from fedreach._util.errors import ComponentError, ConfigError
 from fedreach._util.streams import generator
 from fedreach.federation.costs import round_cost, training_passes, with_radio
 from fedreach.federation.federation import Federation
@@ -17,7 +17,7 @@ from fedreach.federation.selection.losses import PowerOfChoice
 from fedreach.federation.selection.random import Uniform
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg, Scaffold
-from fedreach.federation.types import ClientView, Probe, Selection
+from fedreach.federation.types import Probe, Selection, ServerView
 from fedreach.federation.weighting import ByDisagreement, ByExamples
 from fedreach.testing.problems import tiny_simulation, with_rates
 from fedreach.wireless.exact import allocate
@@ -32,11 +32,11 @@ N = 6
 
 def federation(selection=None, allocation=None, solver=None, local=None, weighting=None):
     parts = (selection or Uniform(), weighting or ByExamples(), solver or FedAvg(), local or LocalSGD(), Average())
-    return Federation(*parts, cohort=2, seed=3, radio=Radio(), allocation=allocation)
+    return Federation(*parts, cohort_size=2, seed=3, radio=Radio(), allocation=allocation)
 
 
 def make_view(**changes):
-    view = ClientView.of(np.arange(N), np.arange(1, N + 1) * 10)
+    view = ServerView.of(np.arange(N), np.arange(1, N + 1) * 10)
     return with_rates(replace(view, **changes), np.linspace(1e6, 2e6, N))
 
 
@@ -114,7 +114,7 @@ def test_nobody_chosen_costs_nothing_and_lost_replies_cost_all_the_same():
 
 
 def test_steps_measurements_and_second_messages_are_work_too():
-    examples, later = (ClientView.of(np.arange(3), np.array(sizes)) for sizes in ([10, 64, 640], [10, 64, 75]))
+    examples, later = (ServerView.of(np.arange(3), np.array(sizes)) for sizes in ([10, 64, 640], [10, 64, 75]))
     passes = training_passes(federation(local=LocalSGD(epochs=5)), examples)
     assert passes.tolist() == [5, 5, 5]
     # 4 steps of a batch of 32: of 10 examples a batch is all there are; of 640 it is a twentieth.
@@ -155,11 +155,11 @@ def test_without_a_radio_nothing_is_counted_and_what_needs_one_is_refused():
         needs_radio: ClassVar[bool] = True
 
     parts = (ByExamples(), FedAvg(), LocalSGD(), Average())
-    assert spent(Federation(Uniform(), *parts, cohort=2, seed=0), [1]) is None
+    assert spent(Federation(Uniform(), *parts, cohort_size=2, seed=0), [1]) is None
     with pytest.raises(ConfigError, match=r"Needy needs to know channels.*Add a section `\[radio\]`"):
-        Federation(Needy(), *parts, cohort=2, seed=0)
+        Federation(Needy(), *parts, cohort_size=2, seed=0)
     with pytest.raises(ConfigError, match="Equal needs to know channels"):
-        Federation(Uniform(), *parts, cohort=2, seed=0, allocation=Equal())
+        Federation(Uniform(), *parts, cohort_size=2, seed=0, allocation=Equal())
     with pytest.raises(ConfigError, match="the view has no `radio`"):
         round_cost(federation(), replace(make_view(), radio=None), Selection(np.array([1])), D)
 
@@ -190,7 +190,7 @@ class Given(Policy):
 )
 def test_an_allocation_that_breaks_the_rules_is_refused(changes, said):
     chosen, view = federation(Given(**changes)), make_view()
-    with pytest.raises(PartError, match=said):
+    with pytest.raises(ComponentError, match=said):
         plan_round(chosen, start(chosen, view), view)
 
 

@@ -32,7 +32,7 @@ def run(step, state=None, params=None, given=None):
 
 
 def test_gradient_descent_with_rate_1_is_the_average_bit_by_bit():
-    ours, state = run(TorchOptimizer("SGD", rate=1.0))
+    ours, state = run(TorchOptimizer("SGD", lr=1.0))
     theirs, _ = run(Average())
     assert ours.tobytes() == theirs.tobytes()
     assert state == {}
@@ -40,8 +40,8 @@ def test_gradient_descent_with_rate_1_is_the_average_bit_by_bit():
 
 def test_momentum_is_that_of_the_average():
     # torch: b <- m b + g, x <- x - rate b, with b = g at first; with g = -u that is `Average`'s velocity.
-    ours, state = run(TorchOptimizer("SGD", rate=0.5, options={"momentum": 0.9}))
-    theirs, other = run(Average(rate=0.5, momentum=0.9))
+    ours, state = run(TorchOptimizer("SGD", lr=0.5, options={"momentum": 0.9}))
+    theirs, other = run(Average(lr=0.5, momentum=0.9))
     np.testing.assert_allclose(ours, theirs, rtol=1e-6)
     np.testing.assert_allclose(state["momentum_buffer"], -other["velocity"], rtol=1e-12)
 
@@ -50,7 +50,7 @@ def test_two_steps_of_adam_by_hand():
     # Kingma and Ba (arXiv 1412.6980), Algorithm 1, with g = -u; u = 2, then -1; rate .1, betas (.5, .75), eps 1.
     # m = .5 g: -1, then .5 * -1 + .5 * 1 = 0. v = .25 g^2: 1, then .75 * 1 + .25 = 1.
     # Corrected: m / (1 - .5) = -2, v / (1 - .75) = 4, so x = .1 * 2 / (2 + 1); the second step has m = 0.
-    step = TorchOptimizer("Adam", rate=0.1, options={"betas": [0.5, 0.75], "eps": 1.0})
+    step = TorchOptimizer("Adam", lr=0.1, options={"betas": [0.5, 0.75], "eps": 1.0})
     one = np.zeros(1, np.float32)
     x, state = run(step, params=one, given=[np.array([2.0])])
     np.testing.assert_allclose(x, [0.2 / 3], rtol=1e-6)
@@ -73,7 +73,7 @@ def test_a_state_that_was_stored_goes_on_as_if_the_optimizer_had_stayed(name):
         with torch.no_grad():
             vector.copy_(vector.float().double())
         stored = {key: np.frombuffer(value.tobytes(), value.dtype).reshape(value.shape) for key, value in state.items()}
-        params, state = TorchOptimizer(name, rate=0.01, options=options).apply(params, stored, update)
+        params, state = TorchOptimizer(name, lr=0.01, options=options).apply(params, stored, update)
         assert params.tobytes() == vector.detach().float().numpy().tobytes()
     assert all(isinstance(value, np.ndarray) for value in state.values())
 
@@ -119,14 +119,14 @@ def test_an_optimizer_that_needs_more_than_a_gradient_is_refused():
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [({"betas": [1.0, 2.0]}, "Invalid beta"), ({"betta": 1}, "unexpected keyword"), ({"lr": 1.0}, "option `rate`")],
+    [({"betas": [1.0, 2.0]}, "Invalid beta"), ({"betta": 1}, "unexpected keyword"), ({"lr": 1.0}, "option `lr`")],
 )
 def test_options_that_torch_refuses_are_refused_before_the_run(options, said):
     with pytest.raises(ConfigError, match=said):
         TorchOptimizer("Adam", options=options)
 
 
-@pytest.mark.parametrize("rate", [0.0, -1.0, np.inf, np.nan])
+@pytest.mark.parametrize("lr", [0.0, -1.0, np.inf, np.nan])
 def test_a_rate_that_is_none_is_refused(rate):
     with pytest.raises(ConfigError, match=rf"TorchOptimizer\.rate must be positive( and finite)?; got {rate}"):
-        TorchOptimizer("Adam", rate=rate)
+        TorchOptimizer("Adam", lr=rate)

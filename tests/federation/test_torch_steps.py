@@ -13,12 +13,12 @@ import torch
 from fedreach._util.errors import ConfigError
 from fedreach.engines.choice import choose
 from fedreach.engines.engine import TorchEngine
-from fedreach.engines.manual import Chain
+from fedreach.engines.manual import Manual
 from fedreach.engines.models.networks import build
 from fedreach.engines.native.trainer import Native
 from fedreach.engines.protocols import Task
 from fedreach.engines.sequential import Sequential
-from fedreach.engines.vmap import Stacked
+from fedreach.engines.vmap import Vmap
 from fedreach.experiment.components import local_of
 from fedreach.experiment.load import load
 from fedreach.experiment.schema import LocalSection
@@ -45,7 +45,7 @@ def engine(kind, local, solver=None):
 
 
 def of(name, **local):
-    given = {"rate": 0.01, "batch_size": 4, "epochs": 2, **local}
+    given = {"lr": 0.01, "batch_size": 4, "epochs": 2, **local}
     return LocalSGD(**given, optimizer=TorchSteps(name, OPTIONS.get(name)))
 
 
@@ -92,7 +92,7 @@ def test_the_rate_is_that_of_the_round():
     assert 10 * np.abs(slow).max() < np.abs(fast).max()
 
 
-@pytest.mark.parametrize("kind", [Chain, Native, Stacked])
+@pytest.mark.parametrize("kind", [Manual, Native, Vmap])
 def test_other_engines_refuse_it_and_auto_says_why(kind):
     with pytest.raises(ConfigError, match=rf"'{kind.name}' does not follow torch\.optim\.RMSprop; 'sequential' does"):
         engine(kind, of("RMSprop"))
@@ -108,7 +108,7 @@ def test_other_engines_refuse_it_and_auto_says_why(kind):
         (lambda: TorchSteps("LBFGS"), "LBFGS calls for the loss itself"),
         (lambda: TorchSteps("SparseAdam"), "TorchSteps cannot step with torch.optim.SparseAdam"),
         (lambda: TorchSteps("RMSprop", {"alfa": 0.9}), "unexpected keyword argument 'alfa'"),
-        (lambda: TorchSteps("RMSprop", {"lr": 0.9}), "It is local.rate"),
+        (lambda: TorchSteps("RMSprop", {"lr": 0.9}), "It is local.lr"),
         (lambda: of("RMSprop", momentum=0.9), "LocalSGD.momentum and LocalSGD.weight_decay must be 0"),
         (lambda: of("RMSprop", weight_decay=0.1), "Say them among the optimizer's options"),
         (lambda: replace(tiny_federation(), solver=Scaffold(), local=of("RMSprop")), "Scaffold works out"),

@@ -8,11 +8,11 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from fedreach._util.errors import ConfigError, PartError
+from fedreach._util.errors import ComponentError, ConfigError
 from fedreach.federation.labels import Exact
 from fedreach.federation.measurements import WLRC, Disagreement
 from fedreach.federation.participation import Always, Bernoulli
-from fedreach.federation.secure_aggregation import SecureSum
+from fedreach.federation.secure_aggregation import SecureAggregation
 from fedreach.federation.selection.base import FunctionSelection, Policy
 from fedreach.federation.selection.labels import Clustered
 from fedreach.federation.selection.losses import Rademacher
@@ -57,7 +57,7 @@ def made(base: type, **attributes: object) -> object:
     ],
 )
 def test_a_misspelt_trait_is_answered_with_the_nearest(base, name, value, meant):
-    with pytest.raises(PartError, match=rf"^`{name}` is no trait of Mine; did you mean `{meant}`\?$"):
+    with pytest.raises(ComponentError, match=rf"^`{name}` is no trait of Mine; did you mean `{meant}`\?$"):
         Traits.of(made(base, **{name: value}))
 
 
@@ -65,7 +65,7 @@ def test_a_federation_refuses_a_misspelt_trait_of_any_of_its_parts():
     whole = federation()
     parts = {"selection": Uniform, "weighting": ByExamples, "solver": FedAvg, "server": Average}
     for kind, base in {**parts, "label_statistics": Exact, "allocation": EqualShares}.items():
-        with pytest.raises(PartError, match="did you mean `needs_radio`"):
+        with pytest.raises(ComponentError, match="did you mean `needs_radio`"):
             replace(whole, **{kind: made(base, need_radio=True)})
 
 
@@ -74,20 +74,20 @@ def test_a_misspelling_is_found_on_instances_functions_and_measurements_too():
         return reports.metrics["num_examples"]
 
     mine.need = ("label_entropy",)
-    with pytest.raises(PartError, match=r"`need` is no trait of mine; did you mean `needs`"):
+    with pytest.raises(ComponentError, match=r"`need` is no trait of mine; did you mean `needs`"):
         federation(weighting=FunctionWeighting(mine))
 
     class Late(Policy):
         def __init__(self):
             self.read_updates = True
 
-    with pytest.raises(PartError, match=r"`read_updates` is no trait of Late"):
+    with pytest.raises(ComponentError, match=r"`read_updates` is no trait of Late"):
         Traits.of(Late())
 
     class Measures(ByExamples):
         measures: ClassVar = (made(Disagreement, minimun=0.0),)
 
-    with pytest.raises(PartError, match="did you mean `minimum`"):
+    with pytest.raises(ComponentError, match="did you mean `minimum`"):
         Traits.of(Measures())
 
 
@@ -96,7 +96,7 @@ def test_a_flag_that_became_an_option_by_its_annotation_is_found():
     class Mine(Uniform):
         read_updates: bool = True
 
-    with pytest.raises(PartError, match="did you mean `reads_updates`"):
+    with pytest.raises(ComponentError, match="did you mean `reads_updates`"):
         Traits.of(Mine())
 
 
@@ -151,7 +151,7 @@ def test_what_a_part_has_for_itself_is_its_own():
     ],
 )
 def test_a_trait_of_the_wrong_type_is_refused(name, value, rule):
-    with pytest.raises(PartError, match=rule):
+    with pytest.raises(ComponentError, match=rule):
         Traits.of(made(Uniform, **{name: value}))
 
 
@@ -180,7 +180,7 @@ def test_traits_are_what_the_parts_say():
     assert Traits.of(ServerOnly()) == Traits.of(Safari()) == Traits(trains_server=True)
     assert Traits.of(FineTune()) == Traits(tunes_server=True)
     assert Traits.of(FedDF()) == Traits(tunes_server=True, reads_updates=True, needs_classes=True)
-    assert Traits.of(SecureSum()) == Traits(only_sum=True)
+    assert Traits.of(SecureAggregation()) == Traits(only_sum=True)
     assert Traits.of(Bernoulli(0.5)) == Traits(loses_replies=True)
     assert Traits.of(Disagreement()).minimum > 0
 
@@ -190,7 +190,7 @@ def test_parts_made_of_parts_need_what_those_need():
         return reports.metrics["num_examples"]
 
     mine.needs = ["label_counts"]
-    nested = Clip(Mix((ByEntropy(), Product((ByEntropy(), FunctionWeighting(mine))))), most=0.5)
+    nested = Clip(Mix((ByEntropy(), Product((ByEntropy(), FunctionWeighting(mine))))), max=0.5)
     assert Traits.of(nested).needs == ("label_entropy", "label_counts")
     assert not Traits.of(nested).own_weight
     assert Traits.of(Product((ByEntropy(), ByExamples()))).own_weight
@@ -215,13 +215,13 @@ def test_parts_made_of_parts_need_what_those_need():
     whole = federation(Tries(Clustered()))
     assert whole.traits["selection"].reads_updates
     with pytest.raises(ConfigError, match="looks at single clients' labels or updates"):
-        replace(whole, label_statistics=SecureSum())
+        replace(whole, label_statistics=SecureAggregation())
 
 
 def test_a_part_that_lacks_something_of_its_protocol_is_refused():
-    with pytest.raises(PartError, match=r"Mine must have all of \S+SelectionPolicy; select missing\."):
+    with pytest.raises(ComponentError, match=r"Mine must have all of \S+SelectionPolicy; select missing\."):
         federation(made(Policy))
-    with pytest.raises(PartError, match=r"all of \S+MemorySolver; .*remember, conclude, served.* missing"):
+    with pytest.raises(ComponentError, match=r"all of \S+MemorySolver; .*remember, conclude, adapted.* missing"):
         replace(federation(), solver=made(FedAvg, prepare=lambda self, memory, state, share: {}))
 
 
@@ -230,7 +230,7 @@ def test_what_any_part_needs_is_asked_for():
     assert whole.needs() == {"label_counts"}
     assert whole.measurements() == (WLRC(),)
     with pytest.raises(ConfigError, match="Mine looks at single clients' labels or updates"):
-        replace(whole, label_statistics=SecureSum())
+        replace(whole, label_statistics=SecureAggregation())
 
 
 def test_a_promise_holds_for_the_method_it_was_made_for():
@@ -254,7 +254,7 @@ def test_a_promise_holds_for_the_method_it_was_made_for():
 
     assert not Traits.of(OtherWeights()).own_weight
     with pytest.raises(ConfigError, match="OtherWeights compares clients"):
-        replace(federation(weighting=OtherWeights()), label_statistics=SecureSum())
+        replace(federation(weighting=OtherWeights()), label_statistics=SecureAggregation())
 
 
 def test_a_part_that_is_watched_says_what_it_always_says():

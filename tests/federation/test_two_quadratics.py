@@ -41,13 +41,13 @@ def test_rounds_give_the_golden_parameters(solver, rounds, expected):
 def test_a_single_local_step_reaches_the_minimum_of_the_weighted_objective():
     # With one full-batch step a round FedAvg is gradient descent on sum_k p_k f_k, p = (1/4, 3/4), whose minimum is
     # (p_0 A_0 + p_1 A_1)^-1 (p_0 A_0 b_0 + p_1 A_1 b_1) = ((.25 - 4.5) / 2.5, (-.5 + 1.5) / .875) = (-1.7, 8/7).
-    simulation = two_quadratics(local=LocalSGD(rate=0.1, steps=1))
+    simulation = two_quadratics(local=LocalSGD(lr=0.1, steps=1))
     np.testing.assert_allclose(after(simulation, 300), (-1.7, 8 / 7), rtol=0, atol=TOLERANCE)
 
 
 def test_equal_weights_reach_the_minimum_of_the_plain_sum():
     # (A_0 + A_1)^-1 (A_0 b_0 + A_1 b_1) = ((1 - 6) / 4, (-2 + 2) / 2.5) = (-1.25, 0).
-    simulation = two_quadratics(weighting=Equal(), local=LocalSGD(rate=0.1, steps=1))
+    simulation = two_quadratics(weighting=Equal(), local=LocalSGD(lr=0.1, steps=1))
     np.testing.assert_allclose(after(simulation, 300), (-1.25, 0.0), rtol=0, atol=TOLERANCE)
 
 
@@ -60,7 +60,7 @@ def test_local_training_with_fedprox_ends_at_the_proximal_point():
     moved = []
     for mu in (0.0, 1.0, 10.0, 1000.0):
         engine = two_quadratics(FedProx(mu=mu), local=LocalSGD(steps=400)).engine
-        updates = engine.train(engine.initial, np.arange(2), round_=1, rate=0.5 / (1 + mu)).update
+        updates = engine.train(engine.initial, np.arange(2), round_=1, lr=0.5 / (1 + mu)).update
         for client in range(2):
             a, b = engine.curvature[client], engine.optimum[client]
             proximal = np.linalg.solve(a + mu * np.eye(2), a @ b + mu * engine.initial)
@@ -71,7 +71,7 @@ def test_local_training_with_fedprox_ends_at_the_proximal_point():
 
 
 @pytest.mark.parametrize(
-    "local", [LocalSGD(rate=0.1, steps=3), LocalSGD(rate=0.1, steps=4, momentum=0.9, weight_decay=0.1, clip_norm=2.0)]
+    "local", [LocalSGD(lr=0.1, steps=3), LocalSGD(lr=0.1, steps=4, momentum=0.9, weight_decay=0.1, clip_norm=2.0)]
 )
 @pytest.mark.parametrize("client", [0, 1])
 def test_the_aggregate_of_one_participant_is_its_model(client, local):
@@ -87,7 +87,7 @@ def test_one_step_with_clipping_and_decay_by_hand():
     # Client 0 at (1/2, 1/2): gradient A (w - b) = (-.5, 3), norm sqrt(9.25), clipped to norm 1; then the decay
     # .1 * (.5, .5) is added and the step of rate 0.1 taken.
     engine = two_quadratics(local=LocalSGD(steps=1, clip_norm=1.0, weight_decay=0.1)).engine
-    trained = engine.train(engine.initial, np.array([0]), round_=1, rate=0.1)
+    trained = engine.train(engine.initial, np.array([0]), round_=1, lr=0.1)
     expected = -0.1 * (np.array([-0.5, 3.0]) / np.sqrt(9.25) + 0.05)
     np.testing.assert_allclose(trained.update[0], expected, rtol=1e-6)
     # The reported loss is that before the step: 1/2 (1 * .25 + 2 * 2.25).
@@ -95,6 +95,6 @@ def test_one_step_with_clipping_and_decay_by_hand():
     np.testing.assert_allclose(engine.training_loss(engine.initial, np.array([0])), [2.375])
 
 
-def test_a_server_rate_scales_the_first_move():
-    full, half = after(two_quadratics(), 1), after(two_quadratics(server=Average(rate=0.5)), 1)
+def test_a_server_lr_scales_the_first_move():
+    full, half = after(two_quadratics(), 1), after(two_quadratics(server=Average(lr=0.5)), 1)
     np.testing.assert_allclose(half - 0.5, (full - 0.5) / 2, rtol=0, atol=TOLERANCE)

@@ -16,9 +16,9 @@ from fedreach.engines.protocols import Task
 from fedreach.engines.sequential import Sequential
 from fedreach.federation.aggregation import MIFA
 from fedreach.federation.local_sgd import LocalSGD, UnevenSteps
-from fedreach.federation.secure_aggregation import SecureSum
+from fedreach.federation.secure_aggregation import SecureAggregation
 from fedreach.federation.selection.random import Full
-from fedreach.federation.types import Reports
+from fedreach.federation.types import ClientResults
 from fedreach.federation.weighting import ByExamples, Clip, Equal, FedNova
 from fedreach.runs.simulation import Simulation
 from fedreach.testing.problems import tiny_simulation, two_quadratics
@@ -54,10 +54,10 @@ def test_they_are_drawn_once_a_client_or_in_each_round():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"least": 0, "most": 3}, "UnevenSteps.least must be in [1, 1e9]; got 0."),
-        ({"least": 1, "most": 10**10}, "UnevenSteps.most must be in [1, 1e9]; got 10000000000."),
-        ({"least": 4, "most": 3}, "UnevenSteps.least must be at most `most`, which is 3; got 4. Exchange them."),
-        ({"least": 1, "most": 2, "drawn": "rounds"}, "got 'rounds'. Did you mean 'round'?"),
+        ({"min": 0, "max": 3}, "UnevenSteps.min must be in [1, 1e9]; got 0."),
+        ({"min": 1, "max": 10**10}, "UnevenSteps.max must be in [1, 1e9]; got 10000000000."),
+        ({"min": 4, "max": 3}, "UnevenSteps.min must be at most `max`, which is 3; got 4. Exchange them."),
+        ({"min": 1, "max": 2, "drawn": "rounds"}, "got 'rounds'. Did you mean 'round'?"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(options, said):
@@ -83,19 +83,19 @@ def uneven(weighting, local, sizes=(3, 12, 24)):
     train = replace(made.data.train, order=partition.order, offsets=partition.offsets)
     population = replace(made.data.population, participants=np.arange(3))
     data = replace(made.data, partition=partition, train=train, population=population)
-    federation = replace(made.federation, weighting=weighting, local=local, cohort=3, selection=Full())
+    federation = replace(made.federation, weighting=weighting, local=local, cohort_size=3, selection=Full())
     task = Task.of(build("linear", (2,), 2, seed=0), data, federation)
     return Simulation(federation, data, TorchEngine(Sequential, task), rounds=10)
 
 
 LOCALS = {
-    "epochs": LocalSGD(rate=0.5, epochs=2, batch_size=5),
-    "drawn": LocalSGD(rate=0.5, steps=UnevenSteps(1, 9), batch_size=5),
-    "drawn, momentum": LocalSGD(rate=0.2, steps=UnevenSteps(1, 9), batch_size=5, momentum=0.5),
+    "epochs": LocalSGD(lr=0.5, epochs=2, batch_size=5),
+    "drawn": LocalSGD(lr=0.5, steps=UnevenSteps(1, 9), batch_size=5),
+    "drawn, momentum": LocalSGD(lr=0.2, steps=UnevenSteps(1, 9), batch_size=5, momentum=0.5),
 }
 
 
-INNER = {"examples": ByExamples(), "equal": Equal(), "clip": Clip(ByExamples(), most=0.4)}
+INNER = {"examples": ByExamples(), "equal": Equal(), "clip": Clip(ByExamples(), max=0.4)}
 
 
 @pytest.mark.parametrize("inner", INNER.values(), ids=INNER)
@@ -109,7 +109,7 @@ def test_a_run_goes_as_the_plain_loop(local, inner):
         steps = local.steps_of(np.array([3, 12, 24]), np.arange(3), 0, number)
         tau = [sum((1 - local.momentum**j) / (1 - local.momentum) for j in range(1, k + 1)) for k in steps]
         sizes = {"num_examples": np.array([3.0, 12.0, 24.0])}
-        p = inner.weights({}, Reports(np.arange(3), update, sizes))[0]
+        p = inner.weights({}, ClientResults(np.arange(3), update, sizes))[0]
         mean, length = np.zeros_like(x), 0.0
         for i in range(3):
             mean += p[i] * update[i].astype(np.float64) / tau[i]
@@ -122,7 +122,7 @@ def test_a_run_goes_as_the_plain_loop(local, inner):
 
 
 def test_with_equal_steps_it_is_fedavg():
-    for local in (LocalSGD(rate=0.5, steps=4, batch_size=5), LocalSGD(rate=0.5, steps=4, batch_size=5, momentum=0.9)):
+    for local in (LocalSGD(lr=0.5, steps=4, batch_size=5), LocalSGD(lr=0.5, steps=4, batch_size=5, momentum=0.9)):
         one, other = uneven(FedNova(), local), uneven(ByExamples(), local)
         a, b = one.start(), other.start()
         for _ in range(4):
@@ -134,7 +134,7 @@ def test_it_ends_nearer_to_the_minimum_than_fedavg_where_steps_are_uneven():
     """Client 0 takes one step and client 1 nine, or the other way round: FedAvg minimises another objective (eq. 4)."""
     curvature, optimum = np.array([np.diag([1.0, 2.0]), np.diag([3.0, 0.5])]), np.array([[1.0, -1.0], [-2.0, 4.0]])
     best = np.linalg.solve(curvature.sum(0), np.einsum("kij,kj->i", curvature, optimum))
-    local = LocalSGD(rate=0.002, steps=UnevenSteps(1, 30, drawn="client"))
+    local = LocalSGD(lr=0.002, steps=UnevenSteps(1, 30, drawn="client"))
     steps = local.steps_of(np.ones(2, np.int64), np.arange(2), 0, 1)
     assert steps.max() > 2 * steps.min()  # or this test shows nothing
 
@@ -151,7 +151,7 @@ def test_it_ends_nearer_to_the_minimum_than_fedavg_where_steps_are_uneven():
 def test_what_it_cannot_go_with_is_refused_in_words():
     made = tiny_simulation().federation
     with pytest.raises(ConfigError, match="FedNova compares clients"):
-        replace(made, weighting=FedNova(), label_statistics=SecureSum())
+        replace(made, weighting=FedNova(), label_statistics=SecureAggregation())
     with pytest.raises(ConfigError, match="FedNova scales the mean of those that are there"):
         replace(made, weighting=FedNova(), aggregation=MIFA())
     with pytest.raises(ConfigError, match=r"FedNova\.inner must be made of weightings"):

@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedreach._util.errors import ConfigError, PartError
+from fedreach._util.errors import ComponentError, ConfigError
 from fedreach.data.assignment import label_entropy
 from fedreach.federation.measurements import Disagreement
 from fedreach.federation.traits import Traits
-from fedreach.federation.types import Reports
+from fedreach.federation.types import ClientResults
 from fedreach.federation.weighting import (
     WEIGHTINGS,
     ByDisagreement,
@@ -45,7 +45,7 @@ EVERY = [
     Product((ByEntropy(), ByExamples())),
     Product((ByDisagreement(), Equal(), ByEntropy()), exponents=(2, 7, 0.5)),
     Mix((ByEntropy(), ByExamples(), ByDisagreement()), shares=(1, 0, 2.5)),
-    Clip(ByExamples(), most=0.3),
+    Clip(ByExamples(), max=0.3),
     Clip(Product((ByEntropy(temperature=0.1), ByDisagreement())), times_equal=1.5),
 ]
 every = pytest.mark.parametrize("weighting", EVERY, ids=repr)
@@ -55,7 +55,7 @@ histograms = st.integers(2, 6).flatmap(
         lambda counts: counts + (counts.sum(axis=1, keepdims=True) == 0)
     )
 )
-laws = settings(max_examples=100, deadline=None, derandomize=True)
+checks = settings(max_examples=100, deadline=None, derandomize=True)
 
 
 def make_reports(counts):
@@ -66,7 +66,7 @@ def make_reports(counts):
         "disagreement": 0.3 + np.square(counts / counts.sum(axis=1, keepdims=True)).max(axis=1),  # the client's own
         "steps": 1.0 + (counts > 0).sum(axis=1),  # likewise
     }
-    reports = Reports(np.arange(len(counts)), np.ones((len(counts), 3), np.float32), metrics, counts)
+    reports = ClientResults(np.arange(len(counts)), np.ones((len(counts), 3), np.float32), metrics, counts)
     for array in (reports.ids, reports.update, counts, *metrics.values()):
         array.setflags(write=False)
     return reports
@@ -91,7 +91,7 @@ def test_a_uniform_client_counts_c_times_as_much_as_one_of_a_single_class():
     assert a / b == pytest.approx(10, rel=1e-12)
 
 
-@laws
+@checks
 @given(histograms)
 def test_no_entropy_weight_is_more_than_c_times_another(counts):
     weights = weights_of(ByEntropy(), counts)
@@ -99,7 +99,7 @@ def test_no_entropy_weight_is_more_than_c_times_another(counts):
 
 
 @every
-@laws
+@checks
 @given(counts=histograms, seed=st.integers(0, 99))
 def test_weights_form_a_simplex_and_follow_the_clients(weighting, counts, seed):
     weights = weights_of(weighting, counts)
@@ -110,7 +110,7 @@ def test_weights_form_a_simplex_and_follow_the_clients(weighting, counts, seed):
 
 
 @every
-@laws
+@checks
 @given(counts=histograms, factor=st.integers(1, 9))
 def test_more_of_the_same_everywhere_changes_no_weight(weighting, counts, factor):
     before, after = (weights_of(weighting, c) for c in (counts, factor * counts))
@@ -128,7 +128,7 @@ def test_all_weightings_but_those_that_compare_clients_or_rounds_have_raw_weight
 
 
 @pytest.mark.parametrize("weighting", [weighting for weighting in EVERY if hasattr(weighting, "raw")], ids=repr)
-@laws
+@checks
 @given(counts=histograms)
 def test_a_raw_weight_is_the_clients_own_and_gives_the_weights_when_divided_by_the_sum(weighting, counts):
     metrics = make_reports(counts).metrics
@@ -138,7 +138,7 @@ def test_a_raw_weight_is_the_clients_own_and_gives_the_weights_when_divided_by_t
     np.testing.assert_allclose(raw / raw.sum(), weights_of(weighting, counts), rtol=1e-12)
 
 
-@laws
+@checks
 @given(counts=histograms, seed=st.integers(0, 99))
 def test_entropy_depends_neither_on_class_names_nor_on_sizes_and_falls_when_classes_merge(counts, seed):
     rng = np.random.Generator(np.random.Philox(seed))
@@ -154,7 +154,7 @@ def test_entropy_depends_neither_on_class_names_nor_on_sizes_and_falls_when_clas
 
 
 @given(r=st.integers(1, 40), m=st.integers(1, 10**6))
-@laws
+@checks
 def test_weighing_clients_of_equal_size_by_examples_is_weighing_them_equally(r, m):
     counts = np.full((r, 1), m)
     assert weights_of(ByExamples(), counts).tobytes() == weights_of(Equal(), counts).tobytes()
@@ -179,7 +179,7 @@ def test_a_function_that_returns_no_weights_is_named(answer):
     def broken(reports):
         return answer
 
-    with pytest.raises(PartError, match="broken must return numbers that are not negative, not all 0"):
+    with pytest.raises(ComponentError, match="broken must return numbers that are not negative, not all 0"):
         weights_of(FunctionWeighting(broken), COUNTS)
 
 
@@ -203,14 +203,14 @@ def test_a_users_weighting_of_own_numbers_needs_one_method():
         def raw(self, metrics):
             return -metrics["num_examples"]
 
-    with pytest.raises(PartError, match="Negative must return numbers that are not negative"):
+    with pytest.raises(ComponentError, match="Negative must return numbers that are not negative"):
         weights_of(Negative(), COUNTS)
 
 
 # ------------------------------------------------------------------------------------------------ temperature
 
 
-@laws
+@checks
 @given(counts=histograms, temperature=st.floats(0.02, 100))
 def test_a_temperature_is_a_power_of_the_weights(counts, temperature):
     plain, weights = weights_of(ByEntropy(), counts), weights_of(ByEntropy(temperature), counts)
@@ -244,7 +244,7 @@ def test_weights_by_disagreement_are_the_golden_ones():
     eta = np.array([0.3039467199999999, 1.323346028089211, 1.815689204666272, 2.7735110729657877])
     expected = [0.663715434989935, 0.15244246417533688, 0.11110609071206277, 0.07273601012266534]
     for factor in (1, 7.5):  # a common factor changes nothing
-        reports = Reports(np.arange(4), np.zeros((4, 1), np.float32), {"disagreement": factor * eta})
+        reports = ClientResults(np.arange(4), np.zeros((4, 1), np.float32), {"disagreement": factor * eta})
         np.testing.assert_allclose(ByDisagreement().weights({}, reports)[0], expected, rtol=1e-13)
 
 

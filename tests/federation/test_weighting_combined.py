@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedreach._util.errors import ConfigError, PartError
+from fedreach._util.errors import ComponentError, ConfigError
 from fedreach.experiment.options import options_model
 from fedreach.federation.measurements import Disagreement
 from fedreach.federation.traits import Traits
-from fedreach.federation.types import Reports
+from fedreach.federation.types import ClientResults
 from fedreach.federation.weighting import ByDisagreement, ByEntropy, ByExamples, Clip, Equal, Mix, Product, cap_weights
 
 from .small import federation
 
-laws = settings(max_examples=200, deadline=None, derandomize=True)
+checks = settings(max_examples=200, deadline=None, derandomize=True)
 shares = (
     st.lists(st.sampled_from([0.0, 1e-9, 0.2, 1.0, 3.0, 1e6]) | st.floats(0, 1), min_size=1, max_size=8)
     .map(np.array)
@@ -55,7 +55,7 @@ def reports_of(r):
     }
     for values in metrics.values():
         values.setflags(write=False)
-    return Reports(np.arange(r), np.zeros((r, 1), np.float32), metrics)
+    return ClientResults(np.arange(r), np.zeros((r, 1), np.float32), metrics)
 
 
 def weights_of(weighting, r=4):
@@ -95,7 +95,7 @@ def test_a_product_of_very_small_weights_is_not_lost():
 
 def test_a_product_that_leaves_nobody_names_its_parts():
     nobody = Product((Fixed((1, 0)), Fixed((0, 1))))
-    with pytest.raises(PartError, match="Product: every client has weight 0 in one of Fixed, Fixed"):
+    with pytest.raises(ComponentError, match="Product: every client has weight 0 in one of Fixed, Fixed"):
         weights_of(nobody, 2)
 
 
@@ -127,7 +127,7 @@ def test_a_mix_of_one_part_is_that_part_bit_for_bit():
 # ------------------------------------------------------------------------------------------------------- clip
 
 
-@laws
+@checks
 @given(weights=shares, above=st.floats(0, 1))
 def test_clipping_cuts_at_the_cap_and_scales_the_rest_by_one_factor(weights, above):
     cap = max(above, 1 / len(weights))
@@ -145,7 +145,7 @@ def test_clipping_cuts_at_the_cap_and_scales_the_rest_by_one_factor(weights, abo
     np.testing.assert_allclose(cap_weights(found, cap), found, rtol=1e-12)
 
 
-@laws
+@checks
 @given(weights=shares, above=st.floats(0, 1))
 def test_weights_of_zero_are_clipped_like_very_small_ones(weights, above):
     cap = max(above, 1 / len(weights))
@@ -155,7 +155,7 @@ def test_weights_of_zero_are_clipped_like_very_small_ones(weights, above):
     np.testing.assert_allclose(found[0], found[1], atol=1e-7)
 
 
-@laws
+@checks
 @given(weights=shares)
 def test_a_cap_that_nobody_exceeds_changes_no_bit_and_the_lowest_one_makes_all_equal(weights):
     assert cap_weights(weights, weights.max()).tobytes() == weights.tobytes()
@@ -172,13 +172,13 @@ def test_water_is_filled_by_hand():
 def test_both_limits_hold_and_few_replies_all_weigh_the_same():
     uneven = Fixed((0.7, 0.1, 0.1, 0.1))
     for limits, most in (
-        ({"most": 0.4}, 0.4),
+        ({"max": 0.4}, 0.4),
         ({"times_equal": 2}, 0.5),
-        ({"most": 0.4, "times_equal": 2}, 0.4),
-        ({"most": 0.9, "times_equal": 1.2}, 0.3),
-        ({"most": 0.05}, 0.25),  # no four weights can be that small
+        ({"max": 0.4, "times_equal": 2}, 0.4),
+        ({"max": 0.9, "times_equal": 1.2}, 0.3),
+        ({"max": 0.05}, 0.25),  # no four weights can be that small
         ({"times_equal": 1}, 0.25),
-        ({"most": 1}, 0.7),
+        ({"max": 1}, 0.7),
     ):
         assert weights_of(Clip(uneven, **limits)).max() == pytest.approx(most)
 
@@ -187,7 +187,7 @@ def test_both_limits_hold_and_few_replies_all_weigh_the_same():
 
 
 def test_what_is_inside_asks_and_measures():
-    nested = Clip(Product((ByEntropy(), Mix((Fading(), ByDisagreement(step=0.1))), ByEntropy(2.0))), most=0.5)
+    nested = Clip(Product((ByEntropy(), Mix((Fading(), ByDisagreement(step=0.1))), ByEntropy(2.0))), max=0.5)
     assert Traits.of(nested).needs == ("label_entropy", "label_counts")
     assert Traits.of(nested).measures == (Disagreement(step=0.1),)
     whole = federation(weighting=nested)
@@ -197,7 +197,7 @@ def test_what_is_inside_asks_and_measures():
 
 def test_two_measurements_of_one_name_are_told_apart():
     whole = federation(weighting=Mix((ByDisagreement(), ByDisagreement(radius=0.1))))
-    with pytest.raises(PartError, match="Two parts ask for 'disagreement', but not the same"):
+    with pytest.raises(ComponentError, match="Two parts ask for 'disagreement', but not the same"):
         whole.measurements()
     assert len(federation(weighting=Mix((ByDisagreement(), ByDisagreement()))).measurements()) == 1
 
@@ -221,15 +221,15 @@ def test_a_part_inside_that_breaks_the_contract_is_named():
         ((1.5, -0.5), "not negative"),
         ((1.0,), "one weight for each of the 2"),
     ):
-        for outer in (Clip(Fixed(wrong), most=0.9), Mix((Equal(), Fixed(wrong))), Product((Fixed(wrong),))):
-            with pytest.raises(PartError, match=rf"Fixed\.weights must return .*{rule}"):
+        for outer in (Clip(Fixed(wrong), max=0.9), Mix((Equal(), Fixed(wrong))), Product((Fixed(wrong),))):
+            with pytest.raises(ComponentError, match=rf"Fixed\.weights must return .*{rule}"):
                 weights_of(outer, 2)
 
 
 def test_parts_are_compared_and_shown_by_what_they_hold():
     assert Product([ByEntropy(), Equal()]) == Product((ByEntropy(), Equal()), exponents=[1, 1])
     assert hash(Mix((Equal(),), shares=[2])) == hash(Mix((Equal(),), shares=(2,)))
-    assert repr(Clip(ByEntropy(), most=0.3)) == "Clip(inner=ByEntropy(temperature=1.0), most=0.3, times_equal=None)"
+    assert repr(Clip(ByEntropy(), max=0.3)) == "Clip(inner=ByEntropy(temperature=1.0), max=0.3, times_equal=None)"
 
 
 @pytest.mark.parametrize(
@@ -241,8 +241,8 @@ def test_parts_are_compared_and_shown_by_what_they_hold():
             r"Mix\.parts must be made of weightings, such as ByEntropy\(\); got 'entropy'",
         ),
         (lambda: Product("entropy"), r"Product\.parts must be made of weightings.*; got 'entropy'"),
-        (lambda: Clip("entropy", most=0.3), r"Clip\.inner must be made of weightings.*; got 'entropy'"),
-        (lambda: Clip(ByEntropy, most=0.3), r"Clip\.inner must be made of weightings"),
+        (lambda: Clip("entropy", max=0.3), r"Clip\.inner must be made of weightings.*; got 'entropy'"),
+        (lambda: Clip(ByEntropy, max=0.3), r"Clip\.inner must be made of weightings"),
         (
             lambda: Product((Equal(),), exponents=(1, 2)),
             r"Product\.exponents must have one number for each of the 1 parts",
@@ -253,7 +253,7 @@ def test_parts_are_compared_and_shown_by_what_they_hold():
         ),
         (lambda: Mix((Equal(), Equal()), shares=(0, 0)), r"Mix\.shares must be finite, not negative and not all 0"),
         (lambda: Mix((Equal(),), shares=(np.nan,)), r"Mix\.shares must be finite"),
-        (lambda: Clip(Equal()), r"Clip must have a limit: `most`, such as 0\.3, or `times_equal`"),
+        (lambda: Clip(Equal()), r"Clip must have a limit: `max`, such as 0\.3, or `times_equal`"),
         (lambda: Clip(Equal(), most=0), r"Clip\.most must be in \(0, 1\]; got 0"),
         (lambda: Clip(Equal(), most=1.5), r"Clip\.most must be in \(0, 1\]; got 1\.5"),
         (lambda: Clip(Equal(), times_equal=0.9), r"Clip\.times_equal must be at least 1; got 0\.9"),

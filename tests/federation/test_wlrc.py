@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedreach._util.errors import ConfigError, PartError
+from fedreach._util.errors import ComponentError, ConfigError
 from fedreach._util.streams import generator
 from fedreach.federation.bounds import all_signs, monte_carlo_score
 from fedreach.federation.measurements import WLRC
@@ -16,7 +16,7 @@ LOGITS = np.array([[1, -2], [0.5, 3], [2, 0], [1, 1], [4, -1]], np.float32)
 LABELS = np.array([0, 1, 0, 0, 1])
 CLOSED = (2 * 0.7529870416 + 2 * 0.4886025119 + 1.6448811606) / 5
 
-laws = settings(max_examples=40, deadline=None, derandomize=True)
+checks = settings(max_examples=40, deadline=None, derandomize=True)
 
 
 def answer(score, logits=LOGITS, labels=LABELS, before=None, seed=0):
@@ -71,7 +71,7 @@ def test_softmax_scores_are_those_of_the_probabilities():
         assert a == pytest.approx(b, rel=1e-6)
 
 
-@laws
+@checks
 @given(m=st.integers(1, 40), c=st.integers(2, 6), size=st.integers(1, 20), seed=st.integers(0, 99))
 def test_softmax_scores_have_the_stated_ceiling(m, c, size, seed):
     logits, labels = random_outputs(m, c, seed)
@@ -116,7 +116,7 @@ def test_excess_losses_are_of_the_local_model_against_the_broadcast_one():
 def test_only_excess_losses_want_the_broadcast_models_outputs():
     assert [WLRC(outputs).wants_before for outputs in ("softmax", "logits", "excess_loss")] == [False, False, True]
     assert WLRC().name == "wlrc"
-    with pytest.raises(PartError, match="excess_loss"):
+    with pytest.raises(ComponentError, match="excess_loss"):
         answer(WLRC("excess_loss"))
 
 

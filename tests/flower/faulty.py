@@ -64,9 +64,9 @@ class Overheard:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
-    def train(self, params: Any, ids: Any, round_: int, rate: float, terms: Any) -> Any:
+    def train(self, params: Any, ids: Any, round_: int, lr: float, terms: Any) -> Any:
         self.ids = [int(client) for client in ids]
-        return self._engine.train(params, ids, round_, rate, terms)
+        return self._engine.train(params, ids, round_, lr, terms)
 
 
 class Planned:
@@ -111,7 +111,7 @@ def simulated(
 
 def bits(setup: FlowerExperiment, state: FederationState) -> str:
     layout = setup.simulation.engine.layout
-    (model,) = state.served(setup.simulation.federation)
+    (model,) = state.adapted(setup.simulation.federation)
     return digest({name: view.numpy() for name, view in layout.views(torch.from_numpy(model.copy())).items()})
 
 

@@ -19,14 +19,21 @@ from .deployment import APP, DATA
 
 METHODS = ["minimax", "csra", "safari", "scaffold", "feddyn"]
 DECIDED = ("round", "cohort", "weights", "lost", "metrics", "bytes_total", "seconds_total", "joules_total")
-MEASURED = ("train_loss", "id_accuracy", "id_loss", "unseen_accuracy", "unseen_loss", "participation_gap")
+MEASURED = (
+    "train_loss",
+    "participant_accuracy",
+    "participant_loss",
+    "unseen_accuracy",
+    "unseen_loss",
+    "participation_gap",
+)
 
 SHORTER = {
     "rounds = 3": "rounds = 2",
     "every = 3": "every = 2",
     "clients = 5": "clients = 4",
     "participants = 4": "participants = 3",
-    "cohort = 3": "cohort = 2",
+    "cohort_size = 3": "cohort_size = 2",
 }
 FASHION = {
     "[partition]": '[data]\nname = "fashion_mnist"\n\n[partition]',
@@ -37,7 +44,7 @@ SIX_CLIENTS = (  # four of them take part, three a round
     "model=linear",
     "partition.clients=6",
     "population.participants=4",
-    "method.cohort=3",
+    "method.cohort_size=3",
     "local.epochs=1",
     "local.batch_size=50",
     "engine.name=sequential",

@@ -27,7 +27,7 @@ from .in_process import InProcess
 from .same import rows_of
 from .test_equal import TINY
 
-SECURE = "method.label_statistics=secure_sum"
+SECURE = "method.label_statistics=secure_aggregation"
 
 
 def experiment(folder: Path, *overrides: str) -> FlowerExperiment:
@@ -39,7 +39,7 @@ def grid_of(setup: FlowerExperiment) -> InProcess:
     return InProcess(setup.client_app(), range(8))
 
 
-def test_in_a_secure_sum_all_must_weigh_alike(tmp_path: Path) -> None:
+def test_in_secure_aggregation_all_must_weigh_alike(tmp_path: Path) -> None:
     server = experiment(tmp_path, SECURE, "method.weighting=equal")
     client = experiment(tmp_path, SECURE, "method.weighting=by_examples")
     with pytest.raises(TrainingError, match=r"its weighting is ByExamples\(\), not Equal\(\)"):

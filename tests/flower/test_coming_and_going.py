@@ -88,7 +88,7 @@ def test_a_client_that_nobody_named_and_that_joins_late_is_evaluated_only(tmp_pa
     found = outcome_of(tmp_path)
     assert (5, "train") not in grid.sent
     assert (5, "evaluate") in grid.sent
-    assert json.loads((tmp_path / "facts.json").read_text())["participants"] == [0, 1, 2, 3, 4]
+    assert json.loads((tmp_path / "client_statistics.json").read_text())["participants"] == [0, 1, 2, 3, 4]
     everybody = Population(np.arange(5), np.array([5]))
     data = replace(setup.data, population=everybody)
     simulation = Simulation(made.federation, data, made.engine, ROUNDS)
@@ -119,8 +119,8 @@ def test_a_round_in_which_everybody_is_offline_changes_nothing(method: Method, t
     everybody = set(range(CLIENTS))
     assert found == simulated(setup, offline={2: everybody})
     assert found.cohorts[1] == []
-    assert "id_accuracy" not in rows(tmp_path)[2]
-    assert "id_accuracy" in rows(tmp_path)[3]
+    assert "participant_accuracy" not in rows(tmp_path)[2]
+    assert "participant_accuracy" in rows(tmp_path)[3]
 
 
 @pytest.mark.parametrize("method", [FEDAVG, SCAFFOLD, FEDDYN, MINIMAX], ids=["fedavg", "scaffold", "feddyn", "minimax"])

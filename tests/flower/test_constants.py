@@ -57,7 +57,7 @@ def examples(client):
 
 def federation():
     parts = selection.Full(), weighting.ByExamples(), solvers.FedAvg(), LocalSGD(batch_size=5), server.Average()
-    return Federation(*parts, cohort=3, seed=0)
+    return Federation(*parts, cohort_size=3, seed=0)
 
 
 def own_app():

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedreach.runs.folder import SERVING
+from fedreach.runs.folder import ADAPTATION
 from fedreach.runs.schema import AdaptationRecord, AdaptedLine
 
 from .deployment import Deployment
@@ -44,11 +44,13 @@ def test_between_machines_every_round_and_the_final_model_are_the_simulators(
         check_same(simulated(app / "flower_app" / f"{data}.toml", method, tmp_path / f"{method}-simulated"), out)
 
 
-def test_between_machines_clients_are_served_as_in_the_simulator(flower: Deployment, app: Path, tmp_path: Path) -> None:
-    flower.run(app, tmp_path / "real", 'experiment="digits.toml" method="served" min-clients=3', seconds=500)
-    ours = simulated(app / "flower_app" / "digits.toml", "served", tmp_path / "simulated")
+def test_between_machines_clients_are_adapted_as_in_the_simulator(
+    flower: Deployment, app: Path, tmp_path: Path
+) -> None:
+    flower.run(app, tmp_path / "real", 'experiment="digits.toml" method="adapted" min-clients=3', seconds=500)
+    ours = simulated(app / "flower_app" / "digits.toml", "adapted", tmp_path / "simulated")
     check_same(ours, tmp_path / "real")
-    for name in (AdaptationRecord.FILE, AdaptedLine.FILE, SERVING):
+    for name in (AdaptationRecord.FILE, AdaptedLine.FILE, ADAPTATION):
         assert (tmp_path / "real" / name).read_bytes() == (ours / name).read_bytes(), name
 
 

@@ -30,7 +30,7 @@ participants = 3
 [model]
 name = "drawing.py:Drawing"
 [method]
-cohort = 2
+cohort_size = 2
 [local]
 batch_size = 32
 [evaluation]

@@ -28,7 +28,7 @@ participants = 5
 [model]
 name = "linear"
 [method]
-cohort = 3
+cohort_size = 3
 [evaluation]
 every = 2
 local = false
@@ -44,18 +44,21 @@ PARTS = {
     "losses of a batch": ['method.selection={name="power_of_choice", loss="batch", batch_size=8}'],
     "clusters": [
         'method.selection={name="clustered", eps1=1000.0, eps2=0.0, thresholds="absolute", first_round=1}',
-        "method.cohort=5",
+        "method.cohort_size=5",
     ],
     "Rademacher": ["method.selection=rademacher"],
     "shifted unseen clients": ["shift.name=brightness", "shift.strength=0.4", "shift.share=0.5"],
     "label divergence": ["method.selection=kl_filter"],
     "disagreement": ["method.weighting=disagreement"],
     "noised labels": ['method.label_statistics={name="discrete_laplace", epsilon=1.0}', "method.weighting=entropy"],
-    "secure sum": ["method.label_statistics=secure_sum", "method.weighting=entropy"],
-    "secure sum of disagreements": ["method.label_statistics=secure_sum", "method.weighting=disagreement"],
+    "secure aggregation": ["method.label_statistics=secure_aggregation", "method.weighting=entropy"],
+    "secure aggregation of disagreements": [
+        "method.label_statistics=secure_aggregation",
+        "method.weighting=disagreement",
+    ],
     "draws": ["method.selection=urns_by_similarity", "method.weighting=by_draws"],
-    "secure sum of draws": [
-        "method.label_statistics=secure_sum",
+    "secure aggregation of draws": [
+        "method.label_statistics=secure_aggregation",
         "method.selection=multinomial",
         "method.weighting={name='product', parts=['by_draws', 'by_examples']}",
     ],
@@ -71,23 +74,23 @@ PARTS = {
         "local.schedule=exponential",
         "local.decay=0.5",
     ],
-    "FedNova, uneven steps": ["method.weighting=fednova", "local.steps={least=1, most=6}"],
-    "SCAFFOLD, uneven steps": ["method.solver=scaffold", "local.steps={least=1, most=6, drawn='client'}"],
-    "secure sum, uneven steps": ["method.label_statistics=secure_sum", "local.steps={least=1, most=6}"],
-    "AdamW at clients": ['local.optimizer={name="adamw", beta2=0.99}', "local.rate=0.01", "local.weight_decay=0.1"],
+    "FedNova, uneven steps": ["method.weighting=fednova", "local.steps={min=1, max=6}"],
+    "SCAFFOLD, uneven steps": ["method.solver=scaffold", "local.steps={min=1, max=6, drawn='client'}"],
+    "secure aggregation, uneven steps": ["method.label_statistics=secure_aggregation", "local.steps={min=1, max=6}"],
+    "AdamW at clients": ['local.optimizer={name="adamw", beta2=0.99}', "local.lr=0.01", "local.weight_decay=0.1"],
     "RMSprop at clients": [
         'local.optimizer={name="torch", optimizer="RMSprop", options={alpha=0.9}}',
-        "local.rate=0.01",
+        "local.lr=0.01",
     ],
     "SAFARI": ['method.server={name="safari", client_probability=0.5}', "server_data.examples=100"],
     "the server alone, until it stops": [
-        'method.server={name="server_only", held_out=0.2, patience=1, steps=5, rate=5.0}',
+        'method.server={name="server_only", held_out=0.2, patience=1, steps=5, lr=5.0}',
         "server_data.examples=40",
     ],
     "fine-tuning": ['method.server={name="fine_tune", inner="adam"}', "server_data.examples=100"],
-    "fine-tuning at the end, under a secure sum": [
+    "fine-tuning at the end, under secure aggregation": [
         'method.server={name="fine_tune", when="end"}',
-        "method.label_statistics=secure_sum",
+        "method.label_statistics=secure_aggregation",
         "server_data.examples=100",
     ],
     "FedDF": ['method.server={name="feddf", batch_size=16}', "server_data.examples=100"],
@@ -95,7 +98,7 @@ PARTS = {
         'method.selection={name="clustered", eps1=1000.0, eps2=0.0, thresholds="absolute", first_round=1}',
         "method.server=feddf",
         "server_data.examples=100",
-        "method.cohort=5",
+        "method.cohort_size=5",
     ],
     "Adam": ["method.server=adam"],
     "SCAFFOLD": ["method.solver=scaffold"],
@@ -109,15 +112,15 @@ PARTS = {
         'method.selection={name="clustered", eps1=1000.0, eps2=0.0, thresholds="absolute", first_round=1}',
         "method.loss=fedntd",
         "method.solver=fedprox",
-        "method.cohort=5",
+        "method.cohort_size=5",
     ],
-    "FedSAM under a secure sum": ["method.loss=fedsam", "method.label_statistics=secure_sum"],
+    "FedSAM under secure aggregation": ["method.loss=fedsam", "method.label_statistics=secure_aggregation"],
     "SCAFFOLD in half": ['method.solver={name="scaffold", memory_dtype="float16"}'],
     "FedDyn": ["method.solver=feddyn"],
     "FedDyn in clusters": [
         'method.selection={name="clustered", eps1=1000.0, eps2=0.0, thresholds="absolute", first_round=1}',
         "method.solver=feddyn",
-        "method.cohort=5",
+        "method.cohort_size=5",
     ],
     "FedProx, momentum, schedule": [
         "method.solver=fedprox",
@@ -129,7 +132,7 @@ PARTS = {
     "warmup": ["local.schedule=warmup", "local.schedule_rounds=3"],
     "a schedule of one's own": ["local.schedule=tests_dropout.py:slower"],
     "who can be reached": ['population.participation={name="bernoulli", act_prob=0.7, reply_prob=0.7}'],
-    "label noise": ['noise={name="symmetric", rate=0.3}'],
+    "label noise": ['noise={name="symmetric", lr=0.3}'],
     "seeds of its own": ["partition.seed=3", "population.seed=4", "model.seed=5"],
     "dropout": ["model.name=tests_dropout.py:net"],
     "labels at every position": [
@@ -141,14 +144,17 @@ PARTS = {
     "several inputs": [
         "data.name=tests_dropout.py:pairs",
         "model.name=tests_dropout.py:Two",
-        "method.serving=label_shift",
+        "method.adaptation=label_shift",
     ],
     "a model that returns a dictionary": ["model.name=tests_dropout.py:Mapped", "model.output=scores"],
 }
-HIDDEN = {"secure sum": ("weights", "train_loss"), "secure sum of disagreements": ("weights", "train_loss", "metrics")}
-HIDDEN["secure sum of draws"] = HIDDEN["secure sum, uneven steps"] = HIDDEN["secure sum"]
-HIDDEN["FedSAM under a secure sum"] = HIDDEN["secure sum"]
-HIDDEN["fine-tuning at the end, under a secure sum"] = HIDDEN["secure sum"]
+HIDDEN = {
+    "secure aggregation": ("weights", "train_loss"),
+    "secure aggregation of disagreements": ("weights", "train_loss", "metrics"),
+}
+HIDDEN["secure aggregation of draws"] = HIDDEN["secure aggregation, uneven steps"] = HIDDEN["secure aggregation"]
+HIDDEN["FedSAM under secure aggregation"] = HIDDEN["secure aggregation"]
+HIDDEN["fine-tuning at the end, under secure aggregation"] = HIDDEN["secure aggregation"]
 NET = """
 import numpy as np
 import torch

@@ -66,7 +66,7 @@ def setup_of(app: Path) -> FlowerExperiment:
     return FlowerExperiment(app / "flower_app" / "experiment.toml", seed=0)
 
 
-def experiment(clients: int, cohort: int, rounds: int, selection: str) -> str:
+def experiment(clients: int, cohort_size: int, rounds: int, selection: str) -> str:
     return f"""\
 name = "faults"
 rounds = {rounds}
@@ -90,7 +90,7 @@ every = {rounds}
 name = "sequential"
 
 [method]
-cohort = {cohort}
+cohort_size = {cohort_size}
 selection = "{selection}"
 solver = "scaffold"
 """

@@ -132,7 +132,7 @@ def test_a_client_that_evaluates_wrongly_is_left_out_of_the_scores_only(
     assert set(experiment(FEDAVG).data.population.unseen.tolist()) == {0, 1}
     assert flower(experiment(FEDAVG), grid, tmp_path) == undisturbed(FEDAVG)
     last = rows(tmp_path)[-1]
-    assert 0 < last["id_accuracy"] <= 1
+    assert 0 < last["participant_accuracy"] <= 1
     assert 0 < last["unseen_accuracy"] <= 1
     scored = [line["ids"] for line in rows(tmp_path, "clients.jsonl") if line["round"] == ROUNDS]
     assert {other for ids in scored for other in ids} == set(range(CLIENTS)) - {client}

@@ -51,11 +51,11 @@ ROOT = Path(__file__).parents[2]
         (FEDAVG, ("method.solver={name='fedprox',mu=0.5}",), "its solver is FedProx"),
         (SCAFFOLD, FEDAVG, r"its solver is FedAvg\(\), not Scaffold"),
         (FEDAVG, ("model=mlp",), "its model is"),
-        (FEDAVG, ("local.rate=0.7",), "its local is LocalSGD"),
+        (FEDAVG, ("local.lr=0.7",), "its local is LocalSGD"),
         (FEDAVG, ("seeds=[5]",), "its seed is 5, not 0"),
         (("method.weighting=disagreement",), FEDAVG, "its measurements is|its measurements are"),
     ],
-    ids=["solver", "memory", "model", "rate", "seed", "measurements"],
+    ids=["solver", "memory", "model", "lr", "seed", "measurements"],
 )
 def test_a_client_of_another_federation_is_refused_by_name(
     method: Method, other: Method, reason: str, tmp_path: Path, heard: pytest.LogCaptureFixture

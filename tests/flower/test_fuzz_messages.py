@@ -37,7 +37,7 @@ from .faulty import CLIENTS, DISAGREEMENT, SCAFFOLD, TIMEOUT, Method, app_of, ex
 from .fuzzing import changed
 from .in_process import InProcess
 from .same import anew
-from .test_serving import GUARDED, setup_of
+from .test_adaptation import GUARDED, setup_of
 
 POWER: Method = ("method.selection=power_of_choice",)
 COUNTS: Method = ("method.selection=kl_filter", "method.weighting=entropy")
@@ -76,18 +76,18 @@ class Canned:
 
 
 @cache
-def world(method: Method, *, serving: bool = False) -> World:
-    setup, said = setup_of(*method) if serving else anew(experiment(method)), dict[tuple[str, int], Message]()
+def world(method: Method, *, adaptation: bool = False) -> World:
+    setup, said = setup_of(*method) if adaptation else anew(experiment(method)), dict[tuple[str, int], Message]()
 
     def listen(client: int, message: Message, answer: Callable[[], Message]) -> Message:
         reply = answer()
         said[message.metadata.message_type, grid.node_of[client]] = reply
         return reply
 
-    clients = setup.data.num_clients if serving else CLIENTS
-    grid = InProcess(setup.client_app() if serving else app_of(method), range(clients), answering=listen)
+    clients = setup.data.num_clients if adaptation else CLIENTS
+    grid = InProcess(setup.client_app() if adaptation else app_of(method), range(clients), answering=listen)
     strategy = setup.strategy(Path(tempfile.mkdtemp()), timeout=TIMEOUT, patience=0.3)
-    if serving:
+    if adaptation:
         strategy.run(grid)
     else:
         strategy._begin(grid)
@@ -221,13 +221,13 @@ def told_a_loss(data: Any) -> bool:
 @cache
 def an_exchange() -> tuple[World, Any, Any, dict[int, Message]]:
     """Return the first exchange of a fit, and what participants replied to it."""
-    w, kept = world((GUARDED,), serving=True), []
+    w, kept = world((GUARDED,), adaptation=True), []
     whole = RemoteFit._exchange
 
     def keeping(self: Any, record: Any, exchange: Any) -> Any:
         answers = whole(self, record, exchange)
         if not kept:
-            kept.append((self, exchange, replies_of(World(w.strategy, said, w.nodes), "query.serving")))
+            kept.append((self, exchange, replies_of(World(w.strategy, said, w.nodes), "query.adaptation")))
         return answers
 
     said = dict[tuple[str, int], Message]()
@@ -260,21 +260,21 @@ def contributed(data: Any) -> bool:
     return client in lost
 
 
-def served(data: Any) -> bool:
-    w = world((GUARDED,), serving=True)
+def adapted(data: Any) -> bool:
+    w = world((GUARDED,), adaptation=True)
     ways = w.strategy.federation, w.strategy.registry, w.strategy.outgoing, None, None
     remote = RemoteAdaptation(*ways)  # type: ignore[arg-type]
     client = int(w.strategy.registry.unseen()[0])
-    reply = data.draw(changed(w.said["evaluate.serving", w.nodes[client]]))
+    reply = data.draw(changed(w.said["evaluate.adaptation", w.nodes[client]]))
     count = remote._num_examples(client, "both")
     try:
         scores = remote._scores_of(client, "both", messages.metrics_of(messages.content_of(reply)), all_modes=False)
     except messages.ReplyError:
         return True
-    for rung in scores.rungs.values():
-        assert is_part_of(rung[client].accuracy, count)
-        assert Range(0.0).holds(rung[client].loss)
-        assert Range(0.0, 1.0).holds(rung[client].calibration_error)
+    for mode in scores.modes.values():
+        assert is_part_of(mode[client].accuracy, count)
+        assert Range(0.0).holds(mode[client].loss)
+        assert Range(0.0, 1.0).holds(mode[client].calibration_error)
     return False
 
 
@@ -286,7 +286,7 @@ QUESTIONS: dict[str, Callable[[Any], bool]] = {
     "labels": told_labels,
     "a loss": told_a_loss,
     "sums for a rule": contributed,
-    "served": served,
+    "adapted": adapted,
 }
 
 

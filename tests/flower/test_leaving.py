@@ -30,8 +30,8 @@ from fedreach.runs.schema import FederationRecord, RoundRow
 from .in_process import InProcess
 
 DIGITS = fedreach.load("digits")
-PARTS = selection.Uniform(), weighting.ByExamples(), solvers.FedAvg(), LocalSGD(rate=0.1), server.Average()
-FEDERATION = Federation(*PARTS, cohort=3, seed=0, serving=LabelShift(strength=1.0))
+PARTS = selection.Uniform(), weighting.ByExamples(), solvers.FedAvg(), LocalSGD(lr=0.1), server.Average()
+FEDERATION = Federation(*PARTS, cohort_size=3, seed=0, adaptation=LabelShift(strength=1.0))
 
 
 class Net(nn.Module):

@@ -13,13 +13,13 @@ pytest.importorskip("flwr")
 
 from flwr.app import Array, Message, MetricRecord
 
-from fedreach._util.errors import PartError
+from fedreach._util.errors import ComponentError
 from fedreach.federation.secure_aggregation import FixedPoint, mean_of
 from fedreach.flower.experiment import FlowerExperiment
 from fedreach.flower.local import LocalClient
 from fedreach.flower.messages import is_public_key
 from fedreach.report.write import write_report
-from fedreach.runs.folder import SERVING, RunFolder
+from fedreach.runs.folder import ADAPTATION, RunFolder
 
 from ..conftest import rows  # noqa: TID252
 from .faulty import (
@@ -53,7 +53,7 @@ from .lying import (
     steps_of,
     telling,
 )
-from .test_serving import GUARDED, SECURE, serve, setup_of, spoiling
+from .test_adaptation import GUARDED, SECURE, adapt, setup_of, spoiling
 
 slow = pytest.mark.slow
 QUICK = {"a loss below 0", "a round that was before", "a step too few", "eta above all distances"}
@@ -293,7 +293,7 @@ def test_a_place_is_refused_while_its_holder_is_there_and_free_when_it_is_gone(
     assert 3 in trained[: trained.index(second)]
 
 
-# -------------------------------------------------------------------------------------------------- secure sums
+# -------------------------------------------------------------------------------------------------- secure aggregation
 
 
 def test_a_key_that_hides_nothing_is_none() -> None:
@@ -304,7 +304,7 @@ def test_a_key_that_hides_nothing_is_none() -> None:
 
 
 @pytest.mark.parametrize("key", ["zeros", pytest.param("another's", marks=slow)])
-def test_who_has_no_key_of_its_own_is_out_of_a_secure_sum(
+def test_who_has_no_key_of_its_own_is_out_of_secure_aggregation(
     key: str, tmp_path: Path, heard: pytest.LogCaptureFixture
 ) -> None:
     told: list[bytes] = []
@@ -317,7 +317,7 @@ def test_who_has_no_key_of_its_own_is_out_of_a_secure_sum(
             told.append(reply.content["fedreach"]["public-key"])
         return reply
 
-    grid = serve(tmp_path, *SECURE, "method.serving=none", answering=answering)
+    grid = adapt(tmp_path, *SECURE, "method.adaptation=none", answering=answering)
     assert (5, "train") not in grid.sent
     assert [len(row["lost"]) for row in rows(tmp_path)] == [0] * len(rows(tmp_path))
     assert_said(heard, f"Node {grid.node_of[5]} does not take part: it(s key| has no key)")
@@ -332,7 +332,7 @@ def test_words_that_are_no_share_never_make_a_mean(seed: int) -> None:
         mean_of(words, FixedPoint(3))
 
 
-# ------------------------------------------------------------------------------------------------------ serving
+# ------------------------------------------------------------------------------------------------------ adaptation
 
 
 def counted_twice(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Message], Message]:
@@ -365,9 +365,9 @@ def test_sums_that_cannot_be_leave_their_client_out_of_the_rule(lie: str, tmp_pa
     exchange, name, change = SUMS[lie]
     many = (GUARDED, "model=mlp")
     leaver = int(setup_of(*many).data.population.participants[3])
-    serve(tmp_path / "lied", *many, answering=spoiling(exchange, {leaver: counted_twice(name, change)}))
-    serve(tmp_path / "silent", *many, answering=spoiling(exchange, {leaver: lambda reply: None}))
-    lied, silent = (RunFolder(tmp_path / folder).read_tensors(SERVING) for folder in ("lied", "silent"))
+    adapt(tmp_path / "lied", *many, answering=spoiling(exchange, {leaver: counted_twice(name, change)}))
+    adapt(tmp_path / "silent", *many, answering=spoiling(exchange, {leaver: lambda reply: None}))
+    lied, silent = (RunFolder(tmp_path / folder).read_tensors(ADAPTATION) for folder in ("lied", "silent"))
     assert lied is not None
     assert silent is not None
     assert lied[0].keys() == silent[0].keys()
@@ -375,7 +375,7 @@ def test_sums_that_cannot_be_leave_their_client_out_of_the_rule(lie: str, tmp_pa
         assert lied[0][key].tobytes() == value.tobytes(), key
 
 
-def test_under_a_secure_sum_what_all_contribute_together_must_be_possible(
+def test_under_secure_aggregation_what_all_contribute_together_must_be_possible(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Single shares are hidden; a sum of labels that are twice as many as all hold out is not."""
@@ -385,23 +385,24 @@ def test_under_a_secure_sum_what_all_contribute_together_must_be_possible(
         return [{name: 2 * values for name, values in answer.items()} for answer in honest(self, params, queries)]
 
     monkeypatch.setattr(LocalClient, "contributions", doubled)
-    with pytest.raises(PartError, match="makes no sense"):
-        serve(tmp_path, *SECURE)
+    with pytest.raises(ComponentError, match="makes no sense"):
+        adapt(tmp_path, *SECURE)
 
 
-def test_a_served_accuracy_that_no_count_makes_is_left_out(tmp_path: Path, heard: pytest.LogCaptureFixture) -> None:
+def test_a_adapted_accuracy_that_no_count_makes_is_left_out(tmp_path: Path, heard: pytest.LogCaptureFixture) -> None:
     unseen = int(setup_of().data.population.unseen[0])
 
     def answering(client: int, message: Message, answer: Callable[[], Message]) -> Message:
         reply = answer()
-        if client == unseen and message.metadata.message_type == "evaluate.serving":
-            metrics = {**reply.content["metrics"], "served_accuracy": 0.123456}
+        if client == unseen and message.metadata.message_type == "evaluate.adaptation":
+            metrics = {**reply.content["metrics"], "adapted_accuracy": 0.123456}
             reply.content["metrics"] = MetricRecord(metrics)
         return reply
 
-    serve(tmp_path, answering=answering)
-    assert f"Client {unseen} is not counted among those that are served: its 'served_accuracy' must be a share of" in (
-        heard.text
+    adapt(tmp_path, answering=answering)
+    assert (
+        f"Client {unseen} is not counted among those that are adapted: its 'adapted_accuracy' must be a share of"
+        in (heard.text)
     )
 
 

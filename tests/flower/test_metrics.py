@@ -60,8 +60,8 @@ def test_columns_and_lines_are_the_simulator_s_but_for_what_is_pooled(tmp_path: 
         for name in [f"{population}_{end}" for population in ("id", "unseen") for end in ENDS]:
             assert other.get(name) == pytest.approx(mine.get(name), abs=1e-6), name
         assert other["test_share_of_zeros"] == pytest.approx(mine["test_share_of_zeros"], abs=1e-6)
-        assert "id_share_of_zeros_pooled" in mine
-        assert "id_share_of_zeros_pooled" not in other
+        assert "participant_share_of_zeros_pooled" in mine
+        assert "participant_share_of_zeros_pooled" not in other
     for mine, other in zip(lines_of(tmp_path / "ours"), lines_of(found), strict=True):
         ours, theirs = (line["share_of_zeros"] for line in (mine, other))
         assert theirs == pytest.approx(ours, abs=1e-5, nan_ok=True)

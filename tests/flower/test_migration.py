@@ -182,8 +182,8 @@ def test_clients_with_their_own_data_and_model_train_as_shown(write: Write, tmp_
     start(app["own_server"].app, InProcess(app["own_client"].app, range(5)))
     rows = lines_of(tmp_path / "run")
     assert [len(row["cohort"]) for row in rows[1:]] == [2, 2, 2]
-    assert rows[-1]["id_loss"] < rows[0]["id_loss"]
-    told = json.loads((tmp_path / "run" / "facts.json").read_text())["clients"]
+    assert rows[-1]["participant_loss"] < rows[0]["participant_loss"]
+    told = json.loads((tmp_path / "run" / "client_statistics.json").read_text())["clients"]
     assert [told[str(client)]["num_examples"] for client in range(5)] == [30] * 5
     # The page: entropy is asked for, counts are not.
     np.testing.assert_allclose(told["0"]["label_entropy"], np.log(2), rtol=1e-6)
@@ -247,4 +247,4 @@ def test_the_changed_app_runs_in_flowers_simulation(tmp_path: Path) -> None:
     rows = lines_of(tmp_path / "run")
     assert (result["status"], len(rows)) == ("finished", ROUNDS + 1)
     assert all(len(row["cohort"]) == COHORT and not row["lost"] for row in rows[1:])
-    assert rows[-1]["id_accuracy"] > rows[0]["id_accuracy"]
+    assert rows[-1]["participant_accuracy"] > rows[0]["participant_accuracy"]

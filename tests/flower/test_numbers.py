@@ -31,10 +31,10 @@ participants = 5
 name = "mlp"
 hidden = [4]
 [method]
-cohort = 3
+cohort_size = 3
 loss = "mse"
 [local]
-rate = 0.001
+lr = 0.001
 [evaluation]
 every = 2
 local = false
@@ -43,11 +43,11 @@ name = "sequential"
 """
 
 PARTS = {
-    "plain": [],
+    "unadapted": [],
     "huber, losses of all": ["method.loss={name='huber', delta=10.0}", "method.selection=power_of_choice"],
     "SCAFFOLD": ["method.solver=scaffold"],
     "Oort": ["method.selection=oort"],
-    "secure sum": ["method.label_statistics=secure_sum"],
+    "secure aggregation": ["method.label_statistics=secure_aggregation"],
     "SAFARI": ["method.server={name='safari', client_probability=0.5}", "server_data.examples=50"],
 }
 
@@ -61,7 +61,7 @@ def test_flower_gives_the_simulators_run(tmp_path: Path, name: str) -> None:
     setup.strategy(tmp_path / "flower", timeout=5, patience=5).run(grid)
     ours, theirs = rows_of(tmp_path / "simulator"), rows_of(tmp_path / "flower")
     assert len(theirs) == setup.experiment.rounds + 1
-    hidden = ("weights", "train_loss") if name == "secure sum" else ()
+    hidden = ("weights", "train_loss") if name == "secure aggregation" else ()
     for mine, other in zip(ours, theirs, strict=True):
         assert other.keys() == mine.keys()
         for key in mine.keys() - set(hidden):
@@ -69,7 +69,7 @@ def test_flower_gives_the_simulators_run(tmp_path: Path, name: str) -> None:
                 assert other[key] == pytest.approx(mine[key], rel=1e-5, abs=1e-5), key  # evaluated client by client
             elif key != "metrics":
                 assert other[key] == mine[key], key
-    assert {"id_mae", "unseen_mae", "test_mae", "participation_gap"} <= theirs[-1].keys()
+    assert {"participant_mae", "unseen_mae", "test_mae", "participation_gap"} <= theirs[-1].keys()
     for file in ("last.safetensors", "best.safetensors"):
         assert (tmp_path / "flower" / file).read_bytes() == (tmp_path / "simulator" / file).read_bytes(), file
 

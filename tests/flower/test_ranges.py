@@ -11,7 +11,7 @@ pytest.importorskip("flwr")
 
 from torch import nn
 
-from fedreach._util.errors import PartError
+from fedreach._util.errors import ComponentError
 from fedreach.engines.models.flat import Layout
 from fedreach.federation.adaptation import trust
 from fedreach.federation.checks import ROUNDING, Range, is_part_of
@@ -63,7 +63,7 @@ def test_every_share_of_examples_is_one_and_what_is_between_is_none():
         for share in (np.arange(count) < k for k in right):
             accuracy = float(share.mean())
             assert is_part_of(accuracy, count)
-            assert is_part_of(round(accuracy, 9), count)  # as serving rounds it
+            assert is_part_of(round(accuracy, 9), count)  # as adaptation rounds it
             assert not is_part_of(accuracy + 0.3 / count, count)
 
 
@@ -114,7 +114,7 @@ def test_a_simulated_round_says_which_part_leaves_its_own_range():
 
     federation = replace(tiny_federation(), weighting=Asking())
     simulation = simulate(tiny_data(), "linear", federation, rounds=1, engine="sequential")
-    with pytest.raises(PartError, match=r"disagreement\.measure must return numbers .*; client \d+ measured 1"):
+    with pytest.raises(ComponentError, match=r"disagreement\.measure must return numbers .*; client \d+ measured 1"):
         simulation.step(simulation.start())
 
 
@@ -134,14 +134,14 @@ def test_whatever_is_released_is_possible(statistics):
 @pytest.mark.parametrize("engine", ["sequential", "native"])
 def test_clipped_steps_go_as_far_as_they_can_and_no_further(engine, momentum):
     """Gradients that are far above the clip norm and all point one way reach the bound."""
-    local = LocalSGD(rate=0.5, clip_norm=1e-3, batch_size=4, epochs=3, momentum=momentum)
+    local = LocalSGD(lr=0.5, clip_norm=1e-3, batch_size=4, epochs=3, momentum=momentum)
     simulation = simulate(tiny_data(), "linear", replace(tiny_federation(), local=local), rounds=1, engine=engine)
     ids = simulation.data.population.participants
-    trained = simulation.engine.train(simulation.engine.initial, ids, 1, local.rate, {})
+    trained = simulation.engine.train(simulation.engine.initial, ids, 1, local.lr, {})
     steps = local.steps_of(simulation.data.train.sizes[ids], ids, 0, 1)
     assert trained.steps.tolist() == steps.tolist()
     size = float(np.linalg.norm(simulation.engine.initial))
-    furthest = [local.furthest(int(k), local.rate, size) for k in steps]
+    furthest = [local.furthest(int(k), local.lr, size) for k in steps]
     norms = np.linalg.norm(trained.update.astype(np.float64), axis=1)
     assert (norms <= furthest).all()
     assert (norms >= 0.5 * np.array(furthest)).any()  # the bound says something

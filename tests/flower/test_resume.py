@@ -279,7 +279,7 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("begun", ["interrupted", "finished"])
-@pytest.mark.parametrize("option", ["seeds=[7]", "local.rate=0.05", "method.solver=fedavg", "rounds=5"])
+@pytest.mark.parametrize("option", ["seeds=[7]", "local.lr=0.05", "method.solver=fedavg", "rounds=5"])
 def test_another_experiment_in_the_same_folder_is_refused(begun: str, option: str, tmp_path: Path) -> None:
     if begun == "finished":
         go_on("scaffold", tmp_path)
@@ -337,8 +337,8 @@ def cut(path: Path) -> None:
         ("clients.jsonl", cut),
         ("memory.rows", Path.unlink),
         ("memory.rows", lambda path: path.write_bytes(b"")),
-        ("facts.json", cut),
-        ("facts.json", Path.unlink),
+        ("client_statistics.json", cut),
+        ("client_statistics.json", Path.unlink),
         ("run.json", cut),
     ],
 )
@@ -383,11 +383,11 @@ def test_a_server_that_goes_on_does_not_ask_for_labels_again(tmp_path: Path) -> 
     """Each answer spends privacy."""
     stops = stages("private")
     interrupt("private", tmp_path, stops[-2])
-    told = json.loads((tmp_path / "facts.json").read_text())["clients"]
+    told = json.loads((tmp_path / "client_statistics.json").read_text())["clients"]
     assert any(facts["label_entropy"] is not None for facts in told.values())
     grid = go_on("private", tmp_path)
     assert "query.labels" not in {kind for _, kind in grid.sent}
-    assert json.loads((tmp_path / "facts.json").read_text())["clients"] == told
+    assert json.loads((tmp_path / "client_statistics.json").read_text())["clients"] == told
 
 
 def test_a_client_tells_the_same_noisy_labels_however_often_it_is_asked(tmp_path: Path) -> None:

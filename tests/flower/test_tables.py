@@ -45,10 +45,10 @@ participants = ["ash", "birch", "cedar"]
 [model]
 name = "mlp"
 [local]
-rate = 0.3
+lr = 0.3
 [method]
-cohort = 2
-serving = { name = "label_shift", guard = false }
+cohort_size = 2
+adaptation = { name = "label_shift", guard = false }
 [evaluation]
 every = 1
 local = false
@@ -102,9 +102,9 @@ def with_prices(
         change(parts)
 
     file = written(folder, priced)
-    text = FILE.replace('label = "ill"', f"target = {targets}").replace("rate = 0.3", "rate = 0.05")
-    serving = 'serving = { name = "label_shift", guard = false }'
-    file.write_text(text.replace(serving, 'loss = "mse"'), encoding="utf-8")
+    text = FILE.replace('label = "ill"', f"target = {targets}").replace("lr = 0.3", "lr = 0.05")
+    adaptation = 'adaptation = { name = "label_shift", guard = false }'
+    file.write_text(text.replace(adaptation, 'loss = "mse"'), encoding="utf-8")
     return file
 
 
@@ -126,7 +126,9 @@ def test_training_and_adaptation_are_those_of_the_joined_table_in_bits(
     ours, theirs = (RunFolder(folder).required(FederationRecord) for folder in (tmp_path / "ours", found))
     assert theirs.client_names == ours.client_names
     assert theirs.class_names == ours.class_names
-    assert (found / "serving.safetensors").read_bytes() == (tmp_path / "ours" / "serving.safetensors").read_bytes()
+    assert (found / "adaptation.safetensors").read_bytes() == (
+        tmp_path / "ours" / "adaptation.safetensors"
+    ).read_bytes()
 
 
 @pytest.mark.parametrize("change", [lambda parts: None, uneven], ids=["alike", "uneven"])
@@ -135,7 +137,7 @@ def test_training_and_adaptation_are_those_of_the_joined_table_in_bits(
 def test_numbers_are_learned_as_on_the_joined_table_in_bits(
     tmp_path: Path, change: Callable[[dict[str, pd.DataFrame]], None], targets: str, loss: str
 ) -> None:
-    more = (f"method.loss={loss}", *(["local.rate=1e-6"] if "false" in loss else []))
+    more = (f"method.loss={loss}", *(["local.lr=1e-6"] if "false" in loss else []))
     file = with_prices(tmp_path, change, targets)
     found = trained(file, *more)
     joined = FlowerExperiment(file, overrides=more)
@@ -146,8 +148,8 @@ def test_numbers_are_learned_as_on_the_joined_table_in_bits(
     assert (theirs.targets, theirs.class_names) == (ours.targets, ours.class_names)
     for mine, other in zip(rows_of(tmp_path / "ours"), rows_of(found), strict=True):
         assert other["cohort"] == mine["cohort"]
-        assert {"id_mae", "unseen_mae", "id_loss"} <= mine.keys() & other.keys()
-        for name in ("id_mae", "unseen_mae", "id_loss", "participation_gap"):
+        assert {"participant_mae", "unseen_mae", "participant_loss"} <= mine.keys() & other.keys()
+        for name in ("participant_mae", "unseen_mae", "participant_loss", "participation_gap"):
             assert other[name] == pytest.approx(mine[name], rel=1e-5), name  # clients are evaluated one by one
     for name in ("last.safetensors", "best.safetensors"):
         assert (found / name).read_bytes() == (tmp_path / "ours" / name).read_bytes()
@@ -159,7 +161,7 @@ def test_classes_that_are_their_numbers_have_no_names_as_in_a_simulation(tmp_pat
             part["ill"] = part["ill"].map({"no": 0, "yes": 1, "maybe": 2})
 
     file = written(tmp_path, numbered)
-    found = trained(file, "rounds=1", "method.serving=none")
+    found = trained(file, "rounds=1", "method.adaptation=none")
     assert RunFolder(found).required(FederationRecord).class_names is FlowerExperiment(file).data.dataset.class_names
 
 
@@ -226,10 +228,10 @@ def test_a_number_that_is_the_same_for_all_participants_ends_the_run_in_words(tm
         setup.run(Hospitals(setup, tmp_path), tmp_path / "flower", min_clients=2, patience=5, timeout=1)
 
 
-def test_under_a_secure_sum_the_scale_of_numbers_is_that_of_the_plain_sum(tmp_path: Path) -> None:
-    secure = ("method.label_statistics=secure_sum", "method.weighting=equal")
+def test_under_secure_aggregation_the_scale_of_numbers_is_that_of_the_plain_sum(tmp_path: Path) -> None:
+    secure = ("method.label_statistics=secure_aggregation", "method.weighting=equal")
     hidden = RunFolder(trained(with_prices(tmp_path), *secure)).required(FederationRecord).target_scale
-    plain = tmp_path / "plain"
+    plain = tmp_path / "unadapted"
     plain.mkdir()
     other = RunFolder(trained(with_prices(plain))).required(FederationRecord).target_scale
     assert hidden == pytest.approx({"mean": pytest.approx(other["mean"]), "sd": pytest.approx(other["sd"])})
@@ -335,7 +337,7 @@ def test_a_run_that_goes_on_does_not_ask_for_tables_again(tmp_path: Path) -> Non
     assert (tmp_path / "again" / "last.safetensors").read_bytes() == (calm / "last.safetensors").read_bytes()
 
 
-def test_under_a_secure_sum_the_server_sees_no_client_s_numbers(tmp_path: Path) -> None:
+def test_under_secure_aggregation_the_server_sees_no_client_s_numbers(tmp_path: Path) -> None:
     file, seen = written(tmp_path), []
 
     def answering(client: int, message: Message, answer: Callable[[], Message]) -> Message:
@@ -344,14 +346,14 @@ def test_under_a_secure_sum_the_server_sees_no_client_s_numbers(tmp_path: Path) 
             seen.append(reply.content.array_records["sums"]["sums"].numpy())
         return reply
 
-    secure = ("method.label_statistics=secure_sum", "method.weighting=equal", "method.serving=none")
+    secure = ("method.label_statistics=secure_aggregation", "method.weighting=equal", "method.adaptation=none")
     hidden = trained(file, *secure, answering=answering)
     assert len(seen) == 9
     assert all(each.dtype == "uint64" and (each > 2**40).any() for each in seen)
     record = RunFolder(hidden).required(FederationRecord)
-    plain = tmp_path / "plain"
+    plain = tmp_path / "unadapted"
     plain.mkdir()
-    other = RunFolder(trained(written(plain), "method.serving=none")).required(FederationRecord)
+    other = RunFolder(trained(written(plain), "method.adaptation=none")).required(FederationRecord)
     for mine, theirs in zip(record.preparation or (), other.preparation or (), strict=True):
         assert {**mine, "mean": 0, "sd": 0} == {**theirs, "mean": 0, "sd": 0}
         assert mine.get("mean") == pytest.approx(theirs.get("mean"))
@@ -368,7 +370,7 @@ def test_a_node_without_a_table_is_named_with_what_to_do(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("override", "why"),
     [
-        ("method.serving=label_shift", r"estimates class shares.* are numbers"),
+        ("method.adaptation=label_shift", r"estimates class shares.* are numbers"),
         ("method.loss=cross_entropy", r"loss .* needs targets that are classes"),
         ("evaluation.metrics=['auroc']", r"metric .* needs targets that are classes"),
     ],

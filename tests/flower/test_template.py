@@ -27,7 +27,7 @@ from flwr.cli.build import build_fab_from_disk
 
 import fedreach
 from fedreach.runs.adaptation import adaptation_table
-from fedreach.runs.folder import SERVING, RunFolder
+from fedreach.runs.folder import ADAPTATION, RunFolder
 from fedreach.runs.schema import AdaptationRecord, AdaptedLine
 
 from .deployment import APP, BIN, end
@@ -66,18 +66,18 @@ def server_context(run_config: dict[str, Any]) -> Context:
     return Context(1, 0, {}, RecordDict(), run_config)
 
 
-@pytest.mark.parametrize("method", [*METHODS, "served"])
+@pytest.mark.parametrize("method", [*METHODS, "adapted"])
 def test_each_method_of_the_template_is_the_simulators(method: str, template: Any, tmp_path: Path) -> None:
     config = {**CONFIG, "out": str(tmp_path / "out"), "method": method, "timeout": 5.0}
     grid = Node(template("client_app").app, range(5), config)
     template("server_app").app(grid, server_context(config))
     check_same(simulated(APP / "flower_app" / "experiment.toml", method, tmp_path / "simulated"), tmp_path / "out")
-    for name in (AdaptationRecord.FILE, AdaptedLine.FILE, SERVING) if method == "served" else ():
+    for name in (AdaptationRecord.FILE, AdaptedLine.FILE, ADAPTATION) if method == "adapted" else ():
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "simulated" / name).read_bytes(), name
 
 
 def test_the_readme_shows_the_table_that_ends_a_run(tmp_path: Path) -> None:
-    simulated(APP / "flower_app" / "experiment.toml", "served", tmp_path)
+    simulated(APP / "flower_app" / "experiment.toml", "adapted", tmp_path)
     shown = re.search(r"^```text\n(.*?)^```", (APP / "README.md").read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     assert shown is not None
     for ours, theirs in zip(shown[1].splitlines(), adaptation_table(RunFolder(tmp_path)), strict=True):
@@ -108,7 +108,7 @@ def test_clients_with_data_of_their_own_train(template: Any, tmp_path: Path) -> 
     own.server(grid, server_context(config))
     rows = rows_of(tmp_path / "out")
     assert [len(row["cohort"]) for row in rows] == [0, 2, 2, 2]
-    assert rows[-1]["id_accuracy"] > rows[0]["id_accuracy"] + 0.2
+    assert rows[-1]["participant_accuracy"] > rows[0]["participant_accuracy"] + 0.2
 
 
 @pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's own

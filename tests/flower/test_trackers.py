@@ -68,5 +68,5 @@ def test_a_run_that_goes_on_leaves_one_record(
     with (tmp_path / "x" / "rounds.csv").open(newline="") as file:
         found = list(csv.DictReader(file))
     assert [row["round"] for row in found] == ["0", "1", "2", "3", "4"]
-    tracked(tmp_path).strategy(tmp_path / "plain", **ways).run(grid)
-    assert rows_of(tmp_path / "x") == rows_of(tmp_path / "plain")
+    tracked(tmp_path).strategy(tmp_path / "unadapted", **ways).run(grid)
+    assert rows_of(tmp_path / "x") == rows_of(tmp_path / "unadapted")

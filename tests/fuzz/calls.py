@@ -133,7 +133,7 @@ def loaded(folder: Path, given: tuple[Any, dict[str, Any]]) -> None:
 
 
 METHOD_KEYS = st.sampled_from(
-    ["selection", "weighting", "server", "solver", "loss", "serving", "cohort", "local", "aggregation", "x"]
+    ["selection", "weighting", "server", "solver", "loss", "adaptation", "cohort", "local", "aggregation", "x"]
 )
 METHODS = (
     st.dictionaries(
@@ -168,7 +168,7 @@ def studies(draw: st.DrawFn) -> tuple[Any, Any, dict[str, Any]]:
 
 def asked(folder: Path, given: tuple[Any, Any, dict[str, Any]]) -> None:
     """All that `compare` checks before it reads or writes anything."""
-    right = {"method": {}, "model": "mlp", "metrics": (), "seeds": 1, "cohort": None, "out": folder / "o"}
+    right = {"method": {}, "model": "mlp", "metrics": (), "seeds": 1, "cohort_size": None, "out": folder / "o"}
     build_request(given[0], given[1], **{**right, **given[2]}, function_name="compare")
 
 

@@ -57,7 +57,7 @@ STARTS: dict[str, list[list[str]]] = {
     ],
     "report": [[], ["folder"], ["garbage"]],
     "extend": [["folder", "--rounds", "3"], ["garbage", "--rounds", "3"], ["folder"]],
-    "export": [["serving"], ["folder"], ["folder", "serving"]],
+    "export": [["adaptation"], ["folder"], ["folder", "adaptation"]],
     "predict": [["folder", "clients.csv"], ["garbage", "x.npz"], ["folder"]],
     "doctor": [["--out", "folder"], ["--out", "garbage"]],
     "verify": [["no-such"], ["--list"], ["garbage:x"]],

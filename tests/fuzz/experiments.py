@@ -24,19 +24,19 @@ RIGHT: dict[str, Any] = {
     "target_accuracy": 0.5,
     "data": {"name": "digits"},
     "partition": {"name": "dirichlet_by_class", "clients": 8, "alpha": 0.5},
-    "noise": {"name": "symmetric", "rate": 0.1},
+    "noise": {"name": "symmetric", "lr": 0.1},
     "shift": {"name": "brightness", "strength": 0.2, "share": 0.5},
     "population": {"participants": 4, "exclude_clients": [], "participation": "always", "held_out": 0.2},
     "server_data": {"examples": 10},
     "radio": {"name": "gigahertz"},
     "budget": {"megabytes": 100.0},
     "model": {"name": "mlp", "hidden": [8]},
-    "local": {"rate": 0.1, "batch_size": 16, "epochs": 1, "momentum": 0.0, "schedule": "constant"},
+    "local": {"lr": 0.1, "batch_size": 16, "epochs": 1, "momentum": 0.0, "schedule": "constant"},
     "engine": {"name": "sequential", "threads": 1},
     "evaluation": {"every": 1, "inputs": [5], "metrics": ["accuracy", "auroc"]},
     "statistics": {"contrasts": "all", "correction": "holm"},
     "run": {"checkpoint_seconds": 2.0},
-    "method": {"cohort": 2, "selection": "uniform", "weighting": "by_examples", "server": {"name": "average"}},
+    "method": {"cohort_size": 2, "selection": "uniform", "weighting": "by_examples", "server": {"name": "average"}},
     "methods": {"a": {}, "b": {"selection": {"name": "power_of_choice", "candidates": 3}, "local": {"epochs": 1}}},
 }
 KEYS = sorted(
@@ -54,7 +54,17 @@ KEYS = sorted(
         "clip_norm",
         "decay",
     }
-    | {"device", "precision", "loss", "serving", "solver", "aggregation", "allocation", "label_statistics", "download"}
+    | {
+        "device",
+        "precision",
+        "loss",
+        "adaptation",
+        "solver",
+        "aggregation",
+        "allocation",
+        "label_statistics",
+        "download",
+    }
 )
 NAMES = sorted({name for kind, row in KINDS.items() if row.table for name in table(kind)} | {"a", "b", "natural"})
 OPTION_VALUES = VALUES | st.sampled_from(NAMES) | st.fixed_dictionaries({"name": st.sampled_from(NAMES) | TEXTS})

@@ -15,7 +15,7 @@ from fedreach.data.table_source import Table
 
 from .campaign import WrongError
 from .mutated_tables import BASES, Mutant, mutant
-from .table_laws import Law, held_to_laws, predicted, trained
+from .table_laws import Law, checked, predicted, trained
 
 QUICK, WHOLE = 100, 1000
 QUICK_RUNS, RUNS = 6, 60
@@ -35,12 +35,12 @@ def tried(law: Law, numbers: Iterable[int], folder: Path) -> Counter[str]:
 
 
 def test_some_mutated_tables_are_read_as_they_stand_or_refused(tmp_path: Path) -> None:
-    assert set(tried(held_to_laws, range(QUICK), tmp_path)) == {"read", "refused"}
+    assert set(tried(checked, range(QUICK), tmp_path)) == {"read", "refused"}
 
 
 @pytest.mark.slow
 def test_a_thousand_mutated_tables_are_read_as_they_stand_or_refused(tmp_path: Path) -> None:
-    counts = tried(held_to_laws, range(WHOLE), tmp_path)
+    counts = tried(checked, range(WHOLE), tmp_path)
     assert min(counts["read"], counts["refused"]) > WHOLE / 4, counts  # else one of the two is hardly tried
 
 
@@ -74,7 +74,7 @@ def whole(base: str, **changes: object) -> Mutant:
 @pytest.mark.parametrize("base", BASES)
 def test_what_is_mutated_was_read_before(base: str, tmp_path: Path) -> None:
     """Else every mutant of it would be refused for the same fault."""
-    assert held_to_laws(whole(base), tmp_path) == predicted(whole(base), tmp_path) == "read"
+    assert checked(whole(base), tmp_path) == predicted(whole(base), tmp_path) == "read"
 
 
 def losing(change: Callable[[Table], Table]) -> Callable[[object], Table]:
@@ -94,7 +94,7 @@ def test_the_laws_find_what_is_lost(
 ) -> None:
     monkeypatch.setattr(own, "read_whole", losing(change))
     with pytest.raises(WrongError, match=message):
-        held_to_laws(whole("hospital"), tmp_path)
+        checked(whole("hospital"), tmp_path)
 
 
 def test_the_laws_find_clients_that_are_taken_for_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,4 +105,4 @@ def test_the_laws_find_clients_that_are_taken_for_one(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(own.cells, "named_rows", as_numbers)
     with pytest.raises(WrongError, match=r"5 different names of client.*4 are known"):
-        held_to_laws(whole("hospital"), tmp_path)
+        checked(whole("hospital"), tmp_path)

@@ -14,6 +14,10 @@ from fedreach.testing.verify import kind_of
 
 from ..testing.planted import must_fail  # noqa: TID252 (tests are no package that has a name)
 from . import (
+    test_adaptation,
+    test_adaptation_batchnorm,
+    test_adaptation_few_labels,
+    test_adaptation_few_shot,
     test_aggregation,
     test_allocation,
     test_label_statistics,
@@ -31,10 +35,6 @@ from . import (
     test_selection_urns,
     test_server,
     test_server_learning,
-    test_serving,
-    test_serving_batchnorm,
-    test_serving_few_labels,
-    test_serving_few_shot,
     test_solver,
     test_weighting,
     test_weighting_participation,
@@ -58,7 +58,7 @@ MODULES: Mapping[str, tuple[ModuleType, ...]] = {
         test_selection_urns,
     ),
     "server": (test_server, test_server_learning),
-    "serving": (test_serving, test_serving_batchnorm, test_serving_few_labels, test_serving_few_shot),
+    "adaptation": (test_adaptation, test_adaptation_batchnorm, test_adaptation_few_labels, test_adaptation_few_shot),
     "solver": (test_solver,),
     "weighting": (test_weighting, test_weighting_participation),
 }

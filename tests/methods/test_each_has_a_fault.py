@@ -1,4 +1,4 @@
-"""Checks of serving rules that no planted fault fails would prove nothing: each has one."""
+"""Checks of adaptation rules that no planted fault fails would prove nothing: each has one."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ FAULTS = (
 )
 
 
-def test_each_check_of_a_serving_rule_has_a_fault():
-    names = {check.name for name in registry.table("serving") for check in checks_of_method("serving", name)}
+def test_each_check_of_a_adaptation_rule_has_a_fault():
+    names = {check.name for name in registry.table("adaptation") for check in checks_of_method("adaptation", name)}
     assert names == {fault.values[3] for fault in FAULTS}

@@ -25,7 +25,7 @@ def the_truth(subject: Subject) -> None:
 
 @define_check()
 def the_sum_is_the_weighted_mean(subject: Subject) -> None:
-    """The model under a secure sum is that of a federation in which the server sees every weight and update."""
+    """The model under secure aggregation is that of a federation in which the server sees every weight and update."""
     from fedreach.testing.problems import two_quadratics
 
     component = subject.make()
@@ -95,7 +95,7 @@ def noise_does_not_see_the_data(subject: Subject) -> None:
 
 METHOD_CHECKS = {
     "exact": (the_truth,),
-    "secure_sum": (the_sum_is_the_weighted_mean,),
+    "secure_aggregation": (the_sum_is_the_weighted_mean,),
     "discrete_laplace": (discrete_laplace_noise, noise_does_not_see_the_data),
     "discrete_gaussian": (discrete_gaussian_noise, noise_does_not_see_the_data),
 }

@@ -39,7 +39,7 @@ class TakesTheCheapestFirst(CSRA):
 @caught_by("golden choice", threshold=10.0)
 class ForgetsTheJoules(CSRA):
     def _search(self, problem, min_examples, rng):
-        return super()._search(replace(problem, joules_price=0.0), min_examples, rng)
+        return super()._search(replace(problem, energy_weight=0.0), min_examples, rng)
 
 
 @caught_by("the filter comes first")
@@ -74,7 +74,7 @@ class PrintedSign(Greedy):
     """The largest of the negative gains is the smallest gain."""
 
     def allocate(self, problem, rng):
-        worth = (problem.seconds_price + problem.joules_price * problem.power_watts) * problem.upload_seconds
+        worth = (problem.time_weight + problem.energy_weight * problem.power_watts) * problem.upload_seconds
         share = np.where(worth == worth.min(), 1 - 0.01 * (len(problem) - 1), 0.01)
         return Allocation.of(problem, slice(None), share, super().allocate(problem, rng).hertz)
 

@@ -13,7 +13,7 @@ FAULTS = []
 caught_by = noting(FAULTS)
 
 
-@caught_by("usual inputs are served by label shift")
+@caught_by("usual inputs are adapted by label shift")
 class PriorForgotten(BatchNormRefresh):
     """A client refreshes, and goes on with the participants' class shares."""
 

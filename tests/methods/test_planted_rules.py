@@ -1,4 +1,4 @@
-"""Mistakes in single serving rules: each is caught by the check that is about it."""
+"""Mistakes in single adaptation rules: each is caught by the check that is about it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach.federation.adaptation.base import Plain, log_softmax, map_em, training_shares
+from fedreach.federation.adaptation.base import Unadapted, log_softmax, map_em, training_shares
 from fedreach.federation.adaptation.label_shift import LabelShift, scores
-from fedreach.federation.adaptation.methods import BBSE, RLLS, TruePrior
+from fedreach.federation.adaptation.methods import BBSE, RLLS, OraclePrior
 
 from .planted import must_be_caught, noting
 
@@ -70,7 +70,7 @@ class OddsTheOtherWayRound(LabelShift):
         return {**new, "weight": 1 / (1 + np.exp(-new["log_w"]) / self.odds)}
 
 
-@caught_by("served by its prior")
+@caught_by("adapted by its prior")
 class AlwaysAdapts(LabelShift):
     """The weight is worked out, and not used."""
 
@@ -119,7 +119,7 @@ class AdaptsAnyway(LabelShift):
 
 
 @caught_by("shares as they are told")
-class SourcePriorIsLeftIn(TruePrior):
+class SourcePriorIsLeftIn(OraclePrior):
     def with_prior(self, state, prior):
         shares = prior * state["base"]
         return super().with_prior(state, shares / shares.sum())
@@ -150,7 +150,7 @@ class TheFirstCountsTwice(BBSE):
 
 
 @caught_by("the model as it is")
-class Sharpened(Plain):
+class Sharpened(Unadapted):
     def predict(self, state, client, outputs):
         return log_softmax(1.5 * outputs.logits)
 

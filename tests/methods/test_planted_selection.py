@@ -13,7 +13,7 @@ from fedreach.federation.selection.labels import EntropyTopK, KLFilter
 from fedreach.federation.selection.losses import Minimax, PowerOfChoice
 from fedreach.federation.selection.random import Uniform
 from fedreach.federation.selection.updates import ConvexHull, MaxSimilarity
-from fedreach.federation.types import ClientView, Selection
+from fedreach.federation.types import Selection, ServerView
 
 from .planted import must_be_caught, noting
 
@@ -101,7 +101,7 @@ class KLInTheWrongDirection(KLFilter):
 class PoolOfThoseAvailable(KLFilter):
     def select(self, state, view, k, rng):
         there = view.available
-        seen = ClientView.of(view.ids[there], view.num_examples[there])
+        seen = ServerView.of(view.ids[there], view.num_examples[there])
         return super().select(state, replace(seen, label_counts=view.label_counts[there], round=view.round), k, rng)
 
 

@@ -9,7 +9,7 @@ from fedreach._util.streams import generator
 from fedreach.federation.aggregation import MIFA, FedVARP, Mean
 from fedreach.federation.labels import DiscreteLaplace
 from fedreach.federation.participation import Bernoulli
-from fedreach.federation.secure_aggregation import SecureSum
+from fedreach.federation.secure_aggregation import SecureAggregation
 from fedreach.federation.server import Average, FedAdam, FedAvgM, FedDF, FineTune, Safari, ServerOnly
 
 from .planted import must_be_caught, noting
@@ -39,7 +39,7 @@ class LooksAhead(FedAvgM):
     def apply(self, params, state, mean_update):
         _, new = super().apply(params, state, mean_update)
         velocity = new.get("velocity", mean_update)
-        return (params + self.rate * (mean_update + self.momentum * velocity)).astype(np.float32), new
+        return (params + self.lr * (mean_update + self.momentum * velocity)).astype(np.float32), new
 
 
 @caught_by("adam by hand")
@@ -79,7 +79,7 @@ class StepsFromWhereItWas(FineTune):
 
     def learn(self, params, state, own):
         moved = [super().learn(params, state, own)[0] - params]
-        more = [own.step(params, own.rng.permutation(own.examples)[: self.batch_size], self.rate) - params]
+        more = [own.step(params, own.rng.permutation(own.examples)[: self.batch_size], self.lr) - params]
         return (params + sum(moved + more)).astype(np.float32), state
 
 
@@ -251,7 +251,7 @@ class NoiseForOneCountOnly(DiscreteLaplace):
 
 
 @caught_by("the sum is the weighted mean")
-class TellsTheCounts(SecureSum):
+class TellsTheCounts(SecureAggregation):
     def release(self, counts, rng):
         return counts.astype(np.float64)
 

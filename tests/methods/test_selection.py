@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedreach._util.streams import generator
-from fedreach.federation.types import ClientView
+from fedreach.federation.types import ServerView
 from fedreach.testing.base import Subject, define_check, fail
 from fedreach.testing.problems import ToyFederation, choice, frequencies, toy_federation
 
@@ -85,7 +85,7 @@ def candidates_in_proportion_to_examples(subject: Subject) -> None:
 def never_heard_goes_first(subject: Subject) -> None:
     """With the last known loss, a client never heard from counts as the largest, and nobody is asked."""
     policy, loss = subject.make(loss="last"), np.array([0.3, 0.9, np.nan, 0.9, 0.5])
-    view = ClientView.of(np.arange(5), np.full(5, 10), loss=loss)
+    view = ServerView.of(np.arange(5), np.full(5, 10), loss=loss)
     if policy.probe(policy.init(view), view, 2, generator(0, "probe")) is not None:
         fail("it asked somebody", "loss = 'last'")
     chosen = sorted(policy.select(policy.init(view), view, 2, generator(0, "select")).ids.tolist())

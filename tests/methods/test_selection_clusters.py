@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from fedreach._util.streams import generator
-from fedreach.federation.types import ClientView, Reports, State
+from fedreach.federation.types import ClientResults, ServerView, State
 from fedreach.testing.base import Subject, define_check, fail
 
 from .running import each_method, must_pass
@@ -59,7 +59,7 @@ def the_lowest_score_is_best(subject: Subject) -> None:
     for scores, best, other in (([0.3, 0.2, 0.1, 0.5], {0, 2}, {1, 3}), ([0.5, 0.3, 0.2, 0.1], {1, 3}, {0, 2})):
         case = f"clusters {{0, 2}} and {{1, 3}} with the scores {scores}"
         policy, view = subject.make(n_clusters=2), _view(4)
-        answers = Reports(view.ids, update, _metrics(4) | {"wlrc": np.array(scores)}, probe=True)
+        answers = ClientResults(view.ids, update, _metrics(4) | {"wlrc": np.array(scores)}, probe=True)
         state = policy.observe(policy.init(view), answers)
         chosen = set(policy.select(state, view, 2, generator(0, "select")).ids.tolist())
         if chosen != best:
@@ -85,9 +85,9 @@ def a_clusters_score_is_the_mean(subject: Subject) -> None:
         ("mean", [0.3, 0.2, 0.1, 0.3, 0.1], many),  # means .167 and .25
         ("by_examples", [0.3, 0.2, 0.1, 0.3, 0.1], few),  # .26 and .21
     ):
-        policy, view = subject.make(n_clusters=2, average=average), ClientView.of(np.arange(5), EXAMPLES)
+        policy, view = subject.make(n_clusters=2, average=average), ServerView.of(np.arange(5), EXAMPLES)
         metrics = {"num_examples": EXAMPLES.astype(np.float64), "loss": np.ones(5), "wlrc": np.array(scores)}
-        state = policy.observe(policy.init(view), Reports(view.ids, update, metrics, probe=True))
+        state = policy.observe(policy.init(view), ClientResults(view.ids, update, metrics, probe=True))
         chosen = set(policy.select(state, view, 2, generator(0, "select")).ids.tolist())
         if not chosen <= best:
             fail(
@@ -102,7 +102,9 @@ def softly_by_inverse_score(subject: Subject) -> None:
     update = np.array([[1, 0], [0, 1], [0.9, 0.1], [0.1, 0.9]], np.float32)
     policy, view, draws = subject.make(use="soft", n_clusters=2), _view(4), 2000
     scores = np.array([0.3, 0.6, 0.1, 0.6])
-    state = policy.observe(policy.init(view), Reports(view.ids, update, _metrics(4) | {"wlrc": scores}, probe=True))
+    state = policy.observe(
+        policy.init(view), ClientResults(view.ids, update, _metrics(4) | {"wlrc": scores}, probe=True)
+    )
     count = np.zeros(4)
     for seed in range(draws):
         count[policy.select(state, view, 1, generator(seed, "select")).ids] += 1
@@ -117,17 +119,17 @@ METHOD_CHECKS = {
 }
 
 
-def _view(n: int) -> ClientView:
-    return ClientView.of(np.arange(n), np.full(n, 10))
+def _view(n: int) -> ServerView:
+    return ServerView.of(np.arange(n), np.full(n, 10))
 
 
 def _metrics(n: int) -> dict[str, Any]:
     return {"num_examples": np.full(n, 10.0), "loss": np.ones(n)}
 
 
-def _after(policy: Any, view: ClientView, rows: Any, number: int = LATE) -> State:
+def _after(policy: Any, view: ServerView, rows: Any, number: int = LATE) -> State:
     """Return the state after a round in which everybody sent these updates."""
-    state: State = policy.observe(policy.init(view), Reports(view.ids, rows, _metrics(len(rows)), round=number))
+    state: State = policy.observe(policy.init(view), ClientResults(view.ids, rows, _metrics(len(rows)), round=number))
     return state
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedreach._util.arrays import AnyArray
 from fedreach._util.streams import generator
-from fedreach.federation.types import ClientView, Reports
+from fedreach.federation.types import ClientResults, ServerView
 from fedreach.testing.base import Subject, define_check, fail, shown
 from fedreach.testing.problems import ToyFederation, choice, toy_federation
 
@@ -109,17 +109,17 @@ def the_latest_updates_count(subject: Subject) -> None:
     Who was nearest to a client that has moved is nearest to another now.
     """
     n = 12
-    view, metrics = ClientView.of(np.arange(n), np.full(n, 10)), {"num_examples": np.full(n, 10.0), "loss": np.ones(n)}
+    view, metrics = ServerView.of(np.arange(n), np.full(n, 10)), {"num_examples": np.full(n, 10.0), "loss": np.ones(n)}
     for seed in range(4):
         rng, policy = generator(seed, "latest updates"), subject.make()
         rows = rng.standard_normal((n, 3)).astype(np.float32)
-        state = policy.observe(policy.init(view), Reports(view.ids, rows, metrics, round=1))
+        state = policy.observe(policy.init(view), ClientResults(view.ids, rows, metrics, round=1))
         for number in range(2, 8):
             who = np.sort(rng.choice(n, size=2, replace=False))
             rows[who] = rng.standard_normal((2, 3))
             some = {name: values[who] for name, values in metrics.items()}
-            state = policy.observe(state, Reports(who, rows[who], some, round=number))
-            anew = policy.observe(policy.init(view), Reports(view.ids, rows.copy(), metrics, round=number))
+            state = policy.observe(state, ClientResults(who, rows[who], some, round=number))
+            anew = policy.observe(policy.init(view), ClientResults(view.ids, rows.copy(), metrics, round=number))
             for there in (np.ones(n, np.bool_), rng.random(n) < 0.7):
                 now = replace(view, available=there, round=number + 1)
                 got, wanted = (

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedreach._util.arrays import AnyArray, Floats, Ints
 from fedreach._util.streams import generator
-from fedreach.federation.types import ClientView, Reports, State
+from fedreach.federation.types import ClientResults, ServerView, State
 from fedreach.testing.base import Subject, define_check, fail, shown
 from fedreach.testing.problems import play_rounds, toy_federation
 
@@ -104,7 +104,7 @@ def a_second_place_is_drawn_again(subject: Subject) -> None:
 
     Reference: Chen and Vikalo 2024, Algorithm 1, lines 8 to 12
     """
-    policy, view = subject.make(groups=1), ClientView.of(np.arange(3), np.array([20, 10, 10]))
+    policy, view = subject.make(groups=1), ServerView.of(np.arange(3), np.array([20, 10, 10]))
     state, without = _heard(policy, view, np.eye(3)), 0
     for seed in range(DRAWS):
         without += 0 not in policy.select(state, view, 2, generator(seed, "select")).ids
@@ -123,17 +123,19 @@ METHOD_CHECKS = {
 }
 
 
-def _heard(policy: Any, view: ClientView, bias: AnyArray) -> State:
+def _heard(policy: Any, view: ServerView, bias: AnyArray) -> State:
     """Return the state after all have sent these biases, which other parameters come before."""
     metrics = {"num_examples": view.num_examples.astype(np.float64), "loss": np.ones(len(bias))}
     update = np.concatenate([np.full((len(bias), 3), 7.0), bias], axis=1).astype(np.float32)
-    state: State = policy.observe(policy.init(view), Reports(view.ids, update, metrics, output_bias=bias.shape[1]))
+    state: State = policy.observe(
+        policy.init(view), ClientResults(view.ids, update, metrics, output_bias=bias.shape[1])
+    )
     return state
 
 
 def _frequencies(policy: Any, bias: AnyArray, num_examples: Ints, round_: int, rounds: int | None) -> Floats:
     """Return (n,) how often each client gets the one place of a round."""
-    view = replace(ClientView.of(np.arange(len(bias)), num_examples), round=round_, rounds=rounds)
+    view = replace(ServerView.of(np.arange(len(bias)), num_examples), round=round_, rounds=rounds)
     state, count = _heard(policy, view, bias), np.zeros(len(bias))
     for seed in range(DRAWS):
         count[policy.select(state, view, 1, generator(seed, "select")).ids] += 1

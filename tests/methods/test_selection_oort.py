@@ -9,7 +9,7 @@ import numpy as np
 
 from fedreach._util.arrays import Floats, Ints
 from fedreach._util.streams import generator
-from fedreach.federation.types import ClientView, Reports, State
+from fedreach.federation.types import ClientResults, ServerView, State
 from fedreach.testing.base import Subject, define_check, fail, shown
 from fedreach.testing.problems import with_rates
 
@@ -163,7 +163,7 @@ class _Plain:
         self.told: dict[int, tuple[float, int]] = {}  # utility and round of each client that was heard
         self.gained: list[float] = []  # of each round
 
-    def wanted(self, view: ClientView, k: int) -> tuple[int, set[int]]:
+    def wanted(self, view: ServerView, k: int) -> tuple[int, set[int]]:
         """Return how many new ones are to be chosen, and who of those known."""
         there = view.available_ids.tolist()
         known = [i for i in there if i in self.told]
@@ -199,7 +199,7 @@ class _Plain:
                 self.pace = min(1.0, self.pace + self.pace_step)
 
 
-def _must_be_drawn(policy: Any, state: State, view: ClientView, wanted: Floats, rounds: int, case: str) -> None:
+def _must_be_drawn(policy: Any, state: State, view: ServerView, wanted: Floats, rounds: int, case: str) -> None:
     """Check how often each client gets the one place."""
     chance, found = wanted / wanted.sum(), np.zeros(len(wanted))
     for seed in range(rounds):
@@ -208,8 +208,8 @@ def _must_be_drawn(policy: Any, state: State, view: ClientView, wanted: Floats, 
         fail(f"in {rounds} rounds the rates are {shown(found)} instead of {shown(chance)}", case)
 
 
-def _view(examples: list[int]) -> ClientView:
-    return ClientView.of(np.arange(len(examples)), np.array(examples))
+def _view(examples: list[int]) -> ServerView:
+    return ServerView.of(np.arange(len(examples)), np.array(examples))
 
 
 def _heard(policy: Any, losses: list[float], examples: list[int]) -> State:
@@ -220,12 +220,12 @@ def _heard(policy: Any, losses: list[float], examples: list[int]) -> State:
 def _told(policy: Any, state: State, ids: list[int], losses: list[float], round_: int) -> State:
     metrics = {"loss_rms": np.array(losses)}
     told: State = policy.observe(
-        state, Reports(np.array(ids), np.zeros((len(ids), 2), np.float32), metrics, round=round_)
+        state, ClientResults(np.array(ids), np.zeros((len(ids), 2), np.float32), metrics, round=round_)
     )
     return told
 
 
-def _chosen(policy: Any, state: State, view: ClientView, k: int, seed: int = 0) -> list[int]:
+def _chosen(policy: Any, state: State, view: ServerView, k: int, seed: int = 0) -> list[int]:
     return sorted(policy.select(state, view, k, generator(seed, "select")).ids.tolist())
 
 

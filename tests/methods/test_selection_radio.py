@@ -7,7 +7,7 @@ import numpy as np
 
 from fedreach._util.arrays import Bools
 from fedreach._util.streams import generator
-from fedreach.federation.types import ClientView, Selection
+from fedreach.federation.types import Selection, ServerView
 from fedreach.testing.base import Subject, define_check, fail, must_be_close
 from fedreach.testing.problems import REPORT_BITS, toy_federation, with_rates
 from fedreach.wireless.exact import allocate_batch
@@ -22,7 +22,7 @@ RATES = np.array([3e6, 9e6, 1e6, 9e6, 5e6])
 def the_best_channels(subject: Subject) -> None:
     """The k available clients with the highest rates are chosen, ties by id."""
     for k, away, expected in ((1, [], [1]), (2, [], [1, 3]), (3, [], [1, 3, 4]), (2, [1], [3, 4])):
-        view = with_rates(ClientView.of(np.arange(5), np.full(5, 10), available=~np.isin(np.arange(5), away)), RATES)
+        view = with_rates(ServerView.of(np.arange(5), np.full(5, 10), available=~np.isin(np.arange(5), away)), RATES)
         chosen = sorted(_select(subject, view, k).ids.tolist())
         if chosen != expected:
             fail(f"it chose {chosen} instead of {expected}", f"rates {RATES.tolist()}, {away} away, k = {k}")
@@ -68,7 +68,7 @@ def no_set_is_cheaper(subject: Subject) -> None:
 def the_filter_comes_first(subject: Subject) -> None:
     """A client beyond the threshold is not chosen, however cheap, unless too few examples are left without it."""
     counts = np.array([[10.0, 10.0], [10, 10], [19, 1], [10, 10]])
-    view = ClientView.of(np.arange(4), np.full(4, 20))
+    view = ServerView.of(np.arange(4), np.full(4, 20))
     view = with_rates(replace(view, label_counts=counts), np.array([1e6, 2e6, 9e6, 3e6]))
     for needed, expected, said in ((40, [1, 3], ""), (60, [0, 1, 3], ""), (80, [0, 1, 2, 3], "admitted 4")):
         chosen = _select(subject, view, 2, threshold=0.2, min_examples=needed)
@@ -84,7 +84,7 @@ def the_proof_ends_at_the_tolerance(subject: Subject) -> None:
     """Within `tolerance` a set counts as the cheapest; where the nodes end before, the remark says what gap is left."""
     rng = generator(0, "clients")
     counts = np.repeat(rng.integers(20, 200, 60), 2).reshape(-1, 2).astype(np.float64)
-    view = replace(ClientView.of(np.arange(60), counts.sum(axis=1)), label_counts=counts)
+    view = replace(ServerView.of(np.arange(60), counts.sum(axis=1)), label_counts=counts)
     view = with_rates(view, rng.uniform(1e6, 2e7, 60))
     for tolerance, expected in ((0.5, ""), (1e-9, "the allocation's gap is ")):
         options = {"min_examples": int(0.3 * counts.sum()), "tolerance": tolerance, "max_nodes": 1}
@@ -99,15 +99,15 @@ METHOD_CHECKS = {
 }
 
 
-def _select(subject: Subject, view: ClientView, k: int, **options: object) -> Selection:
+def _select(subject: Subject, view: ServerView, k: int, **options: object) -> Selection:
     policy = subject.make(**options)
     selection: Selection = policy.select(policy.init(view), view, k, generator(0, "select"))
     return selection
 
 
-def _golden_view() -> ClientView:
+def _golden_view() -> ServerView:
     golden = golden_problem()
-    view = ClientView.of(golden.ids, golden.num_examples)
+    view = ServerView.of(golden.ids, golden.num_examples)
     radio = with_rates(view, REPORT_BITS / golden.upload_seconds).radio
     assert radio is not None
     radio = replace(radio, power_watts=golden.power_watts, max_hertz=golden.max_hertz, cycles_per_pass=golden.cycles)

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedreach._util.arrays import AnyArray, Bools, Floats, Ints
 from fedreach._util.streams import generator
-from fedreach.federation.types import NO_STATE, ClientView, Reports, Selection, State
+from fedreach.federation.types import NO_STATE, ClientResults, Selection, ServerView, State
 from fedreach.federation.weighting import ByDraws
 from fedreach.testing.base import Subject, define_check, fail, must_be_close, shown
 
@@ -30,16 +30,16 @@ class Sizes:
         away = np.flatnonzero(~self.available).tolist()
         return f"{self.num_examples.tolist()} examples{f', {away} away' if away else ''}, k = {self.k}"
 
-    def view(self) -> ClientView:
+    def view(self) -> ServerView:
         n = len(self.num_examples)
-        return ClientView.of(np.arange(n), self.num_examples, available=self.available)
+        return ServerView.of(np.arange(n), self.num_examples, available=self.available)
 
     def state(self, policy: Any) -> State:
         """Return what a policy knows after all but the last client sent updates, no two of them alike."""
         n = len(self.num_examples)
         update = generator(0, "urns").standard_normal((n - 1, 5)).astype(np.float32)
         metrics = {"num_examples": self.num_examples[:-1].astype(np.float64), "loss": np.ones(n - 1)}
-        state: State = policy.observe(policy.init(self.view()), Reports(np.arange(n - 1), update, metrics))
+        state: State = policy.observe(policy.init(self.view()), ClientResults(np.arange(n - 1), update, metrics))
         return state
 
     def shares(self) -> Floats:
@@ -163,8 +163,8 @@ def by_its_own_measure(subject: Subject) -> None:
         ("l2", spread, [[0, 1], [2, 3]]),
         ("l1", spread, [[0, 2], [1, 3]]),
     ):
-        policy, view = subject.make(measure=measure), ClientView.of(np.arange(4), even)
-        state = policy.observe(policy.init(view), Reports(view.ids, np.array(update, np.float32), _metrics(even)))
+        policy, view = subject.make(measure=measure), ServerView.of(np.arange(4), even)
+        state = policy.observe(policy.init(view), ClientResults(view.ids, np.array(update, np.float32), _metrics(even)))
         found = sorted(np.flatnonzero(urn).tolist() for urn in policy.urns(state, view, 2))
         if found != together:
             fail(f"the urns hold the clients {found} instead of {together}", f"updates {update}, {measure!r}")
@@ -173,10 +173,10 @@ def by_its_own_measure(subject: Subject) -> None:
 @define_check()
 def by_the_latest_updates(subject: Subject) -> None:
     """A client that turned round stands with those it now pulls with; one that was not heard again, where it was."""
-    policy, view, even = subject.component, ClientView.of(np.arange(4), np.full(4, 10)), np.full(4, 10)
+    policy, view, even = subject.component, ServerView.of(np.arange(4), np.full(4, 10)), np.full(4, 10)
     first, later = np.array([[1, 0], [1, 0.1], [0, 1], [0.1, 1]]), np.array([[0, 1], [1, 0]])
-    state = policy.observe(policy.init(view), Reports(view.ids, first.astype(np.float32), _metrics(even)))
-    told = Reports(np.array([0, 2]), later.astype(np.float32), _metrics(even[:2]), round=2)
+    state = policy.observe(policy.init(view), ClientResults(view.ids, first.astype(np.float32), _metrics(even)))
+    told = ClientResults(np.array([0, 2]), later.astype(np.float32), _metrics(even[:2]), round=2)
     found = sorted(np.flatnonzero(urn).tolist() for urn in policy.urns(policy.observe(state, told), view, 2))
     if found != [[0, 3], [1, 2]]:
         fail(
@@ -203,13 +203,15 @@ def _weights(selection: Selection) -> Floats:
     order = np.argsort(selection.ids)
     draws = np.ones(len(order)) if selection.draws is None else selection.draws[order].astype(np.float64)
     metrics = {"num_examples": np.ones(len(order)), "draws": draws}
-    return ByDraws().weights(NO_STATE, Reports(selection.ids[order], np.zeros((len(order), 1), np.float32), metrics))[0]
+    return ByDraws().weights(
+        NO_STATE, ClientResults(selection.ids[order], np.zeros((len(order), 1), np.float32), metrics)
+    )[0]
 
 
 def _drawn(policy: Any, update: AnyArray, num_examples: Ints, k: int, seed: int) -> Ints:
     """Return the clients that were drawn, each as often as it was, once all sent these updates."""
-    view = ClientView.of(np.arange(len(update)), num_examples)
-    reports = Reports(view.ids, update.astype(np.float32), _metrics(num_examples))
+    view = ServerView.of(np.arange(len(update)), num_examples)
+    reports = ClientResults(view.ids, update.astype(np.float32), _metrics(num_examples))
     selection = policy.select(policy.observe(policy.init(view), reports), view, k, generator(seed, "select"))
     return np.repeat(selection.ids, 1 if selection.draws is None else selection.draws)
 

@@ -20,7 +20,7 @@ UPDATES = np.array([[0.5, -1.0, 0.0], [0.25, 1.0, 2.0], [0.5, 0.5, -1.0]])
 @define_check()
 def the_mean_of_the_local_models(subject: Subject) -> None:
     """With rate 1 and no momentum the new model is the old one plus the weighted mean update."""
-    got = _models_after(subject.make(rate=1.0, momentum=0.0), UPDATES)[-1]
+    got = _models_after(subject.make(lr=1.0, momentum=0.0), UPDATES)[-1]
     must_be_close("the model", got, UPDATES.sum(axis=0), f"from 0, updates {shown(UPDATES)}")
 
 
@@ -28,7 +28,7 @@ def the_mean_of_the_local_models(subject: Subject) -> None:
 def momentum_adds_up(subject: Subject) -> None:
     """With momentum m, a constant update u moves the model in round t by rate u (1 - m^t) / (1 - m)."""
     u = UPDATES[0]
-    models = _models_after(subject.make(rate=0.5, momentum=0.9), np.tile(u, (6, 1)))
+    models = _models_after(subject.make(lr=0.5, momentum=0.9), np.tile(u, (6, 1)))
     moved = np.diff(np.vstack([np.zeros(3), *models]), axis=0)
     for t, step in enumerate(moved, start=1):
         must_be_close(f"the move in round {t}", step, 0.5 * u * (1 - 0.9**t) / 0.1, "rate 0.5, momentum 0.9")
@@ -41,9 +41,9 @@ def average_with_momentum(subject: Subject) -> None:
     Reference: Hsu et al. 2019, section 4.3
     """
     for options, momentum in (({"momentum": 0.5}, 0.5), ({}, 0.9), ({"momentum": 0.0}, 0.0)):
-        average = Average(rate=0.5, momentum=momentum)
+        average = Average(lr=0.5, momentum=momentum)
         for a, b in zip(
-            _models_after(subject.make(rate=0.5, **options), UPDATES), _models_after(average, UPDATES), strict=True
+            _models_after(subject.make(lr=0.5, **options), UPDATES), _models_after(average, UPDATES), strict=True
         ):
             if not same(a, b):
                 fail(f"the model is {shown(a)}, and {shown(b)} by {average}", f"from 0, updates {shown(UPDATES)}")
@@ -70,13 +70,13 @@ def yogi_by_hand(subject: Subject) -> None:
 @define_check()
 def torch_sgd_is_the_average(subject: Subject) -> None:
     """PyTorch's SGD with rate 1, handed -u as a gradient, gives the weighted mean of the local models."""
-    _must_go_as(subject.make(optimizer="SGD", rate=1.0, options=None), Average())
+    _must_go_as(subject.make(optimizer="SGD", lr=1.0, options=None), Average())
 
 
 @define_check()
 def torch_momentum_lives_in_the_state(subject: Subject) -> None:
     """PyTorch's SGD with momentum is the Average with momentum: what the optimiser keeps is in the state."""
-    _must_go_as(subject.make(optimizer="SGD", rate=0.5, options={"momentum": 0.9}), Average(rate=0.5, momentum=0.9))
+    _must_go_as(subject.make(optimizer="SGD", lr=0.5, options={"momentum": 0.9}), Average(lr=0.5, momentum=0.9))
 
 
 @define_check()
@@ -98,7 +98,7 @@ def the_coin(subject: Subject) -> None:
 @define_check()
 def clients_rounds_are_those_of_inner(subject: Subject) -> None:
     """In the clients' rounds the step is that of `inner`, bit for bit."""
-    inner = Average(rate=0.5, momentum=0.9)
+    inner = Average(lr=0.5, momentum=0.9)
     for a, b in zip(_models_after(subject.make(inner=inner), UPDATES), _models_after(inner, UPDATES), strict=True):
         if not same(a, b):
             fail(f"the model is {shown(a)}, and {shown(b)} by `inner`", f"from 0, updates {shown(UPDATES)}")
@@ -112,8 +112,8 @@ def golden_safari(subject: Subject) -> None:
     """
     from fedreach.testing.problems import two_quadratics
 
-    component = subject.make(inner=Average(), rate=0.2)
-    engine: Any = two_quadratics(weighting=Equal(), local=LocalSGD(rate=0.1, steps=3)).engine
+    component = subject.make(inner=Average(), lr=0.2)
+    engine: Any = two_quadratics(weighting=Equal(), local=LocalSGD(lr=0.1, steps=3)).engine
     params, state = engine.initial, NO_STATE
     points = [(-0.2535, 0.38359375), (-0.2028, 0.506875), (-0.6302008, 0.3883009766)]
     for number, (server, point) in enumerate(zip((False, True, False), points, strict=True), start=1):
@@ -160,7 +160,7 @@ def _must_go_as(component: Any, average: Average) -> None:
 
 
 def _adaptive(subject: Subject, second_moment: Any) -> None:
-    component = subject.make(rate=0.5, beta1=0.8, beta2=0.9, tau=0.1)
+    component = subject.make(lr=0.5, beta1=0.8, beta2=0.9, tau=0.1)
     x, m, v = np.zeros(3), np.zeros(3), np.full(3, 0.01)
     for number, (u, got) in enumerate(zip(UPDATES, _models_after(component, UPDATES), strict=True), start=1):
         m, v = 0.8 * m + 0.2 * u, second_moment(v, u**2)

@@ -26,7 +26,7 @@ from .running import each_method, must_pass
 @define_check()
 def as_many_steps_as_it_says(subject: Subject) -> None:
     """Without early stopping each round is `steps` gradient steps on batches of `batch_size`."""
-    _goes_by_hand(subject.make(rate=0.5, batch_size=5, steps=3, held_out=None, patience=None), steps=3, rate=0.5)
+    _goes_by_hand(subject.make(lr=0.5, batch_size=5, steps=3, held_out=None, patience=None), steps=3, lr=0.5)
 
 
 @define_check()
@@ -35,8 +35,8 @@ def stops_by_what_it_holds_out(subject: Subject) -> None:
 
     After `patience` rounds without a lower one nothing moves any more. The check follows it by hand.
     """
-    rate, share, patience, rounds = 1.0, 0.5, 3, 40
-    component = subject.make(rate=rate, batch_size=5, steps=2, held_out=share, patience=patience)
+    lr, share, patience, rounds = 1.0, 0.5, 3, 40
+    component = subject.make(lr=lr, batch_size=5, steps=2, held_out=share, patience=patience)
     models, looked = learn_rounds(component, rounds=rounds)
     known, best = server_data(1), first_model()
     train, held_out = known.split(share)
@@ -51,13 +51,13 @@ def stops_by_what_it_holds_out(subject: Subject) -> None:
             if len(taken) != 2 or not all(np.isin(batch, train).all() for batch in taken):
                 fail("it should take 2 steps, on none of the examples that are held out", case)
             for batch in taken:
-                at = known.moved(at, batch, np.eye(CLASSES)[known.y[batch]], rate)
+                at = known.moved(at, batch, np.eye(CLASSES)[known.y[batch]], lr)
             loss, waited = known.loss(at, held_out), waited + 1
             if loss < lowest:
                 best, lowest, waited = at, loss, 0
         must_be_close("the model", got, best, case, rule="the one with the lowest loss on what is held out")
     if waited < patience:
-        fail(f"training did not stop in {rounds} rounds, at a rate of {rate:g}")
+        fail(f"training did not stop in {rounds} rounds, at a learning rate of {lr:g}")
 
 
 SERVER_ONLY = (as_many_steps_as_it_says, stops_by_what_it_holds_out)
@@ -69,8 +69,8 @@ SERVER_ONLY = (as_many_steps_as_it_says, stops_by_what_it_holds_out)
 @define_check()
 def sgd_from_the_aggregated_model(subject: Subject) -> None:
     """Fine-tuning is `steps` gradient steps on batches of the server's data, or those of so many epochs."""
-    _goes_by_hand(subject.make(rate=0.5, batch_size=5, steps=3), steps=3, rate=0.5)
-    looked = _goes_by_hand(subject.make(rate=0.5, batch_size=40, steps=None, epochs=2), steps=6, rate=0.5)
+    _goes_by_hand(subject.make(lr=0.5, batch_size=5, steps=3), steps=3, lr=0.5)
+    looked = _goes_by_hand(subject.make(lr=0.5, batch_size=40, steps=None, epochs=2), steps=6, lr=0.5)
     for epoch in (slice(0, 3), slice(3, 6)):
         seen = np.concatenate(looked[0].batches("step")[epoch])
         if not np.array_equal(np.sort(seen), np.arange(EXAMPLES)):
@@ -100,8 +100,8 @@ def distils_the_mean_of_the_logits(subject: Subject) -> None:
 
     Reference: Lin et al. 2020, eq. 1 (AVGLOGITS)
     """
-    rate = 0.5
-    models, looked = learn_rounds(subject.make(rate=rate, batch_size=5, steps=3))
+    lr = 0.5
+    models, looked = learn_rounds(subject.make(lr=lr, batch_size=5, steps=3))
     params = first_model()
     for number, (own, got) in enumerate(zip(looked, models, strict=True), start=1):
         known, taken = server_data(number), own.batches("distill")
@@ -109,8 +109,8 @@ def distils_the_mean_of_the_logits(subject: Subject) -> None:
             fail(f"it should distil 3 batches of 5; got {[len(batch) for batch in taken]}", f"round {number}")
         for batch in taken:
             teacher = np.mean([known.outputs(local, batch) for local in known.local], axis=0)
-            params = known.moved(params, batch, softmax(teacher), rate)
-        must_be_close("the model", got, params, f"round {number}, {CLIENTS} clients, 3 steps of rate {rate}", 1e-5)
+            params = known.moved(params, batch, softmax(teacher), lr)
+        must_be_close("the model", got, params, f"round {number}, {CLIENTS} clients, 3 steps of {lr}", 1e-5)
 
 
 @define_check()
@@ -129,7 +129,7 @@ def labels_are_not_looked_at(subject: Subject) -> None:
 @define_check()
 def who_agrees_teaches_nothing(subject: Subject) -> None:
     """Where all clients' models are the student, it stays; without any report, too."""
-    component, start = subject.make(rate=0.5, batch_size=5, steps=3), first_model()
+    component, start = subject.make(lr=0.5, batch_size=5, steps=3), first_model()
     for words, local in (("all local models are the student", np.tile(start, (CLIENTS, 1))), ("no report", start[:0])):
         local = local.reshape(-1, D)
         (got,), _ = learn_rounds(component, rounds=1, change=lambda own, local=local: replace(own, local=local))  # type: ignore[misc]
@@ -139,7 +139,7 @@ def who_agrees_teaches_nothing(subject: Subject) -> None:
 FEDDF = (distils_the_mean_of_the_logits, labels_are_not_looked_at, who_agrees_teaches_nothing)
 
 
-def _goes_by_hand(component: Any, *, steps: int, rate: float) -> list[Regression]:
+def _goes_by_hand(component: Any, *, steps: int, lr: float) -> list[Regression]:
     """Follow a part by hand over the batches that it draws; return what it looked at."""
     models, looked = learn_rounds(component)
     known, params = server_data(1), first_model()
@@ -148,8 +148,8 @@ def _goes_by_hand(component: Any, *, steps: int, rate: float) -> list[Regression
         if len(taken) != steps or any(len(np.unique(batch)) != len(batch) for batch in taken):
             fail(f"it should take {steps} steps, on each example once a batch; it took {len(taken)}")
         for batch in taken:
-            params = known.moved(params, batch, np.eye(CLASSES)[known.y[batch]], rate)
-        must_be_close("the model", got, params, f"round {number}, {steps} steps of rate {rate}", 1e-5)
+            params = known.moved(params, batch, np.eye(CLASSES)[known.y[batch]], lr)
+        must_be_close("the model", got, params, f"round {number}, {steps} steps of {lr}", 1e-5)
     return looked
 
 

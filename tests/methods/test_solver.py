@@ -57,7 +57,7 @@ def fedprox_stays_near(subject: Subject) -> None:
 
     for mu in (1.0, 10.0, 1000.0):
         engine: Any = two_quadratics(subject.make(mu=mu), local=LocalSGD(steps=400)).engine
-        update = engine.train(engine.initial, np.arange(2), round_=1, rate=0.5 / (1 + mu)).update
+        update = engine.train(engine.initial, np.arange(2), round_=1, lr=0.5 / (1 + mu)).update
         for client in range(2):
             a, b = engine.curvature[client], engine.optimum[client]
             end = np.linalg.solve(a + mu * np.eye(2), a @ b + mu * engine.initial)
@@ -98,7 +98,7 @@ def the_rate_of_the_round_divides(subject: Subject) -> None:
     """
     from fedreach.testing.problems import two_quadratics
 
-    local = LocalSGD(rate=0.1, steps=1, schedule="exponential", decay=0.5)
+    local = LocalSGD(lr=0.1, steps=1, schedule="exponential", decay=0.5)
     simulation = two_quadratics(subject.make(), Equal(), local=local)
     state, engine = simulation.start(), cast(Any, simulation.engine)
     for number in range(1, 5):
@@ -172,8 +172,8 @@ def feddyn_serves_the_mean(subject: Subject) -> None:
     for rounds, point in {1: (-0.2306666667, 0.4127326389), 2: (-1.0101359012, 0.3382232514)}.items():
         solver = subject.make(alpha=0.5)
         state = _run(solver, Equal(), rounds)
-        served = solver.served(state.params, state.solver[0])
-        must_be_close(f"the model served after round {rounds}", served, point, QUADRATICS, TOLERANCE)
+        adapted = solver.adapted(state.params, state.solver[0])
+        must_be_close(f"the model adapted after round {rounds}", adapted, point, QUADRATICS, TOLERANCE)
 
 
 @define_check()
@@ -200,10 +200,10 @@ def h_is_the_mean_over_all_participants(subject: Subject) -> None:
     for number in range(1, 31):
         state = simulation.step(state).state
         if state.solver[0]:
-            h = state.params - simulation.federation.solver.served(state.params, state.solver[0])
+            h = state.params - simulation.federation.solver.adapted(state.params, state.solver[0])
             mean = state.memory.read(np.arange(2)).mean(axis=0)
             case = f"two quadratics, 30 % away, 30 % of the replies lost, round {number}"
-            must_be_close("h = broadcast - served", h, mean, case, 1e-5, "the mean of the h_i")
+            must_be_close("h = broadcast - adapted", h, mean, case, 1e-5, "the mean of the h_i")
 
 
 @define_check()
@@ -223,7 +223,7 @@ def feddyn_with_one_client(subject: Subject) -> None:
     """
     from fedreach.testing.problems import two_quadratics
 
-    simulation = two_quadratics(subject.make(alpha=0.5), local=LocalSGD(rate=0.1, steps=1))
+    simulation = two_quadratics(subject.make(alpha=0.5), local=LocalSGD(lr=0.1, steps=1))
     population = replace(simulation.data.population, participants=np.array([0]))
     simulation = replace(simulation, data=replace(simulation.data, population=population))
     for rounds, point in {1: (0.6, -0.1), 2: (0.725, -0.73)}.items():

@@ -8,7 +8,7 @@ import numpy as np
 from fedreach._util.arrays import Float32s, Floats
 from fedreach.federation.checks import check_weights
 from fedreach.federation.labels import released_entropy
-from fedreach.federation.types import NO_STATE, Reports
+from fedreach.federation.types import NO_STATE, ClientResults
 from fedreach.federation.weighting import ByEntropy, ByExamples, Equal
 from fedreach.testing.base import Subject, define_check, fail, must_be_close, shown
 
@@ -172,7 +172,7 @@ METHOD_CHECKS = {
 def _scaled_step(component: Any, update: Float32s, **metrics: Floats) -> Floats:
     """Return the weighted mean of the updates, times the factor of the weighting."""
     r = len(update)
-    reports = Reports(np.arange(r), update, {"loss": np.ones(r), **metrics})
+    reports = ClientResults(np.arange(r), update, {"loss": np.ones(r), **metrics})
     weights, _ = check_weights(component, component.weights(NO_STATE, reports), r)
     return np.asarray(component.mean_scale(NO_STATE, reports, r) * (weights @ update.astype(np.float64)))
 
@@ -181,7 +181,7 @@ def _weights_from(component: Any, **metrics: Sequence[float] | Floats) -> Floats
     arrays = {name: np.array(values, np.float64) for name, values in metrics.items()}
     r = len(next(iter(arrays.values())))
     arrays = {"num_examples": np.ones(r), "loss": np.ones(r), **arrays}
-    return np.asarray(component.weights(NO_STATE, Reports(np.arange(r), np.ones((r, 2), np.float32), arrays))[0])
+    return np.asarray(component.weights(NO_STATE, ClientResults(np.arange(r), np.ones((r, 2), np.float32), arrays))[0])
 
 
 @each_method("weighting", METHOD_CHECKS)

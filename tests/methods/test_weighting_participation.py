@@ -7,7 +7,7 @@ import numpy as np
 
 from fedreach._util.arrays import Floats, Ints
 from fedreach._util.streams import generator
-from fedreach.federation.types import NO_STATE, Reports
+from fedreach.federation.types import NO_STATE, ClientResults
 from fedreach.testing.base import Subject, define_check, must_be_close
 
 from .running import each_method, must_pass
@@ -69,10 +69,10 @@ METHOD_CHECKS = {
 }
 
 
-def _reports(ids: Any, number: int, **metrics: Floats) -> Reports:
+def _reports(ids: Any, number: int, **metrics: Floats) -> ClientResults:
     r = len(ids)
     known = {"num_examples": np.arange(r, 0, -1.0), "loss": np.ones(r), **metrics}
-    return Reports(np.asarray(ids, np.int64), np.ones((r, 2), np.float32), known, round=number)
+    return ClientResults(np.asarray(ids, np.int64), np.ones((r, 2), np.float32), known, round=number)
 
 
 def _there(number: int, rate: Floats) -> Ints:

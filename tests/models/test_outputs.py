@@ -83,7 +83,7 @@ def own(tmp_path, monkeypatch):
 def trained(name, output=None, engine="sequential", out=None, **options):
     model = {"name": f"own.py:{name}", **({} if output is None else {"output": output})}
     data = fr.load("digits").partition("iid", clients=6, participants=3)
-    ran = fr.run(data, model=model, rounds=2, cohort=3, engine={"name": engine}, out=out, **options)
+    ran = fr.run(data, model=model, rounds=2, cohort_size=3, engine={"name": engine}, out=out, **options)
     return float([*ran][-1]["unseen_loss"])
 
 
@@ -104,7 +104,7 @@ def test_a_part_of_what_a_module_returns_is_trained_to_the_bits_of_a_module_that
 
 def test_auto_and_stacked_train_a_module_whose_output_is_named(own):
     plain = trained("Plain")
-    assert trained("Mapped", "logits", "stacked") == pytest.approx(plain, rel=1e-4)
+    assert trained("Mapped", "logits", "vmap") == pytest.approx(plain, rel=1e-4)
     assert trained("Mapped", "logits", "auto") == pytest.approx(plain, rel=1e-4)
 
 

@@ -23,7 +23,7 @@ from fedreach.runs.folder import RunFolder
 from papers import recipe as recipes
 from papers.command import _rounds_progress
 from papers.decisions import ROWS, decide
-from papers.recipe import SCALES, Recipe, find, load, names
+from papers.recipe import SCALES, PartitionSpec, find, load, names
 from papers.reproduce import reproduce
 
 pytest.importorskip("clarabel", reason="the recipes have parts of the extra `reproduce`")
@@ -91,19 +91,19 @@ clients = 12
 name = "linear"
 
 [method]
-cohort = 2
+cohort_size = 2
 
 [methods]
 csra.selection = { min_examples = 200 }
 """
 
 
-def digits(home: Path, more: str = METHODS) -> Recipe:
+def digits(home: Path, more: str = METHODS) -> PartitionSpec:
     (home / "mine.toml").write_text(DIGITS + more, encoding="utf-8")
     return load("mine.toml", "cpu")
 
 
-def one_of(recipe: Recipe) -> Experiment:
+def one_of(recipe: PartitionSpec) -> Experiment:
     """Return an experiment of a recipe."""
     if recipe.about.kind == "training":
         return recipe.cells()[0][0].experiment
@@ -224,12 +224,12 @@ values = [80, 40]
 label = "K ="
 settings = [{}, { rounds = 7 }]
 [recipe.sweep]
-key = "local.rate"
+key = "local.lr"
 values = [0.1, 0.2, 0.3]
 """
     (home / "mine.toml").write_text(f'[recipe]\nextends = "csra/fig3a"\nclaims = []\n{more}', encoding="utf-8")
     cells, places = load("mine.toml", "full").cells()
-    said = [(cell.experiment.partition.clients, cell.experiment.local.rate) for cell in cells]
+    said = [(cell.experiment.partition.clients, cell.experiment.local.lr) for cell in cells]
     assert said == [(clients, rate) for clients in (80, 40) for rate in (0.1, 0.2, 0.3)]
     assert [cell.experiment.rounds for cell in cells] == [200] * 3 + [7] * 3
     assert len({cell.folder for cell in cells}) == 6
@@ -297,7 +297,7 @@ def test_decisions_go_on_where_they_were_interrupted(home: Path) -> None:
         assert (whole.numbers[quantity] == again.numbers[quantity]).all()
     assert path.read_text().count('"meth') == 3 * 6 * 2 * 3
     longer = digits(home, METHODS).raw | {"rounds": 4}
-    decide(Recipe("mine", "cpu", home / "mine.toml", longer), store)
+    decide(PartitionSpec("mine", "cpu", home / "mine.toml", longer), store)
     assert len(store.rows(ROWS)) == 4 * 6 * 2 * 3
 
 
@@ -320,7 +320,7 @@ def test_a_folder_of_other_decisions_is_refused(home: Path) -> None:
 @pytest.mark.parametrize("selection", ["power_of_choice", "minimax"])
 def test_decisions_that_need_training_are_refused(home: Path, selection: str) -> None:
     recipe = digits(home, f'{METHODS}\n[methods.greedy]\nselection = "{selection}"\n')
-    recipe = Recipe(recipe.name, "cpu", recipe.source, recipe.raw | {"method": {"cohort": 3}})
+    recipe = PartitionSpec(recipe.name, "cpu", recipe.source, recipe.raw | {"method": {"cohort_size": 3}})
     with pytest.raises(ConfigError, match="trains nothing"):
         decide(recipe, RunFolder(home / "out"))
 

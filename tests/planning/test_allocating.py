@@ -108,7 +108,7 @@ def test_the_form_of_a_quantity_changes_nothing(tmp_path: Path) -> None:
     clients = read(text_of(RADIO), tmp_path)
     expected = problem_of(clients, RADIO_QUESTION)
     watts = [float(radio.watts(row["power_dbm"])) for row in RADIO]
-    rate = [
+    rates = [
         float(radio.bits_per_second(2e6, radio.watts(-174.0), radio.path_gain(row["distance_meters"], 2.4e9, 2.7)
               * row["fading_gain"], P))
         for row, P in zip(RADIO, watts, strict=True)
@@ -117,8 +117,8 @@ def test_the_form_of_a_quantity_changes_nothing(tmp_path: Path) -> None:
         "power_watts": [{"power_watts": P} for P in watts],
         "max_hertz": [{"max_hertz": 1e9 * row["max_gigahertz"]} for row in RADIO],
         "cycles": [{"cycles": 10 * 6272 * row["num_examples"] * row["cycles_per_bit"]} for row in RADIO],
-        "bits_per_second": [{"bits_per_second": R} for R in rate],
-        "upload_seconds": [{"upload_seconds": 1_421_632 / R} for R in rate],
+        "bits_per_second": [{"bits_per_second": R} for R in rates],
+        "upload_seconds": [{"upload_seconds": 1_421_632 / R} for R in rates],
     }
     for name, column in forms.items():
         (others,) = (set(group) for group in FORMS.values() if name in group)

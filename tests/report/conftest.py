@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedreach.report.numbers import Comparison
+from fedreach.report.numbers import RunSet
 from fedreach.report.read import read
 
 from .made_up import fail, write_comparison
@@ -20,5 +20,5 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def comparison(folder: Path) -> Comparison:
+def comparison(folder: Path) -> RunSet:
     return read([folder])

@@ -79,7 +79,7 @@ def write_run(
     *,
     rounds: int = 60,
     every: int = 2,
-    cohort: int = 10,
+    cohort_size: int = 10,
     level: float = 0.7,
     gap: float = 0.06,
     weights: str = "examples",
@@ -109,7 +109,7 @@ def write_run(
         RunRecord(
             method=method,
             seed=seed,
-            config=config or {"rounds": rounds, "cohort": cohort, "selection": {"policy": method}},
+            config=config or {"rounds": rounds, "cohort_size": cohort_size, "selection": {"policy": method}},
             code={},
             environment=environment,
             git={"revision": "1f2e3d4c5b6a", "changed": False},
@@ -120,7 +120,7 @@ def write_run(
     timing = Timing(round=0)
     for r in range(rounds + 1):
         if r:
-            ids = np.sort(rng.choice(participants, min(cohort, len(participants)), replace=False, p=chance))
+            ids = np.sort(rng.choice(participants, min(cohort_size, len(participants)), replace=False, p=chance))
             w = np.ones(len(ids)) if weights == "equal" else sizes[ids].astype(float)
             if weights == "sharp":
                 w = np.exp(rng.normal(0, 1.2, len(ids)))
@@ -256,7 +256,11 @@ def write_comparison(
         for seed in seeds:
             settings = {"gap": 0.085 - 0.015 * j, "level": 0.72 - 0.002 * (j % 5), "weights": kinds[j % 5]} | options
             write_run(out / runs[method][str(seed)], method, seed, radio=radios[j % len(radios)], **settings)
-    config = {"rounds": 60, "cohort": 10, "data": {"name": "digits", "partition": {"scheme": "dirichlet_by_class"}}}
+    config = {
+        "rounds": 60,
+        "cohort_size": 10,
+        "data": {"name": "digits", "partition": {"scheme": "dirichlet_by_class"}},
+    }
     compared(out, runs, name=name, baseline=baseline, target=target, config=config)
     return out
 

@@ -14,7 +14,7 @@ from fedreach.report.analysis import baselines_of as summarized_of
 from fedreach.report.concerns import concerns
 from fedreach.report.findings import find
 from fedreach.report.formats import terminal_table
-from fedreach.report.numbers import Comparison
+from fedreach.report.numbers import RunSet
 from fedreach.report.overview import analyse
 from fedreach.report.read import read
 from fedreach.report.records import as_document
@@ -27,7 +27,7 @@ from .made_up import baselines_of, compared, edit, federation, write_comparison,
 LEAK = {"column": "discharge", "measure": "AUROC", "value": 0.99871}
 
 
-def one_run(path: Path, *, level: float = 0.7, clients: int = 50, **options: object) -> Comparison:
+def one_run(path: Path, *, level: float = 0.7, clients: int = 50, **options: object) -> RunSet:
     """Return a run that reaches about `level` on participants and 6 points less on unseen clients."""
     held = federation(clients)
     record = baselines_of(held, **options) if options else None  # type: ignore[arg-type]
@@ -106,7 +106,7 @@ def test_one_below_the_majority_is_told_with_both_numbers_and_what_to_do(tmp_pat
     value = 100 * comparison.runs[0].column("unseen_accuracy")[-1]
     assert concerns(comparison) == (
         f"Worse than no model: {value:.1f} % on unseen clients, where the majority class has 90.0 %. Try more rounds, "
-        "more local.epochs, other values of local.rate, or model = 'linear'.",
+        "more local.epochs, other values of local.lr, or model = 'linear'.",
     )
     assert concerns(comparison)[0] in find(analyse(comparison)).qualifying
 
@@ -114,7 +114,7 @@ def test_one_below_the_majority_is_told_with_both_numbers_and_what_to_do(tmp_pat
 def test_one_below_it_on_participants_alone_is_told_too(tmp_path: Path) -> None:
     held = federation()
     record = baselines_of(held, 0.2, 0.5)
-    record.columns["majority"]["id_accuracy"] = 0.99  # type: ignore[index]
+    record.columns["majority"]["participant_accuracy"] = 0.99  # type: ignore[index]
     set_all(record, "participants", 0.99)
     (said,) = concerns(read([write_run(tmp_path / "run", held=held, baselines=record)]))
     assert said.startswith("Worse than no model: ")
@@ -214,7 +214,7 @@ def test_a_column_that_gives_the_label_away_is_named_with_its_number(tmp_path: P
 # ------------------------------------------------------------------------------------------------- two classes
 
 
-def two_classes(path: Path, *, undefined: float | None) -> Comparison:
+def two_classes(path: Path, *, undefined: float | None) -> RunSet:
     held = federation(20, unseen=8)
     write_run(path / "run", held=held, rounds=4, baselines=baselines_of(held, 0.2, 0.5))
     edit(path / "run" / FederationRecord.FILE, num_classes=2)
@@ -263,21 +263,21 @@ def test_methods_that_all_of_the_participants_train_by_are_told_to_be_the_same(s
     assert not [said for said in concerns(comparison) if "The same numbers" in said]
     one = {run.seed: run.rounds for run in comparison.counted("one")}
     runs = [
-        replace(run, rounds=one[run.seed], config={"method": {"cohort": 99, "selection": run.method}})
+        replace(run, rounds=one[run.seed], config={"method": {"cohort_size": 99, "selection": run.method}})
         for run in comparison.runs
     ]
     (said,) = [each for each in concerns(replace(comparison, runs=tuple(runs))) if "The same" in each]
     assert said == (
         "The same numbers in every round: one, two: all participants train in every round, so there is nobody to "
-        "select. Lower method.cohort."
+        "select. Lower method.cohort_size."
     )
 
 
-def test_methods_that_differ_in_serving_alone_train_the_same_and_that_is_no_concern(several: Path) -> None:
+def test_methods_that_differ_in_adaptation_alone_train_the_same_and_that_is_no_concern(several: Path) -> None:
     comparison = read([several])
     one = {run.seed: run.rounds for run in comparison.counted("one")}
-    served = ({"cohort": 5, "serving": None}, {"cohort": 5, "serving": "label_shift"})
+    adapted = ({"cohort_size": 5, "adaptation": None}, {"cohort_size": 5, "adaptation": "label_shift"})
     runs = [
-        replace(run, rounds=one[run.seed], config={"method": served[run.method == "two"]}) for run in comparison.runs
+        replace(run, rounds=one[run.seed], config={"method": adapted[run.method == "two"]}) for run in comparison.runs
     ]
     assert not [said for said in concerns(replace(comparison, runs=tuple(runs))) if "The same" in said]

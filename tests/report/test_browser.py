@@ -52,7 +52,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     def run(*arguments: str) -> None:
         subprocess.run([sys.executable, *arguments], check=True, cwd=folder, capture_output=True)
 
-    run("-m", "fedreach", "compare", "--set", "method.serving=label_shift", "--out", "demo", "--formats", "svg")
+    run("-m", "fedreach", "compare", "--set", "method.adaptation=label_shift", "--out", "demo", "--formats", "svg")
     run(str(ROOT / "examples/deeper/15_days_in_hospital.py"))
     radio = write_comparison(
         folder / "radio", ["fedavg", "ours", "theirs"], [0, 1, 2], rounds=24, radios=("best", "equal")
@@ -170,7 +170,7 @@ def test_the_first_screen_says_who_is_best_by_how_much_and_how_sure_that_is(open
         assert box
         assert box["y"] + box["height"] <= DESK[1], part
     head = page.locator("table >> nth=0").locator("thead").inner_text()
-    assert all(column in head for column in ("unseen clients", "gap", "difference", "verdict"))
+    assert all(column in head for column in ("unseen clients", "gap", "difference", "conclusion"))
 
 
 def test_the_names_of_methods_stay_while_a_table_is_scrolled(opened: Opener) -> None:

@@ -33,7 +33,7 @@ from fedreach.report.figures.style import (
     save,
     shorten,
 )
-from fedreach.report.numbers import Comparison
+from fedreach.report.numbers import RunSet
 from fedreach.report.overview import analyse
 from fedreach.report.read import read
 
@@ -89,7 +89,7 @@ def test_twelve_methods_look_different() -> None:
     assert len(METHOD) * len(DASH) >= 12
 
 
-def test_every_figure_is_the_same_bytes_each_time(comparison: Comparison, tmp_path: Path) -> None:
+def test_every_figure_is_the_same_bytes_each_time(comparison: RunSet, tmp_path: Path) -> None:
     for turn in ("one", "two"):
         (tmp_path / turn).mkdir()
         drawn = (curves.accuracy(comparison), curves.gap(comparison), differences(analyse(comparison)))
@@ -100,7 +100,7 @@ def test_every_figure_is_the_same_bytes_each_time(comparison: Comparison, tmp_pa
         assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes(), path.name
 
 
-def test_a_figure_is_the_same_whatever_was_saved_before(comparison: Comparison, tmp_path: Path) -> None:
+def test_a_figure_is_the_same_whatever_was_saved_before(comparison: RunSet, tmp_path: Path) -> None:
     first, second = curves.gap(comparison), curves.gap(comparison)
     assert first is not None
     assert second is not None
@@ -109,14 +109,14 @@ def test_a_figure_is_the_same_whatever_was_saved_before(comparison: Comparison, 
     assert (tmp_path / "alone.svg").read_bytes() == (tmp_path / "gap.svg").read_bytes()
 
 
-def test_the_callers_matplotlib_settings_are_left_alone(comparison: Comparison) -> None:
+def test_the_callers_matplotlib_settings_are_left_alone(comparison: RunSet) -> None:
     before = dict(matplotlib.rcParams)
     draw_figures(analyse(comparison))
     assert dict(matplotlib.rcParams) == before
 
 
 @pytest.mark.slow
-def test_figures_are_the_same_however_many_processes_draw_them(comparison: Comparison, tmp_path: Path) -> None:
+def test_figures_are_the_same_however_many_processes_draw_them(comparison: RunSet, tmp_path: Path) -> None:
     drawn = {}
     for processes in (1, 3):
         (folder := tmp_path / str(processes)).mkdir()
@@ -129,7 +129,7 @@ def test_figures_are_the_same_however_many_processes_draw_them(comparison: Compa
 
 
 @pytest.fixture(scope="module")
-def inlined(comparison: Comparison) -> dict[str, str]:
+def inlined(comparison: RunSet) -> dict[str, str]:
     """Every figure as the page has it, by name."""
     return {
         picture.name: inline_svg(figure, picture.name, "A title & more", "What <it> shows")
@@ -161,8 +161,8 @@ def test_parts_of_a_method_can_be_brought_out(inlined: dict[str, str]) -> None:
 def test_the_band_is_the_standard_deviation_over_seeds(tmp_path: Path) -> None:
     levels = {0: [0.1, 0.4], 1: [0.2, 0.6], 2: [0.3, 0.8]}
     for seed, values in levels.items():
-        write_curve(tmp_path / str(seed), "m", seed, {"id_accuracy": values, "bytes_total": [0, 1_000_000]})
-    made = curves.curve(read([tmp_path / str(seed) for seed in levels]).all_counted, "id_accuracy")
+        write_curve(tmp_path / str(seed), "m", seed, {"participant_accuracy": values, "bytes_total": [0, 1_000_000]})
+    made = curves.curve(read([tmp_path / str(seed) for seed in levels]).all_counted, "participant_accuracy")
     assert made.mean == pytest.approx([0.2, 0.6])
     assert made.high - made.mean == pytest.approx([0.1, 0.2])  # sd of three values d apart is d
     assert made.megabytes.tolist() == [0, 1]
@@ -179,7 +179,7 @@ def test_with_one_seed_the_band_is_over_clients(tmp_path: Path) -> None:
 def test_captions_speak_of_intervals_over_seeds_where_there_are_some(seeds: tuple[int, ...], tmp_path: Path) -> None:
     folder = write_comparison(tmp_path, ["base", "other"], seeds, rounds=3)
     said = {name: caption for name, _, caption, *_ in figure_specs(analyse(read([folder])))}
-    for name in ("differences", "serving"):
+    for name in ("differences", "adaptation"):
         assert ("intervals over seeds" in said[name]) == (len(seeds) > 1), name
 
 
@@ -191,12 +191,12 @@ def test_a_method_without_the_column_has_no_curve(tmp_path: Path) -> None:
     }
 
 
-def test_shares_of_rounds_add_up_to_the_cohort(comparison: Comparison) -> None:
+def test_shares_of_rounds_add_up_to_the_cohort(comparison: RunSet) -> None:
     for method in comparison.methods:
         assert chosen_shares(comparison, method).sum() == pytest.approx(10)
 
 
-def test_weights_of_a_round_add_up_to_one(comparison: Comparison) -> None:
+def test_weights_of_a_round_add_up_to_one(comparison: RunSet) -> None:
     for method in comparison.methods:
         edges, heat = mean_weights(comparison, method)
         assert edges[[0, -1]].tolist() == [0, 24]
@@ -204,7 +204,7 @@ def test_weights_of_a_round_add_up_to_one(comparison: Comparison) -> None:
         assert heat.sum(0) == pytest.approx(1)
 
 
-def test_client_accuracies_hold_every_client_of_every_seed(comparison: Comparison) -> None:
+def test_client_accuracies_hold_every_client_of_every_seed(comparison: RunSet) -> None:
     assert len(client_accuracies(comparison, "fedavg", "unseen")) == 5 * 15
     assert len(client_accuracies(comparison, "minimax_gap", "participants")) == 4 * 35
 
@@ -243,7 +243,7 @@ def test_a_short_name_keeps_both_ends() -> None:
     assert shorten("a" * 30 + "z", 9) == "aaaa…aaaz"
 
 
-def test_an_unknown_format_is_answered_with_the_nearest(comparison: Comparison, tmp_path: Path) -> None:
+def test_an_unknown_format_is_answered_with_the_nearest(comparison: RunSet, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"got 'pgn'.*Did you mean 'png'"):
         save(partition_heatmap([[1]], [0], []), tmp_path / "x", ("pgn",))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedreach.report.findings import Findings, find
-from fedreach.report.numbers import Comparison
+from fedreach.report.numbers import RunSet
 from fedreach.report.overview import analyse
 from fedreach.report.read import read
 from fedreach.report.tables import tabulate
@@ -21,14 +21,14 @@ def found(tmp_path: Path, base: list[float], other: list[float]) -> Findings:
     folders = []
     for method, values in (("base", base), ("other", other)):
         for seed, value in enumerate(values):
-            columns = {"id_accuracy": [0.1, 0.8], "unseen_accuracy": [0.1, value]}
+            columns = {"participant_accuracy": [0.1, 0.8], "unseen_accuracy": [0.1, value]}
             folders.append(write_curve(tmp_path / method / str(seed), method, seed, columns))
     return find(analyse(read(folders)))
 
 
 def test_a_clear_lead_is_called_significant(tmp_path: Path) -> None:
     findings = found(tmp_path, [0.50, 0.52, 0.54, 0.51], [0.60, 0.63, 0.64, 0.60])
-    assert findings.headline == "other serves unseen clients best: 61.8 %, 10.0 points above base"
+    assert findings.headline == "other adapts unseen clients best: 61.8 %, 10.0 points above base"
     assert findings.sentences[0].startswith("Its difference to base is +10.0 points [")
     assert findings.sentences[1] == "Better than base: other."
     assert findings.qualifying == findings.sentences[:2]
@@ -38,7 +38,7 @@ def test_a_clear_lead_is_called_significant(tmp_path: Path) -> None:
 def test_an_unclear_lead_is_not_called_better(tmp_path: Path) -> None:
     findings = found(tmp_path, [0.50, 0.60, 0.55], [0.58, 0.56, 0.60])
     assert findings.headline == "other is ahead on unseen clients with 58.0 %, but not clearly above base"
-    assert findings.sentences[1] == "Not decided against base: other."
+    assert findings.sentences[1] == "Inconclusive against base: other."
     assert "About " in findings.sentences[2]
     assert "seeds would decide" in findings.sentences[2]
 
@@ -76,7 +76,7 @@ def test_a_baseline_in_front_is_said_plainly(tmp_path: Path) -> None:
     assert clear.headline == "No method does better on unseen clients than base, the baseline, with 61.8 %"
     assert clear.sentences[0] == "Worse than base: other."
     unclear = found(tmp_path / "unclear", [0.58, 0.56, 0.60], [0.50, 0.60, 0.55])
-    assert unclear.sentences[0] == "Not decided against base: other."
+    assert unclear.sentences[0] == "Inconclusive against base: other."
 
 
 def test_a_tie_goes_to_the_baseline(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_without_unseen_clients_no_gap_is_claimed(tmp_path: Path) -> None:
     assert findings.sentences == ("No client was kept unseen, so there is no participation gap.",)
 
 
-def test_runs_left_out_are_counted(comparison: Comparison) -> None:
+def test_runs_left_out_are_counted(comparison: RunSet) -> None:
     assert find(analyse(comparison)).sentences[-1].startswith("2 of 25 runs did not finish")
 
 
@@ -128,7 +128,11 @@ def test_nothing_to_say_is_said(tmp_path: Path) -> None:
 def test_the_gap_is_said_to_be_maybe_none_only_if_its_interval_has_zero(tmp_path: Path, shift: float) -> None:
     folders = []
     for seed, gap in enumerate((-0.01, 0.01, 0.02)):
-        columns = {"id_accuracy": [0.8], "unseen_accuracy": [0.8 - gap - shift], "participation_gap": [gap + shift]}
+        columns = {
+            "participant_accuracy": [0.8],
+            "unseen_accuracy": [0.8 - gap - shift],
+            "participation_gap": [gap + shift],
+        }
         folders.append(write_curve(tmp_path / str(seed), "m", seed, columns))
     assert ("may be none" in find(analyse(read(folders))).sentences[0]) == (shift == 0.0)
 

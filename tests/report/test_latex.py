@@ -10,7 +10,7 @@ import pytest
 
 from fedreach.report.formats import width_of
 from fedreach.report.latex import TEXT_WIDTH, align_digits, escape, to_latex
-from fedreach.report.numbers import Comparison
+from fedreach.report.numbers import RunSet
 from fedreach.report.overview import Analysis, analyse
 from fedreach.report.read import read
 from fedreach.report.tables import Table, seeds_sentence, tabulate, tabulate_contrasts
@@ -129,7 +129,7 @@ def test_wide_tables_are_several_each_of_which_fits(awkward: Path) -> None:
 
 
 def test_the_caption_says_the_seeds_of_the_runs_and_not_those_that_were_asked_for(
-    comparison: Comparison, tmp_path: Path
+    comparison: RunSet, tmp_path: Path
 ) -> None:
     assert seeds_sentence(comparison) == "4 to 5 seeds a method, of 5 planned."
     two = write_comparison(tmp_path, ["a", "b"], [3, 7], rounds=4)
@@ -142,10 +142,10 @@ def test_the_caption_says_the_seeds_of_the_runs_and_not_those_that_were_asked_fo
     assert "1 seed, of 2 planned." in text
 
 
-def test_the_caption_says_intervals_correction_and_what_could_be_seen(comparison: Comparison) -> None:
+def test_the_caption_says_intervals_correction_and_what_could_be_seen(comparison: RunSet) -> None:
     analysis = analyse(comparison)
     text = latex(tabulate(analysis))
-    least = [each.judged.detectable for each in analysis.contrasts["last"] if each.judged.detectable is not None]
+    least = [each.judged.mde for each in analysis.contrasts["last"] if each.judged.mde is not None]
     ends = [f"{100 * end:.1f}" for end in (min(least), max(least))]
     assert f"Least detectable difference: {ends[0]} to {ends[1]} points." in text
     assert r"at 95 to 98.75~\%, the level at which Holm's step tests each of 4" in text
@@ -153,7 +153,7 @@ def test_the_caption_says_intervals_correction_and_what_could_be_seen(comparison
     assert "Made by hand." in text
 
 
-def test_bold_is_in_the_room_of_plain_digits_and_nowhere_else(comparison: Comparison) -> None:
+def test_bold_is_in_the_room_of_plain_digits_and_nowhere_else(comparison: RunSet) -> None:
     table = replace(tabulate(analyse(comparison)), bold=frozenset({(2, 2)}))
     text = latex(table)
     (row,) = [line for line in text.splitlines() if line.startswith(escape(table.rows[2][0]))][:1]
@@ -169,17 +169,17 @@ def test_all_tables_of_a_report_have_labels_of_their_own(analysis: Analysis, tmp
 
 
 @pytest.fixture(scope="module")
-def analysis(comparison: Comparison) -> Analysis:
+def analysis(comparison: RunSet) -> Analysis:
     return analyse(comparison)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(ENGINE is None, reason="no pdflatex, lualatex or tectonic is installed")
-@pytest.mark.parametrize("which", ["plain", "awkward"])
+@pytest.mark.parametrize("which", ["unadapted", "awkward"])
 def test_latex_sets_the_tables_and_figures_without_a_complaint(
     folder: Path, awkward: Path, tmp_path: Path, which: str
 ) -> None:
-    written = write_report([folder if which == "plain" else awkward], tmp_path, formats=None, paper="single")
+    written = write_report([folder if which == "unadapted" else awkward], tmp_path, formats=None, paper="single")
     place = written.paper[0].parent
     assert ENGINE is not None
     options = [] if "tectonic" in ENGINE else ["-interaction=nonstopmode", "-halt-on-error"]

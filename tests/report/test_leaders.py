@@ -10,7 +10,7 @@ import pytest
 
 from fedreach.evaluation.statistics import AnalysisPlan
 from fedreach.report.analysis import Leaders, leaders_by
-from fedreach.report.numbers import Comparison, Run
+from fedreach.report.numbers import Run, RunSet
 from fedreach.report.overview import analyse
 from fedreach.report.read import read
 from fedreach.report.tables import tabulate
@@ -39,7 +39,7 @@ def lead(made: Made, *, lower_is_better: bool = False) -> Leaders:
     def value(run: Run) -> float:
         return float(cast(Any, run).value)
 
-    return leaders_by(cast(Comparison, made), list(made.values), value, lower_is_better=lower_is_better)
+    return leaders_by(cast(RunSet, made), list(made.values), value, lower_is_better=lower_is_better)
 
 
 def about(level: float, seed: int, sd: float = 0.01, count: int = 8) -> list[float]:
@@ -65,7 +65,7 @@ def test_nobody_leads_where_the_first_is_better_than_others_who_lead_over_the_la
     values = {"a": 0.90 + 0.002 * wave, "b": 0.89 + 0.03 * wave, "c": 0.88 - 0.002 * wave, "d": 0.5 + 0.001 * wave}
     made = Made({name: numbers.tolist() for name, numbers in values.items()})
     found = lead(made)
-    better = {(pair.first, pair.second) for pair in found.pairs if pair.judged.verdict == "better"}
+    better = {(pair.first, pair.second) for pair in found.pairs if pair.judged.conclusion == "better"}
     assert better == {("a", "c"), ("a", "d"), ("b", "d"), ("c", "d")}
     assert found.methods == ()
 
@@ -103,7 +103,7 @@ def test_among_equal_methods_hardly_ever_one_leads_by_chance() -> None:
 
 
 @pytest.fixture
-def close(tmp_path: Path) -> Comparison:
+def close(tmp_path: Path) -> RunSet:
     """Two methods that lead each with half of the seeds, and one far behind."""
     scores = {"one": (0.80, 0.84, 0.81, 0.85), "two": (0.84, 0.80, 0.86, 0.82), "far": (0.50, 0.52, 0.51, 0.53)}
     runs: dict[str, dict[str, str]] = {}
@@ -111,13 +111,17 @@ def close(tmp_path: Path) -> Comparison:
         runs[method] = {str(seed): f"runs/{method}/seed-{seed}" for seed in range(4)}
         for seed, value in enumerate(values):
             path = tmp_path / runs[method][str(seed)]
-            columns = {"id_accuracy": [0.1, value], "unseen_accuracy": [0.1, value], "id_loss": [2.0, 1.0]}
+            columns = {
+                "participant_accuracy": [0.1, value],
+                "unseen_accuracy": [0.1, value],
+                "participant_loss": [2.0, 1.0],
+            }
             write_curve(path, method, seed, columns, held=federation(12, 4, seed=seed))
     compared(tmp_path, runs, baseline="far")
     return read([tmp_path])
 
 
-def test_the_table_marks_those_who_lead_where_methods_are_judged(close: Comparison) -> None:
+def test_the_table_marks_those_who_lead_where_methods_are_judged(close: RunSet) -> None:
     table = tabulate(analyse(close))
     marked = {(table.rows[i][0], table.header[j]) for i, j in table.bold}
     assert marked == {("one", "unseen clients"), ("two", "unseen clients")}

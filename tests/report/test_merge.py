@@ -27,10 +27,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for out, options in {
         "a": [],
         "alpha": ["partition.alpha=5.0"],
-        "rate": ["local.rate=0.05"],
+        "lr": ["local.lr=0.05"],
         "later": ["seeds=[2, 3]"],
         "numbers": numbers,
-        "noisy": ["noise={name='symmetric',rate=0.3}", "seeds=[0]"],
+        "noisy": ["noise={name='symmetric',lr=0.3}", "seeds=[0]"],
     }.items():
         e = load(home / "tiny.toml", [*few, *options, *([] if out == "numbers" else [f"name={out}"])])
         assert not compare(e, out=home / out, base=home, executor=Inline()).failed

@@ -27,8 +27,17 @@ AUROC = {("one", 0): 0.7, ("one", 1): 0.8, ("two", 0): 0.9, ("two", 1): 0.9}
 def columns_of(method: str, seed: int) -> dict[str, Any]:
     """Return the columns of an evaluation: `auroc` is undefined for some, `cost` large and defined for all."""
     auroc = AUROC[method, seed]
-    found = {"id_auroc": auroc + 0.05, "id_auroc_undefined": 4, "unseen_auroc": auroc, "test_auroc": 0.75}
-    found |= {"id_auroc_worst_decile": 0.5, "unseen_auroc_worst_decile": auroc - 0.3, "unseen_auroc_pooled": 0.65}
+    found = {
+        "participant_auroc": auroc + 0.05,
+        "participant_auroc_undefined": 4,
+        "unseen_auroc": auroc,
+        "test_auroc": 0.75,
+    }
+    found |= {
+        "participant_auroc_worst_decile": 0.5,
+        "unseen_auroc_worst_decile": auroc - 0.3,
+        "unseen_auroc_pooled": 0.65,
+    }
     found |= {"unseen_auroc_undefined": 2} if seed == 0 else {}
     return found | {"id_cost": 123.25, "unseen_cost": 1234.5, "unseen_cost_worst_decile": 2000.0}
 
@@ -40,7 +49,7 @@ def asked_for(out: Path, **changes: Any) -> Path:
         for seed in SEEDS:
             own = columns_of(method, seed) | (changes if (method, seed) == ("one", 1) else {})
             kept = {name: value for name, value in own.items() if value is not None}
-            evaluated = lambda rows, kept=kept: [row.update(kept) for row in rows if "id_accuracy" in row]  # noqa: E731
+            evaluated = lambda rows, kept=kept: [row.update(kept) for row in rows if "participant_accuracy" in row]  # noqa: E731
             edit_rows(out / f"runs/{method}/seed-{seed}", evaluated)
     return out
 
@@ -97,7 +106,9 @@ def test_terminal_page_and_files_show_them(folder: Path, tmp_path: Path) -> None
 
 
 def test_a_seed_without_a_number_is_told(tmp_path: Path) -> None:
-    out = asked_for(tmp_path, id_auroc=None, id_auroc_undefined=10, id_auroc_worst_decile=None)
+    out = asked_for(
+        tmp_path, participant_auroc=None, participant_auroc_undefined=10, participant_auroc_worst_decile=None
+    )
     one, two = as_records(analyse(read([out])))
     assert one["metric_auroc_participants_mean"] is None
     assert one["metric_auroc_participants_left_out_mean"] == 7

@@ -20,7 +20,7 @@ from fedreach.report.figures.costs import POINTS, accuracy_against, round_time, 
 from fedreach.report.figures.curves import accuracy
 from fedreach.report.findings import find
 from fedreach.report.formats import terminal_table
-from fedreach.report.numbers import Comparison, unit_of
+from fedreach.report.numbers import RunSet, unit_of
 from fedreach.report.overview import analyse
 from fedreach.report.radio import airtime
 from fedreach.report.read import read
@@ -39,13 +39,13 @@ Courses = Mapping[str, Sequence[Sequence[float]]]
 
 def compared(
     folder: Path, courses: Courses, seconds: Mapping[str, Sequence[float]], target: float | None = 0.5
-) -> Comparison:
+) -> RunSet:
     """Write and read methods whose every round takes so many seconds (one number a seed), and half as many joules."""
     runs: dict[str, dict[str, str]] = {}
     for method, by_seed in courses.items():
         runs[method] = {str(seed): f"runs/{method}/{seed}" for seed in range(len(by_seed))}
         for seed, course in enumerate(by_seed):
-            columns: dict[str, Any] = {"id_accuracy": course, "unseen_accuracy": course}
+            columns: dict[str, Any] = {"participant_accuracy": course, "unseen_accuracy": course}
             if method in seconds:
                 total = [seconds[method][seed] * r for r in range(len(course))]
                 columns |= {"seconds_total": total, "joules_total": [value / 2 for value in total]}
@@ -55,7 +55,7 @@ def compared(
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Comparison:
+def small(tmp_path: Path) -> RunSet:
     """`base` reaches the target in round 2 of one seed of two, `fast` in round 1 of both."""
     courses = {"base": [[0.1, 0.4, 0.6], NEVER], "fast": [[0.1, 0.5, 0.4], [0.1, 0.7, 0.7]]}
     return compared(tmp_path, courses, {"base": [10.0, 20.0], "fast": [4.0, 8.0]})
@@ -75,7 +75,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def comparison(folder: Path) -> Comparison:
+def comparison(folder: Path) -> RunSet:
     return read([folder])
 
 
@@ -110,20 +110,20 @@ def test_an_allocation_with_a_number_too_few_is_named() -> None:
         airtime(rows, Path("rounds.jsonl"))
 
 
-def test_time_and_energy_are_those_of_the_round_that_is_told(small: Comparison) -> None:
+def test_time_and_energy_are_those_of_the_round_that_is_told(small: RunSet) -> None:
     last, best = analyse(small).last[1], analyse(small).best[1]
     assert (last.at["seconds"].mean, last.at["joules"].mean) == (12.0, 6.0)  # two rounds of 4 and of 8 seconds
     assert (best.at["seconds"].mean, best.at["joules"].mean) == (6.0, 3.0)
 
 
-def test_the_target_is_paid_for_up_to_the_first_round_that_has_it(small: Comparison) -> None:
+def test_the_target_is_paid_for_up_to_the_first_round_that_has_it(small: RunSet) -> None:
     base, fast = analyse(small).last
     assert (fast.reached, fast.to_target["seconds"].mean, fast.to_target["joules"].mean) == (2, 6.0, 3.0)
     assert (base.reached, base.to_target["seconds"].mean, base.to_target["joules"].mean) == (1, 20.0, 10.0)
 
 
 def test_rounds_that_were_not_evaluated_are_paid_for(tmp_path: Path) -> None:
-    run = write_curve(tmp_path / "run", "m", 0, {"id_accuracy": [0.1, None, 0.9], "seconds_total": [0, 3, 7]})
+    run = write_curve(tmp_path / "run", "m", 0, {"participant_accuracy": [0.1, None, 0.9], "seconds_total": [0, 3, 7]})
     write_compared(tmp_path, {"m": {"0": run.name}}, target=0.5)
     assert analyse(read([tmp_path])).last[0].to_target["seconds"].mean == 7
 
@@ -131,7 +131,7 @@ def test_rounds_that_were_not_evaluated_are_paid_for(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------- tables
 
 
-def test_records_have_them_only_with_a_radio(small: Comparison, tmp_path: Path) -> None:
+def test_records_have_them_only_with_a_radio(small: RunSet, tmp_path: Path) -> None:
     record = as_records(analyse(small))[1]
     assert (record["seconds_total_mean"], record["joules_total_mean"]) == (12.0, 6.0)
     assert (record["seconds_to_target"], record["joules_to_target"], record["best_seconds_total_mean"]) == (6, 3, 6)
@@ -143,7 +143,7 @@ def test_records_have_them_only_with_a_radio(small: Comparison, tmp_path: Path) 
     assert "simulated" not in tabulate(analyse(without)).note
 
 
-def test_the_table_counts_the_seeds_that_reached_the_target(small: Comparison) -> None:
+def test_the_table_counts_the_seeds_that_reached_the_target(small: RunSet) -> None:
     table = tabulate(analyse(small))
     assert column(table, "time", "s") == ["30", "12"]
     assert column(table, "energy", "J") == ["15", "6"]
@@ -189,7 +189,7 @@ def test_a_unit_fits_its_number(quantity: str, value: float, text: str) -> None:
 
 
 @pytest.mark.parametrize("width", [80, 100, 120, 150, 190, 220])
-def test_no_number_of_the_terminal_table_is_cut(comparison: Comparison, width: int) -> None:
+def test_no_number_of_the_terminal_table_is_cut(comparison: RunSet, width: int) -> None:
     text = terminal_table(analyse(comparison), width=width)
     assert max(map(len, text.splitlines())) <= width
     full = tabulate(analyse(comparison))
@@ -204,7 +204,7 @@ def test_no_number_of_the_terminal_table_is_cut(comparison: Comparison, width: i
 # -------------------------------------------------------------------------------------------------------- words
 
 
-def said(comparison: Comparison) -> str:
+def said(comparison: RunSet) -> str:
     return find(analyse(comparison)).sentences[-1]
 
 
@@ -234,7 +234,7 @@ def test_a_method_with_a_seed_that_missed_is_not_ranked(tmp_path: Path) -> None:
     assert text.endswith("Not ranked, as not every seed got there: lucky (1 of 2), slow (none of 2).")
 
 
-def test_the_only_method_to_reach_it_has_nobody_to_be_compared_with(small: Comparison) -> None:
+def test_the_only_method_to_reach_it_has_nobody_to_be_compared_with(small: RunSet) -> None:
     assert said(small) == (
         "Only fast reaches 50 % on unseen clients in every seed: in 6 s of simulated time, with 3 J. "
         "The others are not ranked, as not every seed got there: base (1 of 2)."
@@ -267,7 +267,7 @@ def test_without_target_or_radio_nothing_is_said_of_time(tmp_path: Path) -> None
         assert not [card for card in findings.cards if "time" in card.label]
 
 
-def test_cards_tell_who_is_fastest(small: Comparison) -> None:
+def test_cards_tell_who_is_fastest(small: RunSet) -> None:
     cards = {card.label: (card.value, card.unit, card.detail) for card in find(analyse(small)).cards}
     assert cards["Least simulated time to 50 %"] == ("6", "s", "fast")
     assert cards["Least energy to 50 %"] == ("3", "J", "fast")
@@ -278,7 +278,7 @@ def test_cards_tell_who_is_fastest(small: Comparison) -> None:
 OF_RADIO = {"accuracy_seconds", "accuracy_joules", "spending", "round_time"}
 
 
-def test_the_figures_are_there_only_with_a_radio(comparison: Comparison, tmp_path: Path) -> None:
+def test_the_figures_are_there_only_with_a_radio(comparison: RunSet, tmp_path: Path) -> None:
     without = {
         picture.name
         for picture in draw_figures(analyse(read([write_comparison(tmp_path, ["a", "b"], [0, 1], rounds=4)])))
@@ -300,7 +300,7 @@ def test_methods_far_apart_share_a_logarithmic_axis(tmp_path: Path, slow: float,
     assert ends == {3.0, 3 * slow}
 
 
-def test_a_ring_is_where_all_seeds_have_the_target_on_average(small: Comparison) -> None:
+def test_a_ring_is_where_all_seeds_have_the_target_on_average(small: RunSet) -> None:
     figure = accuracy_against(small, "seconds")
     assert figure is not None
     rings = [line.get_xydata().tolist() for line in figure.axes[1].lines if "ring" in str(line.get_gid())]
@@ -325,7 +325,7 @@ def test_time_so_far_ends_at_the_total_and_long_runs_are_thinned(tmp_path: Path)
     assert ring.get_xdata()[0] == pytest.approx(20 * row / 3600)
 
 
-def test_the_parts_of_a_round_sum_up_to_its_time(comparison: Comparison) -> None:
+def test_the_parts_of_a_round_sum_up_to_its_time(comparison: RunSet) -> None:
     for method in comparison.methods:
         made = round_time(comparison.counted(method))
         assert made is not None
@@ -341,11 +341,13 @@ def test_the_parts_of_a_round_sum_up_to_its_time(comparison: Comparison) -> None
 
 
 def test_a_round_is_split_as_by_hand(tmp_path: Path) -> None:
-    run = write_curve(tmp_path, "m", 0, {"id_accuracy": [0.1, 0.2, 0.3]})
+    run = write_curve(tmp_path, "m", 0, {"participant_accuracy": [0.1, 0.2, 0.3]})
     allocation = {"ids": [1, 2], "compute_seconds": [1.0, 2.0], "upload_seconds": [3.0, 6.0]}
     spent = [{"seconds": 0.0}, {"seconds": 9.0, "probe_seconds": 1.0, "joules": 4.0, "allocation": allocation}]
     spent += [{"seconds": 3.0, "probe_seconds": 3.0, "joules": 2.0}]  # all was sent in the probe
-    write_rows(run, *(row(r, id_accuracy=0.1 * r, seconds_total=r, joules_total=r, **spent[r]) for r in range(3)))
+    write_rows(
+        run, *(row(r, participant_accuracy=0.1 * r, seconds_total=r, joules_total=r, **spent[r]) for r in range(3))
+    )
     made = round_time(read([run]).all_counted)
     assert made is not None
     # Round 1: probe 1, computing (1 + 2) / 2, sending (3 + 6) / 2, and of 8 seconds 2 are left; round 2: probe 3.

@@ -9,7 +9,7 @@ import pytest
 
 from fedreach._util.errors import RunFolderError
 from fedreach.evaluation.statistics import AnalysisPlan
-from fedreach.report.numbers import Comparison
+from fedreach.report.numbers import RunSet
 from fedreach.report.read import read, read_run
 from fedreach.runs.schema import FORMAT
 
@@ -34,7 +34,15 @@ def run(tmp_path: Path) -> Path:
 
 def test_rounds_without_evaluation_have_no_number(run: Path) -> None:
     read_back = read_run(run)
-    assert np.isfinite(read_back.column("id_accuracy")).tolist() == [True, False, False, True, False, False, True]
+    assert np.isfinite(read_back.column("participant_accuracy")).tolist() == [
+        True,
+        False,
+        False,
+        True,
+        False,
+        False,
+        True,
+    ]
     assert np.isnan(read_back.column("never_written")).all()
     assert np.isfinite(read_back.column("bytes_total")).all()
 
@@ -62,7 +70,7 @@ def test_lost_clients_have_no_weight_but_were_chosen(run: Path) -> None:
     assert replies.weight_client.tolist() == [4, 9]
 
 
-def test_failed_and_unfinished_runs_are_kept_and_not_counted(comparison: Comparison) -> None:
+def test_failed_and_unfinished_runs_are_kept_and_not_counted(comparison: RunSet) -> None:
     status = {(run.method, run.seed): run.status for run in comparison.runs}
     assert status["minimax_gap", 2] == "failed"
     assert status["feddyn", 4] == "unfinished"
@@ -127,7 +135,7 @@ def test_the_first_damaged_run_is_told_however_many_processes_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int
 ) -> None:
     out = write_comparison(tmp_path, ["a", "b", "c"], [0, 1], rounds=2)
-    edit_rows(out / "runs/b/seed-1", lambda rows: rows[1].update(cohort=7))
+    edit_rows(out / "runs/b/seed-1", lambda rows: rows[1].update(cohort_size=7))
     (out / "runs/c/seed-0/rounds.jsonl").write_text("no\n")
     sealed(out / "runs/c/seed-0")
     monkeypatch.setattr("fedreach._util.processes.free_processes", lambda: processes)
@@ -191,8 +199,12 @@ def test_methods_are_judged_by_unseen_clients_then_test_set_then_participants(tm
     alone = federation(20, 0)
     both = write_run(tmp_path / "both", rounds=2)
     tested = write_run(tmp_path / "tested", rounds=2, held=alone)
-    plain = write_curve(tmp_path / "plain", "m", 0, {"id_accuracy": [0.1, 0.2]}, held=alone)
-    assert [read([f]).primary for f in (both, tested, plain)] == ["unseen_accuracy", "test_accuracy", "id_accuracy"]
+    plain = write_curve(tmp_path / "unadapted", "m", 0, {"participant_accuracy": [0.1, 0.2]}, held=alone)
+    assert [read([f]).primary for f in (both, tested, plain)] == [
+        "unseen_accuracy",
+        "test_accuracy",
+        "participant_accuracy",
+    ]
 
 
 @pytest.mark.parametrize(

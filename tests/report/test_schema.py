@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fedreach._util.arrays import Floats, Ints
-from fedreach._util.errors import PartError, RunFolderError
+from fedreach._util.errors import ComponentError, RunFolderError
 from fedreach.evaluation.metrics import additional_metrics
 from fedreach.report.read import read_run
 from fedreach.runs.folder import RunFolder
@@ -106,7 +106,7 @@ def renamed(rows: list[dict[str, Any]], place: int, key: str, other: str) -> Non
         ("cohort", "cohorts", "Did you mean 'cohort'?"),
         ("train_loss", "loss_train", "that no version of this format writes"),
         ("bytes_up", "byte_up", "Did you mean 'bytes_up'?"),
-        ("id_accuracy", "accuracy_id", "that no version of this format writes"),
+        ("participant_accuracy", "accuracy_id", "that no version of this format writes"),
         ("seconds_total", "second_total", "Did you mean 'seconds_total'?"),
     ],
 )
@@ -131,7 +131,7 @@ def test_a_row_with_a_key_too_few_is_named(run: Path) -> None:
         ("bytes_up", "9", "must be int; got str"),
         ("bytes_up", 9.5, "must be int; got float"),
         ("train_loss", "low", "must be float or int or null; got str"),
-        ("id_accuracy", [0.5], "must be float or int or null; got list"),
+        ("participant_accuracy", [0.5], "must be float or int or null; got list"),
         ("allocation", [], "must be null or object; got list"),
         ("round", None, "must be int; got null"),
         ("by_server", 1, "must be bool; got int"),
@@ -184,7 +184,7 @@ def test_a_line_about_clients_has_a_key_for_each_further_metric(run: Path) -> No
 
 def test_no_metric_may_be_called_as_a_key_of_a_line_about_clients() -> None:
     for key in ClientLine.known_keys():
-        with pytest.raises(PartError, match=f"there are columns of '{key}' already"):
+        with pytest.raises(ComponentError, match=f"there are columns of '{key}' already"):
             additional_metrics([Named(key)])
 
 

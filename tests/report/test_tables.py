@@ -13,7 +13,7 @@ import pytest
 from fedreach.evaluation.statistics import AnalysisPlan
 from fedreach.report.analysis import QUANTITIES, TARGET_COSTS
 from fedreach.report.formats import group_columns, terminal_contrasts, terminal_table, to_markdown
-from fedreach.report.numbers import Comparison, points
+from fedreach.report.numbers import RunSet, points
 from fedreach.report.overview import analyse
 from fedreach.report.page import render
 from fedreach.report.read import read
@@ -25,23 +25,23 @@ from .made_up import federation, write_comparison
 AWKWARD = r"my_module:50%|A&B\~{x}<b>$1$"
 
 
-def text_of(comparison: Comparison, width: int) -> str:
+def text_of(comparison: RunSet, width: int) -> str:
     return terminal_table(analyse(comparison), width=width)
 
 
-def cell(comparison: Comparison, method: str, header: str) -> str:
+def cell(comparison: RunSet, method: str, header: str) -> str:
     table = tabulate(analyse(comparison))
     return next(row for row in table.rows if row[0] == method)[table.header.index(header)]
 
 
-def test_cells_are_the_summary_in_per_cent(comparison: Comparison) -> None:
+def test_cells_are_the_summary_in_per_cent(comparison: RunSet) -> None:
     unseen = analyse(comparison).last[0].at["unseen"]
     assert cell(comparison, "fedavg", "unseen clients") == f"{100 * unseen.mean:.1f} ± {100 * unseen.sd:.1f}"
     assert cell(comparison, "fedavg", "difference") == "baseline"
     assert cell(comparison, "minimax_gap", "seeds") == "4/5"
 
 
-def test_spread_over_seeds_and_over_clients_are_named(comparison: Comparison, tmp_path: Path) -> None:
+def test_spread_over_seeds_and_over_clients_are_named(comparison: RunSet, tmp_path: Path) -> None:
     one_seed = read([write_comparison(tmp_path, ["a"], [0], rounds=4)])
     assert "points [seeds]" in tabulate(analyse(comparison)).units
     assert "points [clients]" in tabulate(analyse(one_seed)).units
@@ -62,7 +62,7 @@ def test_a_single_method_has_no_difference_column(tmp_path: Path) -> None:
     assert "difference" not in tabulate(analyse(read([write_comparison(tmp_path, ["a"], [0, 1], rounds=4)]))).header
 
 
-def test_seeds_that_missed_the_target_are_counted(comparison: Comparison) -> None:
+def test_seeds_that_missed_the_target_are_counted(comparison: RunSet) -> None:
     rows = analyse(comparison).last
     partly = [row for row in rows if 0 < row.reached < row.seeds]
     for row in rows:
@@ -79,7 +79,7 @@ def test_markdown_has_as_many_cells_in_each_line(tmp_path: Path) -> None:
     assert "<b>" not in markdown.replace("\\<b>", "")
 
 
-def test_csv_holds_the_records_as_plain_numbers(comparison: Comparison) -> None:
+def test_csv_holds_the_records_as_plain_numbers(comparison: RunSet) -> None:
     rows = list(csv.DictReader(io.StringIO(to_csv(analyse(comparison)))))
     records = as_records(analyse(comparison))
     assert [row["method"] for row in rows] == list(comparison.methods)
@@ -89,7 +89,7 @@ def test_csv_holds_the_records_as_plain_numbers(comparison: Comparison) -> None:
             assert row[key] == expected
 
 
-def test_records_are_strict_json(comparison: Comparison) -> None:
+def test_records_are_strict_json(comparison: RunSet) -> None:
     records = json.loads(json.dumps(as_records(analyse(comparison)), allow_nan=False))
     assert all(math.isfinite(record["unseen_mean"]) for record in records)
     assert records[0]["difference_p"] is None
@@ -109,7 +109,7 @@ def test_a_declared_quantity_stands_in_summary_table_and_records(tmp_path: Path)
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])
-def test_the_terminal_table_fits_and_keeps_what_matters(comparison: Comparison, width: int) -> None:
+def test_the_terminal_table_fits_and_keeps_what_matters(comparison: RunSet, width: int) -> None:
     text = text_of(comparison, width)
     assert max(map(len, text.splitlines())) <= width
     for method in ("fedavg", "feddyn"):
@@ -117,23 +117,23 @@ def test_the_terminal_table_fits_and_keeps_what_matters(comparison: Comparison, 
         assert cell(comparison, method, "difference") in text
 
 
-def test_square_brackets_are_not_taken_for_markup(comparison: Comparison) -> None:
+def test_square_brackets_are_not_taken_for_markup(comparison: RunSet) -> None:
     assert re.search(r"\[\d+\.\d, \d+\.\d\]", text_of(comparison, 120))
 
 
-def test_one_method_makes_no_table_of_pairs(comparison: Comparison) -> None:
+def test_one_method_makes_no_table_of_pairs(comparison: RunSet) -> None:
     only = replace(comparison, methods=comparison.methods[:1], plan=AnalysisPlan(contrasts="all"))
     assert tabulate_contrasts(analyse(only)) is None
 
 
 def test_pairs_stand_in_a_table_of_their_own_on_page_terminal_and_in_files(
-    comparison: Comparison,
+    comparison: RunSet,
 ) -> None:
     analysis = analyse(replace(comparison, plan=AnalysisPlan(contrasts="all", correction="max_t")))
     table = tabulate_contrasts(analysis)
     assert table is not None
     assert len(table.rows) == 10
-    first = next(each for each in analysis.contrasts["last"] if each.judged.verdict == "better")
+    first = next(each for each in analysis.contrasts["last"] if each.judged.conclusion == "better")
     shown = next(row for row in table.rows if row[0] == f"{first.first} − {first.second}")
     assert shown[1].startswith(points(first.judged.mean or 0, sign=True))
     assert shown[4] == "better"
@@ -151,7 +151,7 @@ def test_pairs_stand_in_a_table_of_their_own_on_page_terminal_and_in_files(
 
 
 @pytest.mark.parametrize("width", [1, 60, 100, 136, 400])
-def test_a_page_folds_columns_and_loses_none(comparison: Comparison, width: int) -> None:
+def test_a_page_folds_columns_and_loses_none(comparison: RunSet, width: int) -> None:
     table = tabulate(analyse(comparison))
     shown, *groups = group_columns(table, width)
     assert all(group[0] == 0 for group in (shown, *groups))

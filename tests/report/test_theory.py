@@ -1,4 +1,4 @@
-"""Terms of the papers' bounds from stored rows: known answers, laws, and nothing where there is nothing."""
+"""Terms of the papers' bounds from stored rows: known answers, checks, and nothing where there is nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedreach.federation.convergence import divergence_loss
 from fedreach.report.figures import draw_figures
 from fedreach.report.figures.sweeps import STRETCHES, mean_by_stretch, theory, theory_curves
 from fedreach.report.formats import terminal_theory
-from fedreach.report.numbers import TERMS, Comparison, RoundsTable
+from fedreach.report.numbers import TERMS, RoundsTable, RunSet
 from fedreach.report.overview import analyse
 from fedreach.report.read import read, read_run
 from fedreach.report.records import as_records
@@ -94,7 +94,7 @@ def test_references_are_what_no_weighting_changes() -> None:
     assert np.isnan(reference_values(partition(COUNTS, unseen=())).unseen)
 
 
-# ----------------------------------------------------------------------------------------------- laws
+# ----------------------------------------------------------------------------------------------- checks
 
 
 @st.composite
@@ -110,10 +110,10 @@ def cases(draw: st.DrawFn) -> tuple[np.ndarray, RoundsTable, int]:
     return counts, replies(told), rounds + 1
 
 
-laws = settings(max_examples=50, deadline=None, derandomize=True)
+checks = settings(max_examples=50, deadline=None, derandomize=True)
 
 
-@laws
+@checks
 @given(cases())
 def test_terms_are_what_plain_loops_give(case: Any) -> None:
     counts, told, rounds = case
@@ -134,7 +134,7 @@ def test_terms_are_what_plain_loops_give(case: Any) -> None:
         assert found["left_out"][r] == pytest.approx(np.mean(near) if rest else np.nan, abs=1e-12, nan_ok=True)
 
 
-@laws
+@checks
 @given(cases())
 def test_the_chain_of_bounds_holds_in_every_round(case: Any) -> None:
     """TV of the mixture <= mean TV <= mean of Pinsker's root, which stands for csra's sum of KL(p_g || p_k)."""
@@ -148,7 +148,7 @@ def test_the_chain_of_bounds_holds_in_every_round(case: Any) -> None:
         assert 2 * found["label_gap"][r] ** 2 <= found["label_divergence"][r] + 1e-9
 
 
-@laws
+@checks
 @given(cases(), st.integers(0, 99))
 def test_names_of_clients_and_classes_change_nothing(case: Any, seed: int) -> None:
     counts, told, rounds = case
@@ -239,12 +239,12 @@ def test_a_measurement_that_does_not_fit_its_reports_is_refused(tmp_path: Path) 
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+def measured(tmp_path_factory: pytest.TempPathFactory) -> RunSet:
     out = tmp_path_factory.mktemp("measured")
     return read([write_comparison(out, ("a", "b"), (0, 1), rounds=50, measured=True)])
 
 
-def test_every_term_has_a_column_a_panel_and_an_explanation(measured: Comparison) -> None:
+def test_every_term_has_a_column_a_panel_and_an_explanation(measured: RunSet) -> None:
     table, figure = tabulate_theory(analyse(measured)), theory(analyse(measured))
     assert table is not None
     assert figure is not None
@@ -257,7 +257,7 @@ def test_every_term_has_a_column_a_panel_and_an_explanation(measured: Comparison
     assert "exceeds 3.8 % with probability above 5 %" in told[-1][1]
 
 
-def test_a_cell_is_the_mean_over_rounds_and_then_over_seeds(measured: Comparison) -> None:
+def test_a_cell_is_the_mean_over_rounds_and_then_over_seeds(measured: RunSet) -> None:
     record = as_records(analyse(measured))[1]
     runs = measured.counted("b")
     for name in ("entropy", "left_out", "label_gap", "label_divergence", "label_gap_alone", "disagreement", "wlrc"):
@@ -297,7 +297,7 @@ def test_a_run_without_cohorts_has_no_theory_at_all(tmp_path: Path) -> None:
     assert "What the bounds look at" not in page
 
 
-def test_page_and_tables_tell_the_terms_and_their_sources(measured: Comparison, tmp_path: Path) -> None:
+def test_page_and_tables_tell_the_terms_and_their_sources(measured: RunSet, tmp_path: Path) -> None:
     out = write_comparison(tmp_path / "c", ("a", "b"), (0,), rounds=8)
     paths = write_report([out], tmp_path / "out", formats=("svg",))
     page = paths.page.read_text()
@@ -315,7 +315,7 @@ def test_page_and_tables_tell_the_terms_and_their_sources(measured: Comparison, 
 # ----------------------------------------------------------------------------------------------- curves
 
 
-def test_a_curve_is_the_mean_of_stretches_of_rounds(measured: Comparison) -> None:
+def test_a_curve_is_the_mean_of_stretches_of_rounds(measured: RunSet) -> None:
     runs = measured.counted("a")
     made = mean_by_stretch(runs, "entropy")
     assert len(made.rounds) == STRETCHES
@@ -328,7 +328,7 @@ def test_a_curve_is_the_mean_of_stretches_of_rounds(measured: Comparison) -> Non
     assert set(theory_curves(measured, "wlrc")) == {0, 1}
 
 
-def test_one_seed_has_a_curve_without_a_band(measured: Comparison) -> None:
+def test_one_seed_has_a_curve_without_a_band(measured: RunSet) -> None:
     made = mean_by_stretch(measured.counted("a")[:1], "label_gap")
     assert np.isfinite(made.mean).all()
     assert np.isnan(made.low).all()
@@ -347,7 +347,7 @@ def test_ten_thousand_rounds_take_a_moment() -> None:
     assert quickest < 1.0
 
 
-def test_runs_keep_their_terms_beside_their_rounds(measured: Comparison) -> None:
+def test_runs_keep_their_terms_beside_their_rounds(measured: RunSet) -> None:
     run = measured.runs[0]
     assert all(len(values) == len(run.rounds["round"]) for values in run.theory.values())
     assert not set(run.theory) & set(run.rounds)

@@ -12,7 +12,7 @@ from torch import nn
 
 from fedreach.engines.models.flat import Layout
 from fedreach.federation.state import initial_state
-from fedreach.federation.types import ClientView
+from fedreach.federation.types import ServerView
 from fedreach.runs.checkpoint import Snapshot
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.recorder import Recorder
@@ -27,7 +27,7 @@ def evaluated(round_: int, losses: Losses) -> tuple[dict[str, float], list[dict[
     ones = [1] * len(losses)
     line = {"round": round_, "population": "participants", "ids": [*losses], "examples": ones, "accuracy": ones}
     mean = float(np.mean([*losses.values()]))
-    return {"id_accuracy": 1.0, "id_loss": mean}, [{**line, "loss": [*losses.values()]}]
+    return {"participant_accuracy": 1.0, "participant_loss": mean}, [{**line, "loss": [*losses.values()]}]
 
 
 def closed(recorder: Recorder, snapshot: Snapshot, row: RoundRow, losses: Losses) -> Snapshot:
@@ -54,7 +54,7 @@ def test_a_round_is_not_the_best_because_the_worst_client_was_away(
     rounds: list[Losses], best: int, by_another_process: bool, tmp_path: Path
 ) -> None:
     federation, layout, folder = tiny_federation(), Layout.of(nn.Linear(2, 2)), RunFolder(tmp_path)
-    view = ClientView.of(np.arange(2), np.ones(2, np.int64))
+    view = ServerView.of(np.arange(2), np.ones(2, np.int64))
     recorder = Recorder(folder, federation, layout)
     state = initial_state(federation, np.zeros(layout.size, np.float32), view, None)
     snapshot, row = recorder.begin(state)

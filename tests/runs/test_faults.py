@@ -58,7 +58,7 @@ def test_a_run_that_crashes_while_it_trains_again_on_all_rows_goes_on_to_the_sam
     faults: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     small, crash = faults.small, faults.crash
-    toml = small.TOML.replace('serving = "bbse"', "").replace("= 4", "= 4\npopulation.refit = true", 1)
+    toml = small.TOML.replace('adaptation = "bbse"', "").replace("= 4", "= 4\npopulation.refit = true", 1)
     monkeypatch.setattr(small, "TOML", toml)
     with monkeypatch.context() as patch:
         patch.setattr(Refit, "write", interrupted)
@@ -140,15 +140,15 @@ def test_a_thousand_damages_are_refused_by_name_or_not_read(faults: SimpleNamesp
 def read_all(folder: Path) -> None:
     """Read each file of a run folder as somebody does."""
     read_run(folder)
-    list(RunFolder(folder).kept_rows("served.jsonl"))
+    list(RunFolder(folder).kept_rows("adapted.jsonl"))
     RunFolder(folder).read(FederationRecord)
     for which in ("last", "best"):
         load_model(folder, which)  # type: ignore[arg-type]
     read_rule(folder)
 
 
-FINISHED = ["run.json", "federation.json", "rounds.jsonl", "clients.jsonl", "timing.jsonl", "served.jsonl"]
-FINISHED += ["serving.json", "serving.safetensors", "last.safetensors", "best.safetensors", "result.json"]
+FINISHED = ["run.json", "federation.json", "rounds.jsonl", "clients.jsonl", "timing.jsonl", "adapted.jsonl"]
+FINISHED += ["adaptation.json", "adaptation.safetensors", "last.safetensors", "best.safetensors", "result.json"]
 BEGUN = ["run.json", "federation.json", "rounds.jsonl", "clients.jsonl", "timing.jsonl", "best.safetensors"]
 BEGUN += ["checkpoint.safetensors", "memory.rows", "sent.rows", "selection.rows"]
 

@@ -188,7 +188,7 @@ def test_a_budget_ends_a_run_with_the_round_that_reaches_it(tmp_path: Path) -> N
         spent = RunFolder(path).rows(RoundRow.FILE)
         assert spent[:-1] == rows[:end]
         assert spent[-1]["bytes_total"] == rows[end]["bytes_total"]
-        assert "id_accuracy" in spent[-1]
+        assert "participant_accuracy" in spent[-1]
     assert go_on(tmp_path / "seconds", budget=Budget(seconds=1.0)).rounds == 4  # there is no radio: none passes
 
 
@@ -203,7 +203,7 @@ def test_a_model_that_is_not_finite_ends_a_run_that_goes_on_without_failing_clie
     simulation = tiny_simulation()
     recorder = Recorder(RunFolder(tmp_path), simulation.federation, simulation.engine.layout, stop_if_diverged=False)
     snapshot, row = recorder.begin(simulation.start())
-    timing, evaluated = Timing(round=0), ({"id_loss": 1.0, "test_loss": np.inf}, [])
+    timing, evaluated = Timing(round=0), ({"participant_loss": 1.0, "test_loss": np.inf}, [])
     recorder.close(snapshot, row, timing, evaluated)  # the model is finite: others may train it
     models = snapshot.state.models.copy()
     models[0, -1] = np.nan

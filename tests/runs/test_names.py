@@ -31,8 +31,8 @@ name = "linear"
 [evaluation]
 every = 1
 [methods.uniform]
-cohort = 2
-serving = "label_shift"
+cohort_size = 2
+adaptation = "label_shift"
 """
 
 
@@ -60,7 +60,7 @@ def test_names_stand_beside_ids_and_say_what_is_held_out_alone(fedreach: Command
     named, plain = run(fedreach, "named"), run(fedreach, "plain")
     record = json.loads((named / "federation.json").read_text())
     assert record["client_names"] == sorted(NAMES)
-    for file in ("clients.jsonl", "served.jsonl"):
+    for file in ("clients.jsonl", "adapted.jsonl"):
         lines, others = rows(named, file), rows(plain, file)
         for line, other in zip(lines, others, strict=True):
             assert line["names"] == [sorted(NAMES)[client] for client in line["ids"]]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fedreach import open as open_study
+from fedreach import open as open_comparison
 from fedreach.deploy.saved import load
 from fedreach.report.read import read_run
 
@@ -66,7 +66,7 @@ def stored(fedreach: Command, home: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 
 def test_it_is_read_and_its_models_loaded(stored: Path) -> None:
-    assert open_study(stored).table() is not None
+    assert open_comparison(stored).table() is not None
     run = stored / "runs" / "uniform" / "seed-0"
     assert read_run(run).last_round == 4
     assert load(run, "best").training is False

@@ -39,7 +39,7 @@ BEST = 5
 
 def settings(**more: Any) -> list[str]:
     """Return options of a run that overfits, so that the best round is not the last one."""
-    chosen = {"rounds": 6, "evaluation.every": 1, "local.rate": 2.0, "engine.name": "sequential"} | more
+    chosen = {"rounds": 6, "evaluation.every": 1, "local.lr": 2.0, "engine.name": "sequential"} | more
     return [word for key, value in chosen.items() for word in ("--set", f"{key}={value}")]
 
 
@@ -122,7 +122,7 @@ def test_scores_and_scored_models_have_the_same_bits_with_and_without_it(run: Ca
     assert told == result_of(plain)
 
 
-@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+@pytest.mark.parametrize("engine", ["sequential", "vmap"])
 def test_the_number_of_threads_changes_no_bit_of_it(run: Callable[..., Path], engine: str) -> None:
     chosen = [*REFIT, "--set", f"engine.name={engine}"]
     one, two = (run(f"{threads}", *chosen, "--set", f"engine.threads={threads}") for threads in (1, 2))
@@ -145,8 +145,8 @@ def test_the_number_of_workers_changes_no_bit_of_it(fedreach: Command, home: Pat
 
 
 @pytest.mark.slow
-def test_methods_that_differ_in_serving_alone_share_it(fedreach: Command, home: Path) -> None:
-    more = '\n[methods.few]\nserving = { name = "few_labels", labels = 5 }\n'
+def test_methods_that_differ_in_adaptation_alone_share_it(fedreach: Command, home: Path) -> None:
+    more = '\n[methods.few]\nadaptation = { name = "few_labels", labels = 5 }\n'
     (home / "tiny.toml").write_text(TINY + more, encoding="utf-8")
     done = fedreach(
         "compare", "tiny.toml", *settings(), *REFIT, "--set", "seeds=[0]", "--formats", "none", "--out", "o"
@@ -222,7 +222,7 @@ def test_killed_once_the_model_is_written_nothing_is_trained_again(
 
 def test_what_another_run_left_of_it_is_not_gone_on_with(run: Callable[..., Path], home: Path) -> None:
     whole = run("a", *REFIT)
-    run("b", *REFIT, "--set", "local.rate=0.3", "--set", "rounds=3")  # fewer: it could be gone on with
+    run("b", *REFIT, "--set", "local.lr=0.3", "--set", "rounds=3")  # fewer: it could be gone on with
     left = home / "c" / "refit"
     left.mkdir(parents=True)
     for path in (home / "b").glob("[!.]*"):
@@ -274,7 +274,7 @@ def test_run_page_and_report_say_that_scores_are_of_the_model_before(fedreach: C
 
 def test_in_python_it_is_asked_for_where_held_out_is(tmp_path: Path) -> None:
     data = fr.load("digits").partition("dirichlet_by_class", clients=10, alpha=0.5, participants=4)
-    loop = fr.run(data, model="linear", rounds=2, cohort=2, population={"refit": True}, out=tmp_path)
+    loop = fr.run(data, model="linear", rounds=2, cohort_size=2, population={"refit": True}, out=tmp_path)
     assert len(list(loop)) == 2
     assert loop.model().origin.which == "refit"
 
@@ -283,13 +283,13 @@ def test_in_python_it_is_asked_for_where_held_out_is(tmp_path: Path) -> None:
 
 
 def test_a_rule_that_is_fitted_by_held_out_rows_is_refused_before_the_first_round(refused: Refused, home: Path) -> None:
-    said = refused(2, "run", "tiny.toml", *REFIT, "--set", "method.serving=label_shift", "--out", "o")
-    assert "population.refit trains on what participants hold out, and serving LabelShift is fitted by that" in said
+    said = refused(2, "run", "tiny.toml", *REFIT, "--set", "method.adaptation=label_shift", "--out", "o")
+    assert "population.refit trains on what participants hold out, and adaptation LabelShift is fitted by that" in said
     assert not (home / "o" / "rounds.jsonl").exists()
 
 
 def test_in_a_comparison_the_method_with_such_a_rule_is_named(refused: Refused, home: Path) -> None:
-    (home / "tiny.toml").write_text(TINY + '\n[methods.ours]\nserving = "bbse"\n', encoding="utf-8")
+    (home / "tiny.toml").write_text(TINY + '\n[methods.ours]\nadaptation = "bbse"\n', encoding="utf-8")
     assert "methods.ours: population.refit trains on what" in refused(2, "compare", "tiny.toml", *REFIT, "--out", "o")
 
 
@@ -305,7 +305,7 @@ def test_where_nobody_holds_anything_out_it_is_refused_before_the_first_round(re
 
 @pytest.mark.slow
 def test_runs_that_only_try_a_setting_do_not_train_again(fedreach: Command, home: Path) -> None:
-    tune = '\n[tune]\n"local.rate" = [0.1, 0.2]\n'
+    tune = '\n[tune]\n"local.lr" = [0.1, 0.2]\n'
     (home / "tiny.toml").write_text(TINY + tune, encoding="utf-8")
     done = fedreach("compare", "tiny.toml", *REFIT, "--set", "seeds=[0]", "--formats", "none", "--out", "o")
     assert done.exit_code == 0, done.output

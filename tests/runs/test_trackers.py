@@ -52,7 +52,7 @@ class Notes(fr.Callback):
         self.note("begin", run.method, run.seed, len(run.id))
 
     def round(self, row, timing, lost):
-        row.evaluated["id_loss"], row.weights[:] = -1.0, [2.0]
+        row.evaluated["participant_loss"], row.weights[:] = -1.0, [2.0]
         self.note("round", row.round, timing.train_seconds is not None)
 
     def end(self, result):
@@ -200,12 +200,12 @@ def test_what_a_spreadsheet_takes_for_a_formula_is_text_and_columns_that_come_la
         round=0, cohort=(), weights=(), lost=(), bytes_down=0, bytes_up=0, bytes_total=0, probe_bytes=0, evaluated={}
     )
     for number, remark in enumerate(["two\nlines, a comma", '=cmd("x")', "plain", "@x"]):
-        found = {"id_loss": 0.5} if number >= 2 else {}
+        found = {"participant_loss": 0.5} if number >= 2 else {}
         tracker.clock.last = 0.0  # as if a second had passed
         tracker.round(replace(row, round=number, remark=remark, evaluated=found), Timing(round=number), {})
     tracker.close(None)
     assert [line["remark"] for line in table(tmp_path)] == ["two\nlines, a comma", '\'=cmd("x")', "plain", "'@x"]
-    assert [line["id_loss"] for line in table(tmp_path)] == ["", "", "0.5", "0.5"]
+    assert [line["participant_loss"] for line in table(tmp_path)] == ["", "", "0.5", "0.5"]
 
 
 # --------------------------------------------------------------------------------------------------- one's own
@@ -311,11 +311,11 @@ def test_a_run_that_goes_on_leaves_one_record_whoever_looked_on_before(home: Pat
 def test_an_extended_run_has_the_record_of_a_longer_one(home: Path) -> None:
     """Also of its last round, whose evaluation is taken back."""
     toml = (home / "tiny.toml").read_text().replace("every = 2", "every = 3")
-    upward = "[method]\nserver = { name = 'average', rate = 20.0 }"  # the last model is not the best, which would stay
+    upward = "[method]\nserver = { name = 'average', lr = 20.0 }"  # the last model is not the best, which would stay
     (home / "tiny.toml").write_text(toml.replace("[method]", upward), encoding="utf-8")
     folder = go(home, "x", "csv")
     extend_run(folder, 7, base=home, trackers=["csv", "tensorboard"])
-    assert [line["round"] for line in table(folder) if line["id_accuracy"]] == ["0", "3", "6", "7"]
+    assert [line["round"] for line in table(folder) if line["participant_accuracy"]] == ["0", "3", "6", "7"]
     check_records(folder)
     with pytest.raises(fr.FedReachError, match="there is no tracker 'cvs'"):
         extend_run(folder, 9, base=home, trackers=["cvs"])
@@ -345,8 +345,8 @@ def test_runs_that_take_a_training_are_told_of_as_any_other_and_failures_once(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bad = "{name='own.py:Notes', fails='round'}"
-    serving = "methods={a={}, b={serving='true_prior'}}"
-    experiment = load(home / "tiny.toml", ["baseline='a'", f"run.trackers=['csv', {bad}]", serving, "seeds=[0]"])
+    adaptation = "methods={a={}, b={adaptation='oracle_prior'}}"
+    experiment = load(home / "tiny.toml", ["baseline='a'", f"run.trackers=['csv', {bad}]", adaptation, "seeds=[0]"])
     status = compare(experiment, out=home / "x", base=home, executor=Inline())
     assert not status.failed
     for method in "ab":
@@ -355,7 +355,7 @@ def test_runs_that_take_a_training_are_told_of_as_any_other_and_failures_once(
 
 
 def test_runs_that_tune_are_not_tracked(home: Path) -> None:
-    tuned = ["run.trackers=['csv']", "tune={'local.rate'=[0.1, 0.3]}", "methods={a={}}", "baseline='a'", "seeds=[0]"]
+    tuned = ["run.trackers=['csv']", "tune={'local.lr'=[0.1, 0.3]}", "methods={a={}}", "baseline='a'", "seeds=[0]"]
     assert not compare(load(home / "tiny.toml", tuned), out=home / "x", base=home, executor=Inline()).failed
     assert [path.relative_to(home / "x").parts[0] for path in (home / "x").rglob("rounds.csv")] == ["runs"]
 
@@ -371,11 +371,13 @@ class Seen(fr.Callback):
 def test_python_hands_over_names_classes_and_objects(home: Path) -> None:
     data = fr.load("digits").partition("dirichlet_by_class", clients=12, alpha=0.5, participants=6)
     seen = Seen()
-    loop = fr.run(data, rounds=3, cohort=3, model="linear", out="x", trackers=[seen, "csv"])
+    loop = fr.run(data, rounds=3, cohort_size=3, model="linear", out="x", trackers=[seen, "csv"])
     next(loop)
     loop.close()
     more = Seen()
-    assert len(list(fr.run(data, rounds=3, cohort=3, model="linear", out="x", trackers=[more, {"name": "csv"}]))) == 3
+    assert (
+        len(list(fr.run(data, rounds=3, cohort_size=3, model="linear", out="x", trackers=[more, {"name": "csv"}]))) == 3
+    )
     assert (seen.rounds, more.rounds) == ([0, 1], [0, 1, 2, 3])
     assert len(table(home / "x")) == 4
 
@@ -422,7 +424,7 @@ def test_mlflow_has_settings_rounds_tags_and_models_and_goes_on_where_the_run_do
     folder = go(home, "x", "mlflow")
     found = check_mlflow(client, folder, note["run"])
     assert (found.info.status, found.info.run_name) == ("FINISHED", "run seed 0")
-    assert [found.data.params[key] for key in ("local.rate", "partition.clients", "method.selection.name", "seed")] == [
+    assert [found.data.params[key] for key in ("local.lr", "partition.clients", "method.selection.name", "seed")] == [
         "0.1",
         "12",
         "uniform",

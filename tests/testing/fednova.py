@@ -36,7 +36,7 @@ class FedNova:
         tau = reports.note[:, 0].astype(np.float64)
         return (p @ tau) * ((p / tau) @ reports.trained.astype(np.float64)), state
 
-    def served(self, params, state):
+    def adapted(self, params, state):
         return params
 
 

@@ -1,4 +1,4 @@
-"""A serving rule of one's own that is right, for tests that spoil it."""
+"""An adaptation rule of one's own that is right, for tests that spoil it."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import pytest
 
 from fedreach._util import registry
 from fedreach._util.errors import ConfigError
-from fedreach.federation.adaptation.base import Plain
+from fedreach.federation.adaptation.base import Unadapted
 from fedreach.federation.selection.base import Policy
 from fedreach.federation.selection.losses import Minimax
 from fedreach.federation.selection.random import Uniform
@@ -166,7 +166,7 @@ def test_components_are_tried_on_inconvenient_federations():
     sizes = [len(world.ids) for world in made]
     assert min(sizes) == 1
     assert max(sizes) > 10
-    assert any(world.cohort == len(world.ids) for world in made)
+    assert any(world.cohort_size == len(world.ids) for world in made)
     assert any(world.ids.tolist() != list(range(len(world.ids))) for world in made)
     assert any(not world.available(3).any() for world in made)
     assert any(len(world.lost.get(2, ())) == len(world.ids) for world in made)
@@ -220,8 +220,8 @@ def test_weightings_are_tried_with_what_they_need_and_measure():
 # ------------------------------------------------------------------------------------------ rules that are not built in
 
 
-@pytest.mark.parametrize("rule", [Own(), Own(strength=1.0), Plain()], ids=repr)
-def test_a_right_serving_rule_passes_all_checks(rule):
-    assert kind_of(rule) == "serving"
-    results = check_component("serving", rule)
+@pytest.mark.parametrize("rule", [Own(), Own(strength=1.0), Unadapted()], ids=repr)
+def test_a_right_adaptation_rule_passes_all_checks(rule):
+    assert kind_of(rule) == "adaptation"
+    results = check_component("adaptation", rule)
     assert not results.failures, "\n".join(map(str, results.failures))

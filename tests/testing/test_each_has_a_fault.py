@@ -9,11 +9,11 @@ from fedreach.testing.checks.common import options_are_all_it_is
 from fedreach.testing.verify import checks_of
 
 from . import (
+    test_planted_adaptation,
     test_planted_allocation,
     test_planted_loss,
     test_planted_selection,
     test_planted_server,
-    test_planted_serving,
     test_planted_solver,
     test_planted_weighting,
 )
@@ -25,7 +25,7 @@ FAULTS = [
         test_planted_loss,
         test_planted_selection,
         test_planted_server,
-        test_planted_serving,
+        test_planted_adaptation,
         test_planted_solver,
         test_planted_weighting,
     )

@@ -56,17 +56,17 @@ def test_it_moves_as_the_paper_says_where_clients_take_different_numbers_of_step
     train = replace(made.data.train, order=partition.order, offsets=partition.offsets)
     population = replace(made.data.population, participants=np.arange(3))
     data = replace(made.data, partition=partition, train=train, population=population)
-    local = LocalSGD(rate=0.5, epochs=2, batch_size=5)
+    local = LocalSGD(lr=0.5, epochs=2, batch_size=5)
     module = build("linear", (2,), 2, seed=0)
 
     def after_a_round(solver, weighting):
-        federation = replace(made.federation, solver=solver, weighting=weighting, local=local, cohort=3)
+        federation = replace(made.federation, solver=solver, weighting=weighting, local=local, cohort_size=3)
         simulation = Simulation(federation, data, TorchEngine(Sequential, Task.of(module, data, federation)), rounds=10)
         return simulation, simulation.step(simulation.start()).state.params
 
     simulation, params = after_a_round(solver, weighting)
     start = simulation.start().params
-    trained = simulation.engine.train(start, np.arange(3), round_=1, rate=0.5)
+    trained = simulation.engine.train(start, np.arange(3), round_=1, lr=0.5)
     tau = 2 * np.ceil(np.array(EXAMPLES) / 5)  # epochs times batches: 2, 6 and 10 steps
     assert trained.steps.tolist() == tau.tolist()
     p = np.array(EXAMPLES) / sum(EXAMPLES)

@@ -10,7 +10,7 @@ import pytest
 from fedreach.federation.selection.base import Policy
 from fedreach.federation.selection.losses import Minimax
 from fedreach.federation.selection.updates import ConvexHull
-from fedreach.federation.types import ClientView, Probe, Selection
+from fedreach.federation.types import Probe, Selection, ServerView
 
 from .planted import must_be_caught, noting
 
@@ -103,7 +103,7 @@ class LowIdsMoreOften(Policy):
 
 @caught_by("open about updates")
 class QuietlyByUpdates(Policy):
-    def init(self, view: ClientView):
+    def init(self, view: ServerView):
         return {"ids": view.ids, "length": np.zeros(len(view.ids))}
 
     def probe(self, state, view, k, rng):
@@ -142,7 +142,7 @@ class NeedsWhatItDidNotAskFor(Policy):
 
 @dataclass
 class Changeable(Policy):
-    rate: float = 1.0
+    lr: float = 1.0
 
     def select(self, state, view, k, rng):
         return Selection(rng.choice(view.ids[view.available], size=k, replace=False))

@@ -67,7 +67,7 @@ class SlowsItsStateDown(Average):
 @caught_by("other batches in other rounds", batch_size=5)
 class TheFirstExamplesInEveryRound(Safari):
     def learn(self, params, state, own):
-        return own.step(params, np.arange(self.batch_size), self.rate), state
+        return own.step(params, np.arange(self.batch_size), self.lr), state
 
 
 @caught_by("other batches in other rounds", batch_size=5, steps=2)

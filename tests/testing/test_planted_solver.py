@@ -83,7 +83,7 @@ class OwnMemoryTheWrongWay:
     def conclude(self, state, reports, mean_update, n):
         return mean_update, {"c": state.get("c", 0.0) + reports.note.sum(axis=0, dtype=np.float64) / n}
 
-    def served(self, params, state):
+    def adapted(self, params, state):
         return params
 
 

@@ -14,7 +14,7 @@ from fedreach._util.divergence import kl_divergence
 from fedreach._util.errors import ConfigError
 from fedreach.federation.convergence import divergence_loss, generalization_bound, printed_bound, printed_drift
 
-laws = settings(max_examples=60, deadline=None, derandomize=True)
+checks = settings(max_examples=60, deadline=None, derandomize=True)
 
 WHOLE = np.array([0.5, 0.3, 0.2])
 LABELS = np.array([[0.2, 0.3, 0.5], [0.5, 0.3, 0.2], [0.4, 0.4, 0.2]])
@@ -40,7 +40,7 @@ def test_the_printed_terms_are_no_bound_for_one_coin() -> None:
     assert generalization_bound(fair, whole, many).divergence == pytest.approx(0.10034, abs=1e-5)  # sqrt(KL / 2)
 
 
-@laws
+@checks
 @given(federations())
 def test_the_divergence_bounds_how_far_any_loss_is_off(case: Any) -> None:
     """l - l_bar <= c TV(mixture, whole) <= mean of c TV <= mean of Pinsker's root, for every loss in [0, c]."""
@@ -89,7 +89,7 @@ def test_clients_like_the_whole_leave_only_what_examples_cost() -> None:
     assert bound.sampling == pytest.approx(math.sqrt(math.log(40) / 200), rel=1e-12)
 
 
-@laws
+@checks
 @given(federations(), st.floats(0.1, 50))
 def test_another_unit_of_the_loss_scales_the_bound_but_not_the_printed_one(case: Any, t: float) -> None:
     labels, whole, sizes, _ = case
@@ -103,7 +103,7 @@ def test_the_printed_divergence_ignores_the_unit_of_the_loss() -> None:
     assert ten < 10 * one
 
 
-@laws
+@checks
 @given(federations(), st.integers(0, 99))
 def test_the_order_of_clients_and_classes_changes_nothing(case: Any, seed: int) -> None:
     labels, whole, sizes, _ = case
@@ -131,7 +131,7 @@ def test_sigma_d_is_largest_for_equal_sizes_and_smallest_for_one_client() -> Non
     assert one < uneven < equal
 
 
-@laws
+@checks
 @given(federations())
 def test_one_inequality_for_all_examples_is_tighter_than_one_per_client(case: Any) -> None:
     labels, whole, sizes, _ = case

@@ -18,7 +18,7 @@ from fedreach.federation.convergence import (
 )
 
 GRID = distances(0.2, 0.02)
-laws = settings(max_examples=200, deadline=None, derandomize=True)
+checks = settings(max_examples=200, deadline=None, derandomize=True)
 losses = st.lists(st.floats(0, 1), min_size=1, max_size=12).map(np.array)
 unit = st.floats(0, 1)
 
@@ -62,7 +62,7 @@ def test_a_bound_reaches_its_end_at_its_radius_and_stays_there():
     assert radius_limits(0.0, 0.0, 1.0)[0] == radius_limits(1.0, 0.0, 1.0)[1] == 0.0
 
 
-@laws
+@checks
 @given(losses=losses, seed=st.integers(0, 999), distance=unit)
 def test_no_distribution_within_the_distance_leaves_the_bounds(losses, seed, distance):
     rng = generator(seed, "test")
@@ -92,7 +92,7 @@ def test_the_bounds_are_reached_by_a_loss_of_two_values():
     assert lower_bound(p, p * (1 - p), distance) == pytest.approx(np.sin(a - angle) ** 2, rel=1e-12)
 
 
-@laws
+@checks
 @given(losses=losses, distance=unit)
 def test_the_mean_lies_between_the_bounds_and_the_bounds_in_the_range_of_the_squared_loss(losses, distance):
     mean = (losses**2).mean()
@@ -103,7 +103,7 @@ def test_the_mean_lies_between_the_bounds_and_the_bounds_in_the_range_of_the_squ
     assert abs(nothing[0]) < 1e-15
 
 
-@laws
+@checks
 @given(mean=unit, small=unit, large=unit, distance=unit, farther=unit)
 def test_disagreement_grows_with_distance_and_with_variance(mean, small, large, distance, farther):
     def sigma(variance, d):
@@ -113,7 +113,7 @@ def test_disagreement_grows_with_distance_and_with_variance(mean, small, large, 
     assert sigma(min(small, large), distance) <= sigma(max(small, large), distance) + 1e-12
 
 
-@laws
+@checks
 @given(mean=unit, variance=unit, distance=unit, largest=st.floats(0.1, 10))
 def test_it_is_the_same_for_what_is_lost_and_for_what_is_missing_to_the_largest_loss(mean, variance, distance, largest):
     def sigma(mean):
@@ -123,7 +123,7 @@ def test_it_is_the_same_for_what_is_lost_and_for_what_is_missing_to_the_largest_
     assert sigma(mean * whole) == pytest.approx(sigma(whole - mean * whole), rel=1e-9, abs=1e-9 * whole)
 
 
-@laws
+@checks
 @given(losses=losses, factor=st.floats(0.1, 10), seed=st.integers(0, 99), confidence=st.sampled_from([None, 0.01]))
 def test_losses_in_another_unit_scale_it_by_the_square_and_their_order_does_not_matter(
     losses, factor, seed, confidence
@@ -135,7 +135,7 @@ def test_losses_in_another_unit_scale_it_by_the_square_and_their_order_does_not_
     assert total_disagreement(shuffled, GRID, confidence=confidence) == pytest.approx(total, rel=1e-9)
 
 
-@laws
+@checks
 @given(losses=losses, confidence=st.floats(1e-9, 0.999), distance=unit)
 def test_allowing_for_few_examples_widens_the_bounds_and_many_examples_undo_it(losses, confidence, distance):
     at = np.array([distance])
@@ -180,7 +180,7 @@ def test_totals_are_the_golden_ones():
     assert total_disagreement(np.array([0.02, 0.5, 0.9, 0.1]), GRID) == pytest.approx(2.3778721899, abs=1e-10)
 
 
-@laws
+@checks
 @given(losses=losses, m=st.integers(1, 5))
 def test_the_total_is_never_nothing(losses, m):
     least = (GRID**2 * (2 - GRID**2)).sum()
@@ -216,7 +216,7 @@ def test_the_divergence_is_that_of_jensen_and_shannon():
     np.testing.assert_allclose(jsd_loss(logits, labels), (divergence(p) + divergence(target)) / 2, atol=1e-12)
 
 
-@laws
+@checks
 @given(scale=st.floats(1e-3, 1e30), offset=st.floats(-1e3, 1e3), seed=st.integers(0, 99))
 def test_losses_stay_between_0_and_1_and_depend_on_differences_of_logits(scale, offset, seed):
     rng = generator(seed, "test")

@@ -18,7 +18,7 @@ GOLDEN = [
     ("local_to_global", 0, [0.27895861564992047, 0.2510510834820652, 0.6348782724359694, 0.14432489182014646]),
 ]
 
-laws = settings(max_examples=60, deadline=None, derandomize=True)
+checks = settings(max_examples=60, deadline=None, derandomize=True)
 histograms = st.integers(2, 5).flatmap(
     lambda c: arrays(np.int64, st.tuples(st.integers(1, 6), st.just(c)), elements=st.integers(0, 40)).map(
         lambda counts: counts + (counts.sum(axis=1, keepdims=True) == 0)
@@ -38,7 +38,7 @@ def test_kl_of_two_distributions_is_the_golden_one():
     assert float(kl_divergence(p, q)) == pytest.approx(0.2748872196, abs=1e-10)  # design/algorithms.md, section 5.2
 
 
-@laws
+@checks
 @given(counts=histograms, direction=directions, smoothing=smoothings)
 def test_a_divergence_is_never_negative_and_is_zero_for_clients_like_the_whole(counts, direction, smoothing):
     assert (label_divergences(counts, direction, smoothing) >= 0).all()
@@ -46,7 +46,7 @@ def test_a_divergence_is_never_negative_and_is_zero_for_clients_like_the_whole(c
     np.testing.assert_allclose(label_divergences(alike, direction), 0, atol=1e-12)
 
 
-@laws
+@checks
 @given(counts=histograms)
 def test_only_a_client_of_the_mix_of_the_whole_is_at_distance_zero(counts):
     pooled = counts.sum(axis=0) / counts.sum()
@@ -58,7 +58,7 @@ def test_only_a_client_of_the_mix_of_the_whole_is_at_distance_zero(counts):
         assert (distance[other] >= (abs(local - pooled).sum(axis=1) ** 2 / 2 * (1 - 1e-9))[other]).all()
 
 
-@laws
+@checks
 @given(counts=histograms, direction=directions, smoothing=smoothings, seed=st.integers(0, 99))
 def test_names_of_clients_and_classes_and_empty_classes_change_nothing(counts, direction, smoothing, seed):
     rng = np.random.Generator(np.random.Philox(seed))
@@ -71,7 +71,7 @@ def test_names_of_clients_and_classes_and_empty_classes_change_nothing(counts, d
     assert label_divergences(wider, direction, smoothing).tobytes() == before.tobytes()
 
 
-@laws
+@checks
 @given(counts=histograms, direction=directions)
 def test_smoothing_that_goes_to_zero_is_no_smoothing(counts, direction):
     exact, nearly = (label_divergences(counts, direction, kappa) for kappa in (0, 1e-9))

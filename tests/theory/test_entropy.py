@@ -16,7 +16,7 @@ from fedreach.federation.bounds import cross_entropy, joint_risk, self_informati
 P = np.array([[0.5, 0.25, 0.25], [0.1, 0.6, 0.3]])
 LOSS = np.array([0.2, 1.0, 0.5])
 
-laws = settings(max_examples=100, deadline=None, derandomize=True)
+checks = settings(max_examples=100, deadline=None, derandomize=True)
 
 
 @st.composite
@@ -46,7 +46,7 @@ def enumerated(p, loss, weights):
     return total
 
 
-@laws
+@checks
 @given(sources())
 def test_the_joint_risk_is_the_sum_over_all_combinations_of_outcomes(drawn):
     p, loss = drawn
@@ -56,7 +56,7 @@ def test_the_joint_risk_is_the_sum_over_all_combinations_of_outcomes(drawn):
     assert joint_risk(p[:1], loss) == pytest.approx(self_information_risk(p, loss)[0])
 
 
-@laws
+@checks
 @given(sources())
 def test_a_loss_of_one_everywhere_makes_the_risk_the_entropy(drawn):
     p, loss = drawn
@@ -64,7 +64,7 @@ def test_a_loss_of_one_everywhere_makes_the_risk_the_entropy(drawn):
     assert joint_risk(p, np.ones_like(loss)) == pytest.approx(label_entropy(p).sum(), abs=1e-12)
 
 
-@laws
+@checks
 @given(sources(), sources())
 def test_cross_entropy_is_entropy_and_divergence_together(one, other):
     p, q = one[0], other[0]

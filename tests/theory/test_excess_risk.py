@@ -1,4 +1,4 @@
-"""The fixed point of a local Rademacher complexity and the bound it enters: known solutions, and laws."""
+"""The fixed point of a local Rademacher complexity and the bound it enters: known solutions, and checks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fedreach._util.errors import ConfigError
 from fedreach.federation.bounds import StarHull, excess_risk, fixed_point
 
-laws = settings(max_examples=40, deadline=None, derandomize=True)
+checks = settings(max_examples=40, deadline=None, derandomize=True)
 
 
 @st.composite
@@ -26,14 +26,14 @@ def hulls(draw: st.DrawFn) -> StarHull:
 # ----------------------------------------------------------------------------------------------- the fixed point
 
 
-@laws
+@checks
 @given(st.floats(1e-12, 1e12), st.floats(1e-3, 1e3))
 def test_a_square_root_meets_its_line_where_it_must(a: float, c: float) -> None:
     """a sqrt(r) = c r at r = (a / c)^2."""
     assert fixed_point(lambda r: a * math.sqrt(r), c) == pytest.approx((a / c) ** 2, rel=1e-12)
 
 
-@laws
+@checks
 @given(st.floats(1e-6, 1e6), st.floats(0, 1e6))
 def test_a_root_with_an_offset_solves_its_quadratic(a: float, b: float) -> None:
     """sqrt(a r + b) = r at r = (a + sqrt(a^2 + 4 b)) / 2."""
@@ -41,7 +41,7 @@ def test_a_root_with_an_offset_solves_its_quadratic(a: float, b: float) -> None:
     assert fixed_point(lambda r: math.sqrt(a * r + b)) == pytest.approx(expected, rel=1e-12)
 
 
-@laws
+@checks
 @given(hulls(), st.floats(0.1, 10))
 def test_the_equation_holds_at_the_fixed_point_and_nowhere_below(hull: StarHull, slope: float) -> None:
     r = fixed_point(hull, slope)
@@ -60,7 +60,7 @@ def test_no_complexity_means_radius_zero() -> None:
     assert fixed_point(StarHull(np.zeros((2, 4)))) == 0
 
 
-@laws
+@checks
 @given(hulls(), st.floats(1, 5), st.floats(0.1, 10))
 def test_more_complexity_or_a_flatter_line_means_a_larger_radius(hull: StarHull, factor: float, slope: float) -> None:
     """What the paper's comparison of clusters comes down to: phi_1 <= phi_2 everywhere gives r_1* <= r_2*."""
@@ -87,7 +87,7 @@ def test_both_summands_are_the_printed_ones() -> None:
     assert bound.total == bound.complexity + bound.confidence
 
 
-@laws
+@checks
 @given(hulls(), st.floats(0.1, 20))
 def test_another_unit_of_the_loss_scales_the_bound(hull: StarHull, t: float) -> None:
     """Losses x t: B x t, r* x t^2. With the printed fixed point, without B, this would not hold."""

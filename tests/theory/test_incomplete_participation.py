@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fedreach._util.errors import ConfigError
 from fedreach.federation.convergence import excess_allowed, generalization_rate, least_relation, worst_case_error
 
-laws = settings(max_examples=60, deadline=None, derandomize=True)
+checks = settings(max_examples=60, deadline=None, derandomize=True)
 
 
 def test_the_error_that_cannot_be_ruled_out_falls_to_zero_with_those_left_out() -> None:
@@ -22,7 +22,7 @@ def test_the_error_that_cannot_be_ruled_out_falls_to_zero_with_those_left_out() 
     assert errors[9] == 1 / 16  # half of the clients: (1 - 1/2) / 8
 
 
-@laws
+@checks
 @given(st.floats(1, 50), st.integers(60, 1000), st.integers(0, 10**6), st.floats(0, 1), st.floats(0, 2))
 def test_more_data_and_closer_distributions_lower_the_rate(
     d: float, server: int, client: int, noise: float, relation: float
@@ -34,7 +34,7 @@ def test_more_data_and_closer_distributions_lower_the_rate(
     assert generalization_rate(d, server, client, noise=noise, relation=1) == pytest.approx(2 * single, rel=1e-12)
 
 
-@laws
+@checks
 @given(st.floats(1, 50), st.integers(60, 1000), st.integers(1, 10**6), st.floats(0, 1))
 def test_at_the_least_relation_the_two_rates_are_equal(d: float, server: int, client: int, noise: float) -> None:
     beta = least_relation(d, server, client)

@@ -18,7 +18,7 @@ from fedreach.federation.bounds import (
     shift,
 )
 
-laws = settings(max_examples=200, deadline=None, derandomize=True)
+checks = settings(max_examples=200, deadline=None, derandomize=True)
 
 
 @st.composite
@@ -35,7 +35,7 @@ def federations(draw):
     return p, participants, cohort, rng.dirichlet(np.ones(len(participants))), bound * rng.random(c), bound
 
 
-@laws
+@checks
 @given(federations())
 def test_the_gap_of_lemma_2_stays_below_its_bound_which_is_loose(drawn):
     p, participants, _, weights, loss, bound = drawn
@@ -46,7 +46,7 @@ def test_the_gap_of_lemma_2_stays_below_its_bound_which_is_loose(drawn):
     assert stated >= 2 * bound * everybody - 1e-12
 
 
-@laws
+@checks
 @given(federations())
 def test_the_gap_of_theorem_3_stays_below_its_bound(drawn):
     p, *_, loss, bound = drawn
@@ -62,7 +62,7 @@ def test_the_bound_of_theorem_3_is_reached_by_a_loss_that_is_always_largest():
     assert gap == pytest.approx(in_distribution_gap(p, weights, 2.0))
 
 
-@laws
+@checks
 @given(federations())
 def test_corollary_1_and_theorem_4_follow_for_equal_weights(drawn):
     p, *_, bound = drawn
@@ -75,7 +75,7 @@ def test_corollary_1_and_theorem_4_follow_for_equal_weights(drawn):
     assert rate == pytest.approx(bound * label_entropy(p).mean(), rel=2e-3, abs=1e-12)
 
 
-@laws
+@checks
 @given(federations())
 def test_the_gap_of_theorem_2_stays_below_its_bound_and_cross_entropies_only_raise_it(drawn):
     p, participants, cohort, _, loss, bound = drawn
@@ -110,7 +110,7 @@ def test_the_best_cohort_has_the_largest_entropies():
     assert set(best) == set(np.argsort(label_entropy(p))[-2:])
 
 
-@laws
+@checks
 @given(federations(), st.integers(2, 5), st.integers(0, 999))
 def test_minimising_the_plain_risk_costs_at_most_the_shift(drawn, models, seed):
     """A class of a few models, and so many examples that the plain risk is known."""

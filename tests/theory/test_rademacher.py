@@ -24,7 +24,7 @@ BATCHES = [
 ]
 LOSSES = np.array([[0, 0, 0], [0.2, -0.1, 0.3], [-0.4, 0.1, 0.2]])
 
-laws = settings(max_examples=60, deadline=None, derandomize=True)
+checks = settings(max_examples=60, deadline=None, derandomize=True)
 outputs = arrays(np.float64, st.tuples(st.integers(1, 3), st.integers(1, 3)), elements=st.floats(-9, 9))
 
 
@@ -58,7 +58,7 @@ def test_the_closed_form_is_that_of_many_similar_outputs(size):
     assert abs(score / closed_form_score(batch) - 1) < 4 * 0.756 / np.sqrt(draws) + 1 / size
 
 
-@laws
+@checks
 @given(batch=outputs, factor=st.floats(-5, 5))
 def test_a_score_is_not_negative_and_grows_with_its_outputs(batch, factor):
     signs = all_signs(batch.size)
@@ -68,7 +68,7 @@ def test_a_score_is_not_negative_and_grows_with_its_outputs(batch, factor):
         assert score(factor * batch) == pytest.approx(abs(factor) * score(batch), rel=1e-9, abs=1e-12)
 
 
-@laws
+@checks
 @given(batch=outputs)
 def test_the_expectation_lies_between_khintchines_bounds(batch):
     exact = monte_carlo_score(batch, all_signs(batch.size))
@@ -76,7 +76,7 @@ def test_the_expectation_lies_between_khintchines_bounds(batch):
     assert norm / np.sqrt(2) - 1e-12 <= exact <= norm + 1e-12
 
 
-@laws
+@checks
 @given(batch=outputs, seed=st.integers(0, 99))
 def test_the_order_within_a_batch_and_signs_of_outputs_do_not_matter(batch, seed):
     rng = np.random.Generator(np.random.Philox(seed))
@@ -97,7 +97,7 @@ def test_complexity_of_a_class_is_the_golden_one():
     assert monte_carlo_score(LOSSES[1][:, None], all_signs(3)) == pytest.approx(0.1, abs=1e-12)  # row 2 alone
 
 
-@laws
+@checks
 @given(values=arrays(np.float64, st.tuples(st.integers(1, 4), st.integers(1, 5)), elements=st.floats(-9, 9)))
 def test_a_larger_class_is_more_complex_and_one_function_is_not(values):
     signs = all_signs(values.shape[1])
@@ -118,7 +118,7 @@ def test_scores_of_clusters_are_the_golden_ones():
     np.testing.assert_allclose(cluster_scores(scores, clusters, examples), [0.15, 0.35], atol=1e-12)
 
 
-@laws
+@checks
 @given(n=st.integers(1, 9), seed=st.integers(0, 99))
 def test_the_score_of_a_cluster_lies_between_those_of_its_members(n, seed):
     rng = np.random.Generator(np.random.Philox(seed))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fedreach._util.errors import ConfigError
 from fedreach.federation.bounds import StarHull, fixed_point
 
-laws = settings(max_examples=40, deadline=None, derandomize=True)
+checks = settings(max_examples=40, deadline=None, derandomize=True)
 ROWS = np.array([[0.0, 0.0, 0.0], [0.2, -0.1, 0.3], [-0.4, 0.1, 0.2]])
 
 
@@ -37,7 +37,7 @@ def test_a_single_function_has_half_its_mean_absolute_sum() -> None:
     assert 2 * expected == pytest.approx(0.1, abs=1e-12)
 
 
-@laws
+@checks
 @given(hulls(), st.floats(1e-6, 2), st.floats(1, 50))
 def test_a_star_hull_is_sub_root(hull: StarHull, r: float, factor: float) -> None:
     assert hull(0.0) == 0
@@ -56,7 +56,7 @@ def test_a_finite_class_alone_is_not_sub_root() -> None:
     assert StarHull(ROWS[1:2])(0.99 * square) > 0
 
 
-@laws
+@checks
 @given(hulls(), st.integers(0, 99))
 def test_order_and_repetition_of_functions_and_examples_change_nothing(hull: StarHull, seed: int) -> None:
     rng = np.random.Generator(np.random.Philox(seed))

@@ -25,7 +25,7 @@ G2 = AllocationProblem(
     cycles=np.array([3e7, 5e7, 2e7, 8e7, 6e7, 1e7]),
     max_hertz=np.array([2e6, 5e6, 4e6, 3e6, 4.5e6, 2.5e6]),
     num_examples=np.array([60, 90, 50, 120, 100, 40]),
-    seconds_price=2.0,
+    time_weight=2.0,
 )
 """Golden G2, of at least 210 examples: slow processors, so that one of them runs at its highest frequency."""
 
@@ -49,8 +49,8 @@ def scaled(problem, **factors):
 
 def upload_seconds(problem, T, mu):
     """Return the best upload times (K,) at a deadline and a band price, by bisection on the stationary point."""
-    tau, A = problem.upload_seconds, problem.joules_price * problem.power_watts
-    Q = 2 * problem.joules_price * problem.capacitance * problem.cycles**3
+    tau, A = problem.upload_seconds, problem.energy_weight * problem.power_watts
+    Q = 2 * problem.energy_weight * problem.capacitance * problem.cycles**3
     high = np.broadcast_to(T - problem.cycles / problem.max_hertz, np.broadcast_shapes(np.shape(T), np.shape(A)))
     low = np.zeros(high.shape)
     for _ in range(HALVINGS):
@@ -76,7 +76,7 @@ def by_deadline(problem, T):
     left = np.maximum(T - u, least)
     work = np.divide(problem.cycles**3, left**2, out=np.zeros(left.shape), where=left * problem.cycles > 0)
     joules = (problem.power_watts * u + problem.capacitance * work).sum(axis=1)
-    cost = np.where(late[:, 0], np.inf, problem.seconds_price * T[:, 0] + problem.joules_price * joules)
+    cost = np.where(late[:, 0], np.inf, problem.time_weight * T[:, 0] + problem.energy_weight * joules)
     return cost, np.exp(high)[:, 0]
 
 
@@ -93,7 +93,7 @@ def twin(problem):
     for _ in range(HALVINGS):  # the shortest deadline
         middle = 0.5 * (low + high)
         low, high = (low, middle) if _kept(problem, np.array([[middle]])) else (middle, high)
-    grid = np.geomspace(high, max(high, by_deadline(problem, [high])[0][0] / problem.seconds_price), 80)
+    grid = np.geomspace(high, max(high, by_deadline(problem, [high])[0][0] / problem.time_weight), 80)
     while True:
         cost, price = by_deadline(problem, grid)
         best = int(np.argmin(cost))

@@ -71,7 +71,7 @@ def odd(kind: str, clients: int, rng: np.random.Generator) -> tuple[AllocationPr
     examples = rng.integers(50, 201, clients)
     cycles = training_cycles(10, examples, EXAMPLE_BITS["cifar10"], rng.uniform(1.0, 10.0, clients))
     hertz = rng.uniform(2.0, 5.0, clients) * (1e6 if rng.random() < 0.5 else 1e9)
-    prices = dict(zip(("seconds_price", "joules_price"), 10 ** rng.uniform(-1, 1, 2), strict=True))
+    prices = dict(zip(("time_weight", "energy_weight"), 10 ** rng.uniform(-1, 1, 2), strict=True))
     if kind in ("identical", "two_types"):
         place = np.zeros(clients, int) if kind == "identical" else rng.integers(0, min(2, clients), clients)
         tau, power, cycles, hertz, examples = (values[place] for values in (tau, power, cycles, hertz, examples))
@@ -85,9 +85,9 @@ def odd(kind: str, clients: int, rng: np.random.Generator) -> tuple[AllocationPr
         examples = np.where(rng.random(clients) < 0.4, 0, examples)
         examples[0] = max(1, examples[0])
     elif kind == "no_joules":
-        prices["joules_price"] = 0.0
+        prices["energy_weight"] = 0.0
     elif kind in ("cheap_seconds", "dear_seconds"):
-        prices["seconds_price"] = 1e-4 if kind == "cheap_seconds" else 1e4
+        prices["time_weight"] = 1e-4 if kind == "cheap_seconds" else 1e4
     elif kind == "no_work":
         cycles = np.where(rng.random(clients) < 0.5, 0.0, cycles)
     total = int(examples.sum())

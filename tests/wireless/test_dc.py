@@ -34,7 +34,7 @@ OPTIONS = [
 def some_problems(K=8, count=6):
     for seed in range(count):
         rng = generator(seed, "dc")
-        problem = drawn(K, rng, slow=seed % 3 == 0, joules_price=float(10 ** rng.uniform(-1, 1)))
+        problem = drawn(K, rng, slow=seed % 3 == 0, energy_weight=float(10 ** rng.uniform(-1, 1)))
         yield problem, int(rng.uniform(0.2, 0.7) * problem.num_examples.sum())
 
 
@@ -152,7 +152,7 @@ def test_scaling_prices_or_time_scales_the_cost_and_nothing_else():
     problem, min_examples = gigahertz(12)
     cost = DC().solve(problem, min_examples).allocation.cost
     for factors, result in (
-        ({"seconds_price": 1e4, "joules_price": 1e4}, 1e4),
+        ({"time_weight": 1e4, "energy_weight": 1e4}, 1e4),
         ({"upload_seconds": 1e3, "max_hertz": 1e-3, "capacitance": 1e9}, 1e3),
     ):
         other = DC().solve(scaled(problem, **factors), min_examples)
@@ -162,12 +162,12 @@ def test_scaling_prices_or_time_scales_the_cost_and_nothing_else():
 def test_edge_cases_are_solved():
     base = drawn(4, generator(0, "dc"))
     for problem, min_examples in (
-        (replace(base, joules_price=0.0), 150),
+        (replace(base, energy_weight=0.0), 150),
         (replace(base, cycles=np.zeros(4)), 150),
         (base, int(base.num_examples.sum())),
         (base.only([0]), 1),
         (replace(base, num_examples=np.array([0, 5, 5, 5])), 10),
-        (replace(base, seconds_price=1e4), 150),
+        (replace(base, time_weight=1e4), 150),
         (AllocationProblem(*np.ones((4, 6)) * [[0.1], [1.0], [1e8], [1e9]], np.full(6, 10)), 25),
     ):
         for dc in (DC(), PAPER):

@@ -27,12 +27,12 @@ def varied(count, seed):
     """Yield problems of 1 to 12 clients over all prices, units, speeds, with clients alike or without work."""
     rng = np.random.default_rng(seed)
     for i in range(count):
-        prices = {"seconds_price": 10 ** rng.uniform(-4, 4), "joules_price": 10 ** rng.uniform(-4, 4)}
+        prices = {"time_weight": 10 ** rng.uniform(-4, 4), "energy_weight": 10 ** rng.uniform(-4, 4)}
         problem = drawn(int(rng.integers(1, 13)), rng, slow=i % 2 == 0, **prices)
         if i % 5 == 0:
             problem = scaled(problem, cycles=rng.random(len(problem)) < 0.5)
         if i % 7 == 0:
-            problem = scaled(problem, joules_price=0.0)
+            problem = scaled(problem, energy_weight=0.0)
         if i % 11 == 0:
             problem = problem.only(np.zeros(len(problem), int))
         unit = 10 ** rng.uniform(-6, 6) if i % 3 == 0 else 1.0
@@ -130,7 +130,7 @@ def test_no_allocation_is_cheaper_by_the_dual_at_its_price():
         T, shortest = best.seconds, shortest_deadline(problem)
 
         def dual(T, problem=problem, mu=best.band_price):
-            return problem.seconds_price * T - mu + client_cost(problem, T, mu).cost.sum()
+            return problem.time_weight * T - mu + client_cost(problem, T, mu).cost.sum()
 
         around = [dual(T * (1 + change)) for change in (-1e-4, -1e-7, 1e-13, 1e-7, 1e-4)]
         assert around[2] == pytest.approx(best.cost, rel=1e-12)
@@ -151,7 +151,7 @@ def test_clarabel_finds_the_same():
     pytest.importorskip("clarabel", reason="Clarabel is not installed")
     rng = np.random.default_rng(4)
     for i in range(12):
-        prices = dict(zip(("seconds_price", "joules_price"), 10 ** rng.uniform(-1, 1, 2), strict=True))
+        prices = dict(zip(("time_weight", "energy_weight"), 10 ** rng.uniform(-1, 1, 2), strict=True))
         problem = drawn((1, 3, 8, 15)[i % 4], rng, slow=i % 2 == 0, **prices)
         assert oracles.clarabel(problem) == pytest.approx(allocate(problem).cost, rel=1e-7)
 
@@ -182,7 +182,7 @@ def test_the_shortest_deadline_fills_the_band():
 
 
 def test_where_joules_are_free_the_deadline_is_the_shortest():
-    free = scaled(G1, joules_price=0.0)
+    free = scaled(G1, energy_weight=0.0)
     best = allocate(free)
     assert best.seconds == pytest.approx(shortest_deadline(G1), rel=1e-14)
     assert best.cost == pytest.approx(shortest_deadline(G1), rel=1e-14)
@@ -194,7 +194,7 @@ def test_where_joules_are_free_the_deadline_is_the_shortest():
 def test_the_band_price_is_what_a_little_more_band_would_save():
     """Shares that may sum to s instead of 1 are shares of upload times tau / s: mu = -dY/ds, by central differences."""
     h = 1e-5
-    for problem in (G1, G2, CSRA6, scaled(G1, joules_price=0.0)):
+    for problem in (G1, G2, CSRA6, scaled(G1, energy_weight=0.0)):
         more, less = (allocate(scaled(problem, upload_seconds=1 / (1 + change))).cost for change in (h, -h))
         assert (less - more) / (2 * h) == pytest.approx(allocate(problem).band_price, rel=1e-6)
 
@@ -204,7 +204,7 @@ def test_without_work_there_is_a_formula():
     one = scaled(G1.only([1]), cycles=0.0)
     assert allocate(one).cost == pytest.approx(0.08 + 1.0 * 0.08, rel=1e-14)
     assert allocate(one).share.tolist() == [1.0]
-    many = scaled(G1, cycles=0.0, seconds_price=1e-14)
+    many = scaled(G1, cycles=0.0, time_weight=1e-14)
     energy = np.sqrt(G1.power_watts * G1.upload_seconds)
     assert allocate(many).cost == pytest.approx(energy.sum() ** 2, rel=1e-12)
     assert_allclose(allocate(many).share, energy / energy.sum(), rtol=1e-10)
@@ -218,7 +218,7 @@ def test_clients_alike_get_equal_shares():
 
 def test_sets_at_once_are_each_alone():
     rng = np.random.default_rng(6)
-    problem = drawn(20, rng, seconds_price=3.0)
+    problem = drawn(20, rng, time_weight=3.0)
     counted = rng.random((60, 8)) < 0.6
     counted[:, 0] |= ~counted.any(axis=1)
     rows = np.array([rng.permutation(20)[:8] for _ in range(60)])

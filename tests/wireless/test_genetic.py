@@ -43,7 +43,7 @@ def test_nothing_is_charged_to_a_set_that_breaks_nothing():
 
 @pytest.mark.parametrize("slow", [False, True])
 def test_costs_of_many_sets_at_once_are_those_of_each(slow):
-    problem = drawn(5, rng(), slow=slow, joules_price=0.7)
+    problem = drawn(5, rng(), slow=slow, energy_weight=0.7)
     sets, hertz = all_sets(5), problem.max_hertz * 0.6
     costs = equal_share_costs(problem, sets, hertz)
     assert costs[0] == 0.0

@@ -13,7 +13,7 @@ def cases():
     """Yield problems with deadlines and band prices, from hardly kept to never felt, from cheap to dear."""
     rng = np.random.default_rng(4)
     for i in range(60):
-        prices = {"seconds_price": 10 ** rng.uniform(-4, 4), "joules_price": 10 ** rng.uniform(-4, 4)}
+        prices = {"time_weight": 10 ** rng.uniform(-4, 4), "energy_weight": 10 ** rng.uniform(-4, 4)}
         problem = drawn(7, rng, slow=i % 2 == 0, **prices)
         if i % 3 == 0:
             problem = scaled(problem, cycles=np.arange(7) % 2)
@@ -45,7 +45,7 @@ def test_no_other_upload_time_is_cheaper():
             left = np.maximum(T - u, problem.cycles / problem.max_hertz)
             work = np.divide(problem.cycles**3, left**2, out=np.zeros(7), where=problem.cycles > 0)
             joules = problem.power_watts * u + problem.capacitance * work
-            assert (cost <= (problem.joules_price * joules + mu * problem.upload_seconds / u) * (1 + 1e-12)).all()
+            assert (cost <= (problem.energy_weight * joules + mu * problem.upload_seconds / u) * (1 + 1e-12)).all()
 
 
 def test_the_slope_is_that_of_the_cost():
@@ -99,7 +99,7 @@ def test_a_client_without_work_sends_for_sqrt_of_mu_tau_over_price_times_power()
 
 @pytest.mark.parametrize("cycles", [0.0, 1.0])
 def test_where_joules_are_free_everyone_sends_as_long_as_it_can(cycles):
-    free = scaled(G1, cycles=cycles, joules_price=0.0)
+    free = scaled(G1, cycles=cycles, energy_weight=0.0)
     longest = 0.5 - free.cycles / free.max_hertz
     cost, seconds, slope = client_cost(free, 0.5, 2.0)
     assert_allclose(seconds, longest, rtol=1e-15)

@@ -91,8 +91,8 @@ def test_the_defaults_are_sane_and_the_papers_frequencies_are_not():
         ({"distance_meters": 225.0}, "distance_meters must be a range"),
         ({"noise_dbm_per_hertz": 4e-21}, r"noise_dbm_per_hertz must be in \(-300, 0\).*heat is -174"),
         ({"path_loss_exponent": 0.0}, r"path_loss_exponent must be in \[1, 10\)"),
-        ({"joules_price": -1.0}, "joules_price must be not negative; got -1"),
-        ({"seconds_price": 0.0}, "seconds_price must be positive; got 0"),
+        ({"energy_weight": -1.0}, "energy_weight must be not negative; got -1"),
+        ({"time_weight": 0.0}, "time_weight must be positive; got 0"),
         ({"fading": "rayleig"}, r"fading must be 'rayleigh' or 'none'; got 'rayleig'\. Did you mean 'rayleigh'"),
     ],
 )

@@ -42,7 +42,7 @@ def test_no_price_of_the_band_gives_a_better_bound(small):
         for k in order:  # by hand: the best first, the last in part
             part = min(1.0, max(left, 0) / max(problem.num_examples[k], 1e-9))
             value, left = value + (costs[k] * part if part else 0.0), left - problem.num_examples[k]
-        assert problem.seconds_price * deadline - mu + value <= best.bound + 1e-8 * abs(best.bound)
+        assert problem.time_weight * deadline - mu + value <= best.bound + 1e-8 * abs(best.bound)
 
 
 def test_no_set_is_ready_before_the_earliest_deadline_nor_cheaper_than_the_least_energy(small):
@@ -51,7 +51,7 @@ def test_no_set_is_ready_before_the_earliest_deadline_nor_cheaper_than_the_least
     earliest, energy = earliest_deadline(clients), least_energy(clients)
     for cover in covers:
         assert earliest <= shortest_deadline(problem.only(cover)) * (1 + 1e-12)
-        assert energy <= problem.joules_price * allocate(problem.only(cover)).joules * (1 + 1e-12)
+        assert energy <= problem.energy_weight * allocate(problem.only(cover)).joules * (1 + 1e-12)
     alone = (clients.needs.min_seconds + clients.needs.tau).min()
     assert clients.band_needed(earliest) > 1 or earliest == pytest.approx(alone, rel=1e-9)
     assert clients.band_needed(earliest * 1.002) <= 1

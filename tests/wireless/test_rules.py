@@ -39,8 +39,8 @@ def problems():
     """Return problems of several sizes and prices, one without cycles and one of equal clients."""
     for K in (1, 2, 7, 30):
         yield drawn(K, generator(K, "clients"), slow=K == 7)
-    yield drawn(6, generator(1, "clients"), joules_price=0.0)
-    yield drawn(6, generator(2, "clients"), seconds_price=1e3)
+    yield drawn(6, generator(1, "clients"), energy_weight=0.0)
+    yield drawn(6, generator(2, "clients"), time_weight=1e3)
     yield replace(drawn(5, generator(3, "clients")), cycles=np.array([0.0, 1e8, 0.0, 2e8, 0.0]))
     yield AllocationProblem(*np.ones((4, 4)) * [[0.1], [1.0], [1e8], [1e9]], np.ones(4))
 
@@ -64,7 +64,7 @@ def test_the_deadline_is_that_of_the_last_client_and_the_cost_what_it_says(rule)
         seconds = max(problem.upload_seconds / b + problem.cycles / f)
         joules = sum(problem.power_watts * problem.upload_seconds / b + problem.capacitance * problem.cycles * f**2)
         assert given_out.seconds == pytest.approx(seconds, rel=1e-12)
-        price = problem.seconds_price * seconds + problem.joules_price * joules
+        price = problem.time_weight * seconds + problem.energy_weight * joules
         assert given_out.cost == pytest.approx(price, rel=1e-12)
 
 
@@ -109,18 +109,18 @@ def test_equal_gives_everybody_the_same_share_and_its_own_frequency():
 
 
 def test_the_frequency_alone_costs_one_client_least():
-    problem = drawn(1, generator(4, "clients"), seconds_price=3.0, joules_price=0.2, capacitance=2e-27)
+    problem = drawn(1, generator(4, "clients"), time_weight=3.0, energy_weight=0.2, capacitance=2e-27)
     f0 = frequency_alone(problem)
 
     def price(f):
         joules = cost.compute_joules(problem.capacitance, problem.cycles[0], f)
-        return problem.seconds_price * problem.cycles[0] / f + problem.joules_price * joules
+        return problem.time_weight * problem.cycles[0] / f + problem.energy_weight * joules
 
     assert price(f0) < min(price(0.99 * f0), price(1.01 * f0))
 
 
 def test_where_joules_are_free_everybody_computes_at_full_speed():
-    problem = drawn(4, generator(4, "clients"), joules_price=0.0)
+    problem = drawn(4, generator(4, "clients"), energy_weight=0.0)
     for rule in (Equal(), Greedy(), Greedy(frequency="printed")):
         assert rule.allocate(problem, rng()).hertz.tolist() == problem.max_hertz.tolist()
 
@@ -133,7 +133,7 @@ def test_the_printed_frequency_divides_by_the_cycles_too():
 
 
 def test_random_looks_at_nothing_but_how_many_clients_there_are():
-    a, b = drawn(6, generator(1, "clients")), drawn(6, generator(2, "clients"), slow=True, joules_price=5.0)
+    a, b = drawn(6, generator(1, "clients")), drawn(6, generator(2, "clients"), slow=True, energy_weight=5.0)
     one, other = Random().allocate(a, rng()), Random().allocate(b, rng())
     assert one.share.tolist() == other.share.tolist()
     np.testing.assert_allclose(one.hertz / a.max_hertz, other.hertz / b.max_hertz, rtol=1e-15)
@@ -191,7 +191,7 @@ def test_so_are_those_of_clients_that_need_about_the_same():
 
 def test_with_fine_units_greedy_shares_are_in_proportion_to_the_square_root_of_need():
     # All gains are equal where b ~ sqrt((a1 + a2 P) tau); a unit is how far off a share may be.
-    problem = drawn(8, generator(8, "clients"), joules_price=2.0)
+    problem = drawn(8, generator(8, "clients"), energy_weight=2.0)
     root = np.sqrt((1.0 + 2.0 * problem.power_watts) * problem.upload_seconds)
     share = Greedy(unit=1e-5).allocate(problem, rng()).share
     np.testing.assert_allclose(share, root / root.sum(), atol=1e-5)

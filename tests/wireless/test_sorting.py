@@ -34,14 +34,14 @@ def test_renaming_the_clients_renames_the_set():
 
 
 def test_where_only_the_energy_to_upload_counts_its_cost_is_the_square_of_the_sum_of_roots():
-    problem = replace(drawn(6, generator(3, "clients"), seconds_price=1e-9), cycles=np.zeros(6))
+    problem = replace(drawn(6, generator(3, "clients"), time_weight=1e-9), cycles=np.zeros(6))
     least = np.sqrt(problem.power_watts * problem.upload_seconds).sum() ** 2
     assert exact.allocate(problem).cost == pytest.approx(least, rel=1e-6)
 
 
 def test_of_clients_with_equal_sizes_it_is_then_the_best_set():
     for seed in range(10):
-        problem = drawn(8, generator(seed, "clients"), seconds_price=1e-9)
+        problem = drawn(8, generator(seed, "clients"), time_weight=1e-9)
         problem = replace(problem, cycles=np.zeros(8), num_examples=np.full(8, 10))
         assert tuple(sqrt_sort(problem, 35)) == brute(problem, 35)[1][0]
 

@@ -29,9 +29,9 @@ def price(problem, share, hertz):
 def cases():
     for seed in range(20):
         rng = generator(seed, "cases")
-        problem = drawn(int(rng.integers(1, 9)), rng, slow=seed % 2 == 0, joules_price=float(10 ** rng.uniform(-3, 2)))
+        problem = drawn(int(rng.integers(1, 9)), rng, slow=seed % 2 == 0, energy_weight=float(10 ** rng.uniform(-3, 2)))
         yield problem, problem.max_hertz * rng.uniform(0.05, 1.0, len(problem))
-    yield drawn(5, generator(0, "cases"), joules_price=0.0), np.full(5, 1e9)
+    yield drawn(5, generator(0, "cases"), energy_weight=0.0), np.full(5, 1e9)
     yield scaled(drawn(5, generator(0, "cases")), cycles=0.0), np.full(5, 1e9)
 
 
@@ -80,13 +80,13 @@ def test_at_the_frequencies_of_the_joint_optimum_the_shares_are_its_shares():
 
 
 def test_where_joules_are_free_all_clients_are_ready_at_once():
-    problem = drawn(5, generator(0, "cases"), joules_price=0.0)
+    problem = drawn(5, generator(0, "cases"), energy_weight=0.0)
     hertz = problem.max_hertz / 3
     ready = problem.upload_seconds / best_shares(problem, hertz) + problem.cycles / hertz
     np.testing.assert_allclose(ready, ready[0], rtol=1e-12)
 
 
 def test_where_seconds_are_nearly_free_shares_are_in_proportion_to_the_root_of_the_energy():
-    problem = drawn(5, generator(1, "cases"), seconds_price=1e-12)
+    problem = drawn(5, generator(1, "cases"), time_weight=1e-12)
     root = np.sqrt(problem.power_watts * problem.upload_seconds)
     np.testing.assert_allclose(best_shares(problem, problem.max_hertz), root / root.sum(), rtol=1e-9)

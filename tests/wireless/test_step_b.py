@@ -34,9 +34,9 @@ def price(problem, share, hertz):
 def cases():
     for seed in range(30):
         rng = generator(seed, "cases")
-        problem = drawn(int(rng.integers(1, 9)), rng, slow=seed % 3 == 0, joules_price=float(10 ** rng.uniform(-3, 2)))
+        problem = drawn(int(rng.integers(1, 9)), rng, slow=seed % 3 == 0, energy_weight=float(10 ** rng.uniform(-3, 2)))
         yield problem, rng.dirichlet(np.ones(len(problem)))
-    yield drawn(5, generator(0, "cases"), joules_price=0.0), np.full(5, 0.2)
+    yield drawn(5, generator(0, "cases"), energy_weight=0.0), np.full(5, 0.2)
     yield replace(drawn(3, generator(0, "cases")), cycles=np.array([0.0, 1e8, 0.0])), WHOLE / 3
     yield replace(drawn(3, generator(0, "cases")), cycles=np.zeros(3)), WHOLE / 3
 
@@ -97,7 +97,7 @@ def test_the_prices_prove_the_optimum():
     for problem, share in cases():
         best = best_frequencies(problem, share)
         a1, a2, eps, W, f = (
-            problem.seconds_price, problem.joules_price, problem.capacitance, problem.cycles, best.hertz,
+            problem.time_weight, problem.energy_weight, problem.capacitance, problem.cycles, best.hertz,
         )  # fmt: skip
         beta, gamma = best.deadline_price, best.limit_price
         assert beta.sum() == pytest.approx(1.0, rel=1e-9) or not W.any()  # stationary in T
@@ -135,7 +135,7 @@ def test_the_corrected_eq_58_gives_the_goldens(beta, gamma, f):
 @given(st.floats(-30, 3), st.floats(-40, 3), st.floats(3, 12), st.floats(-4, 4), st.floats(-4, 4))
 def test_the_corrected_eq_58_always_solves_eq_57(beta, gamma, W, a1, a2):
     beta, gamma, W, a1, a2 = 10.0 ** np.array([beta, gamma, W, a1, a2])
-    problem = AllocationProblem([1.0], [1.0], [W], [1e9], [1], seconds_price=a1, joules_price=a2)
+    problem = AllocationProblem([1.0], [1.0], [W], [1e9], [1], time_weight=a1, energy_weight=a2)
     f = dual_step.stationary_hertz(problem, np.array([beta]), np.array([gamma]))[0]
     gains, costs = beta * a1 * W / f**2, 2 * a2 * problem.capacitance * W * f + gamma
     assert f > 0
@@ -173,7 +173,7 @@ def test_the_corrected_loop_ends_where_step_b_is_at_once_and_the_printed_one_doe
 def test_the_loop_refuses_what_its_equations_divide_by():
     problem = of_uploads([3e9, 2e9, 5e9])
     with pytest.raises(ConfigError, match="both must be positive"):
-        dual_step.subgradient_frequencies(replace(problem, joules_price=0.0), WHOLE)
+        dual_step.subgradient_frequencies(replace(problem, energy_weight=0.0), WHOLE)
     with pytest.raises(ConfigError, match="Did you mean 'printed'"):
         dual_step.subgradient_frequencies(problem, WHOLE, version="print")
     with pytest.raises(ConfigError, match="steps must be at least 1; got 0"):

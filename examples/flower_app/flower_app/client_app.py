@@ -20,10 +20,10 @@ def client_of(experiment: FlowerExperiment) -> ClientApp:
 @app.query()
 @app.query("labels")
 @app.query("loss")
-@app.query("serving")
+@app.query("adaptation")
 @app.train()
 @app.evaluate()
-@app.evaluate("serving")
+@app.evaluate("adaptation")
 def answer(message: Message, context: Context) -> Message:
     """Answer as the client of the run's experiment."""
     return client_of(experiment_of(context))(message, context)

@@ -21,7 +21,7 @@ from fedreach.flower.local import ClientData
 from fedreach.flower.strategy import FedReachStrategy
 
 FEDERATION = Federation(
-    PowerOfChoice(candidates=4), ByEntropy(), FedProx(mu=0.1), LocalSGD(rate=0.1), Average(), cohort=2, seed=0
+    PowerOfChoice(candidates=4), ByEntropy(), FedProx(mu=0.1), LocalSGD(lr=0.1), Average(), cohort_size=2, seed=0
 )
 
 

@@ -14,7 +14,7 @@ from numbers import Real
 from typing import Any
 
 IN_WORDS = {str: "a text", int: "a whole number", float: "a number", type(None): "None"}
-STEADIER = "Lower local.rate or set local.clip_norm"  # only for training that diverged
+STEADIER = "Lower local.lr or set local.clip_norm"  # only for training that diverged
 ANOTHER_FOLDER = "another folder with --out (in Python, out)"
 RELATIVE = "A path is relative to the TOML file that it stands in, and elsewhere to the current folder."
 
@@ -31,7 +31,7 @@ class ConfigError(FedReachError, ValueError):
     exit_code = 2
 
 
-class PartError(FedReachError, ValueError):
+class ComponentError(FedReachError, ValueError):
     """A component or model broke its contract."""
 
 
@@ -73,7 +73,7 @@ DISK = {
 """What to do about a file that the operating system rejects, by error number."""
 
 
-for _kind in (FedReachError, ConfigError, PartError, InfeasibleError, DataError, RunFolderError, TrainingError):
+for _kind in (FedReachError, ConfigError, ComponentError, InfeasibleError, DataError, RunFolderError, TrainingError):
     _kind.__module__ = "fedreach"  # the name in messages and tracebacks
 
 

@@ -167,7 +167,7 @@ KINDS: Mapping[str, Kind] = {
         default="cross_entropy",
         checks=f"{CHECKS}.loss",
     ),
-    "serving": Kind(
+    "adaptation": Kind(
         "fedreach.federation.adaptation:ADAPTATIONS",
         "What a client that never took part does with the model before it predicts.",
         f"{PROTOCOLS}:Adaptation",

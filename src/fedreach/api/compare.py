@@ -12,8 +12,8 @@ from typing import Any
 from fedreach._util import registry
 from fedreach._util.errors import ConfigError, TrainingError
 from fedreach.api import terminal
-from fedreach.api.comparison import Study
-from fedreach.data.datasets import Dataset, Recipe
+from fedreach.api.comparison import Comparison
+from fedreach.data.datasets import Dataset, PartitionSpec
 from fedreach.data.federated import FederatedData, Provenance
 from fedreach.data.stored import FILE, OwnData, OwnTable, store
 from fedreach.experiment.build import Builder
@@ -42,7 +42,7 @@ class Method:
 
     Example:
         >>> from fedreach.federation.selection.losses import PowerOfChoice
-        >>> Method(selection=PowerOfChoice(candidates=20), server="adam", local={"rate": 0.05}).cohort is None
+        >>> Method(selection=PowerOfChoice(candidates=20), server="adam", local={"lr": 0.05}).cohort_size is None
         True
     """
 
@@ -52,10 +52,10 @@ class Method:
     server: Part = None  # server update; default: average
     aggregation: Part = None  # aggregator of client results; default: mean
     loss: Part = None  # training loss; default: cross_entropy, for numeric targets mse
-    serving: Part = None  # adaptation to unseen clients; default: none
+    adaptation: Part = None  # adaptation to unseen clients; default: none
     label_statistics: Part = None  # how the server learns label statistics of clients; default: exact
     allocation: Part = None  # bandwidth allocation, with a radio
-    cohort: int | None = None  # clients per round
+    cohort_size: int | None = None  # clients per round
     local: Mapping[str, Any] | None = None  # changed options of `fedreach.federation.local_sgd.LocalSGD`
 
     def said(self) -> dict[str, Any]:
@@ -96,14 +96,14 @@ class ExperimentRequest:
 
 
 def build_request(
-    data: FederatedData | Recipe | Dataset,
+    data: FederatedData | PartitionSpec | Dataset,
     methods: Mapping[str, Any] | None,
     *,
     method: Any,
     model: Any,
     metrics: Sequence[Any],
     seeds: int | Sequence[int],
-    cohort: int | None,
+    cohort_size: int | None,
     out: Path,
     function_name: str,
     trackers: Sequence[Any] = (),
@@ -118,7 +118,7 @@ def build_request(
         model: Model to train.
         metrics: Additional metrics.
         seeds: Number of seeds, or a list of them.
-        cohort: Clients per round; None: 10, or all participants if they are fewer.
+        cohort_size: Clients per round; None: 10, or all participants if they are fewer.
         out: Folder for components and data without names.
         function_name: Name of the calling function, for messages.
         trackers: Trackers of the runs.
@@ -154,9 +154,9 @@ def build_request(
     raw["method"] = _method(method, shelf, function_name, "method")
     if isinstance(origin.data, OwnTable) and not origin.data.num_classes:  # numeric targets
         raw["method"].setdefault("loss", "mse")
-    if "cohort" not in raw["method"]:
-        raw["method"]["cohort"] = (
-            min(DEFAULT_COHORT_SIZE, _participants(data)) if cohort is None else to_toml_value(cohort)
+    if "cohort_size" not in raw["method"]:
+        raw["method"]["cohort_size"] = (
+            min(DEFAULT_COHORT_SIZE, _participants(data)) if cohort_size is None else to_toml_value(cohort_size)
         )
     if methods is not None:
         if not isinstance(methods, Mapping) or not methods:
@@ -170,7 +170,7 @@ def build_request(
     return ExperimentRequest(experiment, origin.data, shelf, out)
 
 
-def provenance_of(data: FederatedData | Recipe | Dataset) -> Provenance:
+def provenance_of(data: FederatedData | PartitionSpec | Dataset) -> Provenance:
     """Return the source of data, and the tables of an experiment that reproduce them."""
     if isinstance(data, Dataset):
         if data.owners is None:
@@ -179,7 +179,7 @@ def provenance_of(data: FederatedData | Recipe | Dataset) -> Provenance:
                 'data.partition("dirichlet_by_class", clients=50, alpha=0.3).'
             )
         data = data.partition("natural")
-    if isinstance(data, Recipe):
+    if isinstance(data, PartitionSpec):
         return Provenance(data.dataset, data.tables())
     if not isinstance(data, FederatedData):
         raise ConfigError(
@@ -196,11 +196,11 @@ def provenance_of(data: FederatedData | Recipe | Dataset) -> Provenance:
     return origin
 
 
-def _participants(data: FederatedData | Recipe | Dataset) -> int:
+def _participants(data: FederatedData | PartitionSpec | Dataset) -> int:
     """Return the number of participants, as far as it is known before the data are divided."""
     if isinstance(data, FederatedData):
         return len(data.population.participants)
-    if isinstance(data, Recipe):
+    if isinstance(data, PartitionSpec):
         clients = data.clients
         if data.kind == "natural" and data.dataset.owners is not None:
             clients = int(data.dataset.owners.max()) + 1
@@ -257,12 +257,12 @@ Table = Mapping[str, Any] | None
 
 
 def compare(
-    data: FederatedData | Recipe | Dataset,
+    data: FederatedData | PartitionSpec | Dataset,
     methods: Mapping[str, Method | Mapping[str, Any]],
     *,
     model: Part = "mlp",
     rounds: int = 50,
-    cohort: int | None = None,
+    cohort_size: int | None = None,
     seeds: int | Sequence[int] = 1,
     metrics: Sequence[Part] = (),
     out: Path | str | None = None,
@@ -285,14 +285,14 @@ def compare(
     trackers: Sequence[Part] = (),
     workers: int | None = None,
     add_seeds: bool = False,
-    redo: Sequence[str] = (),
+    rerun: Sequence[str] = (),
     progress: bool = True,
-) -> Study:
+) -> Comparison:
     """Train several methods with several seeds, and return the comparison.
 
     The same as ``fedreach compare`` with a TOML file: the same checks, the same run folders. Repeat an interrupted call
     to resume it; finished runs are not repeated. A component without a name, such as a lambda, is identified by its
-    code and values: if they change, so does the study.
+    code and values: if they change, so does the comparison.
 
     Args:
         data: Data of the clients. With custom FederatedData, clients keep their examples for all seeds, and each seed
@@ -303,19 +303,19 @@ def compare(
             may take `sample_shape` and `num_classes`. Or a module, which is copied; each seed draws new weights,
             except with ``{"name": module, "keep_weights": True}``.
         rounds: Maximum number of training rounds.
-        cohort: Clients per round. Default: 10, or all participants if they are fewer.
+        cohort_size: Clients per round. Default: 10, or all participants if they are fewer.
         seeds: Number of seeds (0, 1, ...), or a list of them.
         metrics: Metrics in addition to accuracy (for numeric targets the mean absolute error) and loss: names,
             functions ``f(y_true, probabilities) -> float``, or metrics.
-        out: Folder of the study. Default: ``runs/NAME``.
+        out: Folder of the comparison. Default: ``runs/NAME``.
         method: Components and options that all methods share.
         local: Options of local training, see `fedreach.federation.local_sgd.LocalSGD`.
         baseline: Method that others are compared with. Default: the first.
-        name: Name in tables and on the page. Default: that of the folder, or "study".
+        name: Name in tables and on the page. Default: that of the folder, or "comparison".
         target_accuracy: Accuracy in [0, 1]; the cost of reaching it is reported. Not for numeric targets.
         population: Other options of that table, such as ``{"participation": "always"}``.
         augmentation: Augmentation of training batches: a name, or a function ``f(inputs) -> inputs``.
-        noise: Noise of training labels, such as ``{"name": "symmetric", "rate": 0.2}``.
+        noise: Noise of training labels, such as ``{"name": "symmetric", "lr": 0.2}``.
         shift: Distribution shift of unseen clients.
         server_data: Data of the server, such as ``{"examples": 100}``.
         budget: Limits of a run, such as ``{"megabytes": 100.0}``; it ends with the round that reaches one.
@@ -324,33 +324,33 @@ def compare(
         evaluation: Rounds and populations of evaluations.
         statistics: Planned comparisons, such as ``{"detect_points": 2.0}``, with which `seeds` are those of the pilot.
         tune: Settings from which each method is given its best one, by validation data of its participants:
-            ``{"local.rate": [0.01, 0.1]}``, or drawn: ``{"samples": 20, "local.rate": {"least": 0.001, "most": 1.0,
+            ``{"local.lr": [0.01, 0.1]}``, or drawn: ``{"samples": 20, "local.lr": {"min": 0.001, "max": 1.0,
             "log": True}}``.
         trackers: Trackers of each run: "tensorboard", "mlflow", "csv", or a custom `fedreach.Callback`, of which each
             run has a copy. Does not affect results.
         workers: Number of processes. Does not affect results.
-        add_seeds: Add seeds even though results exist; no verdict is given then.
-        redo: Methods whose runs are moved into ``redone/`` and rerun.
+        add_seeds: Add seeds even though results exist; no conclusion is given then.
+        rerun: Methods whose runs are moved into ``rerun/`` and rerun.
         progress: Show progress on stderr.
 
     Returns:
-        The study, as `fedreach.open` returns it later.
+        The comparison, as `fedreach.open` returns it later.
 
     Raises:
         ConfigError: If arguments are invalid; lists all problems, before any data are read or written.
         DataError: If the data cannot be used.
-        RunFolderError: If `out` holds another study.
+        RunFolderError: If `out` holds another comparison.
         TrainingError: If a run failed; the others are kept.
 
     Example:
         >>> import tempfile
         >>> import fedreach as fr
-        >>> study = fr.compare(
+        >>> comparison = fr.compare(
         ...     fr.load("digits").partition("dirichlet_by_class", clients=20, alpha=0.3, participants=8),
         ...     {"uniform": {}, "entropy": fr.Method(weighting="entropy")},
-        ...     rounds=2, cohort=4, out=tempfile.mkdtemp() + "/digits", progress=False)
-        >>> study
-        Study(digits: uniform, entropy; 1 seed)
+        ...     rounds=2, cohort_size=4, out=tempfile.mkdtemp() + "/digits", progress=False)
+        >>> comparison
+        Comparison(digits: uniform, entropy; 1 seed)
     """
     arguments = {key: value for key, value in locals().items() if key not in ("data", "methods")}
     question, out = request_of_call(data, methods, "compare", **arguments)
@@ -366,22 +366,22 @@ def compare(
             workers=workers,
             callbacks=[begin, *progress_callbacks],
             add_seeds=add_seeds,
-            redo=redo,
+            rerun=rerun,
             further=seed_planner,
         )
     refuse_failed(status, out)
-    study = Study(out)
+    comparison = Comparison(out)
     if progress:
-        for sentence in concerns(study.analysis.comparison):
+        for sentence in concerns(comparison.analysis.comparison):
             print(sentence, file=sys.stderr)
-    return study
+    return comparison
 
 
-CALL_ARGUMENTS = ("workers", "add_seeds", "redo", "progress", "out", "name")
+CALL_ARGUMENTS = ("workers", "add_seeds", "rerun", "progress", "out", "name")
 
 
 def request_of_call(
-    data: FederatedData | Recipe | Dataset,
+    data: FederatedData | PartitionSpec | Dataset,
     methods: Mapping[str, Method | Mapping[str, Any]],
     function_name: str,
     *,
@@ -391,11 +391,11 @@ def request_of_call(
     **arguments: Any,
 ) -> tuple[ExperimentRequest, Path]:
     """Return the experiment that the arguments of `compare` describe, ready for other processes, and its folder."""
-    study_name = name or ("study" if out is None else name_after(Path(out), "study"))
-    out = Path("runs") / study_name if out is None else Path(out)
+    comparison_name = name or ("comparison" if out is None else name_after(Path(out), "comparison"))
+    out = Path("runs") / comparison_name if out is None else Path(out)
     options = {key: value for key, value in arguments.items() if key not in CALL_ARGUMENTS}
     return build_request(
-        data, methods, method=method or {}, out=out, function_name=function_name, name=study_name, **options
+        data, methods, method=method or {}, out=out, function_name=function_name, name=comparison_name, **options
     ).written(), out
 
 

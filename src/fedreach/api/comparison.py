@@ -24,7 +24,7 @@ from fedreach.report.adaptation import tabulate_adaptation
 from fedreach.report.figures import figure_specs
 from fedreach.report.figures.style import inline_svg
 from fedreach.report.formats import to_text
-from fedreach.report.numbers import Comparison
+from fedreach.report.numbers import RunSet
 from fedreach.report.overview import Analysis, analyse
 from fedreach.report.read import read
 from fedreach.report.records import as_records, contrast_records
@@ -89,7 +89,7 @@ def clients_of(runs: Iterable[RunAt]) -> pd.DataFrame:
     """Return a row for each client of each evaluation of each run, with `CLIENT_COLUMNS` and a column for each metric.
 
     The population is "participants" (on held-out data), "unseen", or "local": a client of the cohort, scored by its own
-    model before aggregation. With an adaptation rule, rows of the last round also have ``served_MODE_SCORE``.
+    model before aggregation. With an adaptation rule, rows of the last round also have ``adapted_MODE_SCORE``.
 
     Raises:
         ConfigError: If pandas is not installed.
@@ -116,7 +116,7 @@ def _adapted_scores(folder: RunFolder) -> Mapping[tuple[int, str, int], dict[str
         for score in SCORES if line.model == "last" else ():
             for client, value in zip(line.ids, getattr(line, score), strict=True):
                 row = scores.setdefault((line.round, line.population, client), {})
-                row[f"served_{line.rung}_{score}"] = value
+                row[f"adapted_{line.mode}_{score}"] = value
     return scores
 
 
@@ -181,7 +181,7 @@ def entries() -> tuple[Entry, ...]:
     )
 
 
-def bibliography(comparison: Comparison) -> str:
+def bibliography(comparison: RunSet) -> str:
     """Return BibTeX entries for the sources of a comparison's methods, data and statistics.
 
     A comment above each entry lists what it is cited for. The first comment lists what has no reference, such as custom
@@ -202,7 +202,7 @@ def bibliography(comparison: Comparison) -> str:
     return f"{head}{note}\n" + "\n".join(parts)
 
 
-def write_bibliography(comparison: Comparison, folder: Path) -> Path:
+def write_bibliography(comparison: RunSet, folder: Path) -> Path:
     """Write `bibliography` into a folder and return the file."""
     path = folder / "references.bib"
     path.write_text(bibliography(comparison), encoding="utf-8", newline="\n")
@@ -250,10 +250,10 @@ def _letters(text: str, keep: str = "") -> str:
 # ---- A finished comparison
 
 
-class Study:
+class Comparison:
     """A comparison of methods over seeds, read from its run folders.
 
-    ``study["ours"]`` is one method. Numbers are read from the folder on first use.
+    ``comparison["ours"]`` is one method. Numbers are read from the folder on first use.
     """
 
     def __init__(self, path: Path | str, parts_folder: Path | None = None) -> None:
@@ -261,11 +261,11 @@ class Study:
         self.kept = parts_folder or self.path  # folder with components without names and data from Python
         record = RunFolder(self.path).read(ComparisonRecord)
         if record is None and (self.path / SweepRecord.FILE).exists():
-            raise RunFolderError(f"{self.path} holds a sweep: fedreach.Sweep({str(path)!r}) has its studies.")
+            raise RunFolderError(f"{self.path} holds a sweep: fedreach.Sweep({str(path)!r}) has its comparisons.")
         if record is None:
             raise RunFolderError(
-                f"There is no study in {self.path}: no {ComparisonRecord.FILE}. Name the folder that compare() was "
-                "given as `out`, or --out."
+                f"There is no comparison in {self.path}: no {ComparisonRecord.FILE}. Name the folder that compare() "
+                "was given as `out`, or --out."
             )
         self.record = record
 
@@ -298,7 +298,7 @@ class Study:
         return to_frame(as_records(self.analysis), "method")
 
     def contrasts(self) -> pd.DataFrame | list[dict[str, Any]]:
-        """Return the planned differences with interval, p-value and verdict, likewise."""
+        """Return the planned differences with interval, p-value and conclusion, likewise."""
         return to_frame(contrast_records(self.analysis))
 
     def rounds(self) -> pd.DataFrame:
@@ -357,16 +357,16 @@ class Study:
         return write_bibliography(written.analysis.comparison, written.paper[0].parent).parent
 
     def to_toml(self, path: Path | str | None = None) -> str:
-        """Return the study as a TOML file, with which ``fedreach compare`` gives the same numbers in another folder.
+        """Return the comparison as a TOML file, by which ``fedreach compare`` gives the same numbers elsewhere.
 
-        Components without names and data from Python are referenced as files of this study. With `path`, the text is
-        also written there, and paths are relative to its folder; else they are relative to the current folder.
+        Components without names and data from Python are referenced as files of this comparison. With `path`, the text
+        is also written there, and paths are relative to its folder; else they are relative to the current folder.
         """
         return toml_of({**self.record.config, "seeds": list(self.record.pilot or self.seeds)}, self.kept, path)
 
     def __getitem__(self, method: str) -> ComparedMethod:
         if method not in self.methods:
-            raise ConfigError(f"There is no method {method!r} in this study." + nearest(str(method), self.methods))
+            raise ConfigError(f"There is no method {method!r} in this comparison." + nearest(str(method), self.methods))
         return ComparedMethod(self, method)
 
     def __iter__(self) -> Iterator[str]:
@@ -377,7 +377,7 @@ class Study:
 
     def __repr__(self) -> str:
         seeds = f"{len(self.seeds)} seed{'s' * (len(self.seeds) != 1)}"
-        return f"Study({self.name}: {', '.join(self.methods)}; {seeds})"
+        return f"Comparison({self.name}: {', '.join(self.methods)}; {seeds})"
 
     def __str__(self) -> str:
         """Return the table, and that of adaptation if a method has a rule, as wide as the terminal."""
@@ -399,21 +399,21 @@ class Study:
 
 
 class ComparedMethod:
-    """One method of a study, run by run."""
+    """One method of a comparison, run by run."""
 
-    def __init__(self, study: Study, name: str) -> None:
-        self.study, self.name = study, name
+    def __init__(self, comparison: Comparison, name: str) -> None:
+        self.comparison, self.name = comparison, name
 
     def folder(self, seed: int = 0) -> Path:
         """Return the run folder of a seed.
 
         Raises:
-            ConfigError: If the study has no such seed.
+            ConfigError: If the comparison has no such seed.
         """
-        runs = self.study.record.runs[self.name]
+        runs = self.comparison.record.runs[self.name]
         if str(seed) not in runs:
-            raise ConfigError(f"There is no seed {seed} in this study: it has {', '.join(runs)}.")
-        return self.study.path / runs[str(seed)]
+            raise ConfigError(f"There is no seed {seed} in this comparison: it has {', '.join(runs)}.")
+        return self.comparison.path / runs[str(seed)]
 
     def rounds(self, seed: int = 0) -> pd.DataFrame | list[dict[str, Any]]:
         """Return the rows of ``rounds.jsonl``."""
@@ -422,7 +422,7 @@ class ComparedMethod:
     def clients(self, seed: int = 0) -> pd.DataFrame | list[dict[str, Any]]:
         """Return the scores of single clients by the last model: their name, population, examples, and each metric.
 
-        With an adaptation rule, ``served_RUNG_SCORE`` are scores by prediction mode, see `fedreach.evaluation.modes`;
+        With an adaptation rule, ``adapted_RUNG_SCORE`` are scores by prediction mode, see `fedreach.evaluation.modes`;
         None if a client has too few inputs for a mode.
         """
         folder = RunFolder(self.folder(seed))
@@ -434,12 +434,12 @@ class ComparedMethod:
             for place, client in enumerate(metrics.pop("ids")):
                 row = {"client": names[place], "id": client, "population": population}
                 rows[client] = row | {key: values[place] for key, values in metrics.items()}
-        for served in folder.records(AdaptedLine):
-            for score in ("accuracy", "loss", "calibration_error") if served.model == "last" else ():
-                key = f"served_{served.rung}_{score}"
+        for adapted in folder.records(AdaptedLine):
+            for score in ("accuracy", "loss", "calibration_error") if adapted.model == "last" else ():
+                key = f"adapted_{adapted.mode}_{score}"
                 for row in rows.values():
                     row.setdefault(key, None)
-                for client, value in zip(served.ids, getattr(served, score), strict=True):
+                for client, value in zip(adapted.ids, getattr(adapted, score), strict=True):
                     rows[client][key] = value
         return to_frame(list(rows.values()), "client")
 
@@ -450,15 +450,16 @@ class ComparedMethod:
 
         Args:
             seed: Seed of the run.
-            which: As for `fedreach.deploy.load`. Default: the refitted model of a study with `population.refit`,
+            which: As for `fedreach.deploy.load`. Default: the refitted model of a comparison with `population.refit`,
                 else the last.
             cluster: Number of the model, if the method has one per cluster.
-            base: Folder of the study's TOML file, if that names custom code by a path. Default: the current folder.
+            base: Folder of the comparison's TOML file, if that names custom code by a path. Default: the current
+            folder.
         """
-        return model_of(self.folder(seed), which, cluster, self.study.kept, base)
+        return model_of(self.folder(seed), which, cluster, self.comparison.kept, base)
 
     def __repr__(self) -> str:
-        return f"StudiedMethod({self.name} of {self.study.name})"
+        return f"ComparedMethod({self.name} of {self.comparison.name})"
 
 
 def toml_of(config: Mapping[str, Any], parts_folder: Path, path: Path | str | None) -> str:
@@ -513,7 +514,7 @@ def _short(value: Any) -> Any:
 
 
 def _localize(folder: Path, value: Any) -> Any:
-    """Return a table whose paths of components and data from Python lead to the folder of this study."""
+    """Return a table whose paths of components and data from Python lead to the folder of this comparison."""
     if isinstance(value, Mapping):
         return {key: _localize(folder, inner) for key, inner in value.items()}
     if isinstance(value, list):

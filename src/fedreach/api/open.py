@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedreach._util.errors import RunFolderError
-from fedreach.api.comparison import RunAt, Study, clients_of, model_of, rounds_of
+from fedreach.api.comparison import Comparison, RunAt, clients_of, model_of, rounds_of
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import ComparisonRecord, RunRecord, SweepRecord
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from fedreach.deploy.model import TrainedModel
 
 
-def open(path: Path | str) -> Study | Sweep | Run:  # noqa: A001  # fedreach.open
+def open(path: Path | str) -> Comparison | Sweep | Run:  # noqa: A001  # fedreach.open
     """Return the run, comparison or sweep in a folder, from Python or the command line.
 
     Args:
-        path: Folder of a run (`Run`), a comparison (`Study`) or a sweep (`Sweep`).
+        path: Folder of a run (`Run`), a comparison (`Comparison`) or a sweep (`Sweep`).
 
     Raises:
         RunFolderError: If the folder does not hold any of them.
@@ -38,7 +38,7 @@ def open(path: Path | str) -> Study | Sweep | Run:  # noqa: A001  # fedreach.ope
 
         return Sweep(folder)
     if (folder / ComparisonRecord.FILE).exists():
-        return Study(folder)
+        return Comparison(folder)
     if (folder / RunRecord.FILE).exists():
         return Run(folder)
     raise RunFolderError(
@@ -72,17 +72,17 @@ class Run:
         return self.record.seed
 
     def rounds(self) -> pd.DataFrame:
-        """Return a row for each round, with the columns of `Study.rounds`."""
+        """Return a row for each round, with the columns of `Comparison.rounds`."""
         return rounds_of([self._at])
 
     def clients(self) -> pd.DataFrame:
-        """Return a row for each client of each evaluation, with the columns of `Study.clients`."""
+        """Return a row for each client of each evaluation, with the columns of `Comparison.clients`."""
         return clients_of([self._at])
 
     def model(
         self, which: Which = "last", *, cluster: int | None = None, base: Path | str | None = None
     ) -> TrainedModel:
-        """Return the complete model; see `fedreach.api.comparison.StudiedMethod.model` for the arguments."""
+        """Return the complete model; see `fedreach.api.comparison.ComparedMethod.model` for the arguments."""
         return model_of(self.path, which, cluster, self._parts_folder, base)
 
     @property

@@ -13,7 +13,7 @@ from typing import Any
 from fedreach._util.processes import one_thread
 from fedreach.api.compare import ExperimentRequest, Method, Part, Table, build_request
 from fedreach.api.comparison import model_of
-from fedreach.data.datasets import Dataset, Recipe
+from fedreach.data.datasets import Dataset, PartitionSpec
 from fedreach.data.federated import FederatedData
 from fedreach.deploy.fitted_rule import Which
 from fedreach.deploy.model import TrainedModel
@@ -24,12 +24,12 @@ from fedreach.runs.schema import RoundRow
 
 
 def run(
-    data: FederatedData | Recipe | Dataset,
+    data: FederatedData | PartitionSpec | Dataset,
     method: Method | Mapping[str, Any] | None = None,
     *,
     model: Part = "mlp",
     rounds: int = 50,
-    cohort: int | None = None,
+    cohort_size: int | None = None,
     seed: int = 0,
     metrics: Sequence[Part] = (),
     out: Path | str | None = None,
@@ -47,7 +47,7 @@ def run(
 ) -> Loop:
     """Return an iterator over the rounds of one method, which runs each round on demand.
 
-    Each row is a dictionary with the keys of ``rounds.jsonl``: cohort, costs and scores (``id_accuracy`` on
+    Each row is a dictionary with the keys of ``rounds.jsonl``: cohort, costs and scores (``participant_accuracy`` on
     participants' held-out data, ``unseen_accuracy``, ``participation_gap``, ...). The model is evaluated after every
     round; ``evaluation={"every": 10}`` is faster.
 
@@ -61,7 +61,7 @@ def run(
     Example:
         >>> import fedreach as fr
         >>> data = fr.load("digits").partition("dirichlet_by_class", clients=20, alpha=0.3, participants=8)
-        >>> for row in fr.run(data, fr.Method(solver="scaffold"), rounds=2, cohort=4):
+        >>> for row in fr.run(data, fr.Method(solver="scaffold"), rounds=2, cohort_size=4):
         ...     print(row["round"], len(row["cohort"]), row["unseen_accuracy"] > 0)
         1 4 True
         2 4 True
@@ -74,7 +74,7 @@ def run(
         model=model,
         metrics=metrics,
         seeds=[seed],
-        cohort=cohort,
+        cohort_size=cohort_size,
         out=folder,
         function_name="run",
         name="run" if out is None else name_after(folder, "run"),
@@ -113,7 +113,7 @@ class Loop:
         return next(self._rounds)
 
     def model(self, which: Which | None = None, *, cluster: int | None = None) -> TrainedModel:
-        """Return the model after the last round, as `fedreach.api.comparison.StudiedMethod.model` does."""
+        """Return the model after the last round, as `fedreach.api.comparison.ComparedMethod.model` does."""
         return model_of(self.folder, which, cluster, self.folder)
 
     def close(self) -> None:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from fedreach._util.errors import ConfigError, RunFolderError, nearest
 from fedreach.api import terminal
 from fedreach.api.compare import Method, compare, refuse_failed, request_of_call
-from fedreach.api.comparison import Study, to_frame, toml_of, write_bibliography
-from fedreach.data.datasets import Dataset, Recipe
+from fedreach.api.comparison import Comparison, to_frame, toml_of, write_bibliography
+from fedreach.data.datasets import Dataset, PartitionSpec
 from fedreach.data.federated import FederatedData
 from fedreach.experiment.compare import sweep as sweep_all
 from fedreach.experiment.schema import format_setting
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 
 def sweep(
-    data: FederatedData | Recipe | Dataset,
+    data: FederatedData | PartitionSpec | Dataset,
     methods: Mapping[str, Method | Mapping[str, Any]],
     settings: Mapping[str, Any],
     **options: Any,
 ) -> Sweep:
-    """Compare methods at each of several settings, and return one study per setting.
+    """Compare methods at each of several settings, and return one comparison per setting.
 
     The same as ``fedreach compare`` with a table ``[sweep]``. To choose settings instead of comparing them, use the
     argument `tune`.
@@ -42,7 +42,7 @@ def sweep(
         data: As for `fedreach.compare`.
         methods: As for `fedreach.compare`.
         settings: Option -> values, such as ``{"partition.alpha": [0.1, 1.0]}``, with the keys of an experiment file.
-            Several options form all combinations. ``{"samples": 20, "partition.alpha": {"least": 0.01, "most": 10.0,
+            Several options form all combinations. ``{"samples": 20, "partition.alpha": {"min": 0.01, "max": 10.0,
             "log": True}}`` draws 20 settings at random.
         **options: All other arguments of `fedreach.compare`.
 
@@ -53,12 +53,12 @@ def sweep(
         >>> import tempfile
         >>> import fedreach as fr
         >>> data = fr.load("digits").partition("dirichlet_by_class", clients=20, alpha=0.3, participants=8)
-        >>> found = fr.sweep(data, {"uniform": {}}, {"partition.alpha": [0.1, 1.0]}, rounds=2, cohort=4,
+        >>> found = fr.sweep(data, {"uniform": {}}, {"partition.alpha": [0.1, 1.0]}, rounds=2, cohort_size=4,
         ...     model="linear", out=tempfile.mkdtemp() + "/alphas", progress=False)
         >>> found
         Sweep(alphas: partition.alpha; 2 settings)
         >>> found[0.1]
-        Study(alphas: uniform; 1 seed)
+        Comparison(alphas: uniform; 1 seed)
     """
     bound = inspect.signature(compare).bind(data, methods, **options)
     bound.apply_defaults()
@@ -74,16 +74,16 @@ def sweep(
             workers=arguments["workers"],
             callbacks=[begin, *progress_callbacks],
             add_seeds=arguments["add_seeds"],
-            redo=arguments["redo"],
+            rerun=arguments["rerun"],
         )
     refuse_failed(status, out)
     return Sweep(out)
 
 
 class Sweep:
-    """The studies of a sweep, read from their folders.
+    """The comparisons of a sweep, read from their folders.
 
-    ``sweep[0.1]``, or ``sweep["partition.alpha = 0.1"]``, is one study.
+    ``sweep[0.1]``, or ``sweep["partition.alpha = 0.1"]``, is one comparison.
 
     Args:
         path: Folder of the sweep, from Python or ``fedreach compare``.
@@ -97,7 +97,7 @@ class Sweep:
         record = RunFolder(self.path).read(SweepRecord)
         if record is None:
             raise RunFolderError(
-                f"There is no sweep in {self.path}: no {SweepRecord.FILE}. fedreach.open opens a study."
+                f"There is no sweep in {self.path}: no {SweepRecord.FILE}. fedreach.open opens a comparison."
             )
         self.record = record
 
@@ -107,11 +107,11 @@ class Sweep:
         return self.record.name
 
     @cached_property
-    def studies(self) -> dict[str, Study]:
-        """Started studies, by their settings in words."""
+    def comparisons(self) -> dict[str, Comparison]:
+        """Started comparisons, by their settings in words."""
         cells = zip(self.record.settings, self.record.cells, strict=True)
         return {
-            format_setting(setting): Study(self.path / cell, self.path)
+            format_setting(setting): Comparison(self.path / cell, self.path)
             for setting, cell in cells
             if (self.path / cell / ComparisonRecord.FILE).exists()
         }
@@ -121,23 +121,23 @@ class Sweep:
         """All numbers of the page."""
         by_words = {format_setting(setting): setting for setting in self.record.settings}
         cells = [
-            Cell(by_words[words], study.path, study.path / "report" / "index.html", study.analysis)
-            for words, study in self.studies.items()
+            Cell(by_words[words], comparison.path, comparison.path / "report" / "index.html", comparison.analysis)
+            for words, comparison in self.comparisons.items()
         ]
         return SweepAnalysis(self.record, tuple(cells), tuple(self.record.settings))
 
     def table(self) -> pd.DataFrame | list[dict[str, Any]]:
-        """Return a row of numbers for each setting and method, as `Study.table` does for each method."""
+        """Return a row of numbers for each setting and method, as `Comparison.table` does for each method."""
         rows = [{**cell.setting, **row} for cell in self.swept.cells for row in as_records(cell.analysis)]
         return to_frame(rows)
 
     def rounds(self) -> pd.DataFrame:
-        """Return the rounds of all studies, as `Study.rounds` does, after one column per swept option."""
-        return self._concatenate({words: study.rounds() for words, study in self.studies.items()})
+        """Return the rounds of all comparisons, as `Comparison.rounds` does, after one column per swept option."""
+        return self._concatenate({words: comparison.rounds() for words, comparison in self.comparisons.items()})
 
     def clients(self) -> pd.DataFrame:
-        """Return the clients of all studies, as `Study.clients` does, after one column per swept option."""
-        return self._concatenate({words: study.clients() for words, study in self.studies.items()})
+        """Return the clients of all comparisons, as `Comparison.clients` does, after one column per swept option."""
+        return self._concatenate({words: comparison.clients() for words, comparison in self.comparisons.items()})
 
     def _concatenate(self, frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
         import pandas  # optional
@@ -149,33 +149,33 @@ class Sweep:
         return pandas.concat(frames.values(), ignore_index=True) if frames else pandas.DataFrame()
 
     def page(self, *formats: str) -> Path:
-        """Write the page of the sweep and those of its studies; return its path. `formats` is as for `Study.page`."""
+        """Write the pages of the sweep and its comparisons; return the path. `formats` is as for `Comparison.page`."""
         return write_sweep_report(self.path, self.path, formats=formats).page
 
     def paper(self, width: str | float = "single", *formats: str) -> Path:
-        """Write figures along swept options for a paper, as `Study.paper` does, and return their folder."""
+        """Write figures along swept options for a paper, as `Comparison.paper` does, and return their folder."""
         written = write_sweep_report(self.path, self.path, formats=formats, paper=width)
         for cell in written.swept.cells[:1]:  # methods are the same in all of them
             write_bibliography(cell.analysis.comparison, written.paper[0].parent)
         return written.paper[0].parent
 
     def to_toml(self, path: Path | str | None = None) -> str:
-        """Return the sweep as a TOML file, as `Study.to_toml` does."""
+        """Return the sweep as a TOML file, as `Comparison.to_toml` does."""
         return toml_of(self.record.config, self.path, path)
 
-    def __getitem__(self, setting: Any) -> Study:
+    def __getitem__(self, setting: Any) -> Comparison:
         words = setting if isinstance(setting, str) else format_setting(setting) if isinstance(setting, Mapping) else ""
-        if not words or (words not in self.studies and len(self.record.keys) == 1):
+        if not words or (words not in self.comparisons and len(self.record.keys) == 1):
             words = format_setting({self.record.keys[0]: setting})
-        if words not in self.studies:
-            raise ConfigError(f"There is no setting {setting!r} in this sweep." + nearest(words, [*self.studies]))
-        return self.studies[words]
+        if words not in self.comparisons:
+            raise ConfigError(f"There is no setting {setting!r} in this sweep." + nearest(words, [*self.comparisons]))
+        return self.comparisons[words]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.studies)
+        return iter(self.comparisons)
 
     def __len__(self) -> int:
-        return len(self.studies)
+        return len(self.comparisons)
 
     def __repr__(self) -> str:
         count = len(self.record.settings)

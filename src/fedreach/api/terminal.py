@@ -22,7 +22,7 @@ from fedreach.evaluation.scores import is_evaluated, main_score_of
 from fedreach.experiment.schema import Experiment
 from fedreach.experiment.workers import ComparisonCallback, ComparisonStatus, Job
 from fedreach.report.analysis import POPULATION, baseline_title, baselines_of, probabilities
-from fedreach.report.numbers import Comparison
+from fedreach.report.numbers import RunSet
 from fedreach.report.tables import join_sentences, probabilities_note, refit_sentence
 from fedreach.runs.callbacks import Callback
 from fedreach.runs.folder import RunFolder
@@ -147,11 +147,11 @@ def last_evaluation(folder: Path) -> dict[str, Any]:
     return next((row for row in chain([last], backwards) if is_evaluated(row)), last)
 
 
-def baselines_table(run: Comparison, last: Mapping[str, Any], width: int) -> str:
+def baselines_table(run: RunSet, last: Mapping[str, Any], width: int) -> str:
     """Return a table of a run's last evaluation and its baselines; empty without baselines.
 
     Args:
-        run: Comparison of the single run, as read by `fedreach.report.read.read`.
+        run: RunSet of the single run, as read by `fedreach.report.read.read`.
         last: Last evaluated row, see `last_evaluation`.
         width: Width of the table in letters.
     """
@@ -218,7 +218,7 @@ class RunProgress(Callback):
         remaining = clock((time.monotonic() - self.began) / len(self.training) * (self._last_round(row) - row.round))
         if self.bar is not None:
             self.bar.show(row.round, rounds, f"{remaining} left")
-        if f"id_{main_score_of(scores).name}" in scores:
+        if f"participant_{main_score_of(scores).name}" in scores:
             self.evaluating.append(timing.evaluate_seconds or 0.0)
             line = (
                 f"round {row.round}/{rounds}  participants {score_text(scores, 'id'):>7}  unseen "
@@ -385,7 +385,7 @@ def _without_rounds(status: ComparisonStatus, job: Job) -> str:
     if twin is None or twin is job:  # it stopped after its last round
         return "no round was left to run"
     scores = _scores(status.latest.get(twin, {}))
-    return f"served, trained as {twin.method}" + (f" ({scores})" if scores else "")
+    return f"adapted, trained as {twin.method}" + (f" ({scores})" if scores else "")
 
 
 def _scores(row: Mapping[str, Any]) -> str:

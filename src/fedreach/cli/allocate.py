@@ -39,8 +39,8 @@ MAX_LISTED = 40  # clients in the table on the terminal
 @click.option("--epochs", type=int, metavar="N", help="For cycles_per_bit: passes over the examples. Default: 1.")
 @click.option("--max-divergence", type=float, metavar="NATS", help="Leave out clients whose labels are farther off.")
 @click.option("--smoothing", type=float, metavar="N", help="Pseudo-examples added to each class. Default: 1.")
-@click.option("--seconds-price", type=float, default=1.0, show_default=True, help="Cost of a second of the round.")
-@click.option("--joules-price", type=float, default=1.0, show_default=True, help="Cost of a joule of the clients.")
+@click.option("--time-weight", type=float, default=1.0, show_default=True, help="Cost of a second of the round.")
+@click.option("--energy-weight", type=float, default=1.0, show_default=True, help="Cost of a joule of the clients.")
 @click.option("--capacitance", type=float, default=1e-27, show_default=True, help="Of the CPUs, in J / (cycle Hz^2).")
 @click.option("--noise-dbm", type=float, metavar="DBM", help="For distances: noise a hertz. Default: -174.")
 @click.option("--carrier", "carrier_hertz", type=float, metavar="HERTZ", help="For distances. Default: 2.4e9.")
@@ -163,7 +163,7 @@ def _outcome(plan: Plan) -> list[str]:
         f"(gap {solution.gap:.1e})",
     }[solution.status]
     return [
-        f"cost {solution.cost:.9g} = {question.seconds_price:g} x {seconds:.4g} s + {question.joules_price:g} x "
+        f"cost {solution.cost:.9g} = {question.time_weight:g} x {seconds:.4g} s + {question.energy_weight:g} x "
         f"{joules:.4g} J",
         proof,
     ]

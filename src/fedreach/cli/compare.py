@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.command(
     epilog="Examples:\n\n\b\n  fedreach compare\n  fedreach compare examples/fashion_mnist.toml\n"
     "  fedreach compare my.toml --seeds 5 --workers 2 --set local.epochs=5 --out runs/longer\n"
-    "  fedreach compare --detect 2.0 --most 100 --out runs/decided"
+    "  fedreach compare --detect 2.0 --max-seeds 100 --out runs/decided"
     "\n  fedreach compare --data patients.csv --client hospital --label readmitted --participants north,south"
     "\n  fedreach compare --data patients.csv --client hospital --target age --seeds 3"
 )
@@ -34,11 +34,14 @@ if TYPE_CHECKING:
     help="Run as many seeds as find a difference of so many percentage points; `seeds`, ten at least, are the pilot.",
 )
 @click.option(
-    "--most", "max_seeds", type=click.IntRange(1, 10_000), help="With --detect: at most so many seeds. Default: 200."
+    "--max-seeds",
+    "max_seeds",
+    type=click.IntRange(1, 10_000),
+    help="With --detect: at most so many seeds. Default: 200.",
 )
-@click.option("--add-seeds", is_flag=True, help="Add seeds although there are results. There is no verdict then.")
+@click.option("--add-seeds", is_flag=True, help="Add seeds although there are results. There is no conclusion then.")
 @click.option(
-    "--redo", multiple=True, metavar="METHOD", help="Move this method's runs aside and make them again. Repeatable."
+    "--rerun", multiple=True, metavar="METHOD", help="Move this method's runs aside and make them again. Repeatable."
 )
 @click.option("--out", type=options.path, help="Folder of the comparison. Default: runs/NAME.")
 @options.workers
@@ -63,7 +66,7 @@ def compare(
     detect: float | None,
     max_seeds: int | None,
     add_seeds: bool,
-    redo: tuple[str, ...],
+    rerun: tuple[str, ...],
     out: Path | None,
     workers: int | None,
     executor: str,
@@ -94,7 +97,7 @@ def compare(
     plan_options = {
         "seeds": None if seeds is None else list(range(seeds)),
         "detect_points": detect,
-        "most_seeds": max_seeds,
+        "max_seeds": max_seeds,
     }
     given_options = {
         key if key == "seeds" else f"statistics.{key}": value
@@ -112,7 +115,7 @@ def compare(
         default=run.default_template(label, targets),
     )
     if max_seeds is not None and experiment.plan.detect_points is None:
-        raise click.UsageError("--most is for --detect, whose rule may ask for many seeds.")
+        raise click.UsageError("--max-seeds is for --detect, whose rule may ask for many seeds.")
     out = out or Path("runs") / experiment.name
     figure_formats = options.figure_formats(formats)
     silent = quiet or as_json
@@ -132,7 +135,7 @@ def compare(
             executor=machines,
             callbacks=callbacks,
             add_seeds=add_seeds,
-            redo=redo,
+            rerun=rerun,
         )
     print_outcome(status, out, figure_formats, as_json)
 

@@ -177,7 +177,7 @@ def _is_installed(name: str) -> bool:
 # ---- The command
 
 
-@click.command(epilog="Examples:\n\n\b\n  fedreach doctor\n  fedreach doctor --out study/runs --json")
+@click.command(epilog="Examples:\n\n\b\n  fedreach doctor\n  fedreach doctor --out comparison/runs --json")
 @click.option("--out", type=options.path, default=Path("runs"), show_default=True, help="Where runs are to be written.")
 @options.as_json
 def doctor(out: Path, as_json: bool) -> None:

@@ -14,14 +14,14 @@ WHAT = {
     "torch": "a folder whose predict.py needs numpy and torch alone",
     "onnx": "a folder whose predict.py needs numpy and onnxruntime alone",
     "safetensors": "weights, and all that FedReach needs to make the model of them",
-    "serving": "the fitted rule as one Python file that needs numpy alone",
+    "adaptation": "the fitted rule as one Python file that needs numpy alone",
 }
 
 
 @click.command(
-    epilog="Examples:\n\n\b\n  fedreach run --set method.serving=label_shift --out runs/served\n"
-    "  fedreach export runs/served --to safetensors --out weights\n"
-    "  fedreach export runs/served --to serving --which best --out ward/best.py"
+    epilog="Examples:\n\n\b\n  fedreach run --set method.adaptation=label_shift --out runs/adapted\n"
+    "  fedreach export runs/adapted --to safetensors --out weights\n"
+    "  fedreach export runs/adapted --to adapter --which best --out ward/best.py"
 )
 @click.argument("run", type=options.path)
 @click.option(
@@ -32,22 +32,22 @@ WHAT = {
     help="; ".join(f"{form}: {what}" for form, what in WHAT.items()) + ".",
 )
 @click.option(
-    "--out", type=options.path, help="Folder to write, default: model. Of serving a file, default: client.py."
+    "--out", type=options.path, help="Folder to write, default: model. Of adaptation a file, default: client.py."
 )
 @options.of_run
-@click.option("--plain", is_flag=True, help="Leave the serving rule out: clients get the model as it is.")
-@click.option("--force", is_flag=True, help="Also with a serving rule that participants do not support.")
+@click.option("--unadapted", is_flag=True, help="Leave the adaptation rule out: clients get the model as it is.")
+@click.option("--force", is_flag=True, help="Also with an adaptation rule that participants do not support.")
 @options.as_json
 def export(
     run: Path,
-    form: Literal["torch", "onnx", "safetensors", "serving"],
+    form: Literal["torch", "onnx", "safetensors", "adaptation"],
     out: Path | None,
     method: str | None,
     seed: int | None,
     which: Literal["last", "best", "refit"] | None,
     cluster: int | None,
     base: Path | None,
-    plain: bool,
+    unadapted: bool,
     force: bool,
     as_json: bool,
 ) -> None:
@@ -55,12 +55,12 @@ def export(
     from fedreach.runs.identity import folder_of_run
 
     folder = folder_of_run(run, method, seed)
-    if form == "serving":
-        if plain:
-            raise ConfigError("--plain leaves the serving rule out, and --to serving writes nothing else.")
+    if form == "adaptation":
+        if unadapted:
+            raise ConfigError("--unadapted leaves the adaptation rule out, and --to adapter writes nothing else.")
         document, lines = _rule(folder, out or Path("client.py"), which, cluster, base, force)
     else:
-        document, lines = _model(folder, out or Path("model"), form, which, cluster, base, plain, force)
+        document, lines = _model(folder, out or Path("model"), form, which, cluster, base, unadapted, force)
     if as_json:
         options.set_json(document)
         return
@@ -92,17 +92,17 @@ def _model(
     which: Literal["last", "best", "refit"] | None,
     cluster: int | None,
     base: Path | None,
-    plain: bool,
+    unadapted: bool,
     force: bool,
 ) -> tuple[dict[str, Any], list[str]]:
     from fedreach.deploy.deployed import origin
     from fedreach.deploy.export import export as write
     from fedreach.deploy.saved import load
 
-    done = write(load(folder, which, cluster=cluster, base=base), out, form, plain=plain, force=force)
+    done = write(load(folder, which, cluster=cluster, base=base), out, form, unadapted=unadapted, force=force)
     keys = ("name", "method", "seed", "model", "cluster", "round", "rule")
     about = {key: done.about[key] for key in keys}
-    adaptation = f"served by {about['rule']}" if about["rule"] else "the model as it is, without a serving rule"
+    adaptation = f"adapted by {about['rule']}" if about["rule"] else "the model as it is, without an adaptation rule"
     program = f"fedreach predict {out}" if form == "safetensors" else f"python {out / 'predict.py'}"
     return {"folder": str(out), "files": list(done.files), **about}, [
         f"Wrote {out}: {origin(done.about)};",

@@ -16,7 +16,7 @@ from fedreach.cli import options
 )
 @click.argument("folder", type=options.path)
 @click.option("--rounds", type=click.IntRange(1), required=True, help="In all.")
-@click.option("--anew", is_flag=True, help="Of a comparison: make those runs anew that cannot be gone on with.")
+@click.option("--restart", is_flag=True, help="Of a comparison: make those runs anew that cannot be gone on with.")
 @click.option(
     "--base",
     type=options.path,
@@ -31,7 +31,7 @@ from fedreach.cli import options
 def extend(
     folder: Path,
     rounds: int,
-    anew: bool,
+    restart: bool,
     base: Path,
     workers: int | None,
     tracked: tuple[str, ...],
@@ -62,14 +62,20 @@ def extend(
     if (folder / ComparisonRecord.FILE).exists():
         with terminal.compare_progress(quiet=silent) as comparison_callbacks:
             status = extend_comparison(
-                folder, rounds, base=base, anew=anew, workers=workers, callbacks=comparison_callbacks, trackers=tracked
+                folder,
+                rounds,
+                base=base,
+                restart=restart,
+                workers=workers,
+                callbacks=comparison_callbacks,
+                trackers=tracked,
             )
         print_outcome(status, folder, figure_formats, as_json)
         return
-    if anew:
+    if restart:
         raise ConfigError(
-            f"--anew is for comparisons. A run is made anew by `fedreach run {folder}/run.json --set rounds={rounds} "
-            "--out OTHER`."
+            f"--restart is for comparisons. A run is made anew by `fedreach run {folder}/run.json --set "
+            f"rounds={rounds} --out OTHER`."
         )
     stored = run_of(RunFolder(folder))
     length = Experiment.model_construct(**{**dict(Experiment()), "name": stored.method, "rounds": rounds})

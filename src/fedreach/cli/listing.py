@@ -32,7 +32,7 @@ def list_(kind: str | None, as_json: bool) -> None:
 
 
 @click.command(
-    epilog="Examples:\n\n\b\n  fedreach init\n  fedreach init study && fedreach compare study/experiment.toml"
+    epilog="Examples:\n\n\b\n  fedreach init\n  fedreach init comparison && fedreach compare comparison/experiment.toml"
 )
 @click.argument("folder", default=".", type=click.Path(path_type=Path, file_okay=False))
 @options.as_json

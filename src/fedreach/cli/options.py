@@ -75,7 +75,7 @@ def _kind_at(key: str) -> str | None:
     """Return the type of the component that a key of an experiment names.
 
     Example:
-        >>> _kind_at("method.selection"), _kind_at("methods.mine.selection.name"), _kind_at("local.rate")
+        >>> _kind_at("method.selection"), _kind_at("methods.mine.selection.name"), _kind_at("local.lr")
         ('selection', 'selection', None)
     """
     steps = key.removesuffix(".name").split(".")
@@ -125,7 +125,7 @@ overrides = click.option(
     multiple=True,
     metavar="A.B=C",
     shell_complete=settings,
-    help="Override an option, such as local.rate=0.05. Repeatable.",
+    help="Override an option, such as local.lr=0.05. Repeatable.",
 )
 seed = click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Default: the first of `seeds`.")
 workers = click.option(

@@ -13,9 +13,9 @@ from fedreach.cli import options
 
 
 @click.command(
-    epilog="Examples:\n\n\b\n  fedreach predict runs/served patients.csv --out predictions.csv\n"
-    "  fedreach predict runs/hospitals new.parquet --method served --seed 0 --client hospital\n"
-    "  fedreach predict model/model.safetensors images.npz --plain --json"
+    epilog="Examples:\n\n\b\n  fedreach predict runs/adapted patients.csv --out predictions.csv\n"
+    "  fedreach predict runs/hospitals new.parquet --method adapted --seed 0 --client hospital\n"
+    "  fedreach predict model/model.safetensors images.npz --unadapted --json"
 )
 @click.argument("run", type=options.path)
 @click.argument("file", type=options.path, required=False)
@@ -23,7 +23,7 @@ from fedreach.cli import options
 @click.option("--out", type=options.path, help="CSV to write. Default: print it; what else is said goes to stderr.")
 @click.option("--client", metavar="COLUMN", help="Whose a row is. Default: the column of the run's data, or `client`.")
 @click.option("--label", metavar="COLUMN", help="The true class or number: scored, never looked at. Default likewise.")
-@click.option("--plain", is_flag=True, help="By the model as it is, also where the run has a serving rule.")
+@click.option("--unadapted", is_flag=True, help="By the model as it is, also where the run has an adaptation rule.")
 @options.of_run
 @options.as_json
 def predict(
@@ -33,7 +33,7 @@ def predict(
     out: Path | None,
     client: str | None,
     label: str | None,
-    plain: bool,
+    unadapted: bool,
     method: str | None,
     seed: int | None,
     which: Literal["last", "best", "refit"] | None,
@@ -66,7 +66,7 @@ def predict(
         else:
             click.echo(visible_lines(deployed.schema(model.expected)))
         return
-    predictions, about = predict_file(model, file, client=client, label=label, plain=plain)
+    predictions, about = predict_file(model, file, client=client, label=label, unadapted=unadapted)
     text = deployed.format_csv(predictions, about, client)
     if out is not None:
         write_whole(out, text)

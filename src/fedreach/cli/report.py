@@ -13,7 +13,7 @@ from fedreach._util.errors import FedReachError
 from fedreach.cli import options
 
 if TYPE_CHECKING:
-    from fedreach.report.numbers import Comparison
+    from fedreach.report.numbers import RunSet
     from fedreach.report.sweep import SweepPaths
     from fedreach.report.write import ReportPaths
 
@@ -99,9 +99,9 @@ def write(
     from fedreach.report.analysis import has_named_metrics
     from fedreach.report.concerns import concerns
     from fedreach.report.formats import (
+        terminal_adaptation,
         terminal_contrasts,
         terminal_metrics,
-        terminal_serving,
         terminal_table,
         terminal_theory,
         terminal_tuning,
@@ -123,7 +123,7 @@ def write(
         terminal_contrasts(analysis, width=width),
         terminal_tuning(analysis, width=width),
         terminal_metrics(analysis, width=width) if has_named_metrics(analysis.comparison) else None,
-        *terminal_serving(analysis, width=width),
+        *terminal_adaptation(analysis, width=width),
         terminal_theory(analysis, width=width),
     ]
     click.echo("\n\n".join(table for table in tables if table is not None))
@@ -155,7 +155,7 @@ def _write_sweep(folder: Path, out: Path, formats: tuple[str, ...] | None, as_js
     _say_files(written)
 
 
-def _with_references(paper: tuple[Path, ...], comparison: Comparison) -> tuple[Path, ...]:
+def _with_references(paper: tuple[Path, ...], comparison: RunSet) -> tuple[Path, ...]:
     """Return the files for a paper, with its bibliography; empty if there are none."""
     if not paper:
         return paper

@@ -111,7 +111,7 @@ def table_overrides(
         # The table fixes clients and held-out rows for all seeds. Participants are drawn, unless they are named.
         "partition": {"name": "natural", "seed": 0},
         "population.participants": count if isinstance(ids, int) else chosen,
-        "method.cohort": min(5, count),
+        "method.cohort_size": min(5, count),
         "data": {"name": data.as_posix(), **columns},
     }
     if participants is None and not quiet:
@@ -133,7 +133,7 @@ def _whole(text: str) -> int | None:
 
 
 @click.command(
-    epilog="Examples:\n\n\b\n  fedreach run\n  fedreach run my.toml --set local.rate=0.05 --seed 3\n"
+    epilog="Examples:\n\n\b\n  fedreach run\n  fedreach run my.toml --set local.lr=0.05 --seed 3\n"
     "  fedreach run my.toml --method entropy --out runs/entropy"
     "\n  fedreach run --data patients.csv --client hospital --target age"
 )

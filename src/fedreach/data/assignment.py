@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedreach._util.arrays import AnyArray, Floats, Ints
-from fedreach._util.errors import ConfigError, DataError, PartError, nearest
+from fedreach._util.errors import ComponentError, ConfigError, DataError, nearest
 from fedreach._util.limits import check_memory
 from fedreach._util.streams import generator
 from fedreach.data.checks import read_npz
@@ -584,7 +584,7 @@ def draw_partition(
     Raises:
         ConfigError: If natural clients are requested, and the data set has none.
         DataError: If a client is empty, and `empty` is ``"error"``.
-        PartError: If `make` does not return a partition.
+        ComponentError: If `make` does not return a partition.
     """
     arguments = dict(options)
     if natural:
@@ -593,7 +593,7 @@ def draw_partition(
         arguments["owners"], clients = dataset.owners, int(dataset.owners.max()) + 1
     partition = make(dataset.train_y, clients, generator(seed, "partition"), **arguments)
     if not isinstance(partition, Partition):
-        raise PartError(
+        raise ComponentError(
             f"partition {partition_name!r} must return a fedreach.data.assignment.Partition; "
             f"got {type(partition).__name__}. Partition.from_owner makes one of the client of each sample."
         )

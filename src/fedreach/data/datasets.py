@@ -101,7 +101,7 @@ class Dataset:
         exclude_labels: Sequence[int] = (),
         empty: Literal["error", "drop", "merge"] = "error",
         **options: Any,
-    ) -> Recipe:
+    ) -> PartitionSpec:
         """Return the specification of a partition among clients of which some participate; each seed draws its own.
 
         Args:
@@ -119,14 +119,14 @@ class Dataset:
         Example:
             >>> toy = from_arrays(np.eye(8), [0, 1] * 4, name="toy")
             >>> toy.partition("dirichlet_by_class", clients=4, alpha=0.5, participants=2)
-            Recipe(toy: dirichlet_by_class, 4 clients, alpha=0.5, participants=2)
+            PartitionSpec(toy: dirichlet_by_class, 4 clients, alpha=0.5, participants=2)
         """
         requested = None if participants == "all" else participants
         if isinstance(requested, str):
             raise ConfigError(f"participants must be a number, a share, ids or 'all'; got {requested!r}.")
         who = requested if requested is None or isinstance(requested, int | float) else tuple(requested)
         excluded = tuple(exclude_clients), tuple(exclude_labels)
-        return Recipe(self, kind, clients, options, who, held_out, *excluded, empty)
+        return PartitionSpec(self, kind, clients, options, who, held_out, *excluded, empty)
 
     @property
     def targets(self) -> str:
@@ -170,10 +170,10 @@ def same_fields(first: Any, second: Any, *but: str) -> bool:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Recipe:
+class PartitionSpec:
     """Specification of how a data set is divided among clients, see `Dataset.partition`.
 
-    In `fedreach.compare`, every seed draws its own federated data; `FederatedData.from_recipe` draws them for one
+    In `fedreach.compare`, every seed draws its own federated data; `FederatedData.from_spec` draws them for one
     seed.
     """
 
@@ -207,7 +207,8 @@ class Recipe:
     def __repr__(self) -> str:
         options_text = "".join(f", {key}={value!r}" for key, value in self.options.items())
         clients = "" if self.kind == "natural" else f", {self.clients} clients"
-        return f"Recipe({self.dataset.name}: {self.called}{clients}{options_text}, participants={self.participants!r})"
+        who = f"participants={self.participants!r}"
+        return f"PartitionSpec({self.dataset.name}: {self.called}{clients}{options_text}, {who})"
 
 
 def content_hash(*arrays: AnyArray) -> str:

@@ -22,7 +22,7 @@ from fedreach.data.cells import ColumnOptions, names_unless_numbers
 from fedreach.data.checks import Kind
 from fedreach.data.datasets import (
     Dataset,
-    Recipe,
+    PartitionSpec,
     ServerData,
     check_server_data,
     content_hash,
@@ -288,8 +288,8 @@ class FederatedData:
         return _federate_own(of_clients, participants, held_out, seed, seed)
 
     @classmethod
-    def from_recipe(cls, recipe: Recipe, *, seed: int = 0) -> FederatedData:
-        """Draw federated data by a recipe and a seed, see `fedreach.data.datasets.Dataset.partition`.
+    def from_spec(cls, spec: PartitionSpec, *, seed: int = 0) -> FederatedData:
+        """Draw federated data by a spec and a seed, see `fedreach.data.datasets.Dataset.partition`.
 
         Raises:
             ConfigError: If the kind of partition is unknown, or one of its options is invalid.
@@ -297,26 +297,26 @@ class FederatedData:
 
         Example:
             >>> from fedreach.data.sets import load
-            >>> FederatedData.from_recipe(load("digits").partition("shards", clients=10, classes_per_client=2))
+            >>> FederatedData.from_spec(load("digits").partition("shards", clients=10, classes_per_client=2))
             FederatedData(digits: 10 clients; 4 take part (4, 6, 7, 9), 6 never train; drawn by seed 0)
         """
-        kind = recipe.kind
+        kind = spec.kind
         if not isinstance(kind, str):
             make: Callable[..., Partition] = kind
         else:
             make = find("partition", kind, Path.cwd()) if ":" in kind else partial(partition_of_kind, kind)
-        drawn = recipe.clients, seed, recipe.options, recipe.empty
-        partition = draw_partition(recipe.dataset, recipe.called, make, *drawn, natural=kind == "natural")
+        drawn = spec.clients, seed, spec.options, spec.empty
+        partition = draw_partition(spec.dataset, spec.called, make, *drawn, natural=kind == "natural")
         federated = federate(
-            recipe.dataset,
+            spec.dataset,
             partition,
             seed=seed,
-            participants=recipe.participants,
-            exclude_clients=recipe.exclude_clients,
-            exclude_labels=recipe.exclude_labels,
-            held_out=recipe.held_out,
+            participants=spec.participants,
+            exclude_clients=spec.exclude_clients,
+            exclude_labels=spec.exclude_labels,
+            held_out=spec.held_out,
         )
-        draw, origin = partial(_by_recipe, recipe), Provenance(recipe.dataset, recipe.tables(), federated)
+        draw, origin = partial(_by_spec, spec), Provenance(spec.dataset, spec.tables(), federated)
         return replace(federated, note=f"drawn by seed {seed}", draw=draw, origin=origin)
 
     @property
@@ -513,8 +513,8 @@ def _federate_own(
     return replace(federated, note=note, draw=partial(_federate_own, data, participants, held_out, seed))
 
 
-def _by_recipe(recipe: Recipe, seed: int) -> FederatedData:
-    return FederatedData.from_recipe(recipe, seed=seed)
+def _by_spec(spec: PartitionSpec, seed: int) -> FederatedData:
+    return FederatedData.from_spec(spec, seed=seed)
 
 
 def _by_names(

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from fedreach._util.arrays import AnyArray, Floats, Ints
-from fedreach._util.errors import ConfigError, DataError, PartError, require
+from fedreach._util.errors import ComponentError, ConfigError, DataError, require
 from fedreach._util.streams import generator
 from fedreach.data.assignment import checked_number
 from fedreach.data.checks import Kind
@@ -484,7 +484,7 @@ def shift_unseen(data: FederatedData, shift: Shift, *, share: float = 1.0, seed:
     Raises:
         ConfigError: If all clients participate, or the share is outside its range.
         DataError: If the shift cannot be applied to the data.
-        PartError: If a custom shift returns anything but the client's examples.
+        ComponentError: If a custom shift returns anything but the client's examples.
 
     Example:
         >>> from fedreach.data.shifts import Brightness
@@ -561,10 +561,10 @@ def _writable_copy(x: AnyArray) -> AnyArray:
 
 
 def _check_returned(shift: Shift, before: Examples, after: Examples, scale: InputScale) -> Examples:
-    """Check the result of a shift and return it; raise PartError if these are not the client's examples."""
+    """Check the result of a shift and return it; raise ComponentError if these are not the client's examples."""
 
-    def refuse(rule: str, got: object) -> PartError:
-        return PartError(f"{type(shift).__name__}.shifted must return {rule}; got {got}.")
+    def refuse(rule: str, got: object) -> ComponentError:
+        return ComponentError(f"{type(shift).__name__}.shifted must return {rule}; got {got}.")
 
     if not isinstance(after, Examples):
         raise refuse("Examples", type(after).__name__)

@@ -26,8 +26,8 @@ def for_validation(data: FederatedData, share: float, seed: int) -> FederatedDat
 
     Example:
         >>> from fedreach.data.sets import load
-        >>> recipe = load("digits").partition("iid", clients=4, participants=2)
-        >>> data = FederatedData.from_recipe(recipe)
+        >>> spec = load("digits").partition("iid", clients=4, participants=2)
+        >>> data = FederatedData.from_spec(spec)
         >>> some = for_validation(data, 0.25, seed=0)
         >>> data.train.sizes, data.held_out.sizes, some.train.sizes, some.held_out.sizes
         (array([288, 287, 287, 287]), array([72, 72, 72, 72]), array([  0,   0, 215, 215]), array([ 0,  0, 72, 72]))
@@ -70,7 +70,7 @@ def on_all_rows(data: FederatedData) -> FederatedData:
 
     Example:
         >>> from fedreach.data.sets import load
-        >>> data = FederatedData.from_recipe(load("digits").partition("iid", clients=4, participants=[0, 2]))
+        >>> data = FederatedData.from_spec(load("digits").partition("iid", clients=4, participants=[0, 2]))
         >>> every = on_all_rows(data)
         >>> data.train.sizes, data.held_out.sizes
         (array([288, 287, 287, 287]), array([72, 72, 72, 72]))

@@ -84,13 +84,13 @@ class Deployed:
     def new_adapter(self) -> Adapter:
         """Return the adapter of a new client."""
         if self.rule is None or self.state is None:
-            raise ConfigError("This model was exported without a serving rule: predict by the model as it is.")
+            raise ConfigError("This model was exported without an adaptation rule: predict by the model as it is.")
         return Adapter(self.rule, self.state, self.again if self.about["reads_inputs"] else None)
 
-    def predict(self, rows: Rows, *, plain: bool = False) -> Predictions:
-        """Return predictions of rows, adapted to each client by its rows; with `plain`, unadapted."""
-        serves = self.rule is not None and not plain
-        adapter = self.new_adapter if serves else None
+    def predict(self, rows: Rows, *, unadapted: bool = False) -> Predictions:
+        """Return predictions of rows, adapted to each client by its rows; with `unadapted`, unadapted."""
+        adapts = self.rule is not None and not unadapted
+        adapter = self.new_adapter if adapts else None
         return predictions(
             self,
             rows,
@@ -151,7 +151,7 @@ def lines(predicted: Predictions, about: Mapping[str, Any]) -> list[str]:
     """Return a summary of predictions as lines of text."""
     rows, who, is_adapted = len(predicted.outputs), len(predicted.clients), predicted.decisions is not None
     rule = str(about["rule"]).partition("(")[0]
-    how = f"each client served by its own rows ({rule})" if is_adapted else "by the model as it is"
+    how = f"each client adapted by its own rows ({rule})" if is_adapted else "by the model as it is"
     clients = "" if predicted.rows.clients is None else f" of {who} client{'s' * (who != 1)}"
     messages = [f"{rows} row{'s' * (rows != 1)}{clients}: {origin(about)}, {how}."]
     if is_adapted and predicted.rows.clients is None:
@@ -164,9 +164,9 @@ def origin(about: Mapping[str, Any]) -> str:
 
     Example:
         >>> origin({"method": "plain", "seed": 0, "model": "last", "cluster": 1, "round": 30})
-        'plain, seed 0, last model of cluster 1 (round 30)'
+        'unadapted, seed 0, last model of cluster 1 (round 30)'
         >>> origin({"method": "plain", "seed": 0, "model": "refit", "cluster": None, "round": 12})
-        'plain, seed 0, model trained again on all rows (12 rounds)'
+        'unadapted, seed 0, model trained again on all rows (12 rounds)'
     """
     cluster = "" if about["cluster"] is None else f" of cluster {about['cluster']}"
     which, where = f"{about['model']} model{cluster}", f"round {about['round']}"
@@ -183,7 +183,7 @@ def main(model: Deployed, arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="CSV to write; default: print it")
     parser.add_argument("--client", help="column that tells clients apart")
     parser.add_argument("--label", help="column of the true class or number, which is scored and not looked at")
-    parser.add_argument("--plain", action="store_true", help="by the model as it is, without serving")
+    parser.add_argument("--unadapted", action="store_true", help="by the model as it is, without adaptation")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     args = parser.parse_args(arguments)
     if args.schema:
@@ -192,7 +192,7 @@ def main(model: Deployed, arguments: Sequence[str] | None = None) -> int:
     if args.file is None:
         parser.error("name the file to predict; --schema prints what must stand in it")
     try:
-        predicted = model.predict(rows_for(model.about, args.file, args.client, args.label), plain=args.plain)
+        predicted = model.predict(rows_for(model.about, args.file, args.client, args.label), unadapted=args.unadapted)
         text = format_csv(predicted, model.about, args.client)
         if args.out is not None and args.out.resolve() == args.file.resolve():
             raise ConfigError(f"--out must be another file than the rows, {args.file}.")

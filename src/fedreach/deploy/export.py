@@ -36,7 +36,7 @@ class Exported(NamedTuple):
     about: dict[str, Any]
 
 
-def export(model: TrainedModel, out: Path, form: Form, *, plain: bool = False, force: bool = False) -> Exported:
+def export(model: TrainedModel, out: Path, form: Form, *, unadapted: bool = False, force: bool = False) -> Exported:
     """Write a model into its own folder, with all that a process without FedReach needs.
 
     ``torch`` and ``onnx`` write graphs, ``model.json``, and ``predict.py``, which needs numpy and torch, or numpy and
@@ -46,7 +46,7 @@ def export(model: TrainedModel, out: Path, form: Form, *, plain: bool = False, f
         model: See `fedreach.deploy.saved.load`.
         out: The folder, which must be empty or new.
         form: Form of the files, see above.
-        plain: Leave out the adaptation rule.
+        unadapted: Leave out the adaptation rule.
         force: Export even if participants do not support the rule.
 
     Raises:
@@ -55,7 +55,7 @@ def export(model: TrainedModel, out: Path, form: Form, *, plain: bool = False, f
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} is there already. Remove it, or name another folder with --out.")
-    saved = rule_of(model, plain=plain)
+    saved = rule_of(model, unadapted=unadapted)
     if saved is not None and not force:
         check_supported(saved)
     about = model.about(None if saved is None else repr(saved.rule))
@@ -95,7 +95,7 @@ class _LocalModel:
 
 
 def predict_file(
-    model: TrainedModel, path: Path, *, client: str | None = None, label: str | None = None, plain: bool = False
+    model: TrainedModel, path: Path, *, client: str | None = None, label: str | None = None, unadapted: bool = False
 ) -> tuple[Predictions, dict[str, Any]]:
     """Return a model's predictions for the rows of a file, and the model's description (`TrainedModel.about`).
 
@@ -104,14 +104,14 @@ def predict_file(
         path: A ``.csv``, ``.parquet`` or ``.npz`` file.
         client: Column with the client of each row; default: that of the run's data, if the file has it.
         label: Column of labels, used for scores only; default: that of the run's data, if the file has it.
-        plain: Predict with the unadapted model, even if there is an adaptation rule.
+        unadapted: Predict with the unadapted model, even if there is an adaptation rule.
 
     Raises:
         ConfigError: If a column is missing, or the rule cannot be deployed.
         DataError: If the file cannot be read, or its examples differ in form from those that the model was trained on.
     """
     model.expected.refuse_form("fedreach predict")
-    saved = rule_of(model, plain=plain)
+    saved = rule_of(model, unadapted=unadapted)
     about = model.about(None if saved is None else repr(saved.rule))
     rows = rows_for(about, path, client, label)
     new_adapter = None if saved is None else partial(model.adapter_of, saved)
@@ -127,21 +127,21 @@ def predict_file(
     return result, about
 
 
-def rule_of(model: TrainedModel, *, plain: bool) -> SavedRule | None:
+def rule_of(model: TrainedModel, *, unadapted: bool) -> SavedRule | None:
     """Return the rule that adapts a model to clients, or None.
 
     Raises:
         ConfigError: If the rule cannot be deployed, or its file was changed.
     """
-    if plain:
+    if unadapted:
         return None
     try:
-        saved = model.serving
+        saved = model.adaptation
         if saved is None:
             return None
         check_deployable(saved.rule)
     except ConfigError as error:
-        raise ConfigError(f"{error} With --plain it is the model as it is.") from error
+        raise ConfigError(f"{error} With --unadapted it is the model as it is.") from error
     check_code(model.origin.run, saved.name, model.origin.base, code_files(saved.name, model.origin.base))
     return saved
 

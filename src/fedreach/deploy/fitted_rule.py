@@ -17,7 +17,7 @@ from fedreach.federation.adaptation import trust
 from fedreach.federation.base import Adaptation
 from fedreach.federation.traits import Traits
 from fedreach.federation.types import State
-from fedreach.runs.folder import SERVING, RunFolder
+from fedreach.runs.folder import ADAPTATION_FILE, RunFolder
 from fedreach.runs.identity import run_of
 from fedreach.runs.schema import AdaptationRecord, RunRecord
 
@@ -49,22 +49,26 @@ def read(
         ConfigError: If the rule needs labels of unseen clients.
     """
     run_folder = RunFolder(Path(folder))
-    run, record, stored = run_of(run_folder), run_folder.read(AdaptationRecord), run_folder.read_tensors(SERVING)
+    run, record, stored = (
+        run_of(run_folder),
+        run_folder.read(AdaptationRecord),
+        run_folder.read_tensors(ADAPTATION_FILE),
+    )
     if record is None or stored is None:
-        raise RunFolderError(f"{folder} holds no serving rule ({SERVING}). {_why_not_fitted(run)}")
-    choice = Choice.model_validate(run.config["method"]["serving"])
+        raise RunFolderError(f"{folder} holds no adaptation rule ({ADAPTATION_FILE}). {_why_not_fitted(run)}")
+    choice = Choice.model_validate(run.config["method"]["adaptation"])
     rule: Adaptation = make(
-        "serving", choice, registry.base_of(choice.name, base or Path.cwd(), run_folder.path.resolve())
+        "adaptation", choice, registry.base_of(choice.name, base or Path.cwd(), run_folder.path.resolve())
     )
     if Traits.of(rule).learns_labels and Traits.of(rule).is_reference:
         raise ConfigError(
-            f"{folder}: {type(rule).__name__} learns from labels of those that it serves: a reference, which none can "
-            "deploy. Export or load a method with serving 'label_shift'."
+            f"{folder}: {type(rule).__name__} learns from labels of those that it adapts: a reference, which none can "
+            "deploy. Export or load a method with adaptation 'label_shift'."
         )
     head = which if cluster is None else f"{which}/{cluster}"
     state = {key[len(head) + 1 :]: value for key, value in stored[0].items() if key.startswith(f"{head}/")}
     if not state or any("/" in key for key in state):
-        raise RunFolderError(f"{folder}: {SERVING} holds no single rule {head!r}; it has {_heads(stored[0])}.")
+        raise RunFolderError(f"{folder}: {ADAPTATION_FILE} holds no single rule {head!r}; it has {_heads(stored[0])}.")
     return SavedRule(rule, state, choice.name, run, record.rounds[which])
 
 
@@ -105,9 +109,9 @@ def check_supported(saved: SavedRule) -> None:
 
 def _why_not_fitted(run: RunRecord) -> str:
     """Return what to do about a run without a fitted rule."""
-    adaptation = run.config["method"]["serving"]
+    adaptation = run.config["method"]["adaptation"]
     if adaptation is None or Choice.model_validate(adaptation).name == "none":
-        return "The run serves clients by the model as it is. Run with method.serving, such as 'label_shift'."
+        return "The run adapts clients by the model as it is. Run with method.adaptation, such as 'label_shift'."
     return "The run is not finished: the same command again goes on with it."
 
 

@@ -27,7 +27,7 @@ from fedreach.engines.observation import TRIAL_EXAMPLES, batches_of, mixes_examp
 from fedreach.engines.several import add_hooks
 from fedreach.engines.trainer import EVALUATION_BATCH, logits_and_features
 from fedreach.federation.adaptation.base import log_softmax
-from fedreach.runs.folder import SERVING
+from fedreach.runs.folder import ADAPTATION_FILE
 from fedreach.runs.schema import FederationRecord, RunRecord
 
 # -------------------- Modules that turn raw examples into a model's inputs
@@ -332,7 +332,7 @@ class TrainedModel(nn.Module):
         return None if preparation is None else tuple(column.name for column in preparation.used)
 
     @property
-    def serving(self) -> SavedRule | None:
+    def adaptation(self) -> SavedRule | None:
         """The fitted adaptation rule of the model, from the run folder; None if the run has none.
 
         Raises:
@@ -342,10 +342,10 @@ class TrainedModel(nn.Module):
         origin = self.origin
         if origin.folder.is_file():
             return weights.rule(origin.folder, origin.base)
-        if (origin.folder / SERVING).exists():
+        if (origin.folder / ADAPTATION_FILE).exists():
             return read(origin.folder, origin.which, cluster=origin.cluster, base=origin.base)
         if not origin.folder.exists():
-            raise RunFolderError(f"{origin.folder}, where the serving rule lay, is not there any more. Put it back.")
+            raise RunFolderError(f"{origin.folder}, where the adaptation rule lay, is not there any more. Put it back.")
         return None
 
     def adapter(self) -> Adapter:
@@ -354,11 +354,11 @@ class TrainedModel(nn.Module):
         Raises:
             ConfigError: If the run does not have an adaptation rule, or the rule needs labels of unseen clients.
         """
-        saved = self.serving
+        saved = self.adaptation
         if saved is None:
             raise ConfigError(
-                f"{self.origin.folder} holds no serving rule: its clients are served by the model as it is. Call "
-                "predict, or run with method.serving, such as 'label_shift'."
+                f"{self.origin.folder} holds no adaptation rule: its clients are adapted by the model as it is. Call "
+                "predict, or run with method.adaptation, such as 'label_shift'."
             )
         return self.adapter_of(saved)
 

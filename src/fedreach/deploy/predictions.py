@@ -169,11 +169,11 @@ def _choose_column(
 
 def _texts(table: Any, name: str, reading: Reading) -> list[str]:
     """Return the names in a column, as the file has them."""
-    plain = named_rows(f"column {name!r}", _arrow(table, name), reading)
-    gone = [row for row, value in enumerate(plain) if value is None]
+    values = named_rows(f"column {name!r}", _arrow(table, name), reading)
+    gone = [row for row, value in enumerate(values) if value is None]
     if gone:
         raise DataError(f"column {name!r} is missing in {len(gone)} rows, the first is row {gone[0]}. Name a client.")
-    return [text for text in plain if text is not None]
+    return [text for text in values if text is not None]
 
 
 def _arrow(table: Any, name: str) -> Any:
@@ -199,9 +199,9 @@ def _values(table: Any, name: str, what: str, reading: Reading = AS_USUAL) -> Fl
 def _classes(table: Any, name: str, classes: Sequence[str], reading: Reading) -> tuple[Ints, list[str]]:
     """Return (m,) classes, -1 for missing and unknown ones, and a note about unknown classes."""
     place = {class_name: number for number, class_name in enumerate(classes)}
-    plain = named_rows(f"column {name!r}", _arrow(table, name), reading)
-    numbers = np.array([-1 if value is None else place.get(value, -1) for value in plain], np.int64)
-    strange = sorted({value for value in plain if value is not None and value not in place})
+    values = named_rows(f"column {name!r}", _arrow(table, name), reading)
+    numbers = np.array([-1 if value is None else place.get(value, -1) for value in values], np.int64)
+    strange = sorted({value for value in values if value is not None and value not in place})
     be = "is" if len(strange) == 1 else "are"
     return numbers, [f"{name}: {_quote_names(strange)} {be} no class of the model, and not scored"] if strange else []
 
@@ -366,7 +366,7 @@ class Predictions:
         """Return a table of the clients with decisions and scores, as lines of text."""
         header = ["client", "rows", "decision", *self.scores]
         body = [
-            [visible(client.name) or "(all rows)", str(client.rows), client.decision or "plain"]
+            [visible(client.name) or "(all rows)", str(client.rows), client.decision or "unadapted"]
             + [_format_score(name, client.scores.get(name)) for name in self.scores]
             for client in self.clients
         ]
@@ -396,7 +396,7 @@ def predictions(
         new_adapter: Function that returns the adapter of a client; None: predict unadapted.
         mixes: Whether the output for an example depends on its batch, so that each client needs its own batches.
     """
-    predicted, plain = np.empty((len(rows.samples), outputs)), np.empty((len(rows.samples), outputs))
+    predicted, by_model = np.empty((len(rows.samples), outputs)), np.empty((len(rows.samples), outputs))
     decisions: list[str | None] = [None] * len(rows.samples)
     by_client = rows.by_client()
     if new_adapter is None and len(rows.samples):
@@ -410,11 +410,11 @@ def predictions(
             answers = model.raw_answers(rows.samples[indices])
             adapter = new_adapter().fit(*answers)
             predicted[indices], decision = adapter.predict_proba(*answers), adapter.decision_
-            plain[indices] = np.exp(log_softmax(answers[0]))
+            by_model[indices] = np.exp(log_softmax(answers[0]))
             for row in indices.tolist():
                 decisions[row] = decision
         clients.append((name, indices, decision))
-    unadapted = None if new_adapter is None else plain
+    unadapted = None if new_adapter is None else by_model
     return Predictions(
         rows,
         tuple(
@@ -429,7 +429,7 @@ def predictions(
 
 
 def _scores(
-    rows: Rows, outputs: Floats, plain: Floats | None, indices: Ints, classes: Sequence[str] | None
+    rows: Rows, outputs: Floats, unadapted: Floats | None, indices: Ints, classes: Sequence[str] | None
 ) -> dict[str, float]:
     """Return the scores of the predictions of some rows, as far as these have labels."""
     if rows.labels is None:
@@ -445,7 +445,7 @@ def _scores(
     labels, scores = labels[has_label], {}
     for head, p in (
         ("", outputs[indices][has_label]),
-        *((("plain_", plain[indices][has_label]),) if plain is not None else ()),
+        *((("unadapted_", unadapted[indices][has_label]),) if unadapted is not None else ()),
     ):
         scores[f"{head}accuracy"] = float((p.argmax(axis=1) == labels).mean())
         true_probabilities = np.maximum(p[np.arange(len(labels)), labels], MIN_PROBABILITY)

@@ -389,12 +389,12 @@ def check_deployable(rule: Adaptation) -> None:
     kind = type(rule)
     if Traits.of(rule).is_reference:
         raise ConfigError(
-            f"{kind.__name__} needs the labels of those that it serves: a reference, which none can deploy."
+            f"{kind.__name__} needs the labels of those that it adapts: a reference, which none can deploy."
         )
     if Traits.of(rule).needs_batchnorm:
         raise ConfigError(
             f"{kind.__name__} refreshes BatchNorm layers inside the model, which a file that needs numpy alone cannot. "
-            "Export a method with serving 'label_shift'."
+            "Export a method with adaptation 'label_shift'."
         )
 
 
@@ -411,7 +411,7 @@ Library = Literal["torch", "onnx"]
 PROGRAM_TEMPLATE = '''\
 # SPDX-License-Identifier: Apache-2.0
 # Written by FedReach {version}, of whose modules it consists{users}. It needs numpy, pyarrow and {package}.
-"""Predict by a federated model{serving}.
+"""Predict by a federated model{adaptation}.
 
 {about}
 
@@ -500,7 +500,7 @@ def program(
         version=fedreach.__version__,
         users=authors(bundled.values()),
         package=PACKAGE[library],
-        serving="" if rule is None else ", each client served by its own inputs",
+        adaptation="" if rule is None else ", each client adapted by its own inputs",
         about=format_about(summary),
         stem=stem,
         outputs=about["outputs"],

@@ -39,13 +39,13 @@ from fedreach.runs.schema import RunRecord
 #
 # - ``construction``: ``model``, the table of the experiment; ``data``, its columns of client and label; ``code``, the
 #   sha256 of the user's own files that are needed,
-# - ``serving``: the component ``method.serving`` of the experiment, or null.
+# - ``adaptation``: the component ``method.adaptation`` of the experiment, or null.
 #
 # The tensors are those of the module's ``state_dict()`` by name, its buffers that are not persistent, and
-# ``serving/NAME``, the state fitted on the participants. A type that numpy does not know, such as bfloat16, is stored
-# as integers with the same bits.
+# ``adaptation/NAME``, the state fitted on the participants. A type that numpy does not know, such as bfloat16, is
+# stored as integers with the same bits.
 
-FILE, KEY, FITTED = "model.safetensors", "fedreach", "serving/"
+FILE, KEY, FITTED = "model.safetensors", "fedreach", "adaptation/"
 
 
 class Stored(NamedTuple):
@@ -57,7 +57,7 @@ class Stored(NamedTuple):
     def run(self) -> RunRecord:
         """Return the run's record as far as the model needs it."""
         construction, config = self.about["construction"], {"name": self.about["name"]}
-        config |= {"model": construction["model"], "method": {"serving": self.about["serving"]}}
+        config |= {"model": construction["model"], "method": {"adaptation": self.about["adaptation"]}}
         return RunRecord(
             method=self.about["method"],
             seed=self.about["seed"],
@@ -77,7 +77,7 @@ def weights_file_content(net: nn.Module, run: RunRecord, saved: SavedRule | None
             "model": config.get("model", {"name": ""}),
             "code": dict(run.code),
         },
-        "serving": None if saved is None else config["method"]["serving"],
+        "adaptation": None if saved is None else config["method"]["adaptation"],
     }
     tensors = {name: array_of(tensor) for name, tensor in _state(net).items()}
     fitted = {} if saved is None else saved.state
@@ -94,7 +94,7 @@ def read_weights_file(path: Path) -> Stored:
     try:
         with safe_open(path, framework="numpy") as file:
             about = json.loads(file.metadata()[KEY])
-            about["construction"], about["serving"]  # missing in other files
+            about["construction"], about["adaptation"]  # missing in other files
             return Stored(about, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 (no mapping)
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise DataError(
@@ -134,10 +134,10 @@ def _state(net: nn.Module) -> dict[str, Tensor]:
 def rule(path: Path, base: Path) -> SavedRule | None:
     """Return the rule in a file, or None."""
     stored = read_weights_file(path)
-    if stored.about["serving"] is None:
+    if stored.about["adaptation"] is None:
         return None
-    choice = Choice.model_validate(stored.about["serving"])
-    adaptation: Adaptation = make("serving", choice, base)
+    choice = Choice.model_validate(stored.about["adaptation"])
+    adaptation: Adaptation = make("adaptation", choice, base)
     state = {name[len(FITTED) :]: value for name, value in stored.tensors.items() if name.startswith(FITTED)}
     return SavedRule(adaptation, state, choice.name, stored.run(), stored.about["round"])
 

@@ -187,7 +187,7 @@ def checked_device(device: str) -> torch.device:
     return chosen
 
 
-# -------------------- Filters with channels last, for the engine `chain`
+# -------------------- Filters with channels last, for the engine `manual`
 # The flat vector stores tensors in torch's order. Convolutions are faster on filters with channels last, so the engine
 # converts the vectors that it receives, and converts its results back.
 

@@ -12,26 +12,26 @@ from fedreach._util.arrays import Ints
 from fedreach._util.errors import ConfigError, TrainingError, nearest
 from fedreach.engines.engine import TorchEngine
 from fedreach.engines.examination import Examination
-from fedreach.engines.manual import Chain
+from fedreach.engines.manual import Manual
 from fedreach.engines.native import Native
 from fedreach.engines.protocols import Precision, Task
 from fedreach.engines.sequential import Sequential
 from fedreach.engines.trainer import GroupTrainer
-from fedreach.engines.vmap import Compiled, Stacked
+from fedreach.engines.vmap import Compiled, Vmap
 from fedreach.federation.base import MemorySolver
 from fedreach.federation.local_sgd import LocalSGD
 
 ENGINES: dict[str, type[GroupTrainer]] = {
     "native": Native,
-    "chain": Chain,
+    "manual": Manual,
     "sequential": Sequential,
-    "stacked": Stacked,
+    "vmap": Vmap,
     "compiled": Compiled,
 }
 NOT_TRIED = ("compiled",)  # engines that `auto` never tries: compiling takes longer than many runs
 # An engine is not tried if one of these was: it computes the same products with more overhead. vmap also takes a second
 # to load.
-SLOWER_THAN = {"chain": {"native"}, "stacked": {"native", "chain"}}
+SLOWER_THAN = {"manual": {"native"}, "vmap": {"native", "manual"}}
 
 STEPS = 2  # local steps of a trial
 TRIAL_SECONDS = 0.2  # a trial has as many clients as would train sequentially in this time
@@ -73,7 +73,7 @@ def build_engine(
     threads: int = 1,
     precision: Precision = "highest",
     *,
-    cohort: int | None = None,
+    cohort_size: int | None = None,
     examined: bool = False,
 ) -> TorchEngine:
     """Return the engine of this name (see `TorchEngine`); ``"auto"`` takes the fastest (see `choose`).
@@ -86,7 +86,7 @@ def build_engine(
         device: Device of tensors.
         threads: Number of processes.
         precision: Precision of matrix products.
-        cohort: Number of clients per round. None for all.
+        cohort_size: Number of clients per round. None for all.
         examined: Skip the examination of the engine (see `fedreach.engines.examination`). `sequential` needs none.
 
     Raises:
@@ -94,7 +94,7 @@ def build_engine(
         TrainingError: If every engine that ``"auto"`` tries fails.
     """
     if name == "auto":
-        name, examined = choose(task, device, threads, precision, cohort=cohort).name, True
+        name, examined = choose(task, device, threads, precision, cohort_size=cohort_size).name, True
     if name not in ENGINES:
         raise ConfigError(f"engine.name must be known; got {name!r}." + nearest(name, [*ENGINES, "auto"]))
     if not examined and (warning := examine_named(name, task, device)) is not None:
@@ -122,7 +122,12 @@ def examine_named(name: str, task: Task, device: str = "cpu") -> str | None:
 
 
 def choose(
-    task: Task, device: str = "cpu", threads: int = 1, precision: Precision = "highest", *, cohort: int | None = None
+    task: Task,
+    device: str = "cpu",
+    threads: int = 1,
+    precision: Precision = "highest",
+    *,
+    cohort_size: int | None = None,
 ) -> EngineChoice:
     """Return the engine that is expected to be the fastest for cohorts of this size.
 
@@ -142,7 +147,7 @@ def choose(
     ids = data.population.participants
     ids = ids[np.argsort(data.train.sizes[ids], kind="stable")]
     ids = ids[data.train.sizes[ids] > 0]
-    k = min(len(ids), cohort or len(ids))
+    k = min(len(ids), cohort_size or len(ids))
     middle = np.sort(ids[(len(ids) - k) // 2 :][:k])
     steps = 1 if local.steps == 1 else STEPS
     trial = replace(task, local=replace(local, steps=steps), seed=0)
@@ -181,7 +186,7 @@ def _round_seconds(engine: TorchEngine, cohort: Ints, local: LocalSGD) -> float:
             else {}
         )
         began = clock()
-        engine.train(engine.initial, clients, 1, local.rate, terms)
+        engine.train(engine.initial, clients, 1, local.lr, terms)
         if cuda:
             torch.cuda.synchronize(device)
         return clock() - began

@@ -278,7 +278,7 @@ class DistributedEngine(Engine):
         self._examples, self._seconds = np.zeros(ranks.size), np.zeros(ranks.size)
 
     def train(
-        self, broadcast: Float32s, ids: Ints, round_: int, rate: float, terms: Mapping[str, Float32s] = NO_TERMS
+        self, broadcast: Float32s, ids: Ints, round_: int, lr: float, terms: Mapping[str, Float32s] = NO_TERMS
     ) -> LocalUpdates:
         inner = self.inner
         groups, examples = (
@@ -287,7 +287,7 @@ class DistributedEngine(Engine):
         )
         group_indices = assign_work([examples[group].sum() for group in groups], self._speed())
         if not any(group_indices[1:]):
-            return inner.train_groups(broadcast, ids, groups, round_, rate, terms)
+            return inner.train_groups(broadcast, ids, groups, round_, lr, terms)
         shares = [[groups[i] for i in indices] for indices in group_indices]
         rows = [np.concatenate([*share, np.empty(0, np.int64)]).astype(np.int64) for share in shares]
         work = [
@@ -295,7 +295,7 @@ class DistributedEngine(Engine):
                 ids[rank_rows],
                 [len(group) for group in share],
                 round_,
-                rate,
+                lr,
                 {name: t[rank_rows] for name, t in terms.items()},
             )
             for rank_rows, share in zip(rows, shares, strict=True)
@@ -330,11 +330,11 @@ class DistributedEngine(Engine):
     def weighted_sum(self, weights: Floats, update: Float32s) -> Floats:
         return self.inner.weighted_sum(weights, update)
 
-    def server_step(self, params: Float32s, index: Ints, round_: int, rate: float, step: int = 0) -> Float32s:
-        return self.inner.server_step(params, index, round_, rate, step)
+    def server_step(self, params: Float32s, index: Ints, round_: int, lr: float, step: int = 0) -> Float32s:
+        return self.inner.server_step(params, index, round_, lr, step)
 
-    def distill_step(self, params: Float32s, index: Ints, teacher: Float32s, rate: float) -> Float32s:
-        return self.inner.distill_step(params, index, teacher, rate)
+    def distill_step(self, params: Float32s, index: Ints, teacher: Float32s, lr: float) -> Float32s:
+        return self.inner.distill_step(params, index, teacher, lr)
 
     def predict(self, params: Float32s, split: Split, index: Ints) -> tuple[Bools | Float32s, Float32s]:
         shares = self._batches(split, index)
@@ -426,13 +426,13 @@ def _train_share(
     ids: Ints,
     sizes: list[int],
     round_: int,
-    rate: float,
+    lr: float,
     terms: dict[str, Float32s],
 ) -> tuple[LocalUpdates, float]:
     """Train groups of these `sizes`, consecutive in `ids`; return the updates and the seconds."""
     began = time.perf_counter()
     groups = np.split(np.arange(len(ids)), np.cumsum(sizes)[:-1]) if sizes else []
-    part = engine.train_groups(model, ids, groups, round_, rate, terms)
+    part = engine.train_groups(model, ids, groups, round_, lr, terms)
     return part, time.perf_counter() - began if sizes else 0.0
 
 

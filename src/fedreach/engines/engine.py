@@ -68,9 +68,9 @@ class TorchEngine(Engine):
         self.workers = Workers(group_trainer, self.threads)
 
     def train(
-        self, broadcast: Float32s, ids: Ints, round_: int, rate: float, terms: Mapping[str, Float32s] = NO_TERMS
+        self, broadcast: Float32s, ids: Ints, round_: int, lr: float, terms: Mapping[str, Float32s] = NO_TERMS
     ) -> LocalUpdates:
-        return self.train_groups(broadcast, ids, self.groups(ids), round_, rate, terms)
+        return self.train_groups(broadcast, ids, self.groups(ids), round_, lr, terms)
 
     @property
     def note(self) -> str:
@@ -94,7 +94,7 @@ class TorchEngine(Engine):
         ids: Ints,
         groups: Sequence[Ints],
         round_: int,
-        rate: float,
+        lr: float,
         terms: Mapping[str, Float32s],
     ) -> LocalUpdates:
         """Train the clients of these groups; each position in `ids` is in exactly one group."""
@@ -104,7 +104,7 @@ class TorchEngine(Engine):
         rows = {name: workers.copy(np.asarray(values, np.float32)) for name, values in terms.items()}
         start = workers.copy(np.asarray(broadcast, np.float32))
         with _kernels(self.precision):
-            trained = workers.map(_train_part, groups, start, ids, round_, rate, update, rows)
+            trained = workers.map(_train_part, groups, start, ids, round_, lr, update, rows)
         for group, outcome in zip(groups, trained, strict=True):
             loss[group], steps[group], finite[group] = outcome
         return LocalUpdates(update, loss, steps, self.num_trainable, finite)
@@ -119,13 +119,13 @@ class TorchEngine(Engine):
         self.workers.map(_add_up_part, list(map(slice, ends, ends[1:])), weights, update, total)
         return total
 
-    def server_step(self, params: Float32s, index: Ints, round_: int, rate: float, step: int = 0) -> Float32s:
+    def server_step(self, params: Float32s, index: Ints, round_: int, lr: float, step: int = 0) -> Float32s:
         with _kernels(self.precision):
-            return self.trainer.server_step(params, index, round_, rate, step)
+            return self.trainer.server_step(params, index, round_, lr, step)
 
-    def distill_step(self, params: Float32s, index: Ints, teacher: Float32s, rate: float) -> Float32s:
+    def distill_step(self, params: Float32s, index: Ints, teacher: Float32s, lr: float) -> Float32s:
         with _kernels(self.precision):
-            return self.trainer.distill_step(params, index, teacher, rate)
+            return self.trainer.distill_step(params, index, teacher, lr)
 
     def outputs(self, broadcast: Float32s, update: Float32s, ids: Ints, *, before: bool) -> list[LocalOutputs]:
         start = self.workers.copy(broadcast)
@@ -245,13 +245,13 @@ def _train_part(
     start: Float32s,
     ids: Ints,
     round_: int,
-    rate: float,
+    lr: float,
     update: Float32s,
     terms: Mapping[str, Float32s],
 ) -> Group:
     tensors = {name: torch.from_numpy(rows) for name, rows in terms.items()}
     beginning = torch.from_numpy(start).to(trainer.device)
-    arguments = beginning, ids, round_, rate, torch.from_numpy(update), group, tensors
+    arguments = beginning, ids, round_, lr, torch.from_numpy(update), group, tensors
     losses, steps, finite = trainer.train_group(*arguments)
     return losses, steps, finite_rows(update[group]) if finite is None else finite  # while they are in the cache
 

@@ -26,7 +26,7 @@ from fedreach.engines.observation import hidden_behaviour
 from fedreach.engines.protocols import Task
 from fedreach.engines.sequential import Sequential
 from fedreach.engines.trainer import GroupTrainer, only_sequential
-from fedreach.engines.vmap import Compiled, Stacked
+from fedreach.engines.vmap import Compiled, Vmap
 from fedreach.federation.base import MemorySolver
 from fedreach.federation.types import LocalUpdates
 
@@ -186,7 +186,7 @@ class Examination:
             TrainingError: If the engine fails while it trains.
         """
         if issubclass(kind, Compiled):
-            kind = Stacked  # the engine that it compiles; compiling would take longer than the rest of the examination
+            kind = Vmap  # the engine that it compiles; compiling would take longer than the rest of the examination
         with self._as_examined():
             engine = TorchEngine(kind, self.task, self.device)
             differences = [self._difference(engine, 1)]
@@ -299,13 +299,13 @@ def _largest(numbers: AnyArray) -> float:
     return float(np.abs(numbers).max(initial=0.0))
 
 
-def _train_without_memory(engine: TorchEngine, start: Float32s, ids: Ints, round_: int, rate: float) -> LocalUpdates:
+def _train_without_memory(engine: TorchEngine, start: Float32s, ids: Ints, round_: int, lr: float) -> LocalUpdates:
     """Return the updates of clients without memory."""
     terms: Mapping[str, Float32s] = {}
     if isinstance(engine.solver, MemorySolver):
         nothing = np.zeros((len(ids), engine.num_trainable), np.float32)
         terms = engine.solver.prepare(nothing, {}, np.ones(len(ids)))
-    return engine.train(start, ids, round_, rate, terms)
+    return engine.train(start, ids, round_, lr, terms)
 
 
 def trial_of(task: Task) -> Task:

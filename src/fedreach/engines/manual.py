@@ -23,7 +23,7 @@ from fedreach.federation.traits import Traits
 
 # -------------------- A first layer whose weights are formed after training only
 # A step of plain SGD changes the weights of a dense first layer by a product of errors and inputs,
-# W <- W - rate D_t^T X_t. So after t steps a batch X sees X W^T = X W_0^T - rate sum_s (X X_s^T) D_s. All products of
+# W <- W - lr D_t^T X_t. So after t steps a batch X sees X W^T = X W_0^T - lr sum_s (X X_s^T) D_s. All products of
 # inputs are computed once, and W_0, which all clients share, meets all their examples in one product. No step copies,
 # changes or reads the (outputs x inputs) weights of a client, which are most numbers of many models. This pays off
 # where a client sees fewer examples than the layer has outputs.
@@ -36,13 +36,13 @@ class ImplicitFirstLayer:
         layer: The layer.
         start: (d,) broadcast model.
         x: (a, s, inputs) all examples in the order of training.
-        rate: Step size.
+        lr: Step size.
         memory: Memory for intermediate results.
     """
 
-    def __init__(self, layer: Dense, start: Tensor, x: Tensor, rate: float, memory: Memory) -> None:
+    def __init__(self, layer: Dense, start: Tensor, x: Tensor, lr: float, memory: Memory) -> None:
         a, s, _ = x.shape
-        self.layer, self.x, self.rate, self.memory = layer, x, rate, memory
+        self.layer, self.x, self.lr, self.memory = layer, x, lr, memory
         weight = start[layer.weight].view(layer.outputs, layer.inputs).t()
         flat, first = x.view(a * s, layer.inputs), memory.take(a * s, layer.outputs)
         if layer.bias is None:
@@ -60,7 +60,7 @@ class ImplicitFirstLayer:
         rows = slice(begin, begin + out.shape[1])
         if begin:
             past = self.products[:a, rows, :begin], self.errors[:a, :begin]
-            torch.baddbmm(self.first[:a, rows], *past, alpha=-self.rate, out=out)
+            torch.baddbmm(self.first[:a, rows], *past, alpha=-self.lr, out=out)
         else:
             out.copy_(self.first[:a, rows])
         if self.layer.relu:
@@ -76,7 +76,7 @@ class ImplicitFirstLayer:
 
     def moves(self, update: Tensor) -> None:
         """Write the change of the weights into their part of the (a, d) update."""
-        layer, errors = self.layer, self.errors.mul_(-self.rate)
+        layer, errors = self.layer, self.errors.mul_(-self.lr)
         weight = update[:, layer.weight].view(len(update), layer.outputs, layer.inputs)
         # Client by client, through the cache: a product that writes to distant memory waits for each cache line.
         product = self.memory.take(layer.outputs, layer.inputs)
@@ -105,8 +105,8 @@ def trained_chain_of(module: nn.Module, sample: Sequence[int]) -> list[Layer]:
     return chain_of(copy_module(module), sample)
 
 
-# --- The engine `chain`: explicit gradients for chains of common layers
-# As in `stacked`, a group of clients is the rows of one matrix, sorted by their number of local steps, so that clients
+# --- The engine `manual`: explicit gradients for chains of common layers
+# As in `vmap`, a group of clients is the rows of one matrix, sorted by their number of local steps, so that clients
 # still training are a prefix of it. Where only the gradient changes the weights, it is never stored: the product that
 # computes it is subtracted at once, and a first layer may not need its own weights (see `ImplicitFirstLayer`). All
 # steps use the same memory. `sequential` is the readable twin, and tests compare the two.
@@ -118,13 +118,13 @@ MAX_SHAPES = 64  # shapes of a step that are kept ready
 NUMBERS = 4_000_000  # log-probabilities held at a time, for the losses
 
 
-class Chain(GroupTrainer):
+class Manual(GroupTrainer):
     """Trains groups of clients with explicit gradients.
 
     When: no C compiler is available, and the model is a chain of dense or convolution layers.
     """
 
-    name = "chain"
+    name = "manual"
     written_out = ("cross_entropy", "squared_error")
     any_optimizer = False
 
@@ -134,7 +134,7 @@ class Chain(GroupTrainer):
             layers = to_stack_layers(trained_chain_of(task.module, d.train_x.shape[1:]))
         except NotAChainError as error:
             raise ConfigError(
-                f"engine.name = 'chain' needs a model of linear layers, convolutions, ReLU, 2 x 2 max pooling and "
+                f"engine.name = 'manual' needs a model of linear layers, convolutions, ReLU, 2 x 2 max pooling and "
                 f"flattening, one after the other; of {type(task.module).__name__}, {error}. Use 'auto'."
             ) from error
         super().__init__(task, device)
@@ -166,7 +166,7 @@ class Chain(GroupTrainer):
         return np.array_split(order, -(-len(order) // min(MAX_CLIENTS, max(1, CACHE_BYTES // (4 * numbers)))))
 
     def train_group(
-        self, start: Tensor, ids: Ints, round_: int, rate: float, update: Tensor, group: Ints, terms: Terms
+        self, start: Tensor, ids: Ints, round_: int, lr: float, update: Tensor, group: Ints, terms: Terms
     ) -> Group:
         parts = [self.data.train[int(client)] for client in ids[group]]
         plans = batch_plans(self.seed, round_, ids[group], parts, self.local)
@@ -181,7 +181,7 @@ class Chain(GroupTrainer):
         terms = {name: self._term(vectors[torch.from_numpy(rows)]) for name, vectors in terms.items()}
         shifts = self.shifts_of(ids[rows])
         if self._implicit(len(index) * index.shape[2]):
-            total = self._train_implicit(index, counts, shifts, start, rate, out)
+            total = self._train_implicit(index, counts, shifts, start, lr, out)
         else:
             weights, gradients = self.whole.rows(len(rows))
             weights.copy_(start)
@@ -190,7 +190,7 @@ class Chain(GroupTrainer):
             chunk = max(1, NUMBERS // (index[0].size * self.data.dataset.outputs))
             for begin in range(0, len(index), chunk):
                 part = slice(begin, begin + chunk)
-                total += self._train_steps(index[part], counts[part], shifts, start, rate, terms, velocity)
+                total += self._train_steps(index[part], counts[part], shifts, start, lr, terms, velocity)
             torch.sub(weights, start, out=out)
         self.filters.turn_back(out, torch.arange(len(rows), device=self.device))
         if not together:
@@ -210,7 +210,7 @@ class Chain(GroupTrainer):
         return first is not None and examples <= first.outputs and first.inputs * first.outputs >= LARGE
 
     def _train_implicit(
-        self, index: Ints, counts: Ints, shifts: Tensor | None, start: Tensor, rate: float, out: Tensor
+        self, index: Ints, counts: Ints, shifts: Tensor | None, start: Tensor, lr: float, out: Tensor
     ) -> Floats:
         """Train a stack (s, k, b), write its change, and return each client's loss, summed over its examples."""
         assert self.first is not None  # `_implicit` is true only then
@@ -219,13 +219,13 @@ class Chain(GroupTrainer):
         self.memory.begin_again()
         x = self.memory.take(k * s * b, *self.whole.sample)
         self.samples["train"].batch_into(batches.samples.view(s, k, b).transpose(0, 1).reshape(-1), x)
-        implicit = ImplicitFirstLayer(self.first, start, x.view(k, s * b, -1), rate, self.memory)
+        implicit = ImplicitFirstLayer(self.first, start, x.view(k, s * b, -1), lr, self.memory)
         weights, _ = self.rest.rows(k)
         weights.copy_(start[self.rest.begin :])
         for step, (a, m) in enumerate(batches.shapes):
             ready = self.rest.step_of(a, m)
             implicit.forward(a, step * b, ready.x)
-            dy = ready.step(partial(batches.gradient, step), rate, batches.shift_of(a), with_input_gradient=True)
+            dy = ready.step(partial(batches.gradient, step), lr, batches.shift_of(a), with_input_gradient=True)
             implicit.backward(a, step * b, ready.x, dy)
         implicit.moves(out)
         torch.sub(weights, start[self.rest.begin :], out=out[:, self.rest.begin :])
@@ -237,22 +237,22 @@ class Chain(GroupTrainer):
         counts: Ints,
         shifts: Tensor | None,
         start: Tensor,
-        rate: float,
+        lr: float,
         terms: Terms,
         velocity: Tensor | None,
     ) -> Floats:
         """Take steps (s, k, b) of the stack; return each client's loss, summed over its examples."""
         batches = self.batches(self, index, counts, shifts)
-        once = rate if self.fused_update else None
+        once = lr if self.fused_update else None
         for step, (a, m) in enumerate(batches.shapes):
             ready = self.whole.step_of(a, m)
             self.samples["train"].batch_into(batches.samples[step, :a, :m].reshape(-1), ready.inputs)
             ready.step(partial(batches.gradient, step), once, batches.shift_of(a))
             if once is None:
-                self._move(a, start, rate, terms, velocity)
+                self._move(a, start, lr, terms, velocity)
         return batches.losses()
 
-    def _move(self, a: int, start: Tensor, rate: float, terms: Terms, velocity: Tensor | None) -> None:
+    def _move(self, a: int, start: Tensor, lr: float, terms: Terms, velocity: Tensor | None) -> None:
         """Move the first `a` clients by their gradients, after the solver's correction and the local options."""
         local, (weights, g) = self.local, self.whole.rows(a)
         g = self.solver.correct(g, weights, start, **{name: rows[:a] for name, rows in terms.items()})
@@ -262,7 +262,7 @@ class Chain(GroupTrainer):
             g = g + local.weight_decay * weights
         if velocity is not None:
             g = velocity[:a].mul_(local.momentum).add_(g)
-        weights.sub_(g, alpha=rate)
+        weights.sub_(g, alpha=lr)
 
 
 class _Batches:
@@ -271,7 +271,7 @@ class _Batches:
     A batch that is not full is padded with the client's first sample, with weight 0.
     """
 
-    def __init__(self, trainer: Chain, index: Ints, counts: Ints, shifts: Tensor | None) -> None:
+    def __init__(self, trainer: Manual, index: Ints, counts: Ints, shifts: Tensor | None) -> None:
         s, k, b = self.shape = index.shape
         self.shifts = shifts  # (k, c), of the outputs
         device, self.outputs = trainer.device, trainer.data.dataset.outputs

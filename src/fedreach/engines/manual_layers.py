@@ -71,13 +71,13 @@ class PlacedLayer(Protocol):
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs, which are valid until the next call."""
 
-    def backward(self, dy: Tensor, *, with_input_gradient: bool, rate: float | None) -> Tensor:
+    def backward(self, dy: Tensor, *, with_input_gradient: bool, lr: float | None) -> Tensor:
         """Write the gradient of the weights, or take a step along it, and return the gradient of the inputs.
 
         Args:
             dy: Gradient of the outputs. It may be overwritten.
             with_input_gradient: Compute the gradient of the inputs. Otherwise the returned numbers mean nothing.
-            rate: Step size. None only writes the gradient.
+            lr: Step size. None only writes the gradient.
         """
 
 
@@ -118,17 +118,17 @@ class PlacedDense:
             torch.baddbmm(self.row, x, self.transposed, out=self.y)
         return self.y.clamp_min_(0) if self.relu else self.y
 
-    def backward(self, dy: Tensor, *, with_input_gradient: bool, rate: float | None) -> Tensor:
+    def backward(self, dy: Tensor, *, with_input_gradient: bool, lr: float | None) -> Tensor:
         if self.relu:
             torch.ops.aten.threshold_backward.grad_input(dy, self.y, 0.0, grad_input=dy)
         if with_input_gradient:  # before W moves
             if not self.dx.numel():
                 self.dx = torch.empty(self.inputs, device=dy.device)
             torch.bmm(dy, self.weight, out=self.dx)
-        if rate is not None:
-            self.weight.baddbmm_(dy.transpose(1, 2), self.x, alpha=-rate)
+        if lr is not None:
+            self.weight.baddbmm_(dy.transpose(1, 2), self.x, alpha=-lr)
             if self.row is not None:
-                self.row.baddbmm_(self.ones, dy, alpha=-rate)
+                self.row.baddbmm_(self.ones, dy, alpha=-lr)
             return self.dx
         torch.bmm(dy.transpose(1, 2), self.x, out=self.weight_gradient)
         if self.row_gradient is not None:
@@ -157,7 +157,7 @@ class PlacedImages:
             column.copy_(row.t())
         return self.y
 
-    def backward(self, dy: Tensor, *, with_input_gradient: bool, rate: float | None) -> Tensor:
+    def backward(self, dy: Tensor, *, with_input_gradient: bool, lr: float | None) -> Tensor:
         return dy  # unused: samples are not trained
 
 
@@ -179,7 +179,7 @@ class PlacedFlatten:
         self.images = x.shape
         return x.view(self.dx.shape).transpose(1, 2)
 
-    def backward(self, dy: Tensor, *, with_input_gradient: bool, rate: float | None) -> Tensor:
+    def backward(self, dy: Tensor, *, with_input_gradient: bool, lr: float | None) -> Tensor:
         return self.dx.copy_(dy.transpose(1, 2)).view(self.images)
 
 
@@ -209,13 +209,13 @@ class TrainingStep:
         self.dlogits = memory.take(a, batch, outputs)
 
     def step(
-        self, gradient: LossGradient, rate: float | None, shift: Tensor | None, *, with_input_gradient: bool = False
+        self, gradient: LossGradient, lr: float | None, shift: Tensor | None, *, with_input_gradient: bool = False
     ) -> Tensor:
         """Write the gradients for the examples in `inputs`, or take a step along them; return that of the inputs.
 
         Args:
             gradient: Function of the (a, b, c) outputs that writes the gradient of the loss into its second argument.
-            rate: Step size. None only writes the gradients.
+            lr: Step size. None only writes the gradients.
             shift: (a, c) shift that the loss adds to the outputs of each client.
             with_input_gradient: Compute the gradient of the inputs, which are the outputs of an earlier layer.
         """
@@ -226,9 +226,7 @@ class TrainingStep:
             x = x + shift[:, None]
         dy = gradient(x, self.dlogits)
         for number in range(len(self.layers) - 1, self.first - 1, -1):
-            dy = self.layers[number].backward(
-                dy, with_input_gradient=with_input_gradient or number > self.first, rate=rate
-            )
+            dy = self.layers[number].backward(dy, with_input_gradient=with_input_gradient or number > self.first, lr=lr)
         return dy
 
 
@@ -355,20 +353,20 @@ class PlacedConvolution:
             self.y.add_(self.bias[:, :, None, None, None])
         return self.y.clamp_min_(0) if self.relu else self.y
 
-    def backward(self, dy: Tensor, *, with_input_gradient: bool, rate: float | None) -> Tensor:
+    def backward(self, dy: Tensor, *, with_input_gradient: bool, lr: float | None) -> Tensor:
         # The outputs are no longer needed: gradients overwrite them.
         if self.relu:
             torch.ops.aten.threshold_backward.grad_input(dy, self.y, 0.0, grad_input=self.y)
         else:
             self.y.copy_(dy)
         if self.bias is not None and self.bias_gradient is not None:
-            _follow(self.bias, self.bias_gradient, [self.y.sum((2, 3, 4))], rate)
+            _follow(self.bias, self.bias_gradient, [self.y.sum((2, 3, 4))], lr)
         if self.pairs is not None:
             self.pairs.spread()
         else:
             self.tiles.view(self.tiled.shape).copy_(self.tiled)
         torch.bmm(self.tiles, self.flat_windows.transpose(1, 2), out=self.dmatrix)
-        _follow(self.weight, self.weight_gradient, self.dbands, rate)
+        _follow(self.weight, self.weight_gradient, self.dbands, lr)
         if with_input_gradient:
             torch.bmm(self.matrix.transpose(1, 2), self.tiles, out=self.flat_windows)
             self.whole_dx.zero_()
@@ -377,15 +375,15 @@ class PlacedConvolution:
         return self.dx
 
 
-def _follow(weight: Tensor, gradient: Tensor, parts: Sequence[Tensor], rate: float | None) -> None:
+def _follow(weight: Tensor, gradient: Tensor, parts: Sequence[Tensor], lr: float | None) -> None:
     """Write the sum of the parts as the gradient, or take a step along it."""
-    if rate is None:
+    if lr is None:
         gradient.copy_(parts[0])
         for part in parts[1:]:
             gradient.add_(part)
     else:
         for part in parts:
-            weight.sub_(part, alpha=rate)
+            weight.sub_(part, alpha=lr)
 
 
 class _Pairs:

@@ -98,7 +98,7 @@ class Workers:
             self._free.remove(segment)
         else:
             what = f"An array of {' x '.join(map(str, shape))} numbers"
-            check_memory(what, size, "Lower method.cohort, or use a smaller model.")
+            check_memory(what, size, "Lower method.cohort_size, or use a smaller model.")
             # Two, as the last round's array is in use while this round's is filled; untouched pages cost nothing.
             self._segments += [mmap.mmap(-1, size), mmap.mmap(-1, size)]
             segment = len(self._segments) - 2
@@ -153,7 +153,7 @@ class Workers:
                     cause = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
                     raise TrainingError(
                         f"A process that trained clients died ({cause}). Run the command again to go on where the "
-                        "last checkpoint is; if memory ran out, lower engine.threads or method.cohort."
+                        "last checkpoint is; if memory ran out, lower engine.threads or method.cohort_size."
                     ) from None
         except BaseException:
             self.end()  # else the next call would get this one's results

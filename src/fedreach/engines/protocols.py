@@ -98,17 +98,17 @@ class Task:
                 and targets are numbers, or vice versa.
         """
         check_federation_targets(federation, data.dataset)
-        rule, has_layers = federation.serving, bool(refreshable_layers(module))
+        rule, has_layers = federation.adaptation, bool(refreshable_layers(module))
         if Traits.of(rule).needs_batchnorm and (data.dataset.kind in ("tokens", "several") or not has_layers):
             raise ConfigError(
-                f"serving {name_of(rule)} refreshes BatchNorm2d and BatchNorm3d layers that have running statistics, "
-                f"of a model whose inputs are numbers; got {type(module).__name__} for {data.dataset.kind}"
-                f"{'' if has_layers else ', which has no such layer'}. Take serving 'label_shift', or another model."
+                f"adaptation {name_of(rule)} refreshes BatchNorm2d and BatchNorm3d layers that have running "
+                f"statistics, of a model whose inputs are numbers; got {type(module).__name__} for {data.dataset.kind}"
+                f"{'' if has_layers else ', which has no such layer'}. Take adaptation 'label_shift', or another model."
             )
         if Traits.of(rule).needs_features and not any(isinstance(part, nn.Linear) for part in module.modules()):
             raise ConfigError(
-                f"serving {name_of(rule)} goes by what a model's last linear layer is given; got "
-                f"{type(module).__name__}, which has no linear layer. Take serving 'label_shift', or another model."
+                f"adaptation {name_of(rule)} goes by what a model's last linear layer is given; got "
+                f"{type(module).__name__}, which has no linear layer. Take adaptation 'label_shift', or another model."
             )
         parts = federation.solver, federation.local, federation.seed, federation.loss, federation.augmentation
         return cls(module, data, *parts)
@@ -118,9 +118,9 @@ class Trainer(Protocol):
     """Trains cohorts, and computes everything else that a round needs from models."""
 
     def train(
-        self, broadcast: Float32s, ids: Ints, round_: int, rate: float, terms: Mapping[str, Float32s] = NO_TERMS
+        self, broadcast: Float32s, ids: Ints, round_: int, lr: float, terms: Mapping[str, Float32s] = NO_TERMS
     ) -> LocalUpdates:
-        """Train each client of `ids` from the `broadcast` (d,) vector with step size `rate`.
+        """Train each client of `ids` from the `broadcast` (d,) vector with step size `lr`.
 
         `terms` are those that the solver's `prepare` returned for these clients, and their memory of the loss (see
         `LOSS_MEMORY`).
@@ -136,7 +136,7 @@ class Trainer(Protocol):
             before: Also return the outputs of the broadcast model.
         """
 
-    def server_step(self, params: Float32s, index: Ints, round_: int, rate: float, step: int = 0) -> Float32s:
+    def server_step(self, params: Float32s, index: Ints, round_: int, lr: float, step: int = 0) -> Float32s:
         """Return the (d,) change of one gradient step on these examples of the server's data.
 
         `step` is the number of the step in the round.
@@ -145,7 +145,7 @@ class Trainer(Protocol):
             TrainingError: If the model fails on these examples.
         """
 
-    def distill_step(self, params: Float32s, index: Ints, teacher: Float32s, rate: float) -> Float32s:
+    def distill_step(self, params: Float32s, index: Ints, teacher: Float32s, lr: float) -> Float32s:
         """Return the (d,) change of one distillation step on these inputs of the server's data.
 
         The step descends the gradient of the mean KL(softmax(teacher) || softmax(logits)), with the model in evaluation

@@ -14,7 +14,7 @@ from torch.func import functional_call
 from torch.utils.hooks import RemovableHandle
 
 from fedreach._util.arrays import Ints
-from fedreach._util.errors import ConfigError, PartError, TrainingError
+from fedreach._util.errors import ComponentError, ConfigError, TrainingError
 from fedreach._util.streams import torch_seed
 from fedreach.data.several import IGNORED
 from fedreach.engines.batches import batch_plan
@@ -57,16 +57,16 @@ class Pass:
     def features(self, layer: str | None = None) -> Tensor:
         name = self._linear[-1] if layer is None and self._linear else layer
         if name is None:
-            raise PartError("features: the model has no linear layer. Name the layer whose output is meant.")
+            raise ComponentError("features: the model has no linear layer. Name the layer whose output is meant.")
         if name not in self._calls:
             layer_names = ", ".join(map(repr, filter(None, self._calls)))
-            raise PartError(f"features: the model has no layer {name!r} that is used. It has {layer_names}.")
+            raise ComponentError(f"features: the model has no layer {name!r} that is used. It has {layer_names}.")
         inputs, returned = self._calls[name][-1]
         features = inputs[0] if layer is None else returned
         rows = isinstance(features, Tensor) and len(features) == self.size and (layer is not None or features.ndim == 2)
         if len(self._calls[name]) > 1 or not rows:
             which = f"the last linear layer, {name!r}," if layer is None else f"layer {name!r}"
-            raise PartError(
+            raise ComponentError(
                 f"features: {which} must be used once a pass, for one row an example. Name another layer of the model."
             )
         flat: Tensor = features.flatten(1)
@@ -135,7 +135,7 @@ class ObjectiveRun:
         """Return the mean loss of a batch, and the objective to minimize.
 
         Raises:
-            PartError: If the objective is not one number that can be differentiated.
+            ComponentError: If the objective is not one number that can be differentiated.
         """
         memory = torch.zeros_like(broadcast) if memory is None else memory
         step = Step(self, x, y, mean_loss, broadcast, memory)
@@ -148,7 +148,7 @@ class ObjectiveRun:
             )
             if isinstance(objective, Tensor) and objective.shape == ():
                 got = "a constant"
-            raise PartError(
+            raise ComponentError(
                 f"{name_of(self.part)}.objective must return a tensor of one number that torch can differentiate, such "
                 f"as step.loss + ...; got {got}."
             )
@@ -170,7 +170,7 @@ def augment_batch(augmentation: Augmentation, x: Tensor, seed: int, round_: int,
         step: Step of the client in the round, from 1.
 
     Raises:
-        PartError: If the augmented inputs have another shape or type.
+        ComponentError: If the augmented inputs have another shape or type.
 
     Example:
         >>> from fedreach.federation.augmentations import FlipAndCrop
@@ -187,7 +187,7 @@ def augment_batch(augmentation: Augmentation, x: Tensor, seed: int, round_: int,
             if isinstance(augmented_x, Tensor)
             else type(augmented_x).__name__
         )
-        raise PartError(
+        raise ComponentError(
             f"The augmentation {name_of(augmentation)} must return inputs as it was given them, {tuple(x.shape)} of "
             f"{x.dtype}; got {got}."
         )
@@ -199,12 +199,12 @@ def check_augmentation(augmentation: Augmentation, x: Tensor) -> None:
 
     Raises:
         ConfigError: If the augmentation fails.
-        PartError: If it returns another shape or type, or two calls with one seed differ.
+        ComponentError: If it returns another shape or type, or two calls with one seed differ.
     """
     name = name_of(augmentation)
     try:
         first, second = (augment_batch(augmentation, x, 0, 1, 0, 1) for _ in range(2))
-    except (ConfigError, PartError):
+    except (ConfigError, ComponentError):
         raise
     except Exception as error:  # the user's code may raise anything
         raise ConfigError(
@@ -212,7 +212,7 @@ def check_augmentation(augmentation: Augmentation, x: Tensor) -> None:
             f"{error}"
         ) from error
     if not torch.equal(first, second):
-        raise PartError(
+        raise ComponentError(
             f"The augmentation {name} must draw from torch, numpy.random or random, which FedReach seeds; two calls "
             "with one seed differ. Use torch.rand, torch.randint and the like."
         )
@@ -231,7 +231,7 @@ class Sequential(GroupTrainer):
     def __init__(self, task: Task, device: torch.device) -> None:
         super().__init__(task, device)
         if isinstance(self.local.optimizer, TorchSteps):
-            self.local.optimizer.begun(self._trained_parameters(), self.local.rate)  # fails before the first round
+            self.local.optimizer.begun(self._trained_parameters(), self.local.lr)  # fails before the first round
         if self.layout.narrow and Traits.of(self.loss).sees_more:
             raise ConfigError(
                 f"A loss that sees more than outputs, {name_of(self.loss)}, needs a model whose trained parameters are "
@@ -261,7 +261,7 @@ class Sequential(GroupTrainer):
         return list(np.argsort(-self.data.train.sizes_of(ids), kind="stable")[:, None])
 
     def train_group(
-        self, start: Tensor, ids: Ints, round_: int, rate: float, update: Tensor, group: Ints, terms: Terms
+        self, start: Tensor, ids: Ints, round_: int, lr: float, update: Tensor, group: Ints, terms: Terms
     ) -> Group:
         losses: list[float] = []
         steps: list[int] = []
@@ -274,9 +274,7 @@ class Sequential(GroupTrainer):
                     client_terms = {name: rows[row].to(self.device) for name, rows in terms.items()}
                     loss_memory = client_terms.pop(LOSS_MEMORY, None)
                     shift = None if shifts is None else shifts[row]
-                    vector, loss = self._train_one(
-                        start, plan, rate, client_terms, shift, loss_memory, (round_, client)
-                    )
+                    vector, loss = self._train_one(start, plan, lr, client_terms, shift, loss_memory, (round_, client))
             except Exception as error:
                 cause = cause_of(error, self.local)
                 raise TrainingError(f"Client {client} failed in round {round_}: {cause}") from error
@@ -301,7 +299,7 @@ class Sequential(GroupTrainer):
         self,
         start: Tensor,
         plan: Ints,
-        rate: float,
+        lr: float,
         terms: Terms,
         shift: Tensor | None,
         loss_memory: Tensor | None,
@@ -316,7 +314,7 @@ class Sequential(GroupTrainer):
         narrow = NarrowParameters(self.module, self.layout, vector, gradient)
         torch_steps = None
         if isinstance(local.optimizer, TorchSteps):
-            torch_steps = local.optimizer.begun(self._trained_parameters(), rate)
+            torch_steps = local.optimizer.begun(self._trained_parameters(), lr)
         self.module.train()
         if self.objective is not None:
             self.objective.module = self.module  # which may be a new copy
@@ -358,7 +356,7 @@ class Sequential(GroupTrainer):
                 g = g * ((used > 0) | (gradient != 0))
             if local.momentum:
                 g = moments[0].mul_(local.momentum).add_(g)
-            weights.sub_(g, alpha=rate)
+            weights.sub_(g, alpha=lr)
             narrow.round_weights()
         for hook in hooks:
             hook.remove()

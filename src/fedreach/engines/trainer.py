@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedreach._util.arrays import AnyArray, Bools, Float32s, Floats, Ints
-from fedreach._util.errors import ConfigError, PartError, TrainingError
+from fedreach._util.errors import ComponentError, ConfigError, TrainingError
 from fedreach._util.limits import check_memory
 from fedreach._util.streams import torch_seed
 from fedreach.data.datasets import Dataset
@@ -238,7 +238,7 @@ class GroupTrainer(ABC):
         losses = self.loss.per_example(outputs if shift is None else outputs + shift, targets)
         examples = outputs.shape[:-1]  # or labeled positions
         if losses.shape != examples:
-            raise PartError(
+            raise ComponentError(
                 f"{name_of(self.loss)} must return one loss for each example, of shape {tuple(examples)}; got "
                 f"{tuple(losses.shape)}. Leave out the mean."
             )
@@ -252,7 +252,7 @@ class GroupTrainer(ABC):
         """Return the (n, c) shifts that the loss adds to outputs, given (n, c) label counts."""
         shift = np.asarray(loss.shift(counts), np.float64)
         if shift.shape != counts.shape or not np.isfinite(shift).all():
-            raise PartError(
+            raise ComponentError(
                 f"{name_of(loss)}.shift must return {counts.shape} finite numbers, as its argument has; got "
                 f"{shift.shape}{'' if np.isfinite(shift).all() else ', some of them not finite'}."
             )
@@ -268,7 +268,7 @@ class GroupTrainer(ABC):
 
     @abstractmethod
     def train_group(
-        self, start: Tensor, ids: Ints, round_: int, rate: float, update: Tensor, group: Ints, terms: Terms
+        self, start: Tensor, ids: Ints, round_: int, lr: float, update: Tensor, group: Ints, terms: Terms
     ) -> Group:
         """Train the clients ``ids[group]`` from the (d,) `start`.
 
@@ -317,7 +317,7 @@ class GroupTrainer(ABC):
             after, self.scale_targets(self.data.labels[index]), self._logits(start, "train", index) if before else None
         )
 
-    def server_step(self, params: Float32s, index: Ints, round_: int, rate: float, step: int = 0) -> Float32s:
+    def server_step(self, params: Float32s, index: Ints, round_: int, lr: float, step: int = 0) -> Float32s:
         seed = torch_seed(self.seed, "server-dropout", round_, step) if self.draws else 0
 
         def loss(x: Tensor, y: Tensor) -> Any:
@@ -327,14 +327,14 @@ class GroupTrainer(ABC):
         self.module.train()
         try:
             with seeded_generators(seed, self.device) if self.draws else nullcontext():
-                return self._gradient_move(params, index, rate, loss)
+                return self._gradient_move(params, index, lr, loss)
         except Exception as error:
             of_one = " Choose a batch_size of the server that leaves no batch of one." if len(index) == 1 else ""
             raise TrainingError(
                 f"The server's step on {len(index)} of its own examples failed in round {round_}: {error}{of_one}"
             ) from error
 
-    def distill_step(self, params: Float32s, index: Ints, teacher: Float32s, rate: float) -> Float32s:
+    def distill_step(self, params: Float32s, index: Ints, teacher: Float32s, lr: float) -> Float32s:
         target = self._tensor(teacher).softmax(-1)  # its entropy is constant, so cross-entropy has the gradient of KL
         self.module.eval()
 
@@ -342,10 +342,10 @@ class GroupTrainer(ABC):
             with seeded_generators(seed_of(x), self.device) if self.draws else nullcontext():
                 return F.cross_entropy(self.module(x), target)
 
-        return self._gradient_move(params, index, rate, loss)
+        return self._gradient_move(params, index, lr, loss)
 
     def _gradient_move(
-        self, params: Float32s, index: Ints, rate: float, loss: Callable[[Tensor, Tensor], Any]
+        self, params: Float32s, index: Ints, lr: float, loss: Callable[[Tensor, Tensor], Any]
     ) -> Float32s:
         """Return the (d,) change of one gradient step on the server's examples. The caller sets the module's mode."""
         vector, p = self._tensor(params), self.layout.num_trainable
@@ -355,7 +355,7 @@ class GroupTrainer(ABC):
         start = vector.clone()  # with rounded narrow parameters, so that the change is the step alone
         loss(*self.samples["server"].batch(torch.from_numpy(index).to(self.device))).backward()
         narrow.take_gradients()
-        vector[:p].sub_(gradient, alpha=rate)
+        vector[:p].sub_(gradient, alpha=lr)
         return (vector - start).cpu().numpy()
 
     def _tensor(self, vector: Float32s) -> Tensor:

@@ -31,13 +31,13 @@ Tensors = dict[str, Tensor]
 STACK_BYTES = 16_000_000
 
 
-class Stacked(GroupTrainer):
+class Vmap(GroupTrainer):
     """Trains the cohort together.
 
     When: a GPU is available, and `torch.func` can map the module over clients.
     """
 
-    name = "stacked"
+    name = "vmap"
 
     def __init__(self, task: Task, device: torch.device) -> None:
         super().__init__(task, device)
@@ -55,7 +55,7 @@ class Stacked(GroupTrainer):
         return np.array_split(order, -(-len(order) // max(1, STACK_BYTES // (4 * self.layout.size))))
 
     def train_group(
-        self, start: Tensor, ids: Ints, round_: int, rate: float, update: Tensor, group: Ints, terms: Terms
+        self, start: Tensor, ids: Ints, round_: int, lr: float, update: Tensor, group: Ints, terms: Terms
     ) -> Group:
         parts = [self.data.train[int(client)] for client in ids[group]]
         index = batch_plans(self.seed, round_, ids[group], parts, self.local)
@@ -84,7 +84,7 @@ class Stacked(GroupTrainer):
                     try:
                         row_shifts = None if shifts is None else shifts[alike]
                         total[alike] += self._step(
-                            step, stack, moments, start, terms, alike, batch, count, rate, row_shifts
+                            step, stack, moments, start, terms, alike, batch, count, lr, row_shifts
                         )
                     except Exception as error:
                         cause, all_ids = cause_of(error, self.local).removesuffix("."), sorted(map(int, ids[group]))
@@ -125,7 +125,7 @@ class Stacked(GroupTrainer):
         rows: Rows,
         batch: Tensor,
         count: Ints,
-        rate: float,
+        lr: float,
         shift: Tensor | None,
     ) -> Tensor:
         """Take step `step`, from 0, for these rows of the stack; return each row's loss, summed over its samples."""
@@ -165,7 +165,7 @@ class Stacked(GroupTrainer):
         if not isinstance(rows, slice):
             moments[:, rows] = row_moments
         for name, tensor in weights.items():
-            tensor.sub_(g[name], alpha=rate)
+            tensor.sub_(g[name], alpha=lr)
         for name, tensor in buffers.items():
             tensor.copy_(statistics[name])
         if not isinstance(rows, slice):
@@ -222,7 +222,7 @@ class _recurrence:  # noqa: N801 (a context manager, used like a function)
             self.flags.__exit__(None, None, None)
 
 
-class Compiled(Stacked):
+class Compiled(Vmap):
     """Trains the cohort together, with gradients compiled by `torch.compile`.
 
     Compiling takes from seconds to a minute for each shape of a step, and on a CPU needs a C++ compiler. It pays off in
@@ -230,7 +230,7 @@ class Compiled(Stacked):
     can be compiled under `torch.func.vmap`; torch names such layers when round 1 starts. `auto` does not try this
     engine.
 
-    When: as `stacked`, where runs are long enough for compiling to pay off.
+    When: as `vmap`, where runs are long enough for compiling to pay off.
     """
 
     name = "compiled"

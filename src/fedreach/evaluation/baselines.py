@@ -90,7 +90,7 @@ class Baseline(Predictor):
         return self.outputs(split, index).astype(np.float32)
 
     def answers(self, params: Float32s, split: Split, index: Ints, *, inputs: bool) -> Outputs:
-        raise NotImplementedError("Nobody is served by a baseline.")
+        raise NotImplementedError("Nobody is adapted by a baseline.")
 
 
 @dataclass(frozen=True, eq=False)

@@ -186,16 +186,16 @@ class Evaluator:
 
     Means weight all clients equally; `..._pooled` weights all samples equally. The columns:
 
-    - ``id_...``: participants' held-out data; ``unseen_...``: all data of clients that never train;
+    - ``participant_...``: participants' held-out data; ``unseen_...``: all data of clients that never train;
       ``test_...``: the standard test set.
-    - ``participation_gap`` = id_accuracy - unseen_accuracy.
+    - ``participation_gap`` = participant_accuracy - unseen_accuracy.
     - Where targets are numbers, ``mae``, the mean absolute error in their units, replaces ``accuracy``. The loss is the
       mean squared error in training units: 1 is the loss of predicting the mean of the participants' training rows.
-      Gaps have the opposite sign, ``participation_gap`` = unseen_mae - id_mae, so that a positive gap again means that
-      unseen clients are worse. The worst decile is the 10% with the largest errors.
+      Gaps have the opposite sign, ``participation_gap`` = unseen_mae - participant_mae, so that a positive gap again
+      means that unseen clients are worse. The worst decile is the 10% with the largest errors.
     - ``train_accuracy``: participants' training data with the labels they train on. Every other column is free of
-      label noise. ``out_of_sample_gap`` = train_accuracy - id_accuracy. Both exist only with `training`, or where
-      nothing else can be scored, because training data are most of a federation's examples.
+      label noise. ``out_of_sample_gap`` = train_accuracy - participant_accuracy. Both exist only with `training`, or
+      where nothing else can be scored, because training data are most of a federation's examples.
     - ``local_accuracy``: the models of this round's cohort after local training and before aggregation, each on
       its own client's held-out data, where ``evaluation.local`` is set. It describes clients without the federation,
       not the global model.
@@ -252,17 +252,17 @@ class Evaluator:
             round_: Number of rounds so far.
             clusters: (n,) model of each participant; required with several models.
         """
-        served = ClientModels.of(models, clusters, self.participant_ids)
+        adapted = ClientModels.of(models, clusters, self.participant_ids)
         engine, test = self.engine, None
-        participants = self._scores(served, "true", self.participants)
-        unseen = self._scores(served, "true", self.unseen)
-        training = self._scores(served, "train", self.training)
+        participants = self._scores(adapted, "true", self.participants)
+        unseen = self._scores(adapted, "true", self.unseen)
+        training = self._scores(adapted, "train", self.training)
         if len(self.test_index):
-            right, loss = served.predict(engine, "test", self.test_index, None)
+            right, loss = adapted.predict(engine, "test", self.test_index, None)
             counts = position_counts(self.data.dataset.test_y) if self.data.dataset.positions else None
             test = mean_of(right, counts), mean_of(loss, counts)
         columns, records = summarize_round(round_, participants, unseen, training, test)
-        metric_columns, single = self._further(served)
+        metric_columns, single = self._further(adapted)
         return columns | metric_columns, [
             record | metrics_record(single.get(record["population"], {})) for record in records
         ]
@@ -281,7 +281,7 @@ class Evaluator:
         joined = group.scores(right, loss, self.by)
         return {f"local_{self.by.name}": round(float(joined.score.mean()), 9)}, [joined.record(round_, "local")]
 
-    def _further(self, served: ClientModels) -> tuple[dict[str, float], dict[str, Values]]:
+    def _further(self, adapted: ClientModels) -> tuple[dict[str, float], dict[str, Values]]:
         """Return the columns of the other metrics, and for each population the values of its clients.
 
         These metrics need the model's outputs.
@@ -299,7 +299,7 @@ class Evaluator:
             if not self.metrics or not len(group.index):
                 continue
             owner = None if name == "test" else np.repeat(group.ids, group.sizes)
-            model_outputs = served.logits(self.engine, split, group.index, owner)
+            model_outputs = adapted.logits(self.engine, split, group.index, owner)
             answers = ClientOutputs.of(labels[group.index], model_outputs, group.sizes)
             single[population] = {metric.name: answers.of_clients(metric) for metric in self.metrics}
             for metric in self.metrics:
@@ -307,11 +307,11 @@ class Evaluator:
                 columns |= columns_of_metric(f"{name}_{metric.name}", metric, single[population][metric.name], pooled)
         return columns, single
 
-    def _scores(self, served: ClientModels, split: Split, group: Group) -> Scores:
+    def _scores(self, adapted: ClientModels, split: Split, group: Group) -> Scores:
         owner = np.repeat(group.ids, group.sizes)
         if not len(owner):
             return Scores(group.ids, group.sizes, np.empty(0), np.empty(0), self.by)
-        return group.scores(*served.predict(self.engine, split, group.index, owner), self.by)
+        return group.scores(*adapted.predict(self.engine, split, group.index, owner), self.by)
 
 
 def mean_of(values: Bools | Float32s | Floats, counts: Ints | None) -> float:
@@ -402,15 +402,15 @@ def summarize_round(
             columns |= _columns(name, scores, *summaries[name])
             records.append(scores.record(round_, population))
     if {"id", "unseen"} <= summaries.keys():
-        columns["participation_gap"] = by.gap(columns[f"id_{by.name}"], columns[f"unseen_{by.name}"])
+        columns["participation_gap"] = by.gap(columns[f"participant_{by.name}"], columns[f"unseen_{by.name}"])
         better, worse = (
             (summaries["unseen"], summaries["id"]) if by.lower_is_better else (summaries["id"], summaries["unseen"])
         )
         columns |= _limits("participation_gap", combine_intervals(*better, *worse))
     if len(training.ids):
         columns[f"train_{by.name}"] = float(training.score.mean())
-        if f"id_{by.name}" in columns:
-            columns["out_of_sample_gap"] = by.gap(columns[f"train_{by.name}"], columns[f"id_{by.name}"])
+        if f"participant_{by.name}" in columns:
+            columns["out_of_sample_gap"] = by.gap(columns[f"train_{by.name}"], columns[f"participant_{by.name}"])
     if test is not None:
         columns |= {f"test_{by.name}": test[0], "test_loss": test[1]}
     return {name: round(value, 9) for name, value in columns.items()}, records

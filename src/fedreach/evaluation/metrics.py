@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 import numpy as np
 
 from fedreach._util.arrays import AnyArray, Bools, Float32s, Floats, Ints
-from fedreach._util.errors import PartError, require
+from fedreach._util.errors import ComponentError, require
 from fedreach.data.several import is_labeled, position_counts
 from fedreach.evaluation.scores import worst_decile
 from fedreach.federation.adaptation.base import log_softmax
@@ -416,7 +416,7 @@ def additional_metrics(metrics: Sequence[Metric]) -> list[Metric]:
     """Return the metrics other than accuracy, mean absolute error and loss, which are always reported.
 
     Raises:
-        PartError: If a name cannot end a column, is used twice, or a trait is misspelled.
+        ComponentError: If a name cannot end a column, is used twice, or a trait is misspelled.
     """
     extra_metrics = [metric for metric in metrics if type(metric) not in (Accuracy, MeanAbsoluteError, MeanLoss)]
     used_names: set[str] = set()
@@ -425,11 +425,13 @@ def additional_metrics(metrics: Sequence[Metric]) -> list[Metric]:
         if not (isinstance(name, str) and re.fullmatch(r"[a-z][a-z0-9_]*", name)):
             nameless = isinstance(metric, FunctionMetric) and name in ("<lambda>", "")
             how = "Give the function a name, by `def`" if nameless else "Rename it"
-            raise PartError(f"The name of a metric must be small letters, digits and _; got {name!r}. {how}.")
+            raise ComponentError(f"The name of a metric must be small letters, digits and _; got {name!r}. {how}.")
         if name in used_names or name in RESERVED_NAMES or name.split("_")[0] == "accuracy":
-            raise PartError(f"The name of a metric must be its own; there are columns of {name!r} already. Rename it.")
+            raise ComponentError(
+                f"The name of a metric must be its own; there are columns of {name!r} already. Rename it."
+            )
         if name.endswith(tuple(f"_{ending}" for ending in ENDINGS)):
-            raise PartError(
+            raise ComponentError(
                 f"The name of a metric must not end as columns of others do, in {' or '.join(ENDINGS)}; got {name!r}. "
                 "Rename it."
             )
@@ -442,12 +444,12 @@ def value_of(metric: Metric, labels: AnyArray, scores: Floats) -> float:
     """Return the value of a metric.
 
     Raises:
-        PartError: If the value is not a number, or is infinite.
+        ComponentError: If the value is not a number, or is infinite.
     """
     value: object = metric.of(labels, scores)
     if not isinstance(value, int | float | np.number) or np.isinf(float(value)):
         source = metric.name if isinstance(metric, FunctionMetric) else f"{type(metric).__name__}.of"
-        raise PartError(f"{source} must return a number that is not infinite, or nan; got {value!r}.")
+        raise ComponentError(f"{source} must return a number that is not infinite, or nan; got {value!r}.")
     return float(value)
 
 

@@ -24,14 +24,15 @@ from fedreach.federation.types import Outputs, State
 # -------------------- Scores of one client in each prediction mode
 # - **plain**: the unadapted model, argmax z.
 # - **calibrated**: the rule before the client has seen any input. It knows only participants' held-out data.
-# - **served**: the rule after all of the client's unlabeled inputs, scored on these inputs (*transductive*).
-# - **served_N**: the rule after N inputs, scored on the client's other inputs (*inductive*). **plain_N** is the
+# - **adapted**: the rule after all of the client's unlabeled inputs, scored on these inputs (*transductive*).
+# - **adapted_N**: the rule after N inputs, scored on the client's other inputs (*inductive*). **plain_N** is the
 #   unadapted model on the same inputs.
 # - **online**: each input is predicted before the rule learns from it.
-# - **true_prior**: the rule with the client's label distribution, an oracle. It needs labels, so it cannot be deployed.
+# - **oracle_prior**: the rule with the client's label distribution, an oracle. It needs labels, so it cannot be
+#   deployed.
 #
 # A rule that learns from labels (`LearnsLabels`) is given those of the client's first examples. All modes are scored on
-# the remaining `scored_count` examples. **served_N** is given at most N labels and is scored on the same examples as
+# the remaining `scored_count` examples. **adapted_N** is given at most N labels and is scored on the same examples as
 # for other rules.
 
 SMOOTHING = 0.1
@@ -89,11 +90,11 @@ def mode_names(
     Example:
         >>> from fedreach.federation.adaptation.label_shift import LabelShift
         >>> mode_names(LabelShift(), [5], online=True)
-        (['plain', 'calibrated', 'served', 'online', 'true_prior'], [['plain_5', 'served_5']])
+        (['unadapted', 'calibrated', 'adapted', 'online', 'oracle_prior'], [['unadapted_5', 'adapted_5']])
     """
-    traits, names = Traits.of(rule), ["plain", "calibrated", "served"]
-    names += ["online"] * (online and traits.serves_online) + ["true_prior"] * traits.knows_prior
-    more = [[f"plain_{n}"] + [f"served_{n}"] * (not traits.reads_true_prior) for n in inputs]
+    traits, names = Traits.of(rule), ["unadapted", "calibrated", "adapted"]
+    names += ["online"] * (online and traits.adapts_online) + ["oracle_prior"] * traits.knows_prior
+    more = [[f"unadapted_{n}"] + [f"adapted_{n}"] * (not traits.reads_oracle_prior) for n in inputs]
     return names, more
 
 
@@ -117,34 +118,34 @@ def scored_count(rule: Adaptation, count: int) -> int:
 class AdaptationScores:
     """Scores of a population's clients in each prediction mode, and the decisions made for them."""
 
-    rungs: ModeScores
+    modes: ModeScores
     noted: Mapping[str, int]  # decision of `DECISIONS` -> number of clients
     inputs: Mapping[int, int]  # client -> number of inputs, without examples whose labels the rule is given
 
     def columns(self, name: str) -> dict[str, float]:
         """Return the columns of a population: means over clients, the worst decile, and the clients that lose.
 
-        ``NAME_harmed`` is the share of clients that lose more than `HARM_POINTS` from plain to served. ``NAME_worse``
+        ``NAME_harmed`` is the share of clients that lose more than `HARM_POINTS` from plain to adapted. ``NAME_worse``
         is the share of clients that lose anything. ``NAME_worst_change`` is the change of the client that loses most,
         as a fraction, and ``NAME_worst_inputs`` its number of inputs. Ties go to the client with the most inputs.
         """
         columns: dict[str, float] = {}
-        for rung, scores in self.rungs.items():
+        for mode, scores in self.modes.items():
             accuracy, loss, error = (np.array(column) for column in zip(*scores.values(), strict=True))
-            column = f"{name}_{rung}"
+            column = f"{name}_{mode}"
             columns |= {f"{column}_accuracy": accuracy.mean(), f"{column}_loss": loss.mean()}
             columns |= {f"{column}_calibration_error": error.mean()}
             if len(scores) > 1:
                 low, high = mean_interval(accuracy)
                 columns |= {f"{column}_accuracy_low": low, f"{column}_accuracy_high": high}
                 columns |= {f"{column}_accuracy_worst_decile": worst_decile(accuracy)}
-            missing = len(self.rungs["plain"]) - len(scores)
+            missing = len(self.modes["unadapted"]) - len(scores)
             if missing:
                 columns[f"{column}_too_few"] = missing
         columns |= {f"{name}_{what}": count for what, count in self.noted.items()}
-        plain, served = self.rungs["plain"], self.rungs["served"]
+        plain, adapted = self.modes["unadapted"], self.modes["adapted"]
         # Rounding keeps a loss of exactly 5 points from counting as more than 5, and equal losses equal.
-        change = {client: round(served[client].accuracy - plain[client].accuracy, 9) for client in plain}
+        change = {client: round(adapted[client].accuracy - plain[client].accuracy, 9) for client in plain}
         worst = min(change, key=lambda client: (change[client], -self.inputs[client]))
         changes = np.array([*change.values()])
         columns |= {f"{name}_worse": (changes < 0).mean(), f"{name}_harmed": (changes < -HARM_POINTS / 100).mean()}
@@ -152,11 +153,11 @@ class AdaptationScores:
         return {key: round(float(value), 9) for key, value in columns.items()}
 
     def lines(self, population: str) -> Iterator[dict[str, Any]]:
-        """Yield one record of single clients for each mode, as in ``served.jsonl``."""
-        for rung, scores in self.rungs.items():
+        """Yield one record of single clients for each mode, as in ``adapted.jsonl``."""
+        for mode, scores in self.modes.items():
             columns = dict(zip(Score._fields, map(list, zip(*scores.values(), strict=True)), strict=True))
             inputs = [self.inputs[client] for client in scores]
-            yield {"population": population, "rung": rung, "ids": list(scores), "inputs": inputs, **columns}
+            yield {"population": population, "mode": mode, "ids": list(scores), "inputs": inputs, **columns}
 
 
 def adapt_and_score(
@@ -168,16 +169,16 @@ def adapt_and_score(
         rule: Adaptation rule.
         state: Fitted state of the rule.
         clients: Clients to adapt to, at least one. They are processed in the groups of `in_groups`.
-        inputs: Numbers of inputs for the additional modes ``served_N``.
+        inputs: Numbers of inputs for the additional modes ``adapted_N``.
         online: Also score online, where the rule can.
     """
-    rungs: ModeScores = {}
+    modes: ModeScores = {}
     noted: dict[str, int] = {}
     counts: dict[int, int] = {}
     traits, start = Traits.of(rule), rule.start(state)
 
-    def take(rung: str, client: Client, log_p: Floats, begin: int = 0) -> None:
-        rungs.setdefault(rung, {})[client.id] = score(log_p, client.labels[begin:])
+    def take(mode: str, client: Client, log_p: Floats, begin: int = 0) -> None:
+        modes.setdefault(mode, {})[client.id] = score(log_p, client.labels[begin:])
 
     for group in in_groups(clients):
         unlabeled = [
@@ -191,21 +192,21 @@ def adapt_and_score(
                 _learn_from_labels(rule, state, client_state, full_client, label_count),
             )
             counts[client.id] = len(client.labels)
-            take("plain", client, log_softmax(client.outputs.logits))
+            take("unadapted", client, log_softmax(client.outputs.logits))
             take("calibrated", client, rule.predict(state, start, client.outputs))
             state_with_prior = client_state
             if isinstance(rule, KnowsPrior):
                 shares = np.bincount(client.labels, minlength=client.outputs.logits.shape[1]) + SMOOTHING
                 state_with_prior = rule.with_prior(state, shares / shares.sum())
-            client_state = state_with_prior if traits.reads_true_prior else client_state
-            take("served", client, rule.predict(state, client_state, client.outputs))
+            client_state = state_with_prior if traits.reads_oracle_prior else client_state
+            take("adapted", client, rule.predict(state, client_state, client.outputs))
             for what in DECISIONS:
                 if what in client_state:
                     noted[what] = noted.get(what, 0) + int(np.asarray(client_state[what]).item())
-            if online and traits.serves_online and isinstance(rule, AdaptsOnline):
+            if online and traits.adapts_online and isinstance(rule, AdaptsOnline):
                 take("online", client, rule.predict_online(state, start, client.outputs)[0])
             if traits.knows_prior:
-                take("true_prior", client, rule.predict(state, state_with_prior, client.outputs))
+                take("oracle_prior", client, rule.predict(state, state_with_prior, client.outputs))
         for n in inputs:
             enough = [client for client in group if len(client.labels) > n]
             first = [client.outputs.rows(slice(n)) for client in enough]
@@ -216,13 +217,13 @@ def adapt_and_score(
             client_states = _update_clients(rule, state, [start] * len(enough), unlabeled)
             for client, client_state in zip(enough, client_states, strict=True):
                 remaining = client.outputs.rows(slice(n, None))
-                take(f"plain_{n}", client, log_softmax(remaining.logits), n)
-                if not traits.reads_true_prior:  # such a rule does not use inputs
+                take(f"unadapted_{n}", client, log_softmax(remaining.logits), n)
+                if not traits.reads_oracle_prior:  # such a rule does not use inputs
                     client_state = _learn_from_labels(
                         rule, state, client_state, client, min(n, labeled_count(rule, len(client.labels)))
                     )
-                    take(f"served_{n}", client, rule.predict(state, client_state, remaining), n)
-    return AdaptationScores(rungs, noted, counts)
+                    take(f"adapted_{n}", client, rule.predict(state, client_state, remaining), n)
+    return AdaptationScores(modes, noted, counts)
 
 
 def in_groups(clients: Iterable[Client]) -> Iterator[list[Client]]:
@@ -292,23 +293,23 @@ def tabulate_scores(
 
 def merge_scores(scored: Sequence[tuple[float, AdaptationScores]]) -> AdaptationScores:
     """Merge scores of different clients. A client that several models scored gets the weighted mean."""
-    rungs: ModeScores = {}
+    modes: ModeScores = {}
     noted: dict[str, int] = {}
     inputs: dict[int, int] = {}
     total: dict[tuple[str, int], float] = {}
     for share, scores in scored:
         inputs |= scores.inputs
-        for rung, client_scores in scores.rungs.items():
+        for mode, client_scores in scores.modes.items():
             for client, client_score in client_scores.items():
-                before = rungs.setdefault(rung, {}).get(client, Score(0.0, 0.0, 0.0))
-                rungs[rung][client] = Score(*(a + share * b for a, b in zip(before, client_score, strict=True)))
-                total[rung, client] = total.get((rung, client), 0.0) + share
+                before = modes.setdefault(mode, {}).get(client, Score(0.0, 0.0, 0.0))
+                modes[mode][client] = Score(*(a + share * b for a, b in zip(before, client_score, strict=True)))
+                total[mode, client] = total.get((mode, client), 0.0) + share
         for what, count in scores.noted.items():
             noted[what] = noted.get(what, 0) + count
-    for rung, client_scores in rungs.items():
+    for mode, client_scores in modes.items():
         for client in sorted(client_scores):
-            client_scores[client] = Score(*(value / total[rung, client] for value in client_scores.pop(client)))
-    return AdaptationScores(rungs, noted, inputs)
+            client_scores[client] = Score(*(value / total[mode, client] for value in client_scores.pop(client)))
+    return AdaptationScores(modes, noted, inputs)
 
 
 # --- Fit a rule and score participants, unseen clients and the test set

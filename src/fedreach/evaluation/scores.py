@@ -20,7 +20,7 @@ HARM_POINTS = 5
 class MainScore:
     """The score that every evaluation reports: accuracy for classes, mean absolute error for numbers."""
 
-    name: str  # end of its columns, such as ``id_accuracy``
+    name: str  # end of its columns, such as ``participant_accuracy``
     words: str
     lower_is_better: bool
     percent: bool  # shown in percent, else in the unit of the targets
@@ -100,7 +100,7 @@ def main_score_of(columns: Iterable[str]) -> MainScore:
     """Return the main score of rows with these columns.
 
     Example:
-        >>> main_score_of(["round", "id_mae", "id_loss"]).words, main_score_of([]).words
+        >>> main_score_of(["round", "participant_mae", "participant_loss"]).words, main_score_of([]).words
         ('mean absolute error', 'accuracy')
     """
     endings = {name.partition("_")[2] for name in columns}

@@ -100,7 +100,7 @@ class AnalysisPlan:
         margin_points: Equivalence margin in percentage points.
         last_rounds: Number of last evaluated rounds whose mean is compared.
         detect_points: Difference to detect, by Stein's number of seeds. None if the number of seeds is given.
-        most_seeds: Largest number of seeds, where Stein's rule asks for more.
+        max_seeds: Largest number of seeds, where Stein's rule asks for more.
     """
 
     contrasts: str | Sequence[Sequence[str]] = "baseline"
@@ -108,11 +108,11 @@ class AnalysisPlan:
     margin_points: float = 2.0
     last_rounds: int = 1
     detect_points: float | None = None
-    most_seeds: int = 200
+    max_seeds: int = 200
 
     def __post_init__(self) -> None:
         require(self, correction=get_args(Correction), margin_points="(0, 100]", last_rounds="[1, inf)")
-        require(self, detect_points="(0, 100]", most_seeds="[1, inf)")
+        require(self, detect_points="(0, 100]", max_seeds="[1, inf)")
 
     @classmethod
     def of_json(cls, stored: Mapping[str, Any]) -> AnalysisPlan:
@@ -389,7 +389,7 @@ def plan_seeds(
 # All comparisons of a table are one family. The paired t-test over seeds decides whether a difference exists. Two
 # one-sided tests decide whether it is within the margin. The power gives the minimum detectable effect.
 
-Verdict = Literal["better", "worse", "equivalent", "not decided", ""]
+Conclusion = Literal["better", "worse", "equivalent", "inconclusive", ""]
 
 
 @dataclass(frozen=True)
@@ -403,9 +403,9 @@ class PairedTest:
     p: float | None = None  # two-sided, of the paired t-test, not adjusted
     p_corrected: float | None = None  # below 0.05 exactly where the interval excludes 0
     p_equivalent: float | None = None  # of the two one-sided tests for equivalence, Holm-adjusted
-    detectable: float | None = None  # smallest true difference detected with 80% power
-    seeds_needed: int | None = None  # if not decided: about how many seeds would detect this or show equivalence
-    verdict: Verdict = ""  # empty if not tested
+    mde: float | None = None  # smallest true difference detected with 80% power
+    seeds_needed: int | None = None  # if inconclusive: about how many seeds would detect this or show equivalence
+    conclusion: Conclusion = ""  # empty if not tested
     note: str = ""
 
     @property
@@ -447,9 +447,10 @@ def run_paired_tests(
 
     - The interval excludes 0 exactly where the adjusted p-value is significant: Holm uses the level of its step, max-t
       the largest |t| of all comparisons.
-    - The verdict is *better* or *worse* if p' < 0.05. Else it is *equivalent* if both adjusted one-sided tests at the
-      margin have p < 0.05. Else it is *not decided*, with the seeds needed if the observed difference is the true one.
-    - A true difference of at least `detectable` is detected with 80% power, at the level corrected for all comparisons.
+    - The conclusion is *better* or *worse* if p' < 0.05. Else it is *equivalent* if both adjusted one-sided tests at
+      the margin have p < 0.05. Else it is *inconclusive*, with the seeds needed if the observed difference is the true
+      one.
+    - A true difference of at least `mde` is detected with 80% power, at the level corrected for all comparisons.
     - If the number of seeds followed from a pilot's spread (Stein), the standard deviation is the pilot's. Then t has
       exactly Student's distribution, as the number depends on nothing else.
 
@@ -465,8 +466,8 @@ def run_paired_tests(
 
     Example:
         >>> found, unsure = run_paired_tests([{0: 0.05, 1: 0.06, 2: 0.07}, {0: -0.01, 1: 0.02, 2: 0.01}], margin=0.02)
-        >>> found.verdict, round(found.p_corrected, 3), unsure.verdict, unsure.seeds_needed
-        ('better', 0.018, 'not decided', 13)
+        >>> found.conclusion, round(found.p_corrected, 3), unsure.conclusion, unsure.seeds_needed
+        ('better', 0.018, 'inconclusive', 13)
     """
     tests = [_test(by_seed, pilot) for by_seed in differences]
     tested_indices = [j for j, test in enumerate(tests) if isinstance(test, _Test)]
@@ -552,14 +553,16 @@ def _with_verdict(
     lower_is_better: bool,
 ) -> PairedTest:
     if judgement.significant:
-        return replace(judgement, verdict="better" if (test.mean > 0) is not lower_is_better else "worse")
+        return replace(judgement, conclusion="better" if (test.mean > 0) is not lower_is_better else "worse")
     if judgement.p_equivalent is not None and judgement.p_equivalent < LEVEL:
-        return replace(judgement, verdict="equivalent")
+        return replace(judgement, conclusion="equivalent")
     freedom = None if pilot is None else test.freedom
     found_by = seeds_to_find(test.mean, test.sd, level, freedom)
     equated_by = None if margin is None else seeds_to_equate(test.mean, margin, test.sd, level, freedom)
     seed_counts = [number for number in (found_by, equated_by) if number is not None]
     # A p-value just above the level would give fewer seeds than there are; at least one more is needed.
     return replace(
-        judgement, verdict="not decided", seeds_needed=max(min(seed_counts), test.count + 1) if seed_counts else None
+        judgement,
+        conclusion="inconclusive",
+        seeds_needed=max(min(seed_counts), test.count + 1) if seed_counts else None,
     )

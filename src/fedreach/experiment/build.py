@@ -138,16 +138,16 @@ class Builder:
 
         An adaptation rule is fitted on held-out rows. A refitted model has trained on these rows.
         """
-        if self.experiment.population.refit and next_query(federation.serving, UNFITTED) is not None:
+        if self.experiment.population.refit and next_query(federation.adaptation, UNFITTED) is not None:
             raise ConfigError(
-                f"population.refit trains on what participants hold out, and serving {name_of(federation.serving)} is "
-                "fitted by that: it would be biased, as the model knows these rows. Leave population.refit out, or "
-                "take serving 'none'."
+                f"population.refit trains on what participants hold out, and adaptation "
+                f"{name_of(federation.adaptation)} is fitted by that: it would be biased, as the model knows these "
+                "rows. Leave population.refit out, or take adaptation 'none'."
             )
         if data.held_out.sizes[data.population.participants].any():
             return
-        if next_query(federation.serving, UNFITTED) is not None:
-            raise no_held_out_error(federation.serving)
+        if next_query(federation.adaptation, UNFITTED) is not None:
+            raise no_held_out_error(federation.adaptation)
         if self.experiment.evaluation.patience is not None:
             raise ConfigError(
                 "evaluation.patience stops by what participants hold out, and none holds out an example. Leave it out."
@@ -161,7 +161,7 @@ class Builder:
     def choice(self, data: FederatedData, seed: int, threads: int = 1) -> EngineChoice:
         """Return the fastest engine according to a short trial."""
         e, task = self.experiment, self._task(data, seed)
-        return choose(task, e.engine.device, threads, e.engine.precision, cohort=self.federation(seed).cohort)
+        return choose(task, e.engine.device, threads, e.engine.precision, cohort_size=self.federation(seed).cohort_size)
 
     def examine_named_engine(self, data: FederatedData, seed: int) -> str | None:
         """Return the warning that another engine replaces the named one, see `engines.choice.examine_named`."""
@@ -196,9 +196,9 @@ class Builder:
         e, federation = self.experiment, self.federation(seed)
         self._check_held_out(data, federation)
         n = len(data.population.participants)
-        if e.method.cohort > n and not federation.traits["selection"].ignores_cohort:
+        if e.method.cohort_size > n and not federation.traits["selection"].ignores_cohort:
             raise ConfigError(
-                f"method.cohort must be at most the {n} participants; got {e.method.cohort}. "
+                f"method.cohort_size must be at most the {n} participants; got {e.method.cohort_size}. "
                 "Lower it or let more clients take part."
             )
         return self._build_simulation(data, federation, threads, examined=examined)

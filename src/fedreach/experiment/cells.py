@@ -27,8 +27,8 @@ def cells(experiment: Experiment, base: Path) -> list[Cell]:
 
     Example:
         >>> from fedreach.experiment.load import load
-        >>> swept = load(None, ['sweep={"local.rate"=[0.1, 0.2]}'])
-        >>> [cell.experiment.local.rate for cell in cells(swept, Path())]
+        >>> swept = load(None, ['sweep={"local.lr"=[0.1, 0.2]}'])
+        >>> [cell.experiment.local.lr for cell in cells(swept, Path())]
         [0.1, 0.2]
     """
     plain = experiment.model_copy(update={"sweep": None})
@@ -82,6 +82,6 @@ def _trial(tune: TuneSection, e: Experiment) -> Experiment:
             "population": e.population.model_copy(update={"validation": tune.validation, "refit": False}),
             "evaluation": e.evaluation.model_copy(update={"local": False}),
             "run": e.run.model_copy(update={"trackers": []}),  # they would show more trials than runs
-            "method": e.method.model_copy(update={"serving": Choice(name=PARTS["serving"] or "")}),
+            "method": e.method.model_copy(update={"adaptation": Choice(name=PARTS["adaptation"] or "")}),
         }
     )

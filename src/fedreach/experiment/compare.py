@@ -80,7 +80,7 @@ def check_declared(
             f"{out} has results of {len(before)} seeds; now {len(now)} are asked for. Seeds added once results "
             "can be seen make p-values too small. With --detect (in Python, detect_points), in a new folder, the "
             "number follows from the spread; --add-seeds (in Python, add_seeds) adds them all the same, and the report "
-            "gives no verdict then."
+            "gives no conclusion then."
         )
     return (*seed_counts_before, len(before))
 
@@ -212,7 +212,7 @@ def compare(
     executor: Executor | None = None,
     callbacks: Sequence[ComparisonCallback] = (),
     add_seeds: bool = False,
-    redo: Sequence[str] = (),
+    rerun: Sequence[str] = (),
     further: SeedPlanner | None = None,
 ) -> ComparisonStatus:
     """Run all methods with all seeds; the results depend neither on the number of workers nor on the executor.
@@ -225,7 +225,7 @@ def compare(
         executor: Executor that computes the runs; default: this machine.
         callbacks: Callbacks that follow the progress.
         add_seeds: Allow more seeds after the first result; the report then gives no conclusion.
-        redo: Methods whose runs are moved aside, into ``redone/``, and run again.
+        rerun: Methods whose runs are moved aside, into ``rerun/``, and run again.
         further: Planner of the number of seeds, required with `statistics.detect_points`; `experiment.seeds` are then
             the pilot.
 
@@ -243,7 +243,7 @@ def compare(
     status, executor = ComparisonStatus([]), executor or Local()
     with ExitStack() as locks:
         stored = RunFolder(out).read(ComparisonRecord)
-        comparison = _open_comparison(experiment, out, locks, add_seeds=add_seeds, redo=redo)
+        comparison = _open_comparison(experiment, out, locks, add_seeds=add_seeds, rerun=rerun)
 
         def run(seeds: Sequence[int], recorded_seeds: Sequence[int]) -> None:
             """Run the unfinished runs of these seeds; the comparison's record lists `recorded_seeds`."""
@@ -276,7 +276,7 @@ def compare_several(
     executor: Executor | None = None,
     callbacks: Sequence[ComparisonCallback] = (),
     add_seeds: bool = False,
-    redo: Sequence[str] = (),
+    rerun: Sequence[str] = (),
 ) -> ComparisonStatus:
     """Run several comparisons with the same workers, each as `compare` does into its own folder.
 
@@ -289,7 +289,7 @@ def compare_several(
     status = ComparisonStatus([])
     with ExitStack() as locks:
         opened = [
-            _open_comparison(experiment, place, locks, add_seeds=add_seeds, redo=redo)
+            _open_comparison(experiment, place, locks, add_seeds=add_seeds, rerun=rerun)
             for experiment, place in experiments
         ]
         seeds = [comparison.experiment.seeds for comparison in opened]
@@ -300,11 +300,11 @@ def compare_several(
 
 
 def _open_comparison(
-    experiment: Experiment, out: Path, locks: ExitStack, *, add_seeds: bool, redo: Sequence[str]
+    experiment: Experiment, out: Path, locks: ExitStack, *, add_seeds: bool, rerun: Sequence[str]
 ) -> Comparison:
     """Lock the folder of a comparison and return the comparison, or reject changes of its questions."""
     plan(experiment, out)  # reject an experiment without methods before anything is written
-    check_rerun_methods(experiment, redo)
+    check_rerun_methods(experiment, rerun)
     if (out / SweepRecord.FILE).exists():
         raise RunFolderError(f"{out} holds a sweep, whose comparisons lie in {out}/cells. Choose {ANOTHER_FOLDER}.")
     folder = RunFolder(out)
@@ -312,7 +312,7 @@ def _open_comparison(
     stored = folder.read(ComparisonRecord)
     seed_counts_before = check_declared(experiment, stored, out, add_seeds=add_seeds)
     seeds = dict.fromkeys([*experiment.seeds, *(() if stored is None else stored.seeds)])
-    moved_jobs = [job for job in plan(experiment, out, [*seeds]) if job.method in redo]
+    moved_jobs = [job for job in plan(experiment, out, [*seeds]) if job.method in rerun]
     for job in moved_jobs:
         set_aside(job)
     return Comparison(experiment, out, seed_counts_before, rounds_seen_before(experiment, stored, out), moved_jobs)
@@ -408,7 +408,7 @@ def sweep(
     executor: Executor | None = None,
     callbacks: Sequence[ComparisonCallback] = (),
     add_seeds: bool = False,
-    redo: Sequence[str] = (),
+    rerun: Sequence[str] = (),
 ) -> ComparisonStatus:
     """Compare at each setting of the experiment's ``[sweep]``; the same call resumes, and settings may be added.
 
@@ -448,5 +448,5 @@ def sweep(
             executor=executor,
             callbacks=callbacks,
             add_seeds=add_seeds,
-            redo=redo,
+            rerun=rerun,
         )

@@ -23,7 +23,7 @@ from typing import Any
 import fedreach
 from fedreach._util import registry
 from fedreach._util.code import definition_of, digest_of_code, imports_for_effect, name_in
-from fedreach._util.errors import ConfigError, DataError, FedReachError, PartError
+from fedreach._util.errors import ComponentError, ConfigError, DataError, FedReachError
 from fedreach.data.own import FILES
 from fedreach.data.stored import FILE, NOTE
 from fedreach.experiment.messages import Path_
@@ -72,7 +72,7 @@ def nested_choices(options: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int
     or a table with a name.
 
     Example:
-        >>> list(nested_choices({"most": 0.3, "inner": "entropy"}))
+        >>> list(nested_choices({"max": 0.3, "inner": "entropy"}))
         [(('inner',), 'entropy')]
         >>> list(nested_choices({"parts": ["equal", {"name": "entropy"}]}))
         [(('parts', 0), 'equal'), (('parts', 1), {'name': 'entropy'})]
@@ -155,7 +155,9 @@ def federation(experiment: Experiment, seed: int, base: Path) -> Federation:
         field.name: experiment.choice(field.name) for field in fields(Federation) if field.name in registry.KINDS
     }
     parts = {kind: make(kind, choice, base) for kind, choice in choices.items() if choice is not None}
-    return Federation(**parts, local=local_of(experiment.local, base), cohort=experiment.method.cohort, seed=seed)
+    return Federation(
+        **parts, local=local_of(experiment.local, base), cohort_size=experiment.method.cohort_size, seed=seed
+    )
 
 
 def hints(target: Callable[..., Any]) -> dict[str, Any]:
@@ -451,12 +453,12 @@ def locate_user_errors(experiment: Experiment, base: Path) -> Iterator[None]:
     passes unchanged, since a component may not have raised it.
 
     Raises:
-        PartError: In place of such an exception, which is its cause.
+        ComponentError: In place of such an exception, which is its cause.
     """
     try:
         yield
     except FedReachError as error:
-        place = None if isinstance(error, PartError) else _place(error.__cause__, experiment, base)
+        place = None if isinstance(error, ComponentError) else _place(error.__cause__, experiment, base)
         if place is not None:
             error.args = (f"{str(error).rstrip('.')}. That was in {place}.", *error.args[1:])
         raise
@@ -465,7 +467,7 @@ def locate_user_errors(experiment: Experiment, base: Path) -> Iterator[None]:
         for cause in (error, error.__cause__):
             if (place := _place(cause, experiment, base)) is not None:
                 text = f": {cause}" if f"{cause}" else ""
-                raise PartError(f"{place}: {type(cause).__name__}{text}.") from error
+                raise ComponentError(f"{place}: {type(cause).__name__}{text}.") from error
         raise
 
 

@@ -20,14 +20,14 @@ from fedreach.experiment.tune import finish_rerun, set_aside
 from fedreach.experiment.workers import ComparisonCallback, ComparisonStatus, Executor, Job
 from fedreach.federation.round import refers_to_length
 from fedreach.runs.callbacks import Callback
-from fedreach.runs.folder import LAST, REFIT, SERVING, RunFolder
+from fedreach.runs.folder import ADAPTATION_FILE, LAST, REFIT, RunFolder
 from fedreach.runs.identity import finished_result, run_of
 from fedreach.runs.schema import CHECKPOINT, AdaptationRecord, AdaptedLine, ComparisonRecord, Result, RunRecord
 
 LAST_ROUND_REPLACED_BEST = (
     "its last round was evaluated as the last, and found the best model: the one before it is gone"
 )
-ON_FLOWER = "facts.json"  # client statistics of a Flower run, which the simulator cannot reproduce
+ON_FLOWER = "client_statistics.json"  # client statistics of a Flower run, which the simulator cannot reproduce
 
 
 def extend_run(
@@ -72,7 +72,7 @@ def extend_comparison(
     rounds: int,
     *,
     base: Path,
-    anew: bool = False,
+    restart: bool = False,
     workers: int | None = None,
     executor: Executor | None = None,
     callbacks: Sequence[ComparisonCallback] = (),
@@ -83,13 +83,13 @@ def extend_comparison(
     Args:
         out: The comparison's folder.
         rounds: Total number of rounds.
-        anew: Move runs that cannot be extended aside, see `set_aside`, and run them again at this length.
+        restart: Move runs that cannot be extended aside, see `set_aside`, and run them again at this length.
         trackers: As in `extend_run`.
 
     The other arguments are those of `fedreach.experiment.compare.compare`.
 
     Raises:
-        RunFolderError: If a run cannot be extended and `anew` is false. Nothing is changed then.
+        RunFolderError: If a run cannot be extended and `restart` is false. Nothing is changed then.
         ConfigError: If the number of seeds was chosen by a pilot's results.
     """
     record = RunFolder(out).required(ComparisonRecord)
@@ -109,8 +109,8 @@ def extend_comparison(
     runs = {out / place: (method, int(seed)) for method, of in record.runs.items() for seed, place in of.items()}
     with RunFolder(out).locked():
         existing = [path for path in runs if (path / RunRecord.FILE).exists()]
-        refused = _prepare_runs(existing, rounds, base, anew=anew)
-        moved_jobs = [Job(*runs[path], path, experiment, out) for path in (refused if anew else ())]
+        refused = _prepare_runs(existing, rounds, base, restart=restart)
+        moved_jobs = [Job(*runs[path], path, experiment, out) for path in (refused if restart else ())]
         for job in moved_jobs:
             set_aside(job)
     status = compare(experiment, out=out, base=base, workers=workers, executor=executor, callbacks=callbacks)
@@ -118,32 +118,32 @@ def extend_comparison(
     return status
 
 
-def _prepare_runs(paths: Sequence[Path], rounds: int, base: Path, *, anew: bool = False) -> dict[Path, RunRecord]:
+def _prepare_runs(paths: Sequence[Path], rounds: int, base: Path, *, restart: bool = False) -> dict[Path, RunRecord]:
     """Turn finished runs into unfinished runs with more rounds.
 
-    Returns the records of the runs, or with `anew` of those that cannot be extended.
+    Returns the records of the runs, or with `restart` of those that cannot be extended.
 
     All runs are checked before any is changed. A run that is interrupted here can still be extended.
 
     Raises:
-        RunFolderError: If a run cannot be extended and `anew` is false.
+        RunFolderError: If a run cannot be extended and `restart` is false.
     """
     stored = {path: RunFolder(path).required(RunRecord) for path in paths}
     reasons = {
         path: why for path, record in stored.items() if (why := reason_not_extendable(path, record, rounds, base))
     }
-    if reasons and not anew:
+    if reasons and not restart:
         several = len(paths) > 1
         message = "\n  ".join(f"{path}: {why}." for path, why in reasons.items())
         how = f"`fedreach run {paths[0]}/run.json --set rounds={rounds} --out OTHER` makes it anew at this length."
         if several:
-            how = "With --anew these runs are made anew at this length, and the others gone on with."
+            how = "With --restart these runs are made anew at this length, and the others gone on with."
             message = f"{len(reasons)} of {len(paths)} runs cannot go on.\n  {message}\n"
         raise RunFolderError(f"{message} {how}")
     for path in stored:
         if path not in reasons:
             _reopen(path, stored[path], rounds)
-    return {path: stored[path] for path in (reasons if anew else stored)}
+    return {path: stored[path] for path in (reasons if restart else stored)}
 
 
 def reason_not_extendable(path: Path, stored: RunRecord, rounds: int, base: Path) -> str:
@@ -195,7 +195,7 @@ def _reopen(path: Path, stored: RunRecord, rounds: int) -> None:
     folder = RunFolder(path)
     with folder.locked():
         folder.remove(Result.FILE)
-        folder.remove(AdaptationRecord.FILE, AdaptedLine.FILE, SERVING, LAST, REFIT)
+        folder.remove(AdaptationRecord.FILE, AdaptedLine.FILE, ADAPTATION_FILE, LAST, REFIT)
         folder.write(replace(stored, config={**stored.config, "rounds": rounds}))
 
 

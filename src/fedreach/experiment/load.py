@@ -219,7 +219,7 @@ NOT_TUNED: Mapping[str, str] = {
     "radio": "says where clients are",
     "evaluation": "says how models are scored",
     "rounds": "says how long a run is",
-    "method.serving": "comes after training, and a setting is chosen by the model that was trained",
+    "method.adaptation": "comes after training, and a setting is chosen by the model that was trained",
 }
 """Keys that can be swept but not tuned, as they are the same for all methods of a comparison, with the reason."""
 
@@ -241,7 +241,7 @@ def check_settings(
             if why := explain_refused_key(key, tuned=section == "tune"):
                 problems.append(Problem((section, key), f"{why}."))
                 continue
-            for value in (values.least, values.most) if isinstance(values, Range) else values:
+            for value in (values.min, values.max) if isinstance(values, Range) else values:
                 for problem in wrong(with_setting(copy.deepcopy(plain), {key: value}))[:1]:
                     where, value_text = ".".join(map(str, problem.path)), format_value(value)
                     problems.append(Problem((section, key), f"{value_text} cannot be: {where}: {problem.message}"))
@@ -259,10 +259,10 @@ def explain_refused_key(key: str, *, tuned: bool) -> str:
         for head, why in rules.items():
             if key == head or key.startswith(f"{head}."):
                 return f"{head} {why}" + (
-                    ". Show it under [sweep]" if rules is NOT_TUNED and head != "method.serving" else ""
+                    ". Show it under [sweep]" if rules is NOT_TUNED and head != "method.adaptation" else ""
                 )
-    if tuned and re.match(r"methods\.[^.]+\.serving(\.|$)", key):
-        return NOT_TUNED["method.serving"]
+    if tuned and re.match(r"methods\.[^.]+\.adaptation(\.|$)", key):
+        return NOT_TUNED["method.adaptation"]
     return ""
 
 
@@ -290,7 +290,7 @@ def load(source: Path | None, overrides: Sequence[str] = (), default: Path | Non
         ConfigError: If the experiment is invalid; the message lists all mistakes.
 
     Example:
-        >>> load(None, ["local.rate=0.5", "method.selection=full"]).local.rate
+        >>> load(None, ["local.lr=0.5", "method.selection=full"]).local.lr
         0.5
     """
     base, named_file = folder_of(source), source
@@ -359,8 +359,8 @@ def name_after(path: Path, default: str) -> str:
     """Return the last part of a path, or the default if that is not a valid name of an experiment.
 
     Example:
-        >>> name_after(Path("studies/first"), "study"), name_after(Path("studies/.hidden"), "study")
-        ('first', 'study')
+        >>> name_after(Path("comparisons/first"), "comparison"), name_after(Path("comparisons/.hidden"), "comparison")
+        ('first', 'comparison')
     """
     name = path.resolve().name
     return name if _names_a_folder(name) else default
@@ -441,22 +441,22 @@ def _check_statistics(e: Experiment) -> list[Problem]:
         if len(e.seeds) < MIN_PILOT:
             rule = f"needs a pilot of at least {MIN_PILOT} seeds; `seeds` has {len(e.seeds)}. Say --seeds 20."
             problems.append(Problem((*where, "detect_points"), rule))
-        if plan.most_seeds < len(e.seeds):
-            rule = f"must be at least the {len(e.seeds)} seeds of the pilot; got {plan.most_seeds}."
-            problems.append(Problem((*where, "most_seeds"), f"{rule} Raise it, or lower `seeds`."))
+        if plan.max_seeds < len(e.seeds):
+            rule = f"must be at least the {len(e.seeds)} seeds of the pilot; got {plan.max_seeds}."
+            problems.append(Problem((*where, "max_seeds"), f"{rule} Raise it, or lower `seeds`."))
     return problems
 
 
 def _cohorts(e: Experiment) -> list[tuple[Path_, int, Choice]]:
     """Return for each method where its cohort size is set, the size, and its selection."""
-    shared: Path_ = ("method", "cohort")
+    shared: Path_ = ("method", "cohort_size")
     selection = dict(e.method)["selection"]
     if not e.methods:
-        return [(shared, e.method.cohort, selection)]
+        return [(shared, e.method.cohort_size, selection)]
     return [
         (
-            ("methods", name, "cohort") if m.cohort else shared,
-            m.cohort or e.method.cohort,
+            ("methods", name, "cohort_size") if m.cohort_size else shared,
+            m.cohort_size or e.method.cohort_size,
             dict(m)["selection"] or selection,
         )
         for name, m in e.methods.items()
@@ -477,7 +477,7 @@ def _find_clashes(e: Experiment, base: Path, known_problems: Sequence[Problem]) 
     for name in e.methods or [None]:
         where: Path_ = ("method",) if name is None else ("methods", name)
         method_parts = {} if name is None else dict(e.methods[name])
-        places = {kind: (*(where if method_parts.get(kind) else ("method",)), kind) for kind in (*PARTS, "cohort")}
+        places = {kind: (*(where if method_parts.get(kind) else ("method",)), kind) for kind in (*PARTS, "cohort_size")}
         wrong = [*places.values(), ("local",), (*where, "local"), ("radio",), ("augmentation",)]
         if any(problem.path[: len(path)] == path for problem in known_problems for path in wrong):
             continue
@@ -556,7 +556,7 @@ def _override(raw: dict[str, Any], override: str, base: Path) -> Path_:
     key, equals, value = override.partition("=")
     path: list[str | int] = [step.strip() for step in re.sub(r"\[(\d+)\]", r".\1", key).split(".")]
     if not equals or not all(path):
-        raise ConfigError(f"--set must be of the form a.b=c, such as local.rate=0.05; got {override!r}.")
+        raise ConfigError(f"--set must be of the form a.b=c, such as local.lr=0.05; got {override!r}.")
     table: Any = raw
     for i, step in enumerate(path):
         if isinstance(table, list):

@@ -130,7 +130,7 @@ def options_model(target: Callable[..., Any], supplied: Collection[str]) -> type
     return (_options_model if lasting else _options_model.__wrapped__)(target, tuple(supplied))
 
 
-@lru_cache(maxsize=256)  # a study checks the same few parts in each of its experiments
+@lru_cache(maxsize=256)  # a comparison checks the same few parts in each of its experiments
 def _options_model(target: Callable[..., Any], supplied: tuple[str, ...]) -> type[BaseModel] | None:
     parameters = inspect.signature(target).parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in parameters):

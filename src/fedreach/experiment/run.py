@@ -174,8 +174,8 @@ def run(
         agreed: Folder in which all runs of a comparison store the engine of the first trial, so that they compute
             alike, and the digest of the data; default: the run folder. An engine that the experiment names is stored
             once it is known to compute the model; `sequential`, which always does, is not stored.
-        twin: Folder of a run that differs only in its name and `method.serving`. If it is finished, FedReach takes its
-            training and runs only the adaptation.
+        twin: Folder of a run that differs only in its name and `method.adaptation`. If it is finished, FedReach takes
+            its training and runs only the adaptation.
         files: Digests of the user's files when the comparison began, see
             `fedreach.experiment.components.file_digests`; default: not checked.
         callbacks: Callbacks that follow the progress, before the experiment's trackers; not called if the run is
@@ -261,18 +261,18 @@ def each_round_of(
                 if ranks is not None:
                     simulation = distribute(simulation, ranks)
                 record = RunRecord(**identity, environment=environment(), git=git_revision(base))
-                serving, metrics = _serving(e, simulation), builder.metrics_of(dataset)
+                adaptation, metrics = _adaptation(e, simulation), builder.metrics_of(dataset)
                 baselines = _baselines(e, data, metrics, agreed)
                 recorder = Recorder(
                     run_folder, simulation.federation, simulation.engine.layout, e.run.on_failure == "stop"
                 )
                 if (
-                    serving
+                    adaptation
                     and twin
                     and (done := take_training(recorder, RunFolder(twin), record, identity)) is not None
                 ):
                     start_from_stored(recorder, simulation)
-                    return finish_with_adaptation(recorder, serving, done, callbacks, data, baselines)
+                    return finish_with_adaptation(recorder, adaptation, done, callbacks, data, baselines)
                 return (
                     yield from each_round(
                         record,
@@ -289,7 +289,7 @@ def each_round_of(
                         checkpoint_seconds=e.run.checkpoint_seconds,
                         callbacks=callbacks,
                         engine=engine.why,
-                        serving=serving,
+                        adaptation=adaptation,
                         baselines=baselines,
                         refit=_refit(builder, data, seed, threads, ranks),
                     )
@@ -322,13 +322,13 @@ def explain(experiment: Experiment, *, seed: int, folder: Path, base: Path) -> t
         return data, engine.name, engine.why
 
 
-def _serving(experiment: Experiment, simulation: Simulation) -> AdaptationEvaluator | None:
+def _adaptation(experiment: Experiment, simulation: Simulation) -> AdaptationEvaluator | None:
     """Return the evaluator that adapts to clients at the end; None without an adaptation rule."""
     federation, e = simulation.federation, experiment.evaluation
-    if not federation.serves:
+    if not federation.adapts:
         return None
     summed = exact_sum if federation.traits["label_statistics"].only_sum else None
-    rule, samples_per_client = federation.serving, e.samples_per_client
+    rule, samples_per_client = federation.adaptation, e.samples_per_client
     return AdaptationEvaluator(
         simulation.engine, simulation.data, rule, samples_per_client, tuple(e.inputs), summed, simulation.fitting_cost
     )

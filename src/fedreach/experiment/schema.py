@@ -34,7 +34,7 @@ class Section(BaseModel):
 # -------------------- Settings of options: all combinations of listed values, or random draws
 
 Setting = Mapping[str, Any]
-"""Option -> value; options are written as for ``--set``, such as ``local.rate``."""
+"""Option -> value; options are written as for ``--set``, such as ``local.lr``."""
 
 MAX_SETTINGS = 1000  # settings
 DIGITS = 4  # of a drawn number: short enough to read and to write again
@@ -43,29 +43,29 @@ DIGITS = 4  # of a drawn number: short enough to read and to write again
 class Range(Section):
     """Random numbers between two limits, both included: integers if both limits are integers."""
 
-    least: int | float
+    min: int | float
     """The lower limit."""
-    most: int | float
+    max: int | float
     """The upper limit."""
     log: bool = False
     """Draw uniformly in the logarithm."""
 
     @pydantic.model_validator(mode="after")
     def _check_order(self) -> Self:
-        if not self.least < self.most:
-            raise ValueError(f"`least` must be below `most`; got {self.least} and {self.most}.")
-        if self.log and self.least <= 0:
-            raise ValueError(f"`least` must be above 0 where `log` is true; got {self.least}.")
+        if not self.min < self.max:
+            raise ValueError(f"`min` must be below `max`; got {self.min} and {self.max}.")
+        if self.log and self.min <= 0:
+            raise ValueError(f"`min` must be above 0 where `log` is true; got {self.min}.")
         return self
 
     def draw(self, rng: np.random.Generator) -> int | float:
         """Draw a number from the range."""
-        is_integer = isinstance(self.least, int) and isinstance(self.most, int)
-        low, high = (self.least - 0.5, self.most + 0.5) if is_integer else (self.least, self.most)
+        is_integer = isinstance(self.min, int) and isinstance(self.max, int)
+        low, high = (self.min - 0.5, self.max + 0.5) if is_integer else (self.min, self.max)
         value = math.exp(rng.uniform(math.log(low), math.log(high))) if self.log else float(rng.uniform(low, high))
         if is_integer:
-            return min(max(round(value), int(self.least)), int(self.most))
-        return min(max(float(f"{value:.{DIGITS}g}"), self.least), self.most)
+            return min(max(round(value), int(self.min)), int(self.max))
+        return min(max(float(f"{value:.{DIGITS}g}"), self.min), self.max)
 
 
 Values = list[Any] | Range
@@ -75,12 +75,12 @@ class Grid(BaseModel):
     """Options with the values that they take; all keys other than the fields are options.
 
     Example:
-        >>> grid = Grid.model_validate({"local.rate": [0.1, 0.2], "local.epochs": [1, 5]})
+        >>> grid = Grid.model_validate({"local.lr": [0.1, 0.2], "local.epochs": [1, 5]})
         >>> grid.settings()[:2]
-        [{'local.rate': 0.1, 'local.epochs': 1}, {'local.rate': 0.1, 'local.epochs': 5}]
-        >>> drawn = Grid.model_validate({"samples": 3, "local.rate": {"least": 0.01, "most": 1.0, "log": True}})
+        [{'local.lr': 0.1, 'local.epochs': 1}, {'local.lr': 0.1, 'local.epochs': 5}]
+        >>> drawn = Grid.model_validate({"samples": 3, "local.lr": {"min": 0.01, "max": 1.0, "log": True}})
         >>> drawn.settings()
-        [{'local.rate': 0.0958}, {'local.rate': 0.1543}, {'local.rate': 0.0164}]
+        [{'local.lr': 0.0958}, {'local.lr': 0.1543}, {'local.lr': 0.0164}]
     """
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True, use_attribute_docstrings=True)
@@ -93,7 +93,7 @@ class Grid(BaseModel):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _flatten_options(cls, value: Any) -> Any:
-        """Turn ``local.rate``, which TOML reads as nested tables, into one option."""
+        """Turn ``local.lr``, which TOML reads as nested tables, into one option."""
         if not isinstance(value, dict):
             return value
         declared = {key: inner for key, inner in value.items() if key in cls.model_fields}
@@ -102,7 +102,7 @@ class Grid(BaseModel):
     @pydantic.model_validator(mode="after")
     def _check_grid(self) -> Self:
         if not self.values:
-            raise ValueError('names no option. Say which values one takes, such as "local.rate" = [0.01, 0.1].')
+            raise ValueError('names no option. Say which values one takes, such as "local.lr" = [0.01, 0.1].')
         for key, values in self.values.items():
             if isinstance(values, Range) and self.samples is None:
                 raise ValueError(f"{key} is a range, from which `samples` are drawn: add samples = 20, or list values.")
@@ -300,9 +300,9 @@ class RadioSection(Choice):
 class UnevenStepsSection(Section):
     """Steps that differ between clients, see `fedreach.federation.local_sgd.UnevenSteps`."""
 
-    least: Positive
+    min: Positive
     """Smallest number of steps of a client."""
-    most: Positive
+    max: Positive
     """Largest number of steps of a client."""
     drawn: Literal["client", "round"] = "round"
     """Draw a client's number of steps once, or again in each round."""
@@ -320,7 +320,7 @@ class OptimizerSection(Section):
     epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Added to Adam's denominator. Default: as in torch."""
     optimizer: str | None = None
-    """With `torch`, a class of `torch.optim`, such as `RMSprop`. Its learning rate is `local.rate`."""
+    """With `torch`, a class of `torch.optim`, such as `RMSprop`. Its learning rate is `local.lr`."""
     options: dict[str, Any] | None = None
     """With `torch`, the options of that class, such as `{ alpha = 0.9 }`. Default: as in torch."""
 
@@ -333,7 +333,7 @@ class OptimizerSection(Section):
 class LocalSection(Section):
     """Local SGD, see `fedreach.federation.local_sgd.LocalSGD`."""
 
-    rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
+    lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
     """Step size."""
     batch_size: Positive = 32
     """Examples per step."""
@@ -369,7 +369,7 @@ class LocalSection(Section):
 class EngineSection(Section):
     """How training is computed; conclusions do not depend on it."""
 
-    name: Literal["auto", "native", "chain", "sequential", "stacked", "compiled"] = "auto"
+    name: Literal["auto", "native", "manual", "sequential", "vmap", "compiled"] = "auto"
     """Engine; `auto` takes the fastest in a trial. Numbers agree up to rounding."""
     device: str = "cpu"
     """Device as torch names it, such as `cpu`, `cuda` or `cuda:1`."""
@@ -393,7 +393,7 @@ class EvaluationSection(Section):
     inputs: list[Positive] = Field(default=[5, 20])
     """Numbers of inputs with which clients are also adapted; their other examples are scored."""
     patience: Positive | None = None
-    """Number of evaluations without a better `id_loss` after which a run stops. Default: never."""
+    """Number of evaluations without a better `participant_loss` after which a run stops. Default: never."""
     metrics: list[Choice] = Field(default=[Choice(name="accuracy"), Choice(name="loss")])
     """Names of `fedreach list metric`, or `FILE.py:NAME`; these two always, for two classes also `auroc`."""
 
@@ -411,7 +411,7 @@ class StatisticsSection(Section):
     """Number of last evaluated rounds whose mean is compared."""
     detect_points: Annotated[float, Field(gt=0, le=100)] | None = None
     """Smallest difference in points to detect, from which the number of seeds follows; `seeds` are then the pilot."""
-    most_seeds: Positive = 200
+    max_seeds: Positive = 200
     """Maximum number of seeds with `detect_points`."""
 
 
@@ -435,7 +435,7 @@ else:  # a field for each component type
 class Method(Parts):
     """A method to compare: the components of one federation. `[method]` sets those that a method leaves out."""
 
-    cohort: Positive | None = None
+    cohort_size: Positive | None = None
     """Clients per round. Default: that of `[method]`."""
     local: dict[str, Any] = Field({})
     """Keys of `[local]` that this method overrides."""
@@ -444,7 +444,7 @@ class Method(Parts):
 class DefaultMethod(Parts):
     """The components that all methods share unless they override them; `KINDS` has the defaults."""
 
-    cohort: Positive = 10
+    cohort_size: Positive = 10
     """Clients per round."""
 
     @pydantic.model_validator(mode="before")

@@ -21,7 +21,7 @@ from fedreach.runs.schema import Result, RoundRow, RunRecord, TuningRecord
 
 # -------------------- Running a method again: old runs are moved aside, and nothing is deleted
 
-BACKUP_FOLDER, TUNING = "redone", "tuning"
+BACKUP_FOLDER, TUNING = "rerun", "tuning"
 UNDER_WAY = ".under-way"
 """Mark of a folder in `BACKUP_FOLDER`: its runs are being repeated, and those in the comparison are already new."""
 
@@ -30,11 +30,11 @@ def check_rerun_methods(experiment: Experiment, methods: Sequence[str]) -> None:
     """Reject methods that the experiment does not have."""
     for method in methods:
         if method not in experiment.methods:
-            raise ConfigError(f"There is no method {method!r} to redo." + nearest(method, experiment.methods))
+            raise ConfigError(f"There is no method {method!r} to rerun." + nearest(method, experiment.methods))
 
 
 def set_aside(job: Job) -> None:
-    """Move a run and its tuning runs into ``redone/METHOD-N/`` of its comparison.
+    """Move a run and its tuning runs into ``rerun/METHOD-N/`` of its comparison.
 
     Runs that are being repeated are not moved a second time, so that the same command resumes after an interruption.
     """
@@ -61,10 +61,10 @@ def set_aside(job: Job) -> None:
 def with_remedy(errors: Mapping[Job, OtherFilesError]) -> OtherFilesError:
     """Return the first error of runs that used other files, with the command that repeats all such runs."""
     methods = dict.fromkeys(job.method for job in errors)
-    redo = " ".join(f"--redo {shlex.quote(method)}" for method in methods)
+    options = " ".join(f"--rerun {shlex.quote(method)}" for method in methods)
     first_error = next(iter(errors.values()))
     return OtherFilesError(
-        f"{first_error} Or have what depends on it made again: {redo} (in Python, redo={[*methods]!r})."
+        f"{first_error} Or have what depends on it made again: {options} (in Python, rerun={[*methods]!r})."
     )
 
 
@@ -252,7 +252,7 @@ def _score_candidate(job: Job, last_rounds: int) -> _CandidateScore:
     result = folder.read(Result)
     if result is None or result.status != "finished":
         return _CandidateScore(inf, inf)
-    rows = [row.evaluated for row in folder.records(RoundRow) if "id_loss" in row.evaluated]
+    rows = [row.evaluated for row in folder.records(RoundRow) if "participant_loss" in row.evaluated]
     if not rows:
         return _CandidateScore(inf, inf)
     by: MainScore = main_score_of(rows[-1])
@@ -262,7 +262,7 @@ def _score_candidate(job: Job, last_rounds: int) -> _CandidateScore:
         values = [row[column] for row in rows]
         return inf if None in values else sum(value for value in values if value is not None) / len(values)
 
-    return _CandidateScore(mean(f"id_{by.name}"), mean("id_loss"), by.name, by.lower_is_better)
+    return _CandidateScore(mean(f"participant_{by.name}"), mean("participant_loss"), by.name, by.lower_is_better)
 
 
 def _explain_unusable(jobs: Sequence[Job], candidate_scores: Sequence[_CandidateScore]) -> str:

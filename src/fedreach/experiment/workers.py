@@ -47,8 +47,8 @@ class Job:
 
     @cached_property
     def training(self) -> str:
-        """Key of the training: runs that differ only in `method.serving` share it, and one of them trains for all."""
-        method = self.experiment.method.model_copy(update={"serving": None})
+        """Key of the training: of the runs that differ only in `method.adaptation`, one trains for all."""
+        method = self.experiment.method.model_copy(update={"adaptation": None})
         return f"{self.seed} {self.experiment.model_copy(update={'method': method}).model_dump_json()}"
 
     @cached_property

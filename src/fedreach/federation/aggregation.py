@@ -94,8 +94,8 @@ class FedVARP:
     own mean where a client's updates change little from round to round. With all clients in every round it is FedAvg.
 
     Updates come in weighed: with weights w_i that sum to 1, u_i denotes r w_i u_i, so that equal weights give the
-    paper. They are remembered per unit of the local rate, as in the paper, so that a schedule scales old ones, too. The
-    server keeps 4 p bytes per participant, in files from 16 MiB on; clients send what they send in FedAvg.
+    paper. They are remembered per unit of the local learning rate, as in the paper, so that a schedule scales old ones,
+    too. The server keeps 4 p bytes per participant, in files from 16 MiB on; clients send what they send in FedAvg.
 
     *When to use it:* with cohorts drawn uniformly from clients whose labels differ, if each comes up again within some
     tens of rounds. Where some are away for long, `fedau` or `mifa`; where clients can keep a memory, `scaffold` does
@@ -140,12 +140,12 @@ class MIFA:
     steps are short: with k of n clients, k / n of FedAvg's in round 1. Without any reply the model stays, as with
     all methods; github.com/IBM/fedau steps along v then, too.
 
-    Updates come in weighed and are remembered per unit of the local rate, as with `FedVARP`: with weights w_i of r
-    reports, u_i denotes r w_i u_i, and equal weights give the paper. The server keeps 4 p bytes per participant, in
-    files from 16 MiB on.
+    Updates come in weighed and are remembered per unit of the local learning rate, as with `FedVARP`: with weights w_i
+    of r reports, u_i denotes r w_i u_i, and equal weights give the paper. The server keeps 4 p bytes per participant,
+    in files from 16 MiB on.
 
     *When to use it:* where availability is unknown (`population.participation`), some clients are away for long, and
-    all should count. Updates of clients that are away for very long point where the model was: lower `local.rate` then,
+    all should count. Updates of clients that are away for very long point where the model was: lower `local.lr` then,
     or use `fedau`, which keeps no updates.
 
     When: clients are away for long and should still count; one update of each is kept.

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 
 from fedreach._util.arrays import Bools, Float32s, Floats, Ints
-from fedreach.federation.types import ClientView, LocalOutputs, Outputs, Probe, Reports, Selection, State
+from fedreach.federation.types import ClientResults, LocalOutputs, Outputs, Probe, Selection, ServerView, State
 
 
 @runtime_checkable
@@ -23,16 +23,16 @@ class SelectionPolicy(Protocol):
     see `fedreach.federation.traits.Traits`; one that gives clusters of clients a model each is a `Clustering`, too.
     """
 
-    def init(self, view: ClientView) -> State:
+    def init(self, view: ServerView) -> State:
         """Return the state before round 1."""
 
-    def probe(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Probe | None:
+    def probe(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Probe | None:
         """Return the clients to ask for a loss or an update first (it costs bytes), or None."""
 
-    def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
+    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Selection:
         """Return at most k available clients; k is never larger than the number available."""
 
-    def observe(self, state: State, reports: Reports) -> State:
+    def observe(self, state: State, reports: ClientResults) -> State:
         """Return the state after hearing the reports of a round, or the answers to a probe for updates."""
 
 
@@ -54,7 +54,7 @@ class Weighting(Protocol):
     May have the attributes `needs` and `measures`, see `fedreach.federation.traits.Traits`.
     """
 
-    def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
+    def weights(self, state: State, reports: ClientResults) -> tuple[Floats, State]:
         """Return (r,) weights, not negative and summing to 1, and the new state (`NO_STATE` at first)."""
 
 
@@ -73,7 +73,7 @@ class HasOwnWeights(Protocol):
 class ScalesMean(Protocol):
     """A weighting that also scales the weighted mean: its paper's weights do not sum to 1."""
 
-    def mean_scale(self, state: State, reports: Reports, n: int) -> float:
+    def mean_scale(self, state: State, reports: ClientResults, n: int) -> float:
         """Return what the mean update of one model is multiplied by, finite and not negative; buffers are not.
 
         Args:
@@ -123,7 +123,7 @@ class MemorySolver(Protocol):
             share: (k,) N m_i / sum_j m_j, each client's number of examples relative to the mean over participants.
         """
 
-    def remember(self, memory: Float32s, state: State, update: Float32s, steps: Floats, rate: float) -> Float32s:
+    def remember(self, memory: Float32s, state: State, update: Float32s, steps: Floats, lr: float) -> Float32s:
         """Return the (k, p) memory after local training, kept by those whose report counts.
 
         Args:
@@ -131,10 +131,10 @@ class MemorySolver(Protocol):
             state: The server's, as it was when the round began.
             update: (k, p) local - broadcast.
             steps: (k,) local steps that each client ran; with momentum, the sum of what each gradient moved in steps.
-            rate: Step size of the round.
+            lr: Step size of the round.
         """
 
-    def conclude(self, state: State, reports: Reports, mean_update: Floats, n: int) -> tuple[Floats, State]:
+    def conclude(self, state: State, reports: ClientResults, mean_update: Floats, n: int) -> tuple[Floats, State]:
         """Return the (p,) step that is handed to the server, and the solver's new state.
 
         Args:
@@ -144,7 +144,7 @@ class MemorySolver(Protocol):
             n: Participants that share this model, whether they were chosen or not.
         """
 
-    def served(self, params: Float32s, state: State) -> Float32s:
+    def adapted(self, params: Float32s, state: State) -> Float32s:
         """Return the (d,) model that is evaluated and handed out, given the one that is broadcast."""
 
 
@@ -174,9 +174,9 @@ class Aggregator(Protocol):
 class RemembersUpdates(Protocol):
     """An aggregator for which the server keeps what each client sent last: that with ``remembers_updates = True``.
 
-    What is kept of a client is a row of p float32 numbers, r w_i u_i / rate: its update without buffers, weighed so
-    that the plain mean over the r reports is the weighted one, per unit of the round's local rate. Rows are 0 at first.
-    Buffers take their weighted mean.
+    What is kept of a client is a row of p float32 numbers, r w_i u_i / lr: its update without buffers, weighed so
+    that the plain mean over the r reports is the weighted one, per unit of the round's local learning rate. Rows are 0
+    at first. Buffers take their weighted mean.
     """
 
     def combine(
@@ -198,8 +198,8 @@ class Loss(Protocol):
     """The objective that a client's model minimizes in training.
 
     Class variable ``cross_entropy = True`` says that it is the cross-entropy of the outputs as they are, whose gradient
-    some engines have written out, and ``squared_error = True`` that it is their mean squared error, which `chain` has,
-    too; others are trained by `sequential` and `stacked`. With a method `shift` it is that of
+    some engines have written out, and ``squared_error = True`` that it is their mean squared error, which `manual` has,
+    too; others are trained by `sequential` and `vmap`. With a method `shift` it is that of
     shifted outputs, see `ShiftsOutputs`, which all engines follow. Attributes ``minimum`` and ``maximum`` say that no
     loss is below or above: a real federation rejects the report of a client that is. ``needs_classes`` and
     ``needs_numbers`` say what targets it takes; without either, both. With a method `objective` it sees more than
@@ -257,10 +257,10 @@ class ServerOperations(Protocol):
             ConfigError: If nothing would be left of either.
         """
 
-    def step(self, params: Float32s, index: Ints, rate: float) -> Float32s:
+    def step(self, params: Float32s, index: Ints, lr: float) -> Float32s:
         """Return the (d,) model after one gradient step on the task's loss, with the labels."""
 
-    def distill(self, params: Float32s, index: Ints, teacher: Float32s, rate: float) -> Float32s:
+    def distill(self, params: Float32s, index: Ints, teacher: Float32s, lr: float) -> Float32s:
         """Return the (d,) model after one gradient step on the mean KL(softmax(teacher) || softmax(logits)).
 
         The model is in evaluation mode: dropout rests, and BatchNorm uses its running statistics.
@@ -269,7 +269,7 @@ class ServerOperations(Protocol):
             params: (d,) the model before.
             index: (b,) the examples; their labels are not used.
             teacher: (b, c) logits.
-            rate: Step size.
+            lr: Step size.
         """
 
     def logits(self, params: Float32s, index: Ints) -> Float32s:
@@ -318,7 +318,7 @@ class Adaptation(Protocol):
     Class variable or property ``reads_inputs = True`` asks for features, inputs and the model, in addition to logits.
     With ``needs_batchnorm = True``, too, a model without BatchNorm after convolutions is rejected before it is trained.
     With a method `with_prior(state, prior)` it predicts as if it knew the (c,) class prior of a
-    client: a reference that needs labels. With ``reads_true_prior = True`` it is that reference and nothing else.
+    client: a reference that needs labels. With ``reads_oracle_prior = True`` it is that reference and nothing else.
     With a method `with_labels(state, outputs, labels)` and a number `labels` it learns from this number of labeled
     examples of a client, which are never scored: a reference, too. With ``needs_features = True`` a model without a
     last linear layer is rejected before it is trained. With a method `learn_labels(state, client, outputs, labels)`,
@@ -434,8 +434,8 @@ class AdaptsOnline(Protocol):
 class Measurement(Protocol):
     """A number that each client computes on its own training data after local training, and sends with its report.
 
-    Its name is the key of ``Reports.metrics``. With ``wants_before = True`` it also sees the outputs of the broadcast
-    model.
+    Its name is the key of ``ClientResults.metrics``. With ``wants_before = True`` it also sees the outputs of the
+    broadcast model.
 
     May have attributes `minimum` and `maximum`, numbers that no honest client is below or above: a real federation
     rejects a report that is, and a simulated one reports that the measurement is wrong.
@@ -511,7 +511,7 @@ class ForwardPass(Protocol):
         """Return (b, h) what goes into the last linear layer, or what a named layer returns, one row per example.
 
         Raises:
-            PartError: If the layer does not exist, or does not return one tensor of b rows once per pass.
+            ComponentError: If the layer does not exist, or does not return one tensor of b rows once per pass.
         """
 
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from fedreach._util.arrays import Bools, Floats, Ints
-from fedreach._util.errors import PartError
+from fedreach._util.errors import ComponentError
 from fedreach.federation.base import KnowsPossibleLabels, LabelStatistics, Measurement
 from fedreach.federation.traits import Traits, name_of
 from fedreach.wireless.problem import Allocation, AllocationProblem
 
 if TYPE_CHECKING:
-    from fedreach.federation.types import ClientView, Selection, State
+    from fedreach.federation.types import Selection, ServerView, State
 
 
 # -------------------- Ranges of reported numbers
@@ -72,28 +72,28 @@ def is_part_of(share: float, count: int) -> bool:
 # -------------------- Checks of what components return
 
 
-def check_ids(policy: object, method: str, ids: Ints, view: ClientView) -> Ints:
+def check_ids(policy: object, method: str, ids: Ints, view: ServerView) -> Ints:
     """Return the ids increasing, or raise an error that names the broken rule."""
     ids = np.asarray(ids)
     where = f"{name_of(policy)}.{method}"
     if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
-        raise PartError(f"{where} must return a list of client ids; got shape {ids.shape} of {ids.dtype}.")
+        raise ComponentError(f"{where} must return a list of client ids; got shape {ids.shape} of {ids.dtype}.")
     ids = np.sort(ids.astype(np.int64))
     if ids.size == 0:
-        raise PartError(f"{where} must return at least one of the {int(view.available.sum())} available clients.")
+        raise ComponentError(f"{where} must return at least one of the {int(view.available.sum())} available clients.")
     twice = ids[1:][ids[1:] == ids[:-1]]
     if twice.size:
-        raise PartError(f"{where} must not return a client twice; got {int(twice[0])} twice.")
+        raise ComponentError(f"{where} must not return a client twice; got {int(twice[0])} twice.")
     rows = view.rows(ids)
     stranger = ids[view.ids.take(rows, mode="clip") != ids]  # an id above all others would be placed after the last
     if stranger.size:
-        raise PartError(
+        raise ComponentError(
             f"{where} must return participants only; client {int(stranger[0])} is not one of the "
             f"{len(view.ids)} participants. Return values of `view.ids`, not positions."
         )
     absent = ids[~view.available[rows]]
     if absent.size:
-        raise PartError(f"{where} must return available clients only; client {int(absent[0])} is not available.")
+        raise ComponentError(f"{where} must return available clients only; client {int(absent[0])} is not available.")
     return ids
 
 
@@ -103,7 +103,7 @@ def check_draws(policy: object, method: str, selection: Selection) -> Ints | Non
         return None
     draws = np.asarray(selection.draws)
     if draws.shape != np.shape(selection.ids) or draws.dtype.kind not in "iu" or not (draws >= 1).all():
-        raise PartError(
+        raise ComponentError(
             f"{name_of(policy)}.{method} must say of each of its {np.size(selection.ids)} clients how often it was "
             f"drawn, a whole number from 1 on; got {draws}. Return `Selection.drawn(ids)`, each id as often as it came "
             "up."
@@ -115,7 +115,7 @@ def check_type(part: object, method: str, answer: object, expected: type) -> Non
     """Reject an answer of another type."""
     if not isinstance(answer, expected):
         name = expected.__name__
-        raise PartError(
+        raise ComponentError(
             f"{name_of(part)}.{method} must return a {name}; got {type(answer).__name__}. Return `{name}(ids)`."
         )
 
@@ -128,7 +128,7 @@ def check_measured(measurement: Measurement, values: Floats, ids: Ints) -> Float
     )  # a client that diverged is another matter
     if outside.size:
         first = outside[0]
-        raise PartError(
+        raise ComponentError(
             f"{name_of(measurement)}.measure must return numbers {valid_range}, as its `minimum` and `maximum` say; "
             f"client {ids[first]} measured {values[first]:.6g}."
         )
@@ -141,7 +141,7 @@ def check_labels(statistics: LabelStatistics, released: Floats, sizes: Ints, ids
         wrong = np.flatnonzero(~statistics.possible(released, sizes))
         if wrong.size:
             first = wrong[0]
-            raise PartError(
+            raise ComponentError(
                 f"{name_of(statistics)}.possible must allow what `release` returns; of client {ids[first]}, with "
                 f"{sizes[first]} examples, {released[first].tolist()} was released."
             )
@@ -153,10 +153,10 @@ def check_allocation(part: object, method: str, answer: Allocation, problem: All
     where = f"{name_of(part)}.{method}"
     check_type(part, method, answer, Allocation)
     if not np.array_equal(answer.ids, problem.ids):
-        raise PartError(f"{where} must allocate to the clients {problem.ids.tolist()}; got {list(answer.ids)}.")
+        raise ComponentError(f"{where} must allocate to the clients {problem.ids.tolist()}; got {list(answer.ids)}.")
     share, hertz = np.asarray(answer.share, np.float64), np.asarray(answer.hertz, np.float64)
     if not (share.shape == hertz.shape == problem.ids.shape):
-        raise PartError(f"{where} must give each of the {len(problem)} clients one share and one frequency.")
+        raise ComponentError(f"{where} must give each of the {len(problem)} clients one share and one frequency.")
     for what, values, bad in (
         ("shares that are positive", share, ~((share > 0) & (share <= 1))),
         (
@@ -167,9 +167,11 @@ def check_allocation(part: object, method: str, answer: Allocation, problem: All
     ):
         if bad.any():
             first = np.flatnonzero(bad)[0]
-            raise PartError(f"{where} must return {what}; client {problem.ids[first]} gets {values[first]}.")
+            raise ComponentError(f"{where} must return {what}; client {problem.ids[first]} gets {values[first]}.")
     if not share.sum() <= 1 + 1e-9:
-        raise PartError(f"{where} must return shares of the band that sum to at most 1; they sum to {share.sum():.9g}.")
+        raise ComponentError(
+            f"{where} must return shares of the band that sum to at most 1; they sum to {share.sum():.9g}."
+        )
     return Allocation.of(problem, np.arange(len(problem)), share, hertz, answer.band_price)
 
 
@@ -177,21 +179,21 @@ def check_weights(weighting: object, answer: tuple[Floats, State], r: int) -> tu
     """Return (r,) weights on the simplex and the new state, or raise an error that names the broken rule."""
     where = f"{name_of(weighting)}.weights"
     if not (isinstance(answer, tuple) and len(answer) == 2):
-        raise PartError(f"{where} must return a pair, the weights and the new state; got {type(answer).__name__}.")
+        raise ComponentError(f"{where} must return a pair, the weights and the new state; got {type(answer).__name__}.")
     weights, state = np.asarray(answer[0], dtype=np.float64), answer[1]
     if weights.shape != (r,):
-        raise PartError(f"{where} must return one weight for each of the {r} reports; got shape {weights.shape}.")
+        raise ComponentError(f"{where} must return one weight for each of the {r} reports; got shape {weights.shape}.")
     if not (weights >= 0).all() or (total := weights.sum()) == np.inf:
-        raise PartError(f"{where} must return finite weights that are not negative; got {weights}.")
+        raise ComponentError(f"{where} must return finite weights that are not negative; got {weights}.")
     if abs(total - 1.0) > 1e-6:
-        raise PartError(f"{where} must return weights that sum to 1; they sum to {total:.9g}.")
+        raise ComponentError(f"{where} must return weights that sum to 1; they sum to {total:.9g}.")
     return weights, state
 
 
 def check_scale(weighting: object, scale: float) -> float:
     """Return the factor of a mean update, or raise an error that names the broken rule."""
     if not 0 <= scale < np.inf:
-        raise PartError(
+        raise ComponentError(
             f"{name_of(weighting)}.mean_scale must return a number that is finite and not negative; got {scale}."
         )
     return float(scale)
@@ -201,10 +203,10 @@ def check_update(aggregator: object, answer: tuple[Floats, State], d: int) -> tu
     """Return the (d,) update and the new state, or raise an error that names the broken rule."""
     where = f"{name_of(aggregator)}.combine"
     if not (isinstance(answer, tuple) and len(answer) == 2):
-        raise PartError(f"{where} must return a pair, the update and the new state; got {type(answer).__name__}.")
+        raise ComponentError(f"{where} must return a pair, the update and the new state; got {type(answer).__name__}.")
     update, state = np.asarray(answer[0], dtype=np.float64), answer[1]
     if update.shape != (d,):
-        raise PartError(f"{where} must return the {d} numbers of one update; got shape {update.shape}.")
+        raise ComponentError(f"{where} must return the {d} numbers of one update; got shape {update.shape}.")
     return update, state
 
 
@@ -213,13 +215,13 @@ def check_clusters(policy: object, clusters: Ints, n: int, models: int) -> Ints:
     where = f"{name_of(policy)}.clusters"
     clusters = np.asarray(clusters)
     if clusters.shape != (n,) or clusters.dtype.kind not in "iu":
-        raise PartError(
+        raise ComponentError(
             f"{where} must return a whole number for each of the {n} participants; got shape {clusters.shape} of "
             f"{clusters.dtype}."
         )
     count = int(clusters.max()) + 1
     if clusters.min() < 0 or count < models or len(np.unique(clusters)) != count:
-        raise PartError(
+        raise ComponentError(
             f"{where} must number the clusters 0, 1, ... with a member each, and keep the {models} there are; "
             f"got the numbers {np.unique(clusters).tolist()}."
         )

@@ -380,7 +380,7 @@ def largest_share(
     client_gradient: float = 0.0,
     *,
     smoothness: float,
-    server_rate: float,
+    server_lr: float,
     local_steps: int = 1,
 ) -> float:
     """Return q_max, the largest share of client rounds for which the theorem promises that SAFARI converges.
@@ -401,32 +401,32 @@ def largest_share(
         server_gradient: G_1, the smallest |grad F|^2 at the beginning of a server round; not negative.
         client_gradient: G_2, the smallest |1/m sum_i sum_k grad F_i|^2 of a client round; not negative.
         smoothness: L, positive.
-        server_rate: eta_s, positive, below 1 / L.
+        server_lr: eta_s, positive, below 1 / L.
         local_steps: K, at least 1.
 
     Reference: Theorem 4.
 
     Example:
-        >>> round(largest_share(1, 1, smoothness=1, server_rate=0.1), 10)
+        >>> round(largest_share(1, 1, smoothness=1, server_lr=0.1), 10)
         0.1836734694
-        >>> round(largest_share(1, 1, 2, smoothness=1, server_rate=0.1, local_steps=3), 10)
+        >>> round(largest_share(1, 1, 2, smoothness=1, server_lr=0.1, local_steps=3), 10)
         0.1942446043
     """
     check("largest_share", "dissimilarity", dissimilarity, "[0, inf]")
     check("largest_share", "server_gradient", server_gradient, "[0, inf)")
     check("largest_share", "client_gradient", client_gradient, "[0, inf)")
     check("largest_share", "smoothness", smoothness, "(0, inf)")
-    check("largest_share", "server_rate * smoothness", server_rate * smoothness, "(0, 1)")
+    check("largest_share", "server_lr * smoothness", server_lr * smoothness, "(0, 1)")
     check("largest_share", "local_steps", local_steps, "[1, inf)")
-    helped = 4 * client_gradient * (0.5 - 2 * smoothness * server_rate) / local_steps**2
+    helped = 4 * client_gradient * (0.5 - 2 * smoothness * server_lr) / local_steps**2
     harm = max(0.0, 4 * dissimilarity - helped)
-    gain = (1 - smoothness * server_rate) * server_gradient
+    gain = (1 - smoothness * server_lr) * server_gradient
     if harm == 0:
         return 1.0
     return gain / (harm + gain) if math.isfinite(harm) else 0.0
 
 
-def largest_server_rate(smoothness: float) -> float:
+def largest_server_lr(smoothness: float) -> float:
     """Return the largest eta_s that the theorem allows, 1 / (8 sqrt(30) L), whatever the number of local steps.
 
     It follows from eta_c = 2 eta_s / K <= 1 / (4 sqrt(30) L K). The paper's root covers L and K too, which would
@@ -438,10 +438,10 @@ def largest_server_rate(smoothness: float) -> float:
     Reference: Theorem 4.
 
     Example:
-        >>> round(largest_server_rate(1.0), 6)
+        >>> round(largest_server_lr(1.0), 6)
         0.022822
     """
-    check("largest_server_rate", "smoothness", smoothness, "(0, inf)")
+    check("largest_server_lr", "smoothness", smoothness, "(0, inf)")
     return 1 / (8 * math.sqrt(30) * smoothness)
 
 
@@ -463,12 +463,12 @@ def convergence_bound(
     excess: float,
     *,
     rounds: int,
-    server_rate: float,
+    server_lr: float,
     share: float,
     smoothness: float,
     noise: float,
     dissimilarity: float,
-    cohort: int,
+    cohort_size: int,
     local_steps: int,
 ) -> Convergence:
     """Return the bound on 1/R sum_r E|grad F(x_r)|^2, the mean over all clients, also those that never take part.
@@ -477,24 +477,24 @@ def convergence_bound(
           + 80 q L^2 eta_s^2 / K (sigma^2 + 6 K sigma_G^2) + 8 L q eta_s / (m K) sigma^2
 
     It holds for share <= `largest_share`, which is not checked here (it depends on the run), and
-    eta_c = 2 eta_s / K with eta_s <= `largest_server_rate`, which is. With share 0 it is the bound of plain SGD.
+    eta_c = 2 eta_s / K with eta_s <= `largest_server_lr`, which is. With share 0 it is the bound of plain SGD.
 
     Args:
         excess: F(x_0) - F*, not negative.
         rounds: R, at least 1.
-        server_rate: eta_s.
+        server_lr: eta_s.
         share: q, of client rounds, in [0, 1].
         smoothness: L, positive.
         noise: sigma^2, variance of a stochastic gradient, not negative.
         dissimilarity: sigma_G^2 as in `largest_share`, finite.
-        cohort: m, at least 1.
+        cohort_size: m, at least 1.
         local_steps: K, at least 1.
 
     Reference: Theorem 4.
 
     Example:
-        >>> bound = convergence_bound(1.0, rounds=1000, server_rate=0.02, share=0.5, smoothness=1.0, noise=1.0,
-        ...     dissimilarity=0.1, cohort=5, local_steps=10)
+        >>> bound = convergence_bound(1.0, rounds=1000, server_lr=0.02, share=0.5, smoothness=1.0, noise=1.0,
+        ...     dissimilarity=0.1, cohort_size=5, local_steps=10)
         >>> [round(term, 4) for term in bound], round(bound.total, 4)
         ([0.1, 0.01, 0.0112, 0.0016], 0.1228)
     """
@@ -504,25 +504,25 @@ def convergence_bound(
     check(function, "share", share, "[0, 1]")
     check(function, "noise", noise, "[0, inf)")
     check(function, "dissimilarity", dissimilarity, "[0, inf)")
-    check(function, "cohort", cohort, "[1, inf)")
+    check(function, "cohort_size", cohort_size, "[1, inf)")
     check(function, "local_steps", local_steps, "[1, inf)")
-    check(function, "server_rate", server_rate, "(0, inf)")
-    largest = largest_server_rate(smoothness)
-    if server_rate > largest * (1 + 1e-12):
+    check(function, "server_lr", server_lr, "(0, inf)")
+    largest = largest_server_lr(smoothness)
+    if server_lr > largest * (1 + 1e-12):
         raise ConfigError(
-            f"{function}: server_rate must be at most 1 / (8 sqrt(30) smoothness) = {largest:.6g}; got {server_rate}. "
+            f"{function}: server_lr must be at most 1 / (8 sqrt(30) smoothness) = {largest:.6g}; got {server_lr}. "
             "The theorem says nothing about larger rates."
         )
-    K, q, step = local_steps, share, smoothness * server_rate
+    K, q, step = local_steps, share, smoothness * server_lr
     return Convergence(
-        start=2 * excess / (rounds * server_rate),
+        start=2 * excess / (rounds * server_lr),
         server_noise=step * (1 - q) * noise,
         drift=80 * q * step**2 / K * (noise + 6 * K * dissimilarity),
-        client_noise=8 * step * q / (cohort * K) * noise,
+        client_noise=8 * step * q / (cohort_size * K) * noise,
     )
 
 
-def speedup_settings(rounds: int, cohort: int, local_steps: int) -> tuple[float, float]:
+def speedup_settings(rounds: int, cohort_size: int, local_steps: int) -> tuple[float, float]:
     """Return (eta_s, q) with which the bound falls like 1 / sqrt(m K R): eta_s = sqrt(m K / R), q = 1 - 1 / (m K).
 
     Then start, server noise and client noise are each a constant over sqrt(m K R), and so is the sum once
@@ -531,19 +531,19 @@ def speedup_settings(rounds: int, cohort: int, local_steps: int) -> tuple[float,
     also needs q <= `largest_share`, so clients as much alike as sigma_G^2 of order G_1 / (m K).
 
     Args:
-        rounds: R; eta_s is within `largest_server_rate` once R >= 1920 L^2 m K.
-        cohort: m.
+        rounds: R; eta_s is within `largest_server_lr` once R >= 1920 L^2 m K.
+        cohort_size: m.
         local_steps: K.
 
     Reference: Corollary 1.
 
     Example:
-        >>> speedup_settings(rounds=10_000, cohort=5, local_steps=20)
+        >>> speedup_settings(rounds=10_000, cohort_size=5, local_steps=20)
         (0.1, 0.99)
     """
-    for name, value in {"rounds": rounds, "cohort": cohort, "local_steps": local_steps}.items():
+    for name, value in {"rounds": rounds, "cohort_size": cohort_size, "local_steps": local_steps}.items():
         check("speedup_settings", name, value, "[1, inf)")
-    return math.sqrt(cohort * local_steps / rounds), 1 - 1 / (cohort * local_steps)
+    return math.sqrt(cohort_size * local_steps / rounds), 1 - 1 / (cohort_size * local_steps)
 
 
 # -------------------- Learning with unseen clients: the theorems of SAFARI

@@ -11,7 +11,7 @@ from fedreach._util.errors import ConfigError
 from fedreach._util.streams import generator
 from fedreach.federation.checks import check_allocation
 from fedreach.federation.federation import Federation
-from fedreach.federation.types import ClientView, Probe, Reports, RoundCost, Selection
+from fedreach.federation.types import ClientResults, Probe, RoundCost, Selection, ServerView
 from fedreach.wireless.exact import allocate
 from fedreach.wireless.problem import Allocation, AllocationProblem
 from fedreach.wireless.radio import Devices, RadioState
@@ -33,7 +33,7 @@ def note_numbers(federation: Federation, p: int) -> int:
     return p * (solver is not None and solver.sends_note)
 
 
-def count_constants(view: ClientView, selection: Selection, holds: Bools | None) -> tuple[Bools | None, int, int]:
+def count_constants(view: ServerView, selection: Selection, holds: Bools | None) -> tuple[Bools | None, int, int]:
     """Return which clients hold the model's constants after a round, the bytes sent for them, and those of a probe.
 
     A client is sent them once, with the first model that it is sent, for a probe or to train. `holds` flags the clients
@@ -41,7 +41,7 @@ def count_constants(view: ClientView, selection: Selection, holds: Bools | None)
 
     Example:
         >>> from dataclasses import replace
-        >>> view = replace(ClientView.of(np.arange(3), np.ones(3, np.int64)), constant_bytes=100)
+        >>> view = replace(ServerView.of(np.arange(3), np.ones(3, np.int64)), constant_bytes=100)
         >>> count_constants(view, Selection(np.array([0, 2])), np.array([True, False, False]))
         (array([ True, False,  True]), 100, 0)
     """
@@ -54,7 +54,7 @@ def count_constants(view: ClientView, selection: Selection, holds: Bools | None)
 
 
 def count_bytes(
-    federation: Federation, number: int, view: ClientView, selection: Selection, reports: Reports, d: int
+    federation: Federation, number: int, view: ServerView, selection: Selection, reports: ClientResults, d: int
 ) -> tuple[int, int, int]:
     """Return (down, up, probe) bytes of a round; those of the probe are part of the other two.
 
@@ -85,8 +85,8 @@ FORWARD_PASS = 1 / 3  # of a pass of training, which is a forward and a backward
 
 
 def with_radio(
-    federation: Federation, view: ClientView, devices: Devices, *, d: int, p: int, bits_per_example: float
-) -> ClientView:
+    federation: Federation, view: ServerView, devices: Devices, *, d: int, p: int, bits_per_example: float
+) -> ServerView:
     """Return the view with this round's channels and what a round of training costs each client.
 
     Args:
@@ -109,7 +109,7 @@ def with_radio(
     return replace(view, radio=state)
 
 
-def training_passes(federation: Federation, view: ClientView) -> Floats:
+def training_passes(federation: Federation, view: ServerView) -> Floats:
     """Return (n,) the passes over its data that each client's round takes; looking at all of it is a third of one."""
     local, measured, num_examples = federation.local, federation.measurements(), view.num_examples.astype(np.float64)
     evaluations = bool(measured) + any(measurement.wants_before for measurement in measured)
@@ -122,7 +122,7 @@ def training_passes(federation: Federation, view: ClientView) -> Floats:
     return trained + evaluations * FORWARD_PASS
 
 
-def round_cost(federation: Federation, view: ClientView, selection: Selection, d: int) -> RoundCost | None:
+def round_cost(federation: Federation, view: ServerView, selection: Selection, d: int) -> RoundCost | None:
     """Return what the round costs, or None without a radio.
 
     Clients that are asked work and send at the same time, with the shares and frequencies of the allocation rule, first
@@ -203,7 +203,7 @@ def fitting_cost(
             report_bits=8 * max(size, BYTES_PER_NUMBER),  # an empty answer is sent, too
         )
         problem = state.problem().only(np.flatnonzero(held_out))
-        allocation = _allocate(federation, problem, "serving", round_ + number)
+        allocation = _allocate(federation, problem, "adaptation", round_ + number)
         seconds, joules = seconds + allocation.seconds, joules + allocation.joules
     return FittingCost(seconds, joules)
 
@@ -217,7 +217,7 @@ def _allocate(federation: Federation, problem: AllocationProblem, purpose: str, 
 
 
 def _probe_problem(
-    federation: Federation, radio: RadioState, view: ClientView, probe: Probe, d: int
+    federation: Federation, radio: RadioState, view: ServerView, probe: Probe, d: int
 ) -> AllocationProblem:
     rows = view.rows(probe.ids)
     if probe.asks == "update":

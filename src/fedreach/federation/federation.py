@@ -10,9 +10,9 @@ from typing import Protocol, cast
 import numpy as np
 
 from fedreach._util.arrays import replace_fields
-from fedreach._util.errors import ConfigError, PartError
+from fedreach._util.errors import ComponentError, ConfigError
 from fedreach._util.registry import KINDS
-from fedreach.federation.adaptation.base import Plain
+from fedreach.federation.adaptation.base import Unadapted
 from fedreach.federation.aggregation import Mean
 from fedreach.federation.augmentations import Augmentation
 from fedreach.federation.base import (
@@ -34,9 +34,9 @@ from fedreach.federation.base import (
 from fedreach.federation.labels import Exact
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.losses import CrossEntropy
-from fedreach.federation.secure_aggregation import SecureSum, weighted_mean_of_shares
+from fedreach.federation.secure_aggregation import SecureAggregation, weighted_mean_of_shares
 from fedreach.federation.traits import Traits, missing_protocols, name_of
-from fedreach.federation.types import ClientView, Reports
+from fedreach.federation.types import ClientResults, ServerView
 from fedreach.wireless.radio import Radio
 from fedreach.wireless.rules import AllocationRule
 
@@ -52,11 +52,11 @@ class Federation:
     solver: LocalSolver
     local: LocalSGD
     server: ServerStep
-    cohort: int
+    cohort_size: int
     seed: int
     aggregation: Aggregator = field(default_factory=Mean)
     loss: Loss = field(default_factory=CrossEntropy)
-    serving: Adaptation = field(default_factory=Plain)
+    adaptation: Adaptation = field(default_factory=Unadapted)
     label_statistics: LabelStatistics = field(default_factory=Exact)
     augmentation: Augmentation | None = None  # of clients' training batches
     radio: Radio | None = None  # seconds and joules are accounted for where there is one
@@ -73,16 +73,16 @@ class Federation:
                         f"{name_of(part)} needs to know channels and devices, and there is no radio. Add a section "
                         "`[radio]` to the experiment, or `radio=Radio()` to the `Federation`."
                     )
-        for name, minimum in {"cohort": 1, "seed": 0}.items():
+        for name, minimum in {"cohort_size": 1, "seed": 0}.items():
             if getattr(self, name) < minimum:
                 raise ConfigError(f"Federation.{name} must be at least {minimum}; got {getattr(self, name)}.")
         if self.traits["label_statistics"].only_sum:
             self._refuse_what_sees_single_clients()
-        if self.serves and not isinstance(self.label_statistics, Exact | SecureSum):
+        if self.adapts and not isinstance(self.label_statistics, Exact | SecureAggregation):
             raise ConfigError(
-                f"{name_of(self.serving)} adds up what participants see of their own labels, and "
-                f"{name_of(self.label_statistics)} would not noise that. Use label_statistics = 'secure_sum', by which "
-                "the server sees sums only, or 'exact'."
+                f"{name_of(self.adaptation)} adds up what participants see of their own labels, and "
+                f"{name_of(self.label_statistics)} would not noise that. Use label_statistics = 'secure_aggregation', "
+                "by which the server sees sums only, or 'exact'."
             )
         if self.traits["aggregation"].remembers_updates and self.traits["weighting"].scales_mean:
             raise ConfigError(
@@ -104,7 +104,7 @@ class Federation:
         for kind in self.traits:
             part = getattr(self, kind)
             for rule in missing_protocols(kind, part) if part is not None else ():
-                raise PartError(f"{name_of(part)} {rule}")
+                raise ComponentError(f"{name_of(part)} {rule}")
 
     def _refuse_what_sees_single_clients(self) -> None:
         hidden = f"{name_of(self.label_statistics)} shows the server sums only"
@@ -132,9 +132,9 @@ class Federation:
         return {kind: Traits() if part is None else Traits.of(part) for kind, part in parts.items()}
 
     @property
-    def serves(self) -> bool:
+    def adapts(self) -> bool:
         """Whether unseen clients do anything but predict with the model as it is."""
-        return type(self.serving) is not Plain  # a custom rule may build on it
+        return type(self.adaptation) is not Unadapted  # a custom rule may build on it
 
     def needs(self) -> frozenset[str]:
         """Return the names of the client statistics that the components need."""
@@ -144,7 +144,7 @@ class Federation:
         """Return what the components have clients measure.
 
         Raises:
-            PartError: If two of them give one name to different measurements.
+            ComponentError: If two of them give one name to different measurements.
         """
         return self._measurements
 
@@ -154,7 +154,7 @@ class Federation:
         for traits in self.traits.values():
             for measurement in traits.measures:
                 if measurements.setdefault(measurement.name, measurement) != measurement:
-                    raise PartError(
+                    raise ComponentError(
                         f"Two parts ask for {measurement.name!r}, but not the same: {measurements[measurement.name]} "
                         f"and {measurement}. Give both the same options."
                     )
@@ -246,20 +246,20 @@ def check_federation_targets(federation: Federation, data: HasTargets) -> None:
     """Reject a federation with a component that does not accept the targets of the data, see `check_targets`."""
     for kind in federation.traits:
         check_targets(kind, getattr(federation, kind), data)
-    if federation.serves and data.positions:
+    if federation.adapts and data.positions:
         raise ConfigError(
-            f"serving {name_of(federation.serving)} estimates the class of an example, and {data.name} has a label at "
-            "every position. Leave serving out."
+            f"adaptation {name_of(federation.adaptation)} estimates the class of an example, and {data.name} has a "
+            "label at every position. Leave adaptation out."
         )
     if federation.augmentation is not None and data.positions:
         raise ConfigError(
             f"augmentation {name_of(federation.augmentation)} changes inputs alone, and {data.name} has a label at "
             "every position, which would have to move with them. Augment the data set itself."
         )
-    if federation.serves and not data.num_classes:
+    if federation.adapts and not data.num_classes:
         raise ConfigError(
-            f"serving {name_of(federation.serving)} estimates class shares, and targets of {data.name} are numbers. "
-            "Leave serving out."
+            f"adaptation {name_of(federation.adaptation)} estimates class shares, and targets of {data.name} are "
+            "numbers. Leave adaptation out."
         )
 
 
@@ -270,7 +270,7 @@ def check_federation_targets(federation: Federation, data: HasTargets) -> None:
 PUBLIC_METRICS = ("num_examples", "loss", "draws", "steps")  # metrics that secure aggregation does not hide
 
 
-def visible_view(federation: Federation, view: ClientView) -> ClientView:
+def visible_view(federation: Federation, view: ServerView) -> ServerView:
     """Return the view as policies see it: under secure aggregation without what clients know of their labels.
 
     Only policies with `reads_length` see the length of the run: the others decide the same in a longer run.
@@ -282,7 +282,7 @@ def visible_view(federation: Federation, view: ClientView) -> ClientView:
     return replace(view, label_counts=None, label_entropy=None)
 
 
-def visible_reports(federation: Federation, reports: Reports) -> Reports:
+def visible_reports(federation: Federation, reports: ClientResults) -> ClientResults:
     """Return the reports as the server sees them.
 
     Under secure aggregation it sees the weighted mean of the updates, and of each client its number of examples, its

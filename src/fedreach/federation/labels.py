@@ -12,7 +12,7 @@ from fedreach._util.arrays import Bools, Floats, Ints, are_counts
 from fedreach._util.errors import ConfigError, require
 from fedreach.data.assignment import label_entropy
 from fedreach.federation.checks import Range
-from fedreach.federation.secure_aggregation import SecureSum as SecureSum
+from fedreach.federation.secure_aggregation import SecureAggregation as SecureAggregation
 
 # -------------------- Label entropies from released counts
 
@@ -294,5 +294,5 @@ LABEL_STATISTICS: Mapping[str, Any] = {
     "exact": Exact,
     "discrete_laplace": DiscreteLaplace,
     "discrete_gaussian": DiscreteGaussian,
-    "secure_sum": SecureSum,
+    "secure_aggregation": SecureAggregation,
 }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 import numpy as np
 
 from fedreach._util.arrays import Floats, Ints
-from fedreach._util.errors import ConfigError, PartError, nearest, require
+from fedreach._util.errors import ComponentError, ConfigError, nearest, require
 from fedreach._util.streams import generator
 
 if TYPE_CHECKING:
@@ -30,10 +30,10 @@ class Adam:
 
         m <- beta1 * m + (1 - beta1) * g
         v <- beta2 * v + (1 - beta2) * g^2
-        w <- w - rate * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon)
+        w <- w - lr * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon)
 
     m and v start from 0 in every round, as momentum does: nothing of them is sent or kept. A step moves each number by
-    about `rate`, whatever the gradient; so choose a rate of a hundredth of what suits plain steps, such as 0.001.
+    about `lr`, whatever the gradient; so choose a rate of a hundredth of what suits plain steps, such as 0.001.
 
     *When to use it:* for models that plain steps train badly, such as those with embeddings or attention. With few
     steps per round, m and v hardly settle; take plain steps then, and Adam at the server (`server = "adam"`).
@@ -87,7 +87,7 @@ class Adam:
 
 @dataclass(frozen=True)
 class AdamW(Adam):
-    """AdamW (Loshchilov and Hutter, 2019): w <- w - rate * (Adam's step of the plain gradient + weight_decay * w).
+    """AdamW (Loshchilov and Hutter, 2019): w <- w - lr * (Adam's step of the plain gradient + weight_decay * w).
 
     With weight_decay 0 it is `Adam`. There, decay is part of the gradient and so is scaled away where gradients are
     large; here all weights decay alike.
@@ -164,7 +164,7 @@ class TorchSteps:
         >>> import torch
         >>> weights = torch.nn.Parameter(torch.zeros(2))
         >>> weights.grad = torch.tensor([3.0, -0.5])
-        >>> TorchSteps("SGD").begun([weights], rate=0.1).step()
+        >>> TorchSteps("SGD").begun([weights], lr=0.1).step()
         >>> weights.detach()
         tensor([-0.3000,  0.0500])
     """
@@ -177,7 +177,7 @@ class TorchSteps:
 
         optimizer_class("TorchSteps", self.optimizer)
         if "lr" in (self.options or {}):
-            raise ConfigError("TorchSteps.options must not hold 'lr'. It is local.rate.")
+            raise ConfigError("TorchSteps.options must not hold 'lr'. It is local.lr.")
         weights = torch.nn.Parameter(torch.zeros(2, 2))
         weights.grad = torch.ones(2, 2)
         try:
@@ -188,7 +188,7 @@ class TorchSteps:
                 f"{error}. Correct the options, or choose another optimizer."
             ) from error
 
-    def begun(self, parameters: Iterable[torch.nn.Parameter], rate: float) -> torch.optim.Optimizer:
+    def begun(self, parameters: Iterable[torch.nn.Parameter], lr: float) -> torch.optim.Optimizer:
         """Return the optimizer at the beginning of a round, of parameters that have their gradients.
 
         Raises:
@@ -196,7 +196,7 @@ class TorchSteps:
         """
         cls = optimizer_class("TorchSteps", self.optimizer)
         try:
-            optimizer: torch.optim.Optimizer = cls(list(parameters), lr=rate, **with_tuples(self.options))
+            optimizer: torch.optim.Optimizer = cls(list(parameters), lr=lr, **with_tuples(self.options))
         except ValueError as error:
             raise ConfigError(
                 f"torch.optim.{self.optimizer} does not take this model or these options: {error}. Choose another."
@@ -211,7 +211,7 @@ DrawnPer = Literal["client", "round"]
 
 @dataclass(frozen=True)
 class UnevenSteps:
-    """Uneven numbers of local steps, uniform from `least` to `most` for each client.
+    """Uneven numbers of local steps, uniform from `min` to `max` for each client.
 
     The draw depends on the seed of the run and on client and round, and on nothing else: all methods of a comparison
     have the same, and a client on a real network knows its own as the server does.
@@ -219,8 +219,8 @@ class UnevenSteps:
     *When to use it:* to try methods on clients whose machines differ, as with the weighting `fednova`.
 
     Args:
-        least: The fewest steps, at least 1.
-        most: The most steps, at least `least`; at most 10^9.
+        min: The fewest steps, at least 1.
+        max: The most steps, at least `min`; at most 10^9.
         drawn: ``"client"``: once for each client, which keeps its number; ``"round"``: again in each round.
 
     Raises:
@@ -231,27 +231,27 @@ class UnevenSteps:
         array([ 2, 16, 15])
     """
 
-    least: int
-    most: int
+    min: int
+    max: int
     drawn: DrawnPer = "round"
 
     def __post_init__(self) -> None:
-        require(self, least="[1, 1e9]", most="[1, 1e9]", drawn=get_args(DrawnPer))
-        if self.least > self.most:
+        require(self, min="[1, 1e9]", max="[1, 1e9]", drawn=get_args(DrawnPer))
+        if self.min > self.max:
             raise ConfigError(
-                f"UnevenSteps.least must be at most `most`, which is {self.most}; got {self.least}. Exchange them."
+                f"UnevenSteps.min must be at most `max`, which is {self.max}; got {self.min}. Exchange them."
             )
 
     def of(self, ids: Ints, seed: int, round_: int) -> Ints:
         """Return the steps of these clients in a round."""
         rng = generator(seed, "local-steps", round_ if self.drawn == "round" else 0)
         share = rng.random(int(ids.max(initial=-1)) + 1)[ids]  # of client i the i-th number, whatever the other ids
-        return self.least + (share * (self.most - self.least + 1)).astype(np.int64)
+        return self.min + (share * (self.max - self.min + 1)).astype(np.int64)
 
     @property
     def mean(self) -> float:
         """Expected number of steps."""
-        return (self.least + self.most) / 2
+        return (self.min + self.max) / 2
 
 
 # -------------------- The local loop of all solvers
@@ -270,10 +270,10 @@ class LocalSGD:
         g <- g * min(1, clip_norm / ||g||)        (where clip_norm is given)
         g <- g + weight_decay * w
         v <- momentum * v + g                     (v = 0 at the start of the round)
-        w <- w - rate * v
+        w <- w - lr * v
 
     Args:
-        rate: Step size of round 1, positive.
+        lr: Step size of round 1, positive.
         batch_size: B, examples per step; of a client with fewer, all m of them. It and the next two are at most 10^9.
         epochs: Passes over the client's training examples; used where `steps` is None.
         steps: Exact number of steps for every client, whatever its size; or `UnevenSteps`, under which each has its
@@ -284,24 +284,24 @@ class LocalSGD:
         momentum: In [0, 1).
         weight_decay: L2 penalty, not negative.
         clip_norm: Largest Euclidean norm of the corrected gradient, or None.
-        schedule: How the rate changes over rounds: ``constant``; ``exponential``, rate * decay^(round - 1);
-            ``cosine``, from rate down to rate * decay at the last round; ``step``, rate * decay^floor((round - 1) / n)
-            with n = `schedule_rounds`; ``warmup``, rate * min(1, round / n). Or a function round -> factor of the rate.
+        schedule: How the rate changes over rounds: ``constant``; ``exponential``, lr * decay^(round - 1);
+            ``cosine``, from rate down to rate * decay at the last round; ``step``, lr * decay^floor((round - 1) / n)
+            with n = `schedule_rounds`; ``warmup``, lr * min(1, round / n). Or a function round -> factor of the rate.
         decay: See `schedule`; in (0, 1].
         schedule_rounds: See `schedule`; of ``step`` and ``warmup``.
         optimizer: `Adam` or `AdamW`, which then take the step in place of the last three lines; None: plain steps.
-            Solvers with a memory are rejected with them, and the engines `chain` and `native` do not know them. Or
+            Solvers with a memory are rejected with them, and the engines `manual` and `native` do not know them. Or
             `TorchSteps`, any optimizer of PyTorch, in the engine `sequential`; `weight_decay` is among its options.
 
     Raises:
         ConfigError: If a value is outside its range.
 
     Example:
-        >>> LocalSGD(rate=0.1, schedule="exponential", decay=0.5).rate_at(3, rounds=10)
+        >>> LocalSGD(lr=0.1, schedule="exponential", decay=0.5).lr_at(3, rounds=10)
         0.025
     """
 
-    rate: float = 0.1
+    lr: float = 0.1
     batch_size: int = 32
     epochs: int = 1
     steps: int | UnevenSteps | None = None
@@ -319,7 +319,7 @@ class LocalSGD:
             require(self, steps="[1, 1e9]")
         require(
             self,
-            rate="(0, inf)",
+            lr="(0, inf)",
             batch_size="[1, 1e9]",
             epochs="[1, 1e9]",
             momentum="[0, 1)",
@@ -413,26 +413,26 @@ class LocalSGD:
         """Return the batch sizes; 1 for clients without examples."""
         return np.minimum(self.batch_size, np.maximum(sizes, 1))
 
-    def rate_at(self, round_: int, rounds: int) -> float:
+    def lr_at(self, round_: int, rounds: int) -> float:
         """Return the step size of a round (1, 2, ..., rounds).
 
         Raises:
-            PartError: If the schedule is a function that returns no positive number.
+            ComponentError: If the schedule is a function that returns no positive number.
         """
         if callable(self.schedule):
-            return self.rate * _factor(self.schedule, round_)
+            return self.lr * _factor(self.schedule, round_)
         if self.schedule == "step" and self.schedule_rounds is not None:
-            return self.rate * self.decay ** ((round_ - 1) // self.schedule_rounds)
+            return self.lr * self.decay ** ((round_ - 1) // self.schedule_rounds)
         if self.schedule == "warmup" and self.schedule_rounds is not None:
-            return self.rate * min(1.0, round_ / self.schedule_rounds)
+            return self.lr * min(1.0, round_ / self.schedule_rounds)
         if self.schedule == "exponential":
-            return self.rate * self.decay ** (round_ - 1)
+            return self.lr * self.decay ** (round_ - 1)
         if self.schedule == "cosine":
             share = (round_ - 1) / max(1, rounds - 1)
-            return self.rate * (self.decay + (1 - self.decay) * (1 + math.cos(math.pi * share)) / 2)
-        return self.rate
+            return self.lr * (self.decay + (1 - self.decay) * (1 + math.cos(math.pi * share)) / 2)
+        return self.lr
 
-    def furthest(self, steps: int, rate: float, size: float) -> float:
+    def furthest(self, steps: int, lr: float, size: float) -> float:
         """Return what the norm of a client's update can be at most, in the numbers that are trained.
 
         rate clip_norm times what momentum makes of the steps, as each gradient is clipped; infinite without
@@ -441,12 +441,12 @@ class LocalSGD:
 
         Example:
             >>> local = LocalSGD(clip_norm=2.0)
-            >>> round(local.furthest(5, rate=0.1, size=1.0), 2), LocalSGD().furthest(5, rate=0.1, size=1.0)
+            >>> round(local.furthest(5, lr=0.1, size=1.0), 2), LocalSGD().furthest(5, lr=0.1, size=1.0)
             (1.0, inf)
         """
         if self.clip_norm is None or self.weight_decay or self.optimizer is not None:
             return math.inf
-        bound = rate * self.clip_norm * float(self.moved_steps(np.array([steps]))[0])
+        bound = lr * self.clip_norm * float(self.moved_steps(np.array([steps]))[0])
         return bound * (1 + 1e-3) + steps * 2.0**-23 * (size + bound)
 
     @property
@@ -477,7 +477,7 @@ def _factor(schedule: Callable[[int], float], round_: int) -> float:
         factor = math.nan
     if not 0 < factor < math.inf:
         name = getattr(schedule, "__name__", "schedule")
-        raise PartError(
+        raise ComponentError(
             f"{name} must return a positive number, the factor of the rate; got {value!r} in round {round_}."
         )
     return factor

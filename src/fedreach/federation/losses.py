@@ -152,8 +152,8 @@ class LogitAdjusted(CrossEntropy):
     A class that is frequent only here is then no reason to predict it: z itself learns to say what an example looks
     like. Where all classes are as frequent, and with strength 0, it is cross-entropy.
 
-    When: clients' class shares differ: the model learns looks rather than frequencies, and serving adds the frequencies
-    back.
+    When: clients' class shares differ: the model learns looks rather than frequencies, and adaptation adds the
+    frequencies back.
 
     Args:
         strength: The factor of the logarithm, tau in the paper.

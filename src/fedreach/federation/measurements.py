@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 
 from fedreach._util.arrays import Floats
-from fedreach._util.errors import PartError, require
+from fedreach._util.errors import ComponentError, require
 from fedreach.federation.adaptation.base import log_softmax
 from fedreach.federation.bounds import closed_form_score, monte_carlo_score, random_signs
 from fedreach.federation.convergence import LOSSES, distances, total_disagreement
@@ -40,7 +40,7 @@ class LossRMS:
 
     def measure(self, outputs: LocalOutputs, rng: np.random.Generator) -> float:
         if outputs.before is None:
-            raise PartError("LossRMS must be handed the broadcast model's outputs; got none.")
+            raise ComponentError("LossRMS must be handed the broadcast model's outputs; got none.")
         if outputs.labels.dtype.kind == "f":
             off = outputs.before.astype(np.float64) - outputs.labels
             return float(np.sqrt(np.mean(np.square(off).mean(axis=1) ** 2)))
@@ -207,7 +207,9 @@ class WLRC:
         if self.outputs == "softmax":
             return np.exp(_log_softmax(outputs.logits))
         if outputs.before is None:
-            raise PartError("WLRC with outputs='excess_loss' must be handed the broadcast model's outputs; got none.")
+            raise ComponentError(
+                "WLRC with outputs='excess_loss' must be handed the broadcast model's outputs; got none."
+            )
         example = np.arange(len(outputs.labels))
         local, broadcast = (_log_softmax(f)[example, outputs.labels] for f in (outputs.logits, outputs.before))
         return (broadcast - local)[:, None]

@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 
 from fedreach._util.arrays import Float32s, Floats, Ints, replace_fields
-from fedreach._util.errors import PartError
+from fedreach._util.errors import ComponentError
 from fedreach._util.row_store import RowTable
 from fedreach._util.streams import generator
 from fedreach.federation.aggregation import weighted_sum
@@ -28,7 +28,7 @@ from fedreach.federation.federation import Federation, visible_reports, visible_
 from fedreach.federation.local_sgd import UnevenSteps
 from fedreach.federation.state import FederationState, update_clusters
 from fedreach.federation.traits import name_of
-from fedreach.federation.types import ClientView, Probe, Reports, RoundCost, RoundResult, Selection, State
+from fedreach.federation.types import ClientResults, Probe, RoundCost, RoundResult, Selection, ServerView, State
 
 # -------------------- The decisions of a round as pure functions
 # `fedreach.federation.steps` has their order.
@@ -51,11 +51,11 @@ def server_tunes(federation: Federation, round_: int, rounds: int) -> bool:
     return federation.traits["server"].tunes_server and cast(ServerTunes, federation.server).tunes(round_, rounds)
 
 
-def plan_probe(federation: Federation, state: FederationState, view: ClientView) -> Probe | None:
+def plan_probe(federation: Federation, state: FederationState, view: ServerView) -> Probe | None:
     """Return the probe that the selection policy makes before round ``state.round + 1``, or None."""
     if not federation.traits["selection"].probes:
         return None
-    k = min(federation.cohort, int(np.count_nonzero(view.available)))
+    k = min(federation.cohort_size, int(np.count_nonzero(view.available)))
     if k == 0:
         return None
     rng = generator(federation.seed, "probe", state.round + 1)
@@ -64,22 +64,22 @@ def plan_probe(federation: Federation, state: FederationState, view: ClientView)
         return None
     check_type(federation.selection, "probe", probe, Probe)
     if probe.asks == "update" and federation.label_statistics.only_sum:
-        raise PartError(
+        raise ComponentError(
             f"{name_of(federation.selection)}.probe must ask for losses where {name_of(federation.label_statistics)} "
             "hides single clients' updates; it asks for updates. Choose another selection, or let the server see them."
         )
     return replace(probe, ids=check_ids(federation.selection, "probe", probe.ids, view))
 
 
-def observe_probe(federation: Federation, state: FederationState, answers: Reports) -> FederationState:
+def observe_probe(federation: Federation, state: FederationState, answers: ClientResults) -> FederationState:
     """Return the state after the selection policy has seen the answers to its probe for updates."""
     return replace(state, selection=federation.selection.observe(state.selection, answers))
 
 
-def plan_round(federation: Federation, state: FederationState, view: ClientView) -> Selection:
+def plan_round(federation: Federation, state: FederationState, view: ServerView) -> Selection:
     """Return the cohort of round ``state.round + 1``; empty if no client is available."""
     policy = federation.selection
-    k = min(federation.cohort, int(np.count_nonzero(view.available)))
+    k = min(federation.cohort_size, int(np.count_nonzero(view.available)))
     if k == 0:
         return Selection(np.empty(0, np.int64))
     rng = generator(federation.seed, "select", state.round + 1)
@@ -88,7 +88,7 @@ def plan_round(federation: Federation, state: FederationState, view: ClientView)
     ids, draws = check_ids(policy, "select", chosen.ids, view), check_draws(policy, "select", chosen)
     checked = Selection(ids, chosen.remark, draws=draws)
     if checked.places > k and not federation.traits["selection"].ignores_cohort:
-        raise PartError(
+        raise ComponentError(
             f"{name_of(policy)}.select must return at most the {k} clients it was asked for; got {checked.places}. "
             "Cut the choice to k, or set `ignores_cohort = True` on the policy."
         )
@@ -101,16 +101,16 @@ def plan_round(federation: Federation, state: FederationState, view: ClientView)
 def conclude_round(
     federation: Federation,
     state: FederationState,
-    view: ClientView,
+    view: ServerView,
     selection: Selection,
-    reports: Reports,
+    reports: ClientResults,
     summed: Callable[[Floats, Float32s], Floats] | None = None,
 ) -> tuple[FederationState, RoundResult]:
     """Weigh the reports, take the server step and return the new state with the row of the round.
 
     Implements ``x <- server(x, sum_i w_i update_i)``, for each model with the clients that train it. With no report
-    a model stays as it is. Buffers (see `Reports.trainable`) take the weighted mean as it is: a server rate or
-    momentum, which may overshoot, could make the running variance of BatchNorm negative.
+    a model stays as it is. Buffers (see `ClientResults.trainable`) take the weighted mean as it is: a server learning
+    rate or momentum, which may overshoot, could make the running variance of BatchNorm negative.
 
     `summed` is a faster way to the numbers of `weighted_sum`, where there is one; an aggregation that is not `linear`
     does without it.
@@ -182,18 +182,18 @@ def conclude_round(
 
 
 def conclude_server_round(
-    federation: Federation, state: FederationState, view: ClientView, learnt: FederationState
+    federation: Federation, state: FederationState, view: ServerView, learnt: FederationState
 ) -> tuple[FederationState, RoundResult]:
     """Return the state after a round in which the server trained and no client was asked: that of the argument."""
     nobody, d = Selection(np.empty(0, np.int64)), state.models.shape[1]
-    silence = Reports(nobody.ids, np.empty((0, d), np.float32), {})
+    silence = ClientResults(nobody.ids, np.empty((0, d), np.float32), {})
     down, up, probe_bytes = count_bytes(federation, state.round + 1, view, nobody, silence, d)
     cost = None if federation.radio is None else RoundCost(0.0, 0.0, 0.0, 0.0, None)
     report = RoundResult((), (), {}, None, down, up, probe_bytes, by_server=True, cost=cost)
     return replace(learnt, round=state.round + 1), report
 
 
-def _steps(federation: Federation, view: ClientView, reports: Reports) -> Floats:
+def _steps(federation: Federation, view: ServerView, reports: ClientResults) -> Floats:
     """Return (r,) local steps, with momentum what they amount to; the planned steps if the reports have none."""
     local, steps = federation.local, reports.steps
     if steps is None:
@@ -202,7 +202,7 @@ def _steps(federation: Federation, view: ClientView, reports: Reports) -> Floats
     return local.moved_steps(steps)
 
 
-def _weights(federation: Federation, state: FederationState, reports: Reports) -> tuple[Floats, State]:
+def _weights(federation: Federation, state: FederationState, reports: ClientResults) -> tuple[Floats, State]:
     """Return weights that sum to 1 among the clients of each model."""
     weighting = federation.weighting
     if reports.secure_mean is not None:
@@ -215,11 +215,11 @@ def _weights(federation: Federation, state: FederationState, reports: Reports) -
 def _update_model(
     federation: Federation,
     state: FederationState,
-    view: ClientView,
+    view: ServerView,
     model: int,
     weights: Floats,
-    reports: Reports,
-    visible: Reports,
+    reports: ClientResults,
+    visible: ClientResults,
     positions: Ints,
     summed: Callable[[Floats, Float32s], Floats] | None,
 ) -> tuple[Float32s, tuple[State, State, State], RowTable | None]:
@@ -258,24 +258,30 @@ def _update_model(
 
 
 def _with_last(
-    federation: Federation, state: FederationState, view: ClientView, model: int, weights: Floats, reports: Reports
+    federation: Federation,
+    state: FederationState,
+    view: ServerView,
+    model: int,
+    weights: Floats,
+    reports: ClientResults,
 ) -> tuple[Floats, State, RowTable]:
     """Return the (d,) update by an aggregation that is handed what clients sent last, its state, and what that is now.
 
-    What is kept of a client is r w_i update_i / rate: weighed, and the same under any local rate. Buffers are averaged.
+    What is kept of a client is r w_i update_i / lr: weighed, and the same under any local learning rate. Buffers are
+    averaged.
     """
     aggregation, trained = cast(RemembersUpdates, federation.aggregation), reports.trained
     rows, (n, p) = view.rows(reports.ids), (len(view.ids), trained.shape[1])
-    rate = federation.local.rate_at(view.round, view.rounds or view.round)
+    lr = federation.local.lr_at(view.round, view.rounds or view.round)
     sent = RowTable.zeros(n, p, on_disk=4 * n * p >= LARGE) if state.sent is None else state.sent
     update = np.empty_like(trained)  # computed in float64, without an array of it
-    scale = (len(weights) / rate * weights)[:, None]
+    scale = (len(weights) / lr * weights)[:, None]
     np.multiply(scale, trained, out=update, dtype=np.float64, casting="same_kind")
     rng = generator(federation.seed, "aggregate", state.round + 1, model)
     sharing = int((state.clusters == model).sum())
     answer = aggregation.combine(state.aggregation[model], weights, update, rng, last=sent.read(rows), n=sharing)
     step, aggregated = check_update(aggregation, answer, p)
-    mean = np.concatenate([rate * step, weighted_sum(weights, reports.update[:, p:])])
+    mean = np.concatenate([lr * step, weighted_sum(weights, reports.update[:, p:])])
     return mean, aggregated, sent.written(rows, update)
 
 

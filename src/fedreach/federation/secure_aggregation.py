@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedreach._util.arrays import Float32s, Floats, Ints
-from fedreach._util.errors import PartError
+from fedreach._util.errors import ComponentError
 
 # -------------------- Masked sums
 # The server sees two sums only: sum_i a_i update_i and sum_i a_i.
@@ -29,7 +29,7 @@ from fedreach._util.errors import PartError
 
 Words = NDArray[np.uint64]  # whole numbers modulo 2^64; upper half negative
 
-NO_SUM = "The secure sum makes no sense: somebody sent what is no share of it, and nobody can tell who."
+NO_SUM = "The secure aggregation makes no sense: somebody sent what is no share of it, and nobody can tell who."
 LARGEST = 2.0**24  # what a number that a client sends must not exceed
 
 
@@ -61,14 +61,14 @@ class FixedPoint:
         """Return whole numbers of the same shape.
 
         Raises:
-            PartError: If a number is not finite or larger than 2^24.
+            ComponentError: If a number is not finite or larger than 2^24.
         """
         largest = float(np.abs(numbers).max(initial=0))
         if not largest <= LARGEST:
-            raise PartError(
-                "Under a secure sum a client's weight, and its weight times each number of its update, must be at "
-                f"most {LARGEST:.0f}; got {largest:.6g}. Choose a weighting whose raw weights are smaller, lower "
-                "local.rate, set local.clip_norm, or let the server see the weights."
+            raise ComponentError(
+                "Under secure aggregation a client's weight, and its weight times each number of its update, must be "
+                f"at most {LARGEST:.0f}; got {largest:.6g}. Choose a weighting whose raw weights are smaller, lower "
+                "local.lr, set local.clip_norm, or let the server see the weights."
             )
         return np.rint(np.ldexp(numbers, self.bits)).astype(np.int64).view(np.uint64)
 
@@ -88,7 +88,7 @@ def exact_sum(parts: Sequence[Floats]) -> Floats:
     2^31 clients add up without overflow, to the same bits in any order. In a simulation masks are left out, as above.
 
     Raises:
-        PartError: If a number is not finite or larger than 2^62.
+        ComponentError: If a number is not finite or larger than 2^62.
 
     Example:
         >>> exact_sum([np.array([1e15, 0.25]), np.array([0.5, -1.0])])
@@ -104,10 +104,10 @@ def limbs(numbers: Floats) -> Words:
     """Return a client's numbers, of any shape (...), as (4, ...) words of `exact_sum`.
 
     Raises:
-        PartError: If a number is not finite or larger than 2^62.
+        ComponentError: If a number is not finite or larger than 2^62.
     """
     if not np.abs(numbers).max(initial=0) <= LARGEST_EXACT:
-        raise PartError("Under a secure sum each number that is added up must be finite and at most 2^62.")
+        raise ComponentError("Under secure aggregation each number that is added up must be finite and at most 2^62.")
     result, remainder = np.zeros((LIMBS, *numbers.shape), np.int64), np.ldexp(np.abs(numbers), -32)
     for place in range(LIMBS):
         limb = np.rint(remainder) if place == LIMBS - 1 else np.floor(remainder)
@@ -120,11 +120,11 @@ def sum_of_limbs(total: Words, clients: int) -> Floats:
     """Return the numbers that the sum of (4, ...) words of `clients` clients represents.
 
     Raises:
-        PartError: If no such clients can have sent words of this sum.
+        ComponentError: If no such clients can have sent words of this sum.
     """
     signed = total.view(np.int64)
     if (signed > clients * 2**32).any() or (signed < -clients * 2**32).any():
-        raise PartError(NO_SUM)
+        raise ComponentError(NO_SUM)
     result = np.zeros(total.shape[1:])
     for place, limb in enumerate(signed):
         result = result + np.ldexp(limb.astype(np.float64), 32 * (1 - place))
@@ -164,16 +164,16 @@ def mean_of(total: Words, code: FixedPoint) -> Floats:
     """Return the (d,) weighted mean from the (d + 1,) sum of all shares, masked or not.
 
     Raises:
-        PartError: If the weights are so small that little is left of them in fixed point, or no such clients can have
-            sent shares of this sum.
+        ComponentError: If the weights are so small that little is left of them in fixed point, or no such clients can
+            have sent shares of this sum.
     """
     decoded = code.decode(total)
     weight = float(decoded[-1])
     if not weight >= 0 or not np.abs(decoded).max() <= code.clients * LARGEST:
-        raise PartError(NO_SUM)
+        raise ComponentError(NO_SUM)
     if weight < code.clients * 2.0**-10:
-        raise PartError(
-            f"Under a secure sum the raw weights must be at least 1/1024 in the mean, for precision; they sum to "
+        raise ComponentError(
+            f"Under secure aggregation the raw weights must be at least 1/1024 in the mean, for precision; they sum to "
             f"{weight:.6g} over {code.clients} clients. Multiply them by a constant in the weighting's method `raw`."
         )
     return decoded[:-1] / weight
@@ -189,7 +189,8 @@ def weighted_mean_of_shares(raw: Floats, update: Float32s) -> Floats:
         update: (r, d)
 
     Raises:
-        PartError: If a raw weight, or it times an update, exceeds 2^24 or is not finite, or the weights are too small.
+        ComponentError: If a raw weight, or it times an update, exceeds 2^24 or is not finite, or the weights are too
+        small.
 
     Example:
         >>> weighted_mean_of_shares(np.array([1.0, 3.0]), np.array([[4.0, 0.0], [0.0, 1.0]], np.float32))
@@ -217,7 +218,7 @@ def error_bound(raw: Floats, update: Float32s) -> Floats:
 
 
 @dataclass(frozen=True)
-class SecureSum:
+class SecureAggregation:
     """Secure aggregation: the server sees sums over clients, not their labels, weights or updates.
 
     Clients weigh and scale their updates themselves; the server sees sum_i a_i update_i and sum_i a_i. Their quotient

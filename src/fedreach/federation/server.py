@@ -27,28 +27,28 @@ if TYPE_CHECKING:
 class Average:
     """Averaging: the model moves along the weighted mean update u.
 
-    v <- momentum * v + u;  x <- x + rate * v.  With rate 1 and momentum 0 the new model is the weighted mean of
+    v <- momentum * v + u;  x <- x + lr * v.  With rate 1 and momentum 0 the new model is the weighted mean of
     the local models, as in FedAvg; with momentum it is `FedAvgM`.
 
     When: always, as the baseline.
 
     Args:
-        rate: Server rate, positive.
+        lr: Server rate, positive.
         momentum: In [0, 1).
 
     Reference: Hsu, Qi, Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
     Classification" (arXiv 1909.06335), section 4.3.
 
     Example:
-        >>> Average(rate=0.5).apply(np.zeros(2, np.float32), {}, np.array([1.0, 2.0]))[0]
+        >>> Average(lr=0.5).apply(np.zeros(2, np.float32), {}, np.array([1.0, 2.0]))[0]
         array([0.5, 1. ], dtype=float32)
     """
 
-    rate: float = 1.0
+    lr: float = 1.0
     momentum: float = 0.0
 
     def __post_init__(self) -> None:
-        require(self, rate="(0, inf)", momentum="[0, 1)")
+        require(self, lr="(0, inf)", momentum="[0, 1)")
 
     def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:
         """Return the new (d,) parameters and the velocity."""
@@ -56,7 +56,7 @@ class Average:
         if self.momentum > 0:
             velocity = mean_update + self.momentum * state.get("velocity", 0.0)
             state = {"velocity": velocity}
-        return (params + self.rate * velocity).astype(np.float32), state
+        return (params + self.lr * velocity).astype(np.float32), state
 
 
 # -------------------- FedAvgM
@@ -66,16 +66,16 @@ class Average:
 class FedAvgM(Average):
     """FedAvgM (Hsu et al., 2019): averaging with momentum at the server.
 
-    v <- momentum * v + u;  x <- x + rate * v.  It is `Average` under the paper's name and with its momentum; momentum 0
+    v <- momentum * v + u;  x <- x + lr * v.  It is `Average` under the paper's name and with its momentum; momentum 0
     is FedAvg. A constant u moves the model by up to u / (1 - momentum) a round, ten times as far with 0.9.
 
     *When to use it:* where clients' labels differ much and cohorts are small, so that successive mean updates point
-    elsewhere: what they have in common adds up. Lower `local.rate` or `rate` where the loss swings.
+    elsewhere: what they have in common adds up. Lower `local.lr` or `lr` where the loss swings.
 
     When: updates jump from round to round, as small cohorts make them.
 
     Args:
-        rate: Server rate, positive.
+        lr: Server rate, positive.
         momentum: beta, in [0, 1).
 
     Raises:
@@ -102,13 +102,13 @@ class FedAvgM(Average):
 class Adaptive(ABC):
     """Inherit from it and write `second_moment`."""
 
-    rate: float = 0.01
+    lr: float = 0.01
     beta1: float = 0.9
     beta2: float = 0.99
     tau: float = 1e-3
 
     def __post_init__(self) -> None:
-        require(self, rate="(0, inf)", beta1="[0, 1)", beta2="[0, 1)", tau="(0, inf)")
+        require(self, lr="(0, inf)", beta1="[0, 1)", beta2="[0, 1)", tau="(0, inf)")
 
     @abstractmethod
     def second_moment(self, v: Floats, square: Floats) -> Floats:
@@ -118,7 +118,7 @@ class Adaptive(ABC):
         """Return the new (d,) parameters, and m and v, (d,) each."""
         m: Floats = self.beta1 * state.get("m", 0.0) + (1 - self.beta1) * mean_update
         v = self.second_moment(state.get("v", np.full(len(params), self.tau**2)), mean_update**2)
-        return (params + self.rate * m / (np.sqrt(v) + self.tau)).astype(np.float32), {"m": m, "v": v}
+        return (params + self.lr * m / (np.sqrt(v) + self.tau)).astype(np.float32), {"m": m, "v": v}
 
 
 @dataclass(frozen=True)
@@ -129,15 +129,15 @@ class FedAdam(Adaptive):
 
         m <- beta1 * m + (1 - beta1) * u
         v <- beta2 * v + (1 - beta2) * u^2
-        x <- x + rate * m / (sqrt(v) + tau)
+        x <- x + lr * m / (sqrt(v) + tau)
 
-    Steps are then about as long as `rate`, whatever the length of the updates. As in the paper m and v are not
+    Steps are then about as long as `lr`, whatever the length of the updates. As in the paper m and v are not
     corrected for their start; torch's Adam, which corrects them, is ``torch_optim``.
 
     When: numbers of the model move by very different amounts: embeddings, text.
 
     Args:
-        rate: Server rate, positive. The paper tunes it for each data set; the other defaults are the paper's.
+        lr: Server rate, positive. The paper tunes it for each data set; the other defaults are the paper's.
         beta1: How much of m is kept, in [0, 1).
         beta2: How much of v is kept, in [0, 1).
         tau: Positive; updates much smaller than tau hardly move a number. The larger, the less adaptive.
@@ -150,7 +150,7 @@ class FedAdam(Adaptive):
 
     Example:
         >>> import numpy as np
-        >>> step = FedAdam(rate=0.5, beta1=0.0, beta2=0.0, tau=1e-9)     # forgets all but the sign
+        >>> step = FedAdam(lr=0.5, beta1=0.0, beta2=0.0, tau=1e-9)     # forgets all but the sign
         >>> step.apply(np.zeros(3, np.float32), {}, np.array([7.0, -0.1, 0.0]))[0]
         array([ 0.5, -0.5,  0. ], dtype=float32)
     """
@@ -207,7 +207,7 @@ class TorchOptimizer:
     Args:
         optimizer: A class of `torch.optim`, such as ``"Adam"``; it must step from gradients alone, which L-BFGS and
             SparseAdam do not.
-        rate: The optimizer's learning rate, positive.
+        lr: The optimizer's learning rate, positive.
         options: Its other options, such as ``{"betas": [0.9, 0.99]}``; None for torch's defaults.
 
     Raises:
@@ -216,19 +216,19 @@ class TorchOptimizer:
     Reference: "FedOpt" of Reddi et al., "Adaptive Federated Optimization" (ICLR 2021, arXiv 2003.00295), Algorithm 1.
 
     Example:
-        >>> step = TorchOptimizer("SGD", rate=1.0)
+        >>> step = TorchOptimizer("SGD", lr=1.0)
         >>> step.apply(np.zeros(2, np.float32), {}, np.array([1.0, 2.0]))[0]
         array([1., 2.], dtype=float32)
     """
 
     optimizer: str = "Adam"
-    rate: float = 0.01
+    lr: float = 0.01
     options: Mapping[str, Any] | None = field(default=None, hash=False)
 
     def __post_init__(self) -> None:
-        require(self, rate="(0, inf)")
+        require(self, lr="(0, inf)")
         if "lr" in (self.options or {}):
-            raise ConfigError("TorchOptimizer.options must not hold 'lr'. It is the option `rate`.")
+            raise ConfigError("TorchOptimizer.options must not hold 'lr'. It is the option `lr`.")
         optimizer_class("TorchOptimizer", self.optimizer)
         try:  # twice, as the second step is the first to read a state
             params, state = np.zeros(2, np.float32), NO_STATE
@@ -236,7 +236,7 @@ class TorchOptimizer:
                 params, state = self.apply(params, state, np.array([1.0, -2.0]))
         except Exception as error:  # torch rejects options and gradients by errors of many types
             raise ConfigError(
-                f"TorchOptimizer cannot step with torch.optim.{self.optimizer}, rate {self.rate} and options "
+                f"TorchOptimizer cannot step with torch.optim.{self.optimizer}, rate {self.lr} and options "
                 f"{dict(self.options or {})}: {error}. Correct the options, or choose another optimizer."
             ) from error
 
@@ -248,7 +248,7 @@ class TorchOptimizer:
             vector = torch.tensor(params, dtype=torch.float64, requires_grad=True)
             vector.grad = torch.tensor(-mean_update, dtype=torch.float64)
             optimizer: torch.optim.Optimizer = getattr(torch.optim, self.optimizer)(
-                [vector], lr=self.rate, **with_tuples(self.options)
+                [vector], lr=self.lr, **with_tuples(self.options)
             )
             # What is kept between steps is a public attribute; `load_state_dict` would also cast it.
             optimizer.state[vector].update({key: torch.tensor(value) for key, value in state.items()})
@@ -330,7 +330,7 @@ class FedDF:
 
     Clients train in every round, and `inner` takes the step. From there on, `steps` times::
 
-        x <- x - rate * gradient at x, over a batch, of KL(softmax(1/r sum_k f(x_k)) || softmax(f(x)))
+        x <- x - lr * gradient at x, over a batch, of KL(softmax(1/r sum_k f(x_k)) || softmax(f(x)))
 
     with the logits f and the local models x_k of the r clients whose reports count, each as much as any other (there,
     AVGLOGITS, at temperature 1). With several models, one a cluster, each is taught by those of its clients that took
@@ -350,7 +350,7 @@ class FedDF:
 
     Args:
         inner: What the server does with the mean update; the student starts there.
-        rate: Step size, positive.
+        lr: Step size, positive.
         batch_size: Inputs of one step, at least 1; all of the server's where it holds fewer. Drawn again for each step
             from a stream of the round. The paper has 128.
         steps: Number of steps, not negative; 0 is `inner` alone, bit for bit. The paper has 10,000.
@@ -370,13 +370,13 @@ class FedDF:
     needs_classes: ClassVar[bool] = True  # a softmax of what is predicted
 
     inner: ServerStep = PLAIN
-    rate: float = 0.1
+    lr: float = 0.1
     batch_size: int = 64
     steps: int = 20
 
     def __post_init__(self) -> None:
         check_inner(self, self.inner)
-        require(self, rate="(0, inf)", batch_size="[1, inf)", steps="[0, 1e9]")
+        require(self, lr="(0, inf)", batch_size="[1, inf)", steps="[0, 1e9]")
 
     def tunes(self, round_: int, rounds: int) -> bool:
         return self.steps > 0
@@ -391,7 +391,7 @@ class FedDF:
             return params, state
         teacher = (logits / clients).astype(np.float32)
         for batch in drawn:
-            params = data.distill(params, batch, teacher[np.searchsorted(inputs, batch)], self.rate)
+            params = data.distill(params, batch, teacher[np.searchsorted(inputs, batch)], self.lr)
         return params, state
 
     def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:
@@ -409,7 +409,7 @@ class FineTune:
 
     Clients train in every round, and `inner` takes the step. Then, E epochs or exactly `steps` times::
 
-        x <- x - rate * gradient of the mean loss at x over a batch of the server's examples
+        x <- x - lr * gradient of the mean loss at x over a batch of the server's examples
 
     after each round, so that the clients begin from the tuned model, or once, after the last one. It costs no bytes.
 
@@ -422,7 +422,7 @@ class FineTune:
     Args:
         inner: What the server does with the mean update.
         when: ``"each_round"`` or ``"end"``. By a run that `evaluation.patience` may end early, ``"end"`` is rejected.
-        rate: Step size, positive.
+        lr: Step size, positive.
         batch_size: Examples of one step, at least 1; all of the server's where it holds fewer. Drawn again for each
             step from a stream of the round.
         steps: Number of steps, not negative; 0 is `inner` alone, bit for bit. None: as many as `epochs` make.
@@ -441,7 +441,7 @@ class FineTune:
 
     inner: ServerStep = PLAIN
     when: When = "each_round"
-    rate: float = 0.1
+    lr: float = 0.1
     batch_size: int = 64
     steps: int | None = None
     epochs: int = 1
@@ -451,7 +451,7 @@ class FineTune:
         require(
             self,
             when=get_args(When),
-            rate="(0, inf)",
+            lr="(0, inf)",
             batch_size="[1, inf)",
             steps="[0, 1e9]",
             epochs="[1, 1e9]",
@@ -462,7 +462,7 @@ class FineTune:
 
     def learn(self, params: Float32s, state: State, data: ServerOperations) -> tuple[Float32s, State]:
         for batch in batches(data.rng, np.arange(data.examples), self.batch_size, self.steps, self.epochs):
-            params = data.step(params, batch, self.rate)
+            params = data.step(params, batch, self.lr)
         return params, state
 
     def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:
@@ -489,7 +489,7 @@ class ServerOnly:
     When: always, next to `safari` and `fine_tune`: what the server's data are worth alone.
 
     Args:
-        rate: Step size, positive.
+        lr: Step size, positive.
         batch_size: Examples of one step, at least 1; all that are trained on where there are fewer. Drawn again for
             each step from a stream of the round.
         steps: Of a round, at least 1.
@@ -507,7 +507,7 @@ class ServerOnly:
         True
     """
 
-    rate: float = 0.1
+    lr: float = 0.1
     batch_size: int = 64
     steps: int = 1
     held_out: float | None = None
@@ -516,7 +516,7 @@ class ServerOnly:
     def __post_init__(self) -> None:
         require(
             self,
-            rate="(0, inf)",
+            lr="(0, inf)",
             batch_size="[1, inf)",
             steps="[1, 1e9]",
             held_out="(0, 1)",
@@ -552,7 +552,7 @@ class ServerOnly:
 
     def _train(self, params: Float32s, index: Ints, data: ServerOperations) -> Float32s:
         for batch in batches(data.rng, index, self.batch_size, self.steps):
-            params = data.step(params, batch, self.rate)
+            params = data.step(params, batch, self.lr)
         return params
 
     def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:
@@ -570,7 +570,7 @@ class Safari:
     other: clients train and `inner` takes the step. Otherwise no client is asked, and the server takes one step of
     stochastic gradient descent on its own data::
 
-        x <- x - rate * gradient of the mean loss at x over `batch_size` of the server's examples
+        x <- x - lr * gradient of the mean loss at x over `batch_size` of the server's examples
 
     The coin, the choice of clients, their batches and the server's batches have a random stream each, so that
     probability 1 gives the same numbers as `inner` alone and probability 0 those of `ServerOnly`.
@@ -586,7 +586,7 @@ class Safari:
         inner: What the server does in the clients' rounds.
         client_probability: q of the paper, in [0, 1]. The paper leaves it open, as its bound on q needs unknown
             constants (`fedreach.federation.convergence.largest_share`): try 0.5, 0.8 and 0.9.
-        rate: Step size of the server, positive; the paper ties it to the clients' by rate = K * client rate / 2 for
+        lr: Step size of the server, positive; the paper ties it to the clients' by lr = K * client lr / 2 for
             K local steps, which Theorem 4 needs and practice does not.
         batch_size: Examples of one server step, at least 1; all of the server's where it holds fewer.
 
@@ -605,19 +605,19 @@ class Safari:
 
     inner: ServerStep = PLAIN
     client_probability: float = 0.8
-    rate: float = 0.1
+    lr: float = 0.1
     batch_size: int = 64
 
     def __post_init__(self) -> None:
         check_inner(self, self.inner)
-        require(self, client_probability="[0, 1]", rate="(0, inf)", batch_size="[1, inf)")
+        require(self, client_probability="[0, 1]", lr="(0, inf)", batch_size="[1, inf)")
 
     def trains(self, rng: np.random.Generator) -> bool:
         return not rng.random() < self.client_probability
 
     def learn(self, params: Float32s, state: State, data: ServerOperations) -> tuple[Float32s, State]:
         (batch,) = batches(data.rng, np.arange(data.examples), self.batch_size, steps=1)
-        return data.step(params, batch, self.rate), state
+        return data.step(params, batch, self.lr), state
 
     def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:
         return self.inner.apply(params, state, mean_update)

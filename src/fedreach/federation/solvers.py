@@ -13,7 +13,7 @@ from fedreach.federation.base import LocalSolver as LocalSolver
 from fedreach.federation.base import MemorySolver as MemorySolver
 from fedreach.federation.local_sgd import LocalSGD as LocalSGD
 from fedreach.federation.local_sgd import Schedule as Schedule
-from fedreach.federation.types import Reports, State
+from fedreach.federation.types import ClientResults, State
 
 # -------------------- FedAvg: plain local SGD
 
@@ -120,21 +120,21 @@ class FedDyn:
         """Return the (k, 1) strengths a_i and the (k, p) memories h_i."""
         return {"pull": (self.alpha / share[:, None]).astype(np.float32), "memory": memory}
 
-    def remember(self, memory: Float32s, state: State, update: Float32s, steps: Floats, rate: float) -> Float32s:
+    def remember(self, memory: Float32s, state: State, update: Float32s, steps: Floats, lr: float) -> Float32s:
         return memory + update
 
-    def conclude(self, state: State, reports: Reports, mean_update: Floats, n: int) -> tuple[Floats, State]:
+    def conclude(self, state: State, reports: ClientResults, mean_update: Floats, n: int) -> tuple[Floats, State]:
         """Return the mean update + h, and the new h."""
         h = state.get("h", 0.0) + reports.trained.sum(axis=0, dtype=np.float64) / n
         return mean_update + h, {"h": h}
 
-    def served(self, params: Float32s, state: State) -> Float32s:
+    def adapted(self, params: Float32s, state: State) -> Float32s:
         """Return x - h; buffers stay as they are."""
         if not state:
             return params
-        served, h = params.copy(), state["h"]
-        served[: len(h)] = params[: len(h)] - h
-        return served
+        adapted, h = params.copy(), state["h"]
+        adapted[: len(h)] = params[: len(h)] - h
+        return adapted
 
 
 # -------------------- SCAFFOLD: correct each client's drift by control variates
@@ -144,10 +144,10 @@ class FedDyn:
 class Scaffold:
     """SCAFFOLD (Karimireddy et al., 2020): control variates c_i and c that correct client drift.
 
-    Local step: w <- w - rate (g + c - c_i). After K steps from x to y, each client that was heard keeps
-    c_i' = c_i - c + (x - y) / (K rate) (option II of the paper), K being the steps that this client ran, and
+    Local step: w <- w - lr (g + c - c_i). After K steps from x to y, each client that was heard keeps
+    c_i' = c_i - c + (x - y) / (K lr) (option II of the paper), K being the steps that this client ran, and
     c <- c + 1/n sum_i (c_i' - c_i) over the replies, n counting all participants. All start at 0. The weighting
-    averages the models only; `Average(rate=...)` is the paper's global step size. A round costs twice FedAvg's bytes.
+    averages the models only; `Average(lr=...)` is the paper's global step size. A round costs twice FedAvg's bytes.
 
     With momentum, K counts what the gradients moved in plain steps, see `LocalSGD.moved_steps`. A client whose reply
     is lost forgets that round, so that c remains the mean of the c_i.
@@ -187,16 +187,16 @@ class Scaffold:
         np.subtract(state.get("c", 0.0), memory, out=drift, dtype=np.float64, casting="same_kind")
         return {"drift": drift}
 
-    def remember(self, memory: Float32s, state: State, update: Float32s, steps: Floats, rate: float) -> Float32s:
-        followed = update / (-rate * steps[:, None])  # the mean of what the local steps followed
+    def remember(self, memory: Float32s, state: State, update: Float32s, steps: Floats, lr: float) -> Float32s:
+        followed = update / (-lr * steps[:, None])  # the mean of what the local steps followed
         return (memory - state.get("c", 0.0) + followed).astype(np.float32)
 
-    def conclude(self, state: State, reports: Reports, mean_update: Floats, n: int) -> tuple[Floats, State]:
+    def conclude(self, state: State, reports: ClientResults, mean_update: Floats, n: int) -> tuple[Floats, State]:
         """Return the mean update as it is, and the new c."""
         assert reports.note is not None  # because of `sends_note`
         return mean_update, {"c": state.get("c", 0.0) + reports.note.sum(axis=0, dtype=np.float64) / n}
 
-    def served(self, params: Float32s, state: State) -> Float32s:
+    def adapted(self, params: Float32s, state: State) -> Float32s:
         return params
 
 

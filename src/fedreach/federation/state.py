@@ -7,12 +7,12 @@ from typing import cast
 import numpy as np
 
 from fedreach._util.arrays import Bools, Float32s, Floats, Ints
-from fedreach._util.errors import PartError
+from fedreach._util.errors import ComponentError
 from fedreach._util.row_store import RowTable
 from fedreach.federation.base import Clustering
 from fedreach.federation.checks import check_clusters
 from fedreach.federation.federation import Federation, visible_view
-from fedreach.federation.types import NO_STATE, ClientView, State
+from fedreach.federation.types import NO_STATE, ServerView, State
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ class FederationState:
     def params(self) -> Float32s:
         """The (d,) model, of a federation that has one."""
         if len(self.models) > 1:
-            raise PartError(f"There are {len(self.models)} models, one a cluster; use `state.models`.")
+            raise ComponentError(f"There are {len(self.models)} models, one a cluster; use `state.models`.")
         return np.asarray(self.models[0])
 
     def by_model(self, rows: Ints) -> Iterator[tuple[int, Ints]]:
@@ -49,16 +49,16 @@ class FederationState:
         for model in np.unique(models):
             yield int(model), np.flatnonzero(models == model)
 
-    def served(self, federation: Federation) -> Float32s:
+    def adapted(self, federation: Federation) -> Float32s:
         """Return the (m, d) models that are evaluated and handed out; most solvers hand out what they broadcast."""
         solver = federation.memory_solver
         if solver is None:
             return self.models
-        return np.stack([solver.served(model, state) for model, state in zip(self.models, self.solver, strict=True)])
+        return np.stack([solver.adapted(model, state) for model, state in zip(self.models, self.solver, strict=True)])
 
 
 def initial_state(
-    federation: Federation, params: Float32s, view: ClientView, memory: RowTable | None = None
+    federation: Federation, params: Float32s, view: ServerView, memory: RowTable | None = None
 ) -> FederationState:
     """Return the state before round 1."""
     return FederationState(

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from fedreach._util.arrays import Float32s, Floats, Ints, replace_fields
-from fedreach._util.errors import ConfigError, PartError
+from fedreach._util.errors import ComponentError, ConfigError
 from fedreach._util.row_store import RowTable
 from fedreach._util.streams import generator
 from fedreach.federation.base import Measurement
@@ -37,7 +37,7 @@ from fedreach.federation.round import (
 )
 from fedreach.federation.state import FederationState
 from fedreach.federation.traits import name_of
-from fedreach.federation.types import ClientView, LocalOutputs, Probe, Reports, RoundResult, Selection
+from fedreach.federation.types import ClientResults, LocalOutputs, Probe, RoundResult, Selection, ServerView
 
 NUMBERS = 2**21  # of clients' memories that are worked on at a time
 
@@ -47,16 +47,16 @@ class AskLosses:
     """Asks the clients of a probe for losses; the answer maps the ids of those that replied to their losses."""
 
     state: FederationState
-    view: ClientView
+    view: ServerView
     probe: Probe
 
 
 @dataclass(frozen=True, eq=False)
 class AskUpdates:
-    """Asks the selected clients to train; the answer is the `Reports` of those whose replies count, with `steps`."""
+    """Asks the selected clients to train; the answer is the results of those whose replies count, with `steps`."""
 
     state: FederationState
-    view: ClientView
+    view: ServerView
     selection: Selection
     probe: bool = False  # whether what they send counts for nothing but the policy's `observe`
 
@@ -66,9 +66,9 @@ class AskServer:
     """Asks the server to learn from its own data; the answer is the state with what that made of the models."""
 
     state: FederationState
-    view: ClientView
+    view: ServerView
     sent: FederationState | None = None  # what the clients of this round were sent, if they were asked before it,
-    reports: Reports | None = None  # and what counts of their answers
+    reports: ClientResults | None = None  # and what counts of their answers
 
 
 Request = AskLosses | AskUpdates | AskServer
@@ -91,7 +91,7 @@ class ClientBackend(Protocol):
     def losses(self, request: AskLosses) -> Mapping[int, float]:
         """Return the loss of each client of the probe that replied."""
 
-    def updates(self, request: AskUpdates) -> Reports:
+    def updates(self, request: AskUpdates) -> ClientResults:
         """Return the reports that count; `lost` says why the others do not."""
 
     def learnt(self, request: AskServer) -> FederationState:
@@ -101,7 +101,7 @@ class ClientBackend(Protocol):
 def run_round(
     federation: Federation,
     state: FederationState,
-    view: ClientView,
+    view: ServerView,
     *,
     rounds: int,
     summed: Callable[[Floats, Float32s], Floats] | None = None,
@@ -109,7 +109,8 @@ def run_round(
     """Run round ``state.round + 1``.
 
     Args:
-        rounds: Length of the run, which schedules of the local rate refer to, and servers that tune at its end.
+        rounds: Length of the run, which schedules of the local learning rate refer to, and servers that tune at its
+        end.
         summed: A faster way to the numbers of `weighted_sum`, where there is one.
 
     Example:
@@ -184,8 +185,8 @@ def answer_request(side: ClientBackend, request: Request) -> Any:
 
 
 def next_view(
-    federation: Federation, clients: ClientView, state: FederationState, participation: Participation
-) -> ClientView:
+    federation: Federation, clients: ServerView, state: FederationState, participation: Participation
+) -> ServerView:
     """Return what the server knows when round ``state.round + 1`` begins; channels are added by `with_radio`.
 
     `clients` holds what it knows of clients and which are present; `participation` which of those are available.
@@ -200,17 +201,17 @@ def next_view(
 def after_probe(
     federation: Federation,
     state: FederationState,
-    view: ClientView,
+    view: ServerView,
     probe: Probe,
-    answers: Mapping[int, float] | Reports,
-) -> tuple[FederationState, ClientView]:
+    answers: Mapping[int, float] | ClientResults,
+) -> tuple[FederationState, ServerView]:
     """Return state and view after the answers to a probe: losses by client, or reports that the policy observes.
 
     Clients that did not reply keep their last known loss.
     """
     probed, loss, sent = view.probed.copy(), view.loss.copy(), None
     probed[view.rows(probe.ids)] = True
-    if isinstance(answers, Reports):
+    if isinstance(answers, ClientResults):
         sent = np.zeros_like(probed)
         sent[view.rows(answers.ids)] = True
         loss[sent] = answers.metrics["loss"]
@@ -244,8 +245,8 @@ def new_memory(federation: Federation, n: int, width: int, path: Path | None = N
 
 
 def update_client_state(
-    federation: Federation, state: FederationState, view: ClientView, reports: Reports, rounds: int
-) -> tuple[FederationState, Reports]:
+    federation: Federation, state: FederationState, view: ServerView, reports: ClientResults, rounds: int
+) -> tuple[FederationState, ClientResults]:
     """Return the state in which those whose reports count keep what their training left them, and the reports.
 
     If the solver has clients send the change of what they keep, the `note` of the reports holds it.
@@ -256,7 +257,7 @@ def update_client_state(
     if solver is None:
         return _remembered_by_loss(federation, state, memory, view.rows(reports.ids), reports.update), reports
     assert reports.steps is not None  # the answer to `AskUpdates` has the steps of each client
-    rows, rate = view.rows(reports.ids), federation.local.rate_at(view.round, rounds)
+    rows, lr = view.rows(reports.ids), federation.local.lr_at(view.round, rounds)
     steps = federation.local.moved_steps(reports.steps)
     old = memory.read(rows)
     new = np.empty_like(old)
@@ -264,7 +265,7 @@ def update_client_state(
     for model, positions in state.by_model(rows):
         for part in np.split(positions, range(together, len(positions), together)):
             update = reports.update[part, : reports.trainable]
-            memories = solver.remember(old[part], state.solver[model], update, steps[part], rate)
+            memories = solver.remember(old[part], state.solver[model], update, steps[part], lr)
             new[part] = memory.kept(memories)  # the server gets the change of what is kept, rounded in the same way
     change = np.subtract(new, old, out=old)
     state = replace(state, memory=memory.written(rows, new))
@@ -286,14 +287,14 @@ def keep_for_loss(federation: Federation, memory: Float32s, local: Float32s) -> 
     """Return what clients keep for the loss after local training, see `RemembersClients.keep`.
 
     Raises:
-        PartError: If it is not float32 of the same shape.
+        ComponentError: If it is not float32 of the same shape.
     """
     loss = federation.memory_loss
     assert loss is not None  # else clients keep nothing
     vectors = loss.keep(memory, local)
     if not isinstance(vectors, np.ndarray) or vectors.shape != memory.shape or vectors.dtype != np.float32:
         got = f"{vectors.dtype} {vectors.shape}" if isinstance(vectors, np.ndarray) else type(vectors).__name__
-        raise PartError(f"{name_of(loss)}.keep must return float32 of shape {memory.shape}; got {got}.")
+        raise ComponentError(f"{name_of(loss)}.keep must return float32 of shape {memory.shape}; got {got}.")
     return vectors
 
 

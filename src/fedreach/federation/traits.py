@@ -13,11 +13,11 @@ from typing import Any, get_args
 
 import numpy as np
 
-from fedreach._util.errors import PartError, nearest
+from fedreach._util.errors import ComponentError, nearest
 from fedreach._util.registry import KINDS, import_object
 from fedreach._util.row_store import Dtype
 from fedreach.federation.base import Measurement
-from fedreach.federation.types import ClientView, Probe, State
+from fedreach.federation.types import Probe, ServerView, State
 
 
 def name_of(part: object) -> str:
@@ -34,7 +34,7 @@ CLIENT_STATISTICS: Mapping[str, str] = MappingProxyType(
 """What a component may ask of clients through its attribute `needs`; 4 bytes per number, counted in round 1."""
 
 
-def no_probe(self: object, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Probe | None:
+def no_probe(self: object, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Probe | None:
     """Return no probe; a policy with this method `probe` is not called, and needs no generator."""
     return None
 
@@ -75,7 +75,7 @@ class Traits:
     needs_classes: bool = False  # targets must be classes,
     needs_numbers: bool = False  # or numbers
     reads_inputs: bool = False  # an adaptation rule reads features and inputs, in addition to logits
-    reads_true_prior: bool = False  # an adaptation rule needs labels of the adapting clients: a reference
+    reads_oracle_prior: bool = False  # an adaptation rule needs labels of the adapting clients: a reference
     needs_batchnorm: bool = False  # an adaptation rule refreshes BatchNorm layers after convolutions
     needs_features: bool = False  # an adaptation rule can do nothing with a model that has no last linear layer
     keeps_bias: bool = False  # an adaptation rule trusts the model's mean prediction, not the class prior
@@ -96,7 +96,7 @@ class Traits:
     learns_labels: bool = False
     learns_more_labels: bool = False
     serves_many: bool = False
-    serves_online: bool = False
+    adapts_online: bool = False
     shifts_outputs: bool = False
     sees_more: bool = False
     remembers_clients: bool = False
@@ -105,7 +105,7 @@ class Traits:
     @property
     def needs_labels(self) -> bool:
         """Whether an adaptation rule is given labels of the adapting clients in evaluation."""
-        return self.reads_true_prior or self.learns_labels
+        return self.reads_oracle_prior or self.learns_labels
 
     @property
     def is_reference(self) -> bool:
@@ -117,20 +117,20 @@ class Traits:
         """Read the traits of a component.
 
         Raises:
-            PartError: If something looks like a misspelled trait, or a trait is of the wrong type.
+            ComponentError: If something looks like a misspelled trait, or a trait is of the wrong type.
 
         Example:
             >>> class MyPolicy:
             ...     read_updates = True
             >>> Traits.of(MyPolicy())
             Traceback (most recent call last):
-            fedreach.PartError: `read_updates` is no trait of MyPolicy; did you mean `reads_updates`?
+            fedreach.ComponentError: `read_updates` is no trait of MyPolicy; did you mean `reads_updates`?
         """
         kind: type = part.__class__  # a proxy may name another class
         owners, instance_attributes = _owners(kind), vars(part) if hasattr(part, "__dict__") else {}
         extra_attributes = {key: value for key, value in instance_attributes.items() if key not in _options(kind)}
         for name, suggestion in (*_misspelled_in_class(kind), *_find_misspelled(extra_attributes, kind)):
-            raise PartError(
+            raise ComponentError(
                 f"`{name}` is no trait of {getattr(part, '__name__', kind.__name__)}; did you mean `{suggestion}`?"
             )
         # Looking up missing attributes is slow, and only a proxy needs it.
@@ -163,7 +163,7 @@ METHODS: Mapping[str, str] = {
     "learns_labels": "with_labels",
     "learns_more_labels": "learn_labels",
     "serves_many": "update_many",
-    "serves_online": "predict_online",
+    "adapts_online": "predict_online",
     "shifts_outputs": "shift",
     "sees_more": "objective",
     "remembers_clients": "keep",
@@ -269,13 +269,13 @@ def _read_attribute(part: object, name: str, owners: Mapping[str, int]) -> Any:
         rule, right = f"one of {', '.join(map(repr, get_args(Dtype)))}", value in get_args(Dtype)
     where = f"{name_of(part)}.{name}"
     if not right:
-        raise PartError(f"{where} must be {rule}; got {value!r}.")
+        raise ComponentError(f"{where} must be {rule}; got {value!r}.")
     for fact in value if name == "needs" else ():
         if fact not in CLIENT_STATISTICS:
-            raise PartError(f"{where} must list facts; got {fact!r}." + nearest(str(fact), CLIENT_STATISTICS))
+            raise ComponentError(f"{where} must list facts; got {fact!r}." + nearest(str(fact), CLIENT_STATISTICS))
     for measurement in value if name == "measures" else ():
         if not isinstance(measurement, Measurement) or isinstance(measurement, type):
-            raise PartError(
+            raise ComponentError(
                 f"{where} must list measurements, with `name`, `wants_before` and `measure`; got {measurement!r}."
             )
         Traits.of(measurement)

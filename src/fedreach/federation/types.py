@@ -22,7 +22,7 @@ NO_STATE: State = MappingProxyType({})
 
 
 @dataclass(frozen=True, eq=False)
-class ClientView:
+class ServerView:
     """All that the server may read before it selects; arrays over the n participants, ids increasing."""
 
     ids: Ints  # (n,)
@@ -42,11 +42,11 @@ class ClientView:
     @classmethod
     def of(
         cls, ids: Ints, num_examples: Ints, *, available: Bools | None = None, loss: Floats | None = None
-    ) -> ClientView:
+    ) -> ServerView:
         """Return a view in which, by default, all clients are available and nothing was heard yet.
 
         Example:
-            >>> ClientView.of(np.arange(3), np.array([10, 20, 30])).available
+            >>> ServerView.of(np.arange(3), np.array([10, 20, 30])).available
             array([ True,  True,  True])
         """
         n = len(ids)
@@ -126,7 +126,7 @@ class RoundCost:
 
 
 @dataclass(frozen=True, eq=False)
-class Reports:
+class ClientResults:
     """The r replies of a round, ids increasing, so that the result never depends on which client answered first."""
 
     ids: Ints  # (r,)
@@ -149,11 +149,11 @@ class Reports:
         """The (r, p) trained part of the updates, without buffers."""
         return self.update[:, : self.trainable]
 
-    def only(self, chosen: Bools) -> Reports:
+    def only(self, chosen: Bools) -> ClientResults:
         """Return the reports of the clients whose (r,) flags are set; these very reports where all are."""
         return self if chosen.all() else self.at(chosen)
 
-    def at(self, chosen: Bools | Ints) -> Reports:
+    def at(self, chosen: Bools | Ints) -> ClientResults:
         """Return the reports of some of the clients, by flags or positions."""
         rows = ("ids", "update", "label_counts", "steps", "note")
         arrays = {name: values for name in rows if (values := getattr(self, name)) is not None}

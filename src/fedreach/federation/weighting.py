@@ -8,12 +8,12 @@ from typing import Any, ClassVar, Literal, cast
 import numpy as np
 
 from fedreach._util.arrays import AnyArray, Floats, Ints
-from fedreach._util.errors import ConfigError, PartError, require
+from fedreach._util.errors import ComponentError, ConfigError, require
 from fedreach.federation.base import HasOwnWeights, Weighting
 from fedreach.federation.checks import check_weights
 from fedreach.federation.measurements import Disagreement
 from fedreach.federation.traits import name_of, types_of
-from fedreach.federation.types import Reports, State
+from fedreach.federation.types import ClientResults, State
 
 # -------------------- Weights of the client's own, and functions
 
@@ -29,14 +29,14 @@ class OwnWeight(ABC):
     def raw(self, metrics: Mapping[str, Floats]) -> Floats:
         """Return the (r,) numbers a_i, not negative, each from the client's own entry of the metrics."""
 
-    def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
+    def weights(self, state: State, reports: ClientResults) -> tuple[Floats, State]:
         return normalize_weights(self, self.raw(reports.metrics)), state
 
 
 def normalize_weights(weighting: object, raw: Floats) -> Floats:
     """Return the numbers divided by their sum, or raise an error that names the weighting."""
     if not ((raw >= 0).all() and 0 < (total := raw.sum()) < np.inf):
-        raise PartError(f"{name_of(weighting)} must return numbers that are not negative, not all 0; got {raw}.")
+        raise ComponentError(f"{name_of(weighting)} must return numbers that are not negative, not all 0; got {raw}.")
     return np.asarray(raw / total)
 
 
@@ -48,19 +48,20 @@ class FunctionWeighting:
     clients measure for it.
 
     Example:
-        >>> reports = Reports(np.arange(2), np.zeros((2, 1), np.float32), {"num_examples": np.array([1.0, 3.0])})
+        >>> update = np.zeros((2, 1), np.float32)
+        >>> reports = ClientResults(np.arange(2), update, {"num_examples": np.array([1.0, 3.0])})
         >>> FunctionWeighting(lambda reports: reports.metrics["num_examples"] ** 2).weights({}, reports)[0]
         array([0.1, 0.9])
     """
 
-    function: Callable[[Reports], Floats]
+    function: Callable[[ClientResults], Floats]
 
     @property
     def name(self) -> str:
         """The function's name, for messages."""
         return name_of(self.function)
 
-    def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
+    def weights(self, state: State, reports: ClientResults) -> tuple[Floats, State]:
         return normalize_weights(self, np.asarray(self.function(reports), dtype=np.float64)), state
 
 
@@ -156,7 +157,7 @@ def check_factors(owner: str, factors: Sequence[float] | None, parts: Sequence[W
     return numbers
 
 
-def weights_of(parts: Mapping[str, Weighting], state: State, reports: Reports) -> tuple[list[Floats], State]:
+def weights_of(parts: Mapping[str, Weighting], state: State, reports: ClientResults) -> tuple[list[Floats], State]:
     """Return each part's (r,) weights, and the new state of all.
 
     The state of a part is kept under its name, in arrays called ``"NAME.KEY"``.
@@ -180,11 +181,11 @@ class Clip:
     """Clipped weights: none above a largest weight; the excess goes to the others in proportion.
 
     v_i = min(cap, factor * w_i), with the factor for which they sum to 1, as in
-    ``{ name = "clip", inner = "entropy", most = 0.3 }``. Weights below the cap keep their ratios. Where all that have a
+    ``{ name = "clip", inner = "entropy", max = 0.3 }``. Weights below the cap keep their ratios. Where all that have a
     weight reach the cap, those of weight 0 share the rest equally.
 
-    The cap is the lower of `most` and `times_equal` / r, but never below 1 / r: r weights below that would not sum to
-    1. So all weigh the same in a round with fewer than 1 / `most` replies; that is allowed, since the number
+    The cap is the lower of `max` and `times_equal` / r, but never below 1 / r: r weights below that would not sum to
+    1. So all weigh the same in a round with fewer than 1 / `max` replies; that is allowed, since the number
     of replies is not known beforehand.
 
     A weight depends on all clients' numbers, so there is no `raw`, and no secure aggregation.
@@ -193,7 +194,7 @@ class Clip:
 
     Args:
         inner: The weighting whose weights are cut.
-        most: Largest weight, above 0 and at most 1; None sets no limit.
+        max: Largest weight, above 0 and at most 1; None sets no limit.
         times_equal: Largest weight as a multiple of the equal weight 1 / r, at least 1; None sets no limit.
 
     Raises:
@@ -202,25 +203,25 @@ class Clip:
     Example:
         >>> from fedreach.federation.weighting import ByExamples
         >>> metrics = {"num_examples": np.array([60.0, 30.0, 10.0])}
-        >>> reports = Reports(np.arange(3), np.zeros((3, 1), np.float32), metrics)
-        >>> Clip(ByExamples(), most=0.4).weights({}, reports)[0]
+        >>> reports = ClientResults(np.arange(3), np.zeros((3, 1), np.float32), metrics)
+        >>> Clip(ByExamples(), max=0.4).weights({}, reports)[0]
         array([0.4, 0.4, 0.2])
     """
 
     inner: Weighting
-    most: float | None = None
+    max: float | None = None
     times_equal: float | None = None
 
     def __post_init__(self) -> None:
         check_parts("Clip.inner", (self.inner,))
-        if self.most is None and self.times_equal is None:
-            raise ConfigError("Clip must have a limit: `most`, such as 0.3, or `times_equal`, such as 2.")
-        require(self, most="(0, 1]", times_equal="[1, inf]")
+        if self.max is None and self.times_equal is None:
+            raise ConfigError("Clip must have a limit: `max`, such as 0.3, or `times_equal`, such as 2.")
+        require(self, max="(0, 1]", times_equal="[1, inf]")
 
-    def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
+    def weights(self, state: State, reports: ClientResults) -> tuple[Floats, State]:
         (weights,), new = weights_of({"inner": self.inner}, state, reports)
         r = len(weights)
-        limits = [1.0 if self.most is None else self.most, 1.0 if self.times_equal is None else self.times_equal / r]
+        limits = [1.0 if self.max is None else self.max, 1.0 if self.times_equal is None else self.times_equal / r]
         return cap_weights(weights, max(min(limits), 1 / r)), new
 
 
@@ -264,7 +265,8 @@ class Mix:
 
     Example:
         >>> from fedreach.federation.weighting import ByExamples, Equal
-        >>> reports = Reports(np.arange(2), np.zeros((2, 1), np.float32), {"num_examples": np.array([10.0, 90.0])})
+        >>> update = np.zeros((2, 1), np.float32)
+        >>> reports = ClientResults(np.arange(2), update, {"num_examples": np.array([10.0, 90.0])})
         >>> Mix((ByExamples(), Equal()), shares=(3, 1)).weights({}, reports)[0]
         array([0.2, 0.8])
     """
@@ -277,7 +279,7 @@ class Mix:
         object.__setattr__(self, "parts", parts)
         object.__setattr__(self, "shares", check_factors("Mix.shares", self.shares, parts))
 
-    def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
+    def weights(self, state: State, reports: ClientResults) -> tuple[Floats, State]:
         assert self.shares is not None  # filled in above
         part_weights, new = weights_of({str(j): part for j, part in enumerate(self.parts)}, state, reports)
         mixed: Floats = np.average(part_weights, axis=0, weights=self.shares)
@@ -302,11 +304,12 @@ class Product:
 
     Raises:
         ConfigError: If a part is not a weighting or an exponent is outside its range.
-        PartError: If every client has weight 0 in some part.
+        ComponentError: If every client has weight 0 in some part.
 
     Example:
         >>> from fedreach.federation.weighting import ByExamples, Equal
-        >>> reports = Reports(np.arange(2), np.zeros((2, 1), np.float32), {"num_examples": np.array([10.0, 90.0])})
+        >>> update = np.zeros((2, 1), np.float32)
+        >>> reports = ClientResults(np.arange(2), update, {"num_examples": np.array([10.0, 90.0])})
         >>> Product((ByExamples(), Equal()), exponents=(0.5, 1)).weights({}, reports)[0]
         array([0.25, 0.75])
     """
@@ -325,13 +328,13 @@ class Product:
         functions = [cast(HasOwnWeights, part).raw for part in self.parts]
         return lambda metrics: self._multiply([function(metrics) for function in functions])
 
-    def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
+    def weights(self, state: State, reports: ClientResults) -> tuple[Floats, State]:
         part_weights, new = weights_of({str(j): part for j, part in enumerate(self.parts)}, state, reports)
         raw = self._multiply(
             [weights / weights.max() for weights in part_weights]
         )  # so that many small ones stay above 0
         if not raw.any():
-            raise PartError(f"Product: every client has weight 0 in one of {', '.join(map(name_of, self.parts))}.")
+            raise ComponentError(f"Product: every client has weight 0 in one of {', '.join(map(name_of, self.parts))}.")
         return raw / raw.sum(), new
 
     def _multiply(self, columns: Sequence[Floats]) -> Floats:
@@ -425,7 +428,7 @@ class ByEntropy(OwnWeight):
         """Return exp(H_i / T), from 1 to c^(1/T)."""
         return np.exp(metrics["label_entropy"] / self.temperature)
 
-    def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
+    def weights(self, state: State, reports: ClientResults) -> tuple[Floats, State]:
         """Return the (r,) weights, the same as from `raw`, by a way that nothing can overflow on."""
         return softmax(reports.metrics["label_entropy"] / self.temperature), state
 
@@ -445,8 +448,8 @@ class FedAU:
 
     The rounds of each client are cut into intervals that end where its report counts, or are `cutoff` rounds long. Its
     number a_i is the mean length of the intervals that ended before this round, 1 where none did: an estimate of 1 /
-    (how often it takes part). Reports weigh w_i = a_i / sum_j a_j, and their mean is multiplied by sum_j a_j / n, n the
-    participants that share the model, so that together the step is
+    (how often it takes part). ClientResults weigh w_i = a_i / sum_j a_j, and their mean is multiplied by sum_j a_j / n,
+    n the participants that share the model, so that together the step is
 
         (1 / n) sum_i a_i u_i,
 
@@ -473,9 +476,10 @@ class FedAU:
     Example:
         >>> weighting, metrics = FedAU(), {"num_examples": np.ones(2)}
         >>> update = np.zeros((2, 1), np.float32)
-        >>> _, state = weighting.weights({}, Reports(np.array([0, 1]), update, metrics, round=3))
-        >>> _, state = weighting.weights(state, Reports(np.array([0, 2]), update, metrics, round=4))
-        >>> weighting.weights(state, Reports(np.array([0, 1]), update, metrics, round=5))[0]  # means 4 / 2 and 3 / 1
+        >>> _, state = weighting.weights({}, ClientResults(np.array([0, 1]), update, metrics, round=3))
+        >>> _, state = weighting.weights(state, ClientResults(np.array([0, 2]), update, metrics, round=4))
+        >>> results = ClientResults(np.array([0, 1]), update, metrics, round=5)
+        >>> weighting.weights(state, results)[0]  # means 4 / 2 and 3 / 1
         array([0.4, 0.6])
     """
 
@@ -484,16 +488,16 @@ class FedAU:
     def __post_init__(self) -> None:
         require(self, cutoff="[1, inf)")
 
-    def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
+    def weights(self, state: State, reports: ClientResults) -> tuple[Floats, State]:
         """Return the (r,) weights, and of all clients heard so far what their intervals were."""
         raw, intervals = self._mean_lengths(state, reports)
         return normalize_weights(self, raw), self._end_intervals(state, reports, intervals)
 
-    def mean_scale(self, state: State, reports: Reports, n: int) -> float:
+    def mean_scale(self, state: State, reports: ClientResults, n: int) -> float:
         """Return sum_j a_j / n."""
         return float(self._mean_lengths(state, reports)[0].sum() / n)
 
-    def _mean_lengths(self, state: State, reports: Reports) -> tuple[Floats, Ints]:
+    def _mean_lengths(self, state: State, reports: ClientResults) -> tuple[Floats, Ints]:
         """Return (r,) mean lengths of the intervals that ended before this round, and how many did."""
         # Intervals lie end to end, so that their lengths sum to the round in which the last one ended.
         ids = state.get("ids", reports.ids[:0])
@@ -506,7 +510,7 @@ class FedAU:
         intervals, end = intervals + cut, end + cut * self.cutoff
         return np.where(intervals > 0, end / np.maximum(intervals, 1), 1.0), intervals
 
-    def _end_intervals(self, state: State, reports: Reports, intervals: Ints) -> State:
+    def _end_intervals(self, state: State, reports: ClientResults, intervals: Ints) -> State:
         """Return the state in which an interval of each client that reported ended in this round."""
         if "ids" not in state:
             return {"ids": reports.ids, "intervals": intervals + 1, "end": np.full(len(reports.ids), reports.round)}
@@ -557,7 +561,7 @@ class FedNova:
 
     Example:
         >>> metrics = {"num_examples": np.array([10.0, 10.0]), "steps": np.array([1.0, 4.0])}
-        >>> reports = Reports(np.arange(2), np.array([[1], [4]], np.float32), metrics)
+        >>> reports = ClientResults(np.arange(2), np.array([[1], [4]], np.float32), metrics)
         >>> weights, _ = FedNova().weights({}, reports)
         >>> scale = FedNova().mean_scale({}, reports, n=2)
         >>> weights, scale, scale * weights @ reports.update  # 2.5 steps, each of length 1
@@ -569,18 +573,18 @@ class FedNova:
     def __post_init__(self) -> None:
         check_parts("FedNova.inner", (self.inner,))
 
-    def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
+    def weights(self, state: State, reports: ClientResults) -> tuple[Floats, State]:
         (share,), new = weights_of({"inner": self.inner}, state, reports)
         return normalize_weights(self, share / steps_of(reports)), new
 
-    def mean_scale(self, state: State, reports: Reports, n: int) -> float:
+    def mean_scale(self, state: State, reports: ClientResults, n: int) -> float:
         """Return (sum_i p_i tau_i) (sum_i p_i / tau_i)."""
         (share,), _ = weights_of({"inner": self.inner}, state, reports)
         steps = steps_of(reports)
         return float((share @ steps) * (share / steps).sum())
 
 
-def steps_of(reports: Reports) -> Floats:
+def steps_of(reports: ClientResults) -> Floats:
     """Return (r,) tau_i, 1 for all if the reports have none."""
     return reports.metrics.get("steps", np.ones(len(reports.ids)))
 

@@ -88,20 +88,20 @@ class RemoteAdaptation:
     grid: Grid
     engine: Engine | None
     inputs: Sequence[int] = ()
-    served: tuple[Float32s, list[FittedRule], ScoresByPopulation] | None = field(
+    adapted: tuple[Float32s, list[FittedRule], ScoresByPopulation] | None = field(
         default=None, init=False
     )  # the last model
 
     @property
     def rule(self) -> Adaptation:
-        return self.federation.serving
+        return self.federation.adaptation
 
     def evaluate(
         self, models: Float32s, clusters: Ints, round_: int, *, whole: bool = True
     ) -> tuple[dict[str, float], list[dict[str, Any]], list[FittedRule]]:
-        if not whole and self.served is not None and np.array_equal(models, self.served[0]):
+        if not whole and self.adapted is not None and np.array_equal(models, self.adapted[0]):
             base, _ = mode_names(self.rule)  # the scores of these modes are known
-            _, fitted, joined = self.served
+            _, fitted, joined = self.adapted
             base_scores = {
                 name: [(share, _select_modes(mode_scores, base)) for share, mode_scores in scored]
                 for name, scored in joined.items()
@@ -132,7 +132,7 @@ class RemoteAdaptation:
             )
             for number, rule_fit in enumerate(shared)
         ]
-        self.served = models.copy(), fitted, joined
+        self.adapted = models.copy(), fitted, joined
         return *tabulate_scores(joined), fitted
 
     def _add_cost(
@@ -176,7 +176,7 @@ class RemoteAdaptation:
         for (node, group), task in pending_tasks.items():
             content = RecordDict({MODEL: records[task.model], STATE: messages.array_record(task.state)})
             content[FEDREACH] = ConfigRecord({PART: task.part, INPUTS: inputs, ONLINE: all_modes})
-            sent.append(self._message(content, node, "evaluate.serving", group))
+            sent.append(self._message(content, node, "evaluate.adaptation", group))
         client_scores = dict[tuple[int, int], AdaptationScores]()
         for reply in send_and_wait(self.grid, sent, self.registry.timeout):
             answered = pending_tasks.pop((reply.metadata.src_node_id, reply.metadata.group_id), None)
@@ -189,9 +189,9 @@ class RemoteAdaptation:
                     client_scores[client, model] = self._scores_of(client, answered.part, metrics, all_modes=all_modes)
             except ReplyError as error:
                 self.registry.blame(f"client {client}", error)
-                LOG.warning("Client %s is not counted among those that are served: %s.", client, error)
+                LOG.warning("Client %s is not counted among those that are adapted: %s.", client, error)
         for task in pending_tasks.values():
-            LOG.warning("Client %s did not say how well it is served.", task.client)
+            LOG.warning("Client %s did not say how well it is adapted.", task.client)
         return client_scores
 
     def _num_examples(self, client: int, part: str) -> int:
@@ -204,18 +204,18 @@ class RemoteAdaptation:
         count, inputs = self._num_examples(client, part), self.inputs if all_modes else ()
         base, input_modes = mode_names(self.rule, inputs, online=all_modes)
         scored = dict.fromkeys(base, scored_count(self.rule, count))  # prediction mode -> number of examples
-        scored |= {rung: count - n for n, pair in zip(inputs, input_modes, strict=True) if n < count for rung in pair}
-        rungs = {rung: {client: self._score(client, metrics, rung, of)} for rung, of in scored.items()}
+        scored |= {mode: count - n for n, pair in zip(inputs, input_modes, strict=True) if n < count for mode in pair}
+        modes = {mode: {client: self._score(client, metrics, mode, of)} for mode, of in scored.items()}
         decisions = {what: messages.whole_number(metrics, what) for what in DECISIONS if what in metrics}
         if any(count > 1 for count in decisions.values()):
             raise ReplyError(f"it says of what was decided {decisions}; each is 0 or 1")
-        return AdaptationScores(rungs, decisions, {client: scored["served"]})
+        return AdaptationScores(modes, decisions, {client: scored["adapted"]})
 
-    def _score(self, client: int, metrics: Mapping[str, Any], rung: str, count: int) -> Score:
+    def _score(self, client: int, metrics: Mapping[str, Any], mode: str, count: int) -> Score:
         checks, facts = self.registry.checks, self.registry.known[client]
-        accuracy = checks.accuracy(metrics, f"{rung}_accuracy", count, facts)
-        error = messages.number(metrics, f"{rung}_calibration_error", SHARE)
-        return Score(accuracy, checks.score(metrics, f"{rung}_loss"), error)
+        accuracy = checks.accuracy(metrics, f"{mode}_accuracy", count, facts)
+        error = messages.number(metrics, f"{mode}_calibration_error", SHARE)
+        return Score(accuracy, checks.score(metrics, f"{mode}_loss"), error)
 
     def _join_scores(
         self,
@@ -228,17 +228,17 @@ class RemoteAdaptation:
         """Return the argument of `tabulate_scores`; an unseen client counts if it reported scores for every model."""
         joined: ScoresByPopulation = {"id": [], "unseen": [], "test": []}
         names, input_modes = mode_names(self.rule, self.inputs if all_modes else (), online=all_modes)
-        rungs = [*names, *chain(*input_modes)]
+        modes = [*names, *chain(*input_modes)]
         participant_scores = [client_scores[key] for key in sorted(client_scores) if key[0] in participants]
         if participant_scores:
-            joined["id"] = [(1.0, _merge_scores(participant_scores, rungs))]
+            joined["id"] = [(1.0, _merge_scores(participant_scores, modes))]
         unseen_clients = sorted({client for client, _ in client_scores} - participants)
         unseen_clients = [
             client for client in unseen_clients if all((client, model) in client_scores for model in range(len(shares)))
         ]
         for model, share in enumerate(shares.tolist() if unseen_clients else ()):
             joined["unseen"].append(
-                (share, _merge_scores([client_scores[client, model] for client in unseen_clients], rungs))
+                (share, _merge_scores([client_scores[client, model] for client in unseen_clients], modes))
             )
         return joined
 
@@ -253,28 +253,28 @@ class RemoteAdaptation:
         return Message(content, node, kind, ttl=self.registry.timeout, group_id=group)
 
 
-def _merge_scores(scored: Sequence[AdaptationScores], rungs: Sequence[str]) -> AdaptationScores:
+def _merge_scores(scored: Sequence[AdaptationScores], modes: Sequence[str]) -> AdaptationScores:
     """Merge the scores of several clients, prediction modes in this order."""
     decisions = {what: sum(scores.noted[what] for scores in scored if what in scores.noted) for what in DECISIONS}
     scores_by_mode = {
-        rung: {c: score for scores in scored for c, score in scores.rungs.get(rung, {}).items()} for rung in rungs
+        mode: {c: score for scores in scored for c, score in scores.modes.get(mode, {}).items()} for mode in modes
     }
     noted_names = {what for scores in scored for what in scores.noted}
     return AdaptationScores(
-        {rung: clients for rung, clients in scores_by_mode.items() if clients},
+        {mode: clients for mode, clients in scores_by_mode.items() if clients},
         {what: count for what, count in decisions.items() if what in noted_names},
         {client: count for scores in scored for client, count in scores.inputs.items()},
     )
 
 
-def _select_modes(scores: AdaptationScores, rungs: Sequence[str]) -> AdaptationScores:
-    return AdaptationScores({rung: scores.rungs[rung] for rung in rungs}, scores.noted, scores.inputs)
+def _select_modes(scores: AdaptationScores, modes: Sequence[str]) -> AdaptationScores:
+    return AdaptationScores({mode: scores.modes[mode] for mode in modes}, scores.noted, scores.inputs)
 
 
-def adapt_clients(serving: RemoteAdaptation, folder: RunFolder) -> None:
+def adapt_clients(adaptation: RemoteAdaptation, folder: RunFolder) -> None:
     """Fit the rule for the last and the best model of a folder; write and log the scores of adapted clients."""
-    serving.registry.meet(serving.grid)
-    write_adaptation(folder, serving.outgoing.layout, serving)
+    adaptation.registry.meet(adaptation.grid)
+    write_adaptation(folder, adaptation.outgoing.layout, adaptation)
     for line in adaptation_table(folder):
         LOG.info(line)
 
@@ -288,7 +288,7 @@ PARTS = ("held_out", "both")
 def contributions(sent: RecordDict, local: LocalClient) -> dict[int, State]:
     """Return the contribution of the client to each requested fit."""
     if not local.num_held_out:
-        raise TrainingError("it holds no examples out, by which a serving rule is fitted")
+        raise TrainingError("it holds no examples out, by which an adaptation rule is fitted")
     request: Mapping[str, Any] = sent.config_records[FEDREACH]
     fits: list[int] = request[FITS]
     params = messages.params_of(sent.array_records[MODEL], local.engine.layout)
@@ -316,7 +316,10 @@ def mask_contributions(
         names = sorted(answer)  # all clients mask in one order
         words = [limbs(answer[name]) for name in names]
         flat_words = np.concatenate([block.ravel() for block in words]) if words else np.empty(0, np.uint64)
-        run, exchange = f"{request[RUN]!s} serving {request[SESSION]!s} {fit}", int(messages.number(request, EXCHANGE))
+        run, exchange = (
+            f"{request[RUN]!s} adaptation {request[SESSION]!s} {fit}",
+            int(messages.number(request, EXCHANGE)),
+        )
         public = {member: keys[member] for member in members}
         flat_words = messages.mask_words(flat_words, client, public, private, run, exchange, used)
         parts = np.split(flat_words, np.cumsum([block.size for block in words])[:-1])
@@ -331,17 +334,17 @@ def scores(sent: RecordDict, local: LocalClient) -> dict[str, float]:
     request: Mapping[str, Any] = sent.config_records[FEDREACH]
     part, inputs = str(request[PART]), [int(n) for n in request[INPUTS]]
     if part not in PARTS:
-        raise TrainingError(f"a client is served on one of {', '.join(PARTS)}; the server asked for {part!r}")
+        raise TrainingError(f"a client is adapted on one of {', '.join(PARTS)}; the server asked for {part!r}")
     params = messages.params_of(sent.array_records[MODEL], local.engine.layout)
     if not local.num_held_out + (local.num_examples if part == "both" else 0):
         return {}
-    adapted_scores = local.served(
+    adapted_scores = local.adapted(
         params, _arrays(sent.array_records[STATE]), part, inputs, online=bool(request[ONLINE])
     )
     numbers: dict[str, float] = dict(adapted_scores.noted)
-    for rung, clients in adapted_scores.rungs.items():
+    for mode, clients in adapted_scores.modes.items():
         for name, value in zip(Score._fields, clients[local.client], strict=True):
-            numbers[f"{rung}_{name}"] = value
+            numbers[f"{mode}_{name}"] = value
     return numbers
 
 

@@ -30,7 +30,7 @@ from fedreach.runs.schema import FederationRecord
 
 # ---- Client statistics in the run folder
 
-STATISTICS_FILE = "facts.json"
+STATISTICS_FILE = "client_statistics.json"
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,10 @@ class ClientStatistics:
 
 
 def save_client_statistics(
-    folder: RunFolder, participants: Sequence[int], facts_by_client: Mapping[int, ClientStatistics], run: str
+    folder: RunFolder, participants: Sequence[int], statistics_by_client: Mapping[int, ClientStatistics], run: str
 ) -> None:
     """Store the participants and their reported statistics, so that a restarted server need not ask again."""
-    clients = {str(client): asdict(facts) for client, facts in sorted(facts_by_client.items())}
+    clients = {str(client): asdict(facts) for client, facts in sorted(statistics_by_client.items())}
     folder.write_json(STATISTICS_FILE, {"run": run, "participants": list(participants), "clients": clients})
 
 
@@ -73,11 +73,13 @@ def load_client_statistics(folder: RunFolder) -> tuple[list[int] | None, dict[in
     stored = folder.read_json(STATISTICS_FILE)
     if stored is None:
         return None, {}, None
-    facts_by_client = {}
+    statistics_by_client = {}
     for client, facts in stored["clients"].items():
         counts = facts.pop("label_counts")
-        facts_by_client[int(client)] = ClientStatistics(**facts, label_counts=None if counts is None else tuple(counts))
-    return stored["participants"], facts_by_client, stored["run"]
+        statistics_by_client[int(client)] = ClientStatistics(
+            **facts, label_counts=None if counts is None else tuple(counts)
+        )
+    return stored["participants"], statistics_by_client, stored["run"]
 
 
 def known_data(record: FederationRecord | None, engine: Engine | None) -> tuple[int | None, Ints | None]:
@@ -88,25 +90,31 @@ def known_data(record: FederationRecord | None, engine: Engine | None) -> tuple[
 
 
 def record_of(
-    participants: Sequence[int], unseen: Sequence[int], facts_by_client: Mapping[int, ClientStatistics], *, exact: bool
+    participants: Sequence[int],
+    unseen: Sequence[int],
+    statistics_by_client: Mapping[int, ClientStatistics],
+    *,
+    exact: bool,
 ) -> FederationRecord:
     """Return the federation record of what clients reported; see `fedreach.runs.describe.federation_record`.
 
     It contains label counts only if all clients reported them exactly. A report that used some of them, or noisy ones,
     would be wrong.
     """
-    count = max([*participants, *unseen, *facts_by_client], default=-1) + 1
-    facts = [facts_by_client.get(client) for client in range(count)]
+    count = max([*participants, *unseen, *statistics_by_client], default=-1) + 1
+    facts = [statistics_by_client.get(client) for client in range(count)]
     sample_form = next(
         (
-            client_facts.samples
-            for client_facts in facts
-            if client_facts is not None and client_facts.samples is not None
+            statistics_of_client.samples
+            for statistics_of_client in facts
+            if statistics_of_client is not None and statistics_of_client.samples is not None
         ),
         None,
     )
     samples: dict[str, Any] = {} if sample_form is None else json.loads(sample_form)
-    shared = [None if client_facts is None else client_facts.label_counts for client_facts in facts]
+    shared = [
+        None if statistics_of_client is None else statistics_of_client.label_counts for statistics_of_client in facts
+    ]
     counts = [list(label_counts or ()) if exact and None not in shared else [] for label_counts in shared]
     classes = len(counts[0]) if counts else 0
     record = FederationRecord(
@@ -124,7 +132,11 @@ def record_of(
         num_classes=classes,
         label_counts=np.array(counts, dtype=np.int64).reshape(count, classes),
         sizes=np.array(
-            [0 if client_facts is None else client_facts.num_examples for client_facts in facts], dtype=np.int64
+            [
+                0 if statistics_of_client is None else statistics_of_client.num_examples
+                for statistics_of_client in facts
+            ],
+            dtype=np.int64,
         ),
         participants=np.array(participants, dtype=np.int64),
         unseen=np.array(unseen, dtype=np.int64),
@@ -170,7 +182,7 @@ def training_terms(federation: Federation, layout: Layout) -> dict[str, str]:
         "loss": describe_component(federation.loss),
         "augmentation": describe_component(federation.augmentation),
         "measurements": describe_component(federation.measurements()),
-        "serving": describe_component(federation.serving),
+        "adaptation": describe_component(federation.adaptation),
         "label_statistics": describe_component(federation.label_statistics),
         "seed": describe_component(federation.seed),
         "model": f"{layout.size} numbers, {layout.num_trainable} of them trained, {digest}",
@@ -207,7 +219,7 @@ def identity_of(
     config: dict[str, Any] = {
         "name": name,
         "federation": describe_component(federation),
-        "method": {"serving": to_config("serving", federation.serving, shelf)},
+        "method": {"adaptation": to_config("adaptation", federation.adaptation, shelf)},
         "rounds": rounds,
         "inputs": [*inputs],
     }
@@ -340,7 +352,7 @@ class Checks:
         if facts.trains_as_asked:
             p, local = self.layout.num_trainable, self.federation.local
             size = float(np.linalg.norm(start[:p].astype(np.float64)))
-            furthest = local.furthest(steps, local.rate_at(round_, self.rounds), size)
+            furthest = local.furthest(steps, local.lr_at(round_, self.rounds), size)
             norm = float(np.linalg.norm(update[:p].astype(np.float64)))
             if norm > furthest:
                 raise ReplyError(
@@ -349,7 +361,7 @@ class Checks:
                 )
         return update
 
-    # ---------------------------------------------------------------------------------- evaluation and serving
+    # ---------------------------------------------------------------------------------- evaluation and adaptation
 
     def accuracy(self, metrics: Mapping[str, Any], name: str, count: int, facts: ClientStatistics) -> float:
         """Return the accuracy on `count` examples, or on their labeled positions."""
@@ -366,17 +378,19 @@ class Checks:
     def contribution(self, query: State, sums: State, facts: ClientStatistics) -> None:
         """Reject a contribution to the adaptation rule that no participant with these examples can make."""
         if not self.are_contributions(query, sums, [facts]):
-            raise ReplyError(f"its sums for {name_of(self.federation.serving)} cannot be those of {_describe(facts)}")
+            raise ReplyError(
+                f"its sums for {name_of(self.federation.adaptation)} cannot be those of {_describe(facts)}"
+            )
 
     def are_contributions(self, query: State, sums: State, facts: Sequence[ClientStatistics]) -> bool:
         """Return whether participants with these examples can contribute these sums."""
-        rule = self.federation.serving
+        rule = self.federation.adaptation
         if not isinstance(rule, KnowsPossibleSums):
             return True
         try:
             held_out, trained = (
-                sum(client_facts.num_held_out or 0 for client_facts in facts),
-                sum(client_facts.num_examples for client_facts in facts),
+                sum(statistics_of_client.num_held_out or 0 for statistics_of_client in facts),
+                sum(statistics_of_client.num_examples for statistics_of_client in facts),
             )
             return rule.possible(query, sums, held_out, trained)
         except (ValueError, IndexError, KeyError):  # unexpected shapes

@@ -162,7 +162,7 @@ def client_app(
     def train(message: Message, context: Context) -> Message:
         local, request = worker(context), message.content.config_records[FEDREACH]
         round_, version = _whole(request, ROUND), _whole(request, "memory-round")
-        rate, relative_size = messages.number(request, "rate"), messages.number(request, "share")
+        lr, relative_size = messages.number(request, "lr"), messages.number(request, "share")
         params = messages.params_of(message.content.array_records[MODEL], local.engine.layout)
         sent = message.content.array_records
         state = {name: values.numpy() for name, values in sent[SOLVER].items()} if SOLVER in sent else {}
@@ -171,7 +171,7 @@ def client_app(
             memory = _read_memory(context, str(request[RUN]), version, sent, local.memory_width)
             if memory is None:
                 return _reply(message, metrics={LACKS_MEMORY: version})
-        work = local.train(params, round_, rate, relative_size, memory, state)
+        work = local.train(params, round_, lr, relative_size, memory, state)
         if memory is not None and work.memory is not None:
             _store_memory(context, str(request[RUN]), version, memory, round_, work.memory)
         metrics = {LOSS: work.metrics["loss"], EXAMPLES: local.num_examples, STEPS: work.steps}
@@ -201,7 +201,7 @@ def client_app(
             numbers |= {f"{name}_{metric}": value for metric, value in score.further.items()}
         return _reply(message, metrics=numbers)
 
-    @app.query("serving")
+    @app.query("adaptation")
     def contribute(message: Message, context: Context) -> Message:
         if not share_label_statistics:
             raise TrainingError("this client does not tell anything of its labels")
@@ -217,8 +217,8 @@ def client_app(
         records = {messages.sums_name(fit): messages.array_record(answer) for fit, answer in answers.items()}
         return _reply(message, metrics={}, records=records)
 
-    @app.evaluate("serving")
-    def evaluate_served(message: Message, context: Context) -> Message:
+    @app.evaluate("adaptation")
+    def evaluate_adapted(message: Message, context: Context) -> Message:
         return _reply(message, metrics=adaptation.scores(message.content, worker(context)))
 
     return app

@@ -18,7 +18,7 @@ from fedreach.data.splits import Population
 from fedreach.engines.models.state import constant_bytes
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import released_entropy
-from fedreach.federation.types import ClientView
+from fedreach.federation.types import ServerView
 from fedreach.flower import messages
 from fedreach.flower.agreement import MAX_CLIENTS, Checks, ClientStatistics, first_difference
 from fedreach.flower.messages import (
@@ -242,9 +242,9 @@ class ClientRegistry:
             raise ReplyError(
                 "it trains by itself, and the federation's solver or measurements need fedreach.flower.app.client_app"
             )
-        elif self.federation.serves:
+        elif self.federation.adapts:
             raise ReplyError(
-                "it trains by itself, and the federation's serving rule needs fedreach.flower.app.client_app"
+                "it trains by itself, and the federation's adaptation rule needs fedreach.flower.app.client_app"
             )
         held_out = None if agreed is None else messages.whole_number(metrics, HELD_OUT)
         samples = None if agreed is None else self._read_samples(agreed)
@@ -291,9 +291,9 @@ class ClientRegistry:
             return None
         key = None if agreed is None else agreed.get(KEY)
         if not isinstance(key, bytes) or not is_public_key(key):
-            raise ReplyError("it has no key for a secure sum, which needs fedreach.flower.app.client_app")
+            raise ReplyError("it has no key for secure aggregation, which needs fedreach.flower.app.client_app")
         if any(facts.public_key == key.hex() for other_client, facts in self.known.items() if other_client != client):
-            raise ReplyError("its key for a secure sum is that of another client")
+            raise ReplyError("its key for secure aggregation is that of another client")
         return key.hex()
 
     # ------------------------------------------------------------------------------------------------ facts and view
@@ -377,12 +377,12 @@ class ClientRegistry:
         entropy = float(released_entropy(np.array([counts]))[0]) if "label_entropy" in self._needs() else None
         return {fact: counts, "label_entropy": entropy}
 
-    def view(self, participants: Sequence[int]) -> ClientView:
+    def view(self, participants: Sequence[int]) -> ServerView:
         """Return the server's view of the participants at the start of a round; unknown ones have no examples."""
         ids = np.array(participants, np.int64)
         facts = [self.known.get(client) for client in participants]
         present = [c in self.nodes and self.nodes[c] in self.online and self._can_train(c) for c in participants]
-        view = ClientView.of(
+        view = ServerView.of(
             ids,
             np.array([0 if f is None else f.num_examples for f in facts], np.int64),
             available=np.array(present, np.bool_),

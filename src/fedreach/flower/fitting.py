@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedreach._util.arrays import AnyArray, Floats
-from fedreach._util.errors import PartError, TrainingError
+from fedreach._util.errors import ComponentError, TrainingError
 from fedreach.data.several import position_counts
 from fedreach.engines.protocols import Engine
 from fedreach.evaluation.evaluator import ClientModels, Scores, mean_of, summarize_round
@@ -90,7 +90,7 @@ class RemoteFit:
         """Return the available participants that have held-out examples and send sums over them."""
         nodes, contributors = self.registry.nodes_of(participants), []
         self.nodes = nodes
-        sent = [Message(RecordDict(), node, "query.serving", ttl=self.registry.timeout) for node in nodes.values()]
+        sent = [Message(RecordDict(), node, "query.adaptation", ttl=self.registry.timeout) for node in nodes.values()]
         replies = _first_reply_by_node(send_and_wait(self.grid, sent, self.registry.timeout))
         for client, node in nodes.items():
             try:
@@ -103,7 +103,7 @@ class RemoteFit:
                     contributors.append(client)
             except ReplyError as error:
                 self.registry.blame(f"client {client}", error)
-                LOG.warning("Client %s does not help to fit the serving rule: %s.", client, error)
+                LOG.warning("Client %s does not help to fit the adaptation rule: %s.", client, error)
         return contributors
 
     def fitted(self, record: ArrayRecord, members: Sequence[int], *, cross: bool) -> RuleFit:
@@ -123,13 +123,13 @@ class RemoteFit:
             if len(contributors) < (messages.MIN_CLIENTS if hidden else 1):
                 departures = f", and clients {sorted(departed)} left in the midst" if departed else ""
                 raise TrainingError(
-                    f"{name_of(self.federation.serving)} cannot be fitted: {len(contributors)} participants that hold "
-                    f"examples out are left{departures}. Start clients again, and then the run, in the same folder: "
-                    "nothing is trained anew."
+                    f"{name_of(self.federation.adaptation)} cannot be fitted: {len(contributors)} participants that "
+                    f"hold examples out are left{departures}. Start clients again, and then the run, in the same "
+                    "folder: nothing is trained anew."
                 )
             parts = folds(contributors) if cross else []
             if hidden and any(len(part) < messages.MIN_CLIENTS for part in parts):
-                LOG.warning("Participants are not served themselves: a sum without one of them would show its part.")
+                LOG.warning("Participants are not adapted themselves: a sum without one of them would show its part.")
                 parts = []
             fits, lost, exchange = self._attempt(
                 record, [contributors, *([c for c in contributors if c not in p] for p in parts)]
@@ -138,7 +138,7 @@ class RemoteFit:
                 break
             for client, reason in lost.items():
                 LOG.warning(
-                    "Client %s left in exchange %s of fitting the serving rule, which begins anew without it: %s.",
+                    "Client %s left in exchange %s of fitting the adaptation rule, which begins anew without it: %s.",
                     *(client, exchange, reason),
                 )
             departed |= dict.fromkeys(lost, exchange)
@@ -152,7 +152,7 @@ class RemoteFit:
         """Return the fit of each set; or the participants that did not reply, the reasons, and the exchange."""
         fits, session, number = [UNFITTED] * len(sets), uuid4().hex, 0
         while True:
-            next_queries = {fit: next_query(self.federation.serving, fitted) for fit, fitted in enumerate(fits)}
+            next_queries = {fit: next_query(self.federation.adaptation, fitted) for fit, fitted in enumerate(fits)}
             queries = {fit: query for fit, query in next_queries.items() if query is not None}
             if not queries:
                 return fits, {}, number
@@ -161,13 +161,13 @@ class RemoteFit:
             if lost:
                 return fits, lost, number
             template = "Fitting %s, exchange %s: %s participants answered."
-            LOG.info(template, name_of(self.federation.serving), number, len(answers))
+            LOG.info(template, name_of(self.federation.adaptation), number, len(answers))
             for fit, query in queries.items():
                 sums = self._sum_answers([answers[client][fit] for client in sets[fit]])
                 facts = [self.registry.known[client] for client in sets[fit]]
                 if self._hides and not self.registry.checks.are_contributions(query, sums, facts):
-                    raise PartError(NO_SUM)
-                fits[fit] = after_exchange(self.federation.serving, fits[fit], query, sums)
+                    raise ComponentError(NO_SUM)
+                fits[fit] = after_exchange(self.federation.adaptation, fits[fit], query, sums)
 
     def _exchange(self, record: ArrayRecord, exchange: Exchange) -> tuple[dict[int, Answers], dict[int, str]]:
         """Return the answers, client -> fit -> arrays, and the reasons of missing ones."""
@@ -222,7 +222,7 @@ class RemoteFit:
                 request[messages.members_name(fit)] = list(exchange.sets[fit])
         if self._hides:
             content[KEYS] = self.registry.keys(exchange.sets[0])
-        return Message(content, node, "query.serving", ttl=self.registry.timeout)
+        return Message(content, node, "query.adaptation", ttl=self.registry.timeout)
 
     def _read_arrays(self, reply: Message, name: str) -> dict[str, AnyArray]:
         record, kind = messages.arrays(reply, name), self._kind
@@ -424,17 +424,17 @@ def evaluation(
 
     `state` is the state after the round. The engine predicts the server's test set, if there is one.
     """
-    models, test = state.served(federation), None
+    models, test = state.adapted(federation), None
     metric_columns: dict[str, float] = {}
     shares = np.bincount(state.clusters, minlength=len(models)) / len(state.clusters)
     if engine is not None and len(engine.task.data.dataset.test_y):
         index = np.arange(len(engine.task.data.dataset.test_y))
-        served = ClientModels.of(models, state.clusters, np.array(participants, np.int64))
-        right, loss = served.predict(engine, "test", index, None)
+        adapted = ClientModels.of(models, state.clusters, np.array(participants, np.int64))
+        right, loss = adapted.predict(engine, "test", index, None)
         d = engine.task.data.dataset
         counts = position_counts(d.test_y) if d.positions else None
         test = mean_of(right, counts), mean_of(loss, counts)
-        logits = served.logits(engine, "test", index, None) if metrics else []
+        logits = adapted.logits(engine, "test", index, None) if metrics else []
         answers = ClientOutputs.of(d.test_y, logits, np.array([len(index)]))
         for metric in metrics:
             metric_columns |= columns_of_metric(f"test_{metric.name}", metric, answers.of_clients(metric), None)

@@ -222,7 +222,7 @@ class LocalClient:
         return float(self.engine.training_loss(params, self.ids, [samples])[0])
 
     def train(
-        self, params: Float32s, round_: int, rate: float, share: float, memory: Float32s | None, state: State
+        self, params: Float32s, round_: int, lr: float, share: float, memory: Float32s | None, state: State
     ) -> TrainingResult:
         """Train from a (d,) model.
 
@@ -238,11 +238,11 @@ class LocalClient:
             terms = dict(solver.prepare(memory[None], state, np.array([share])))
         elif memory is not None:  # of the loss
             terms = {LOSS_MEMORY: memory[None]}
-        trained = self.engine.train(params, self.ids, round_, rate, terms)
+        trained = self.engine.train(params, self.ids, round_, lr, terms)
         kept_memory = None
         if solver is not None and memory is not None:
             p, steps = self.engine.num_trainable, federation.local.moved_steps(trained.steps)
-            new = solver.remember(memory[None], state, trained.update[:, :p], steps, rate)
+            new = solver.remember(memory[None], state, trained.update[:, :p], steps, lr)
             table = new_memory(federation, 1, p)
             assert table is not None  # the solver has one
             kept_memory = table.kept(new)[0]
@@ -302,13 +302,13 @@ class LocalClient:
             params: (d,) parameters of the model.
             queries: Query of the rule for each fit.
         """
-        rule, index = self.federation.serving, self.data.held_out[self.client]
+        rule, index = self.federation.adaptation, self.data.held_out[self.client]
         outputs, labels = self._outputs(params, index), self.data.dataset.train_y[index]
         counts = self._label_counts().astype(np.float64)
         return [check_contribution(rule, rule.contribute(query, outputs, labels, counts)) for query in queries]
 
     @one_thread()
-    def served(
+    def adapted(
         self, params: Float32s, state: State, part: str, inputs: Sequence[int] = (), *, online: bool = False
     ) -> AdaptationScores:
         """Adapt to the client's own inputs and return its scores.
@@ -324,10 +324,10 @@ class LocalClient:
         if part == "both":
             index = np.concatenate([self.data.train[self.client], index])
         client = Client(self.client, self._outputs(params, index), self.data.dataset.train_y[index])
-        return adapt_and_score(self.federation.serving, state, [client], inputs, online=online)
+        return adapt_and_score(self.federation.adaptation, state, [client], inputs, online=online)
 
     def _outputs(self, params: Float32s, index: Ints) -> Outputs:
-        return self.engine.answers(params, "true", index, inputs=Traits.of(self.federation.serving).reads_inputs)
+        return self.engine.answers(params, "true", index, inputs=Traits.of(self.federation.adaptation).reads_inputs)
 
 
 def server_engine(

@@ -32,19 +32,19 @@ from fedreach.federation.traits import name_of
 # query.table    fedreach: question, exchange                -> fedreach: names of its table; sums
 # query.loss     arrays: model             fedreach: run, round, batch-size  -> metrics: loss
 # train          arrays: model    config: the user's own, server-round
-#                fedreach: run, round, rate, share, memory-round             -> update, or arrays: the local model
+#                fedreach: run, round, lr, share, memory-round             -> update, or arrays: the local model
 #                          draws, where it was drawn with replacement
 #                solver: state of the server's solver                           metrics: train_loss, num-examples, steps
 #                memory: if the client lost it                                  and measurements
 #                keys: for secure aggregation                                -> masked, instead of update
 # evaluate       arrays: model                          fedreach: run, round -> metrics: eval_loss, eval_acc, ...
 #                                                                               (of numbers eval_mae, ...)
-# query.serving  nothing                                                     -> metrics: num-examples, held out
-# query.serving  arrays: model    fedreach: run, session, exchange, fits
+# query.adaptation  nothing                                                     -> metrics: num-examples, held out
+# query.adaptation  arrays: model    fedreach: run, session, exchange, fits
 #                query-0, query-1 ...: of a rule, one per fit                -> sums-0, sums-1 ...: over its examples
 #                keys: for secure aggregation                                   each of them masked
-# evaluate.serving  arrays: model    state: of the fitted rule
-#                fedreach: part, inputs, online                              -> metrics: served_accuracy, ...
+# evaluate.adaptation  arrays: model    state: of the fitted rule
+#                fedreach: part, inputs, online                              -> metrics: adapted_accuracy, ...
 # ```
 # The reply to a question of a round names the run and the round in `fedreach`. Models are sent under the names of their
 # `state_dict`. `client_app` gets the constants once and then only trained and averaged tensors. Other apps get the full
@@ -316,7 +316,9 @@ def mask_words(
     """
     ids = list(public)
     if client not in public or len(set(public.values())) < MIN_CLIENTS or len(set(public.values())) != len(ids):
-        raise TrainingError(f"a secure sum needs {MIN_CLIENTS} clients at least, each with a key of its own; got {ids}")
+        raise TrainingError(
+            f"secure aggregation needs {MIN_CLIENTS} clients at least, each with a key of its own; got {ids}"
+        )
     if round_ <= int(used.get(run, 0)):
         raise TrainingError(f"the masks of round {round_} were used before: a second report would show the difference")
     used[run] = round_  # one entry per run: the server chooses its name
@@ -339,20 +341,20 @@ def refuse_without_secure_aggregation_support(federation: Federation) -> None:
     Raises:
         ConfigError: If the federation has clusters of clients, a solver with memory, or a cohort of one.
     """
-    if federation.cohort < MIN_CLIENTS:
+    if federation.cohort_size < MIN_CLIENTS:
         raise ConfigError(
-            f"SecureSum needs a cohort of at least {MIN_CLIENTS}, as a sum over one client is its report; got "
-            f"{federation.cohort}."
+            f"SecureAggregation needs a cohort of at least {MIN_CLIENTS}, as a sum over one client is its report; got "
+            f"{federation.cohort_size}."
         )
     if federation.has_memory:
         keeper = federation.loss if federation.memory_solver is None else federation.solver
         raise ConfigError(
-            f"SecureSum hides single updates from the server, and on Flower {type(keeper).__name__} "
+            f"SecureAggregation hides single updates from the server, and on Flower {type(keeper).__name__} "
             f"has it look at them. Use a {'loss' if keeper is federation.loss else 'solver'} without memory, such as "
             f"{'FedNTD' if keeper is federation.loss else 'FedProx'}."
         )
     if federation.traits["selection"].clusters:
         raise ConfigError(
-            f"SecureSum on Flower is one sum over the whole cohort, and {name_of(federation.selection)} gives clusters "
-            "of clients a model each. Use a selection without clusters."
+            f"SecureAggregation on Flower is one sum over the whole cohort, and {name_of(federation.selection)} gives "
+            "clusters of clients a model each. Use a selection without clusters."
         )

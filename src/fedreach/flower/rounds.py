@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 from torch import nn
 
 from fedreach._util.arrays import AnyArray, Float32s, Floats
-from fedreach._util.errors import ConfigError, PartError
+from fedreach._util.errors import ComponentError, ConfigError
 from fedreach.engines.models.flat import Layout
 from fedreach.engines.protocols import Engine
 from fedreach.federation.federation import Federation
@@ -32,7 +32,7 @@ from fedreach.federation.steps import (
     run_until_cohort,
 )
 from fedreach.federation.traits import name_of
-from fedreach.federation.types import ClientView, Reports
+from fedreach.federation.types import ClientResults, ServerView
 from fedreach.flower import messages
 from fedreach.flower.agreement import Checks
 from fedreach.flower.clients import ClientRegistry, send_and_wait
@@ -64,7 +64,7 @@ class Outgoing:
     federation: Federation
     module: nn.Module  # its state dict is sent
     layout: Layout
-    rounds: int  # length of the run, which schedules of the local rate refer to
+    rounds: int  # length of the run, which schedules of the local learning rate refer to
     timeout: float  # seconds until a message expires; later replies do not count
     knows: Callable[[int], bool]  # whether a client runs `client_app`, which gets constants separately
     run: str = ""  # its name, under which clients store their memory
@@ -81,7 +81,7 @@ class Outgoing:
         self,
         nodes: Mapping[int, int],
         state: FederationState,
-        view: ClientView,
+        view: ServerView,
         counted: Mapping[int, int],
         config: ConfigRecord,
         *,
@@ -102,7 +102,7 @@ class Outgoing:
         if not nodes:
             return []
         solver, models = self.federation.memory_solver, _Records(self, list(state.models))
-        rate = self.federation.local.rate_at(view.round, self.rounds)
+        lr = self.federation.local.lr_at(view.round, self.rounds)
         mean = view.num_examples[view.num_examples > 0].mean()
         result = []
         for client, node in nodes.items():
@@ -111,7 +111,7 @@ class Outgoing:
             content = models.content(model, config, view.round, client)
             memory_round = 0 if state.memory is None or state.memory.blocks[row] is None else counted[client]
             share = float(view.num_examples[row] / mean)
-            numbers = {ROUND: view.round, "rate": rate, "memory-round": memory_round, "share": share}
+            numbers = {ROUND: view.round, "lr": lr, "memory-round": memory_round, "share": share}
             if draws is not None:
                 numbers[DRAWS] = draws[client]
             content[FEDREACH] = ConfigRecord({RUN: self.run, **numbers})
@@ -125,7 +125,7 @@ class Outgoing:
         return result
 
     def losses(
-        self, nodes: Mapping[int, int], state: FederationState, view: ClientView, batch_size: int
+        self, nodes: Mapping[int, int], state: FederationState, view: ServerView, batch_size: int
     ) -> list[Message]:
         """Return one message per client that asks for the loss of its model, over a batch or, with 0, all examples."""
         models, result = _Records(self, list(state.models)), []
@@ -222,7 +222,7 @@ class Incoming:
         clients: Mapping[int, int],
         collected: CollectedReplies,
         state: FederationState,
-        view: ClientView,
+        view: ServerView,
         run: str,
     ) -> None:
         """Add the replies of `clients` (node -> client) to the collected ones; a node counts once.
@@ -252,7 +252,7 @@ class Incoming:
                 self.registry.blame(f"client {client}", error)
 
     def _read_answer(
-        self, client: int, reply: Message, metrics: Mapping[str, Any], state: FederationState, view: ClientView
+        self, client: int, reply: Message, metrics: Mapping[str, Any], state: FederationState, view: ServerView
     ) -> Answer:
         """Return the answer in a reply; raise a ReplyError if it is impossible."""
         checks, facts, hidden = self.checks, self.registry.known[client], self.federation.label_statistics.only_sum
@@ -270,12 +270,12 @@ class Incoming:
             update = checks.update(update, start, facts, steps, view.round)
         return Answer(update, numbers, steps)
 
-    def reports(self, collected: CollectedReplies, view: ClientView, *, probe: bool = False) -> Reports:
+    def reports(self, collected: CollectedReplies, view: ServerView, *, probe: bool = False) -> ClientResults:
         """Return the replies in the form that components read, ids increasing."""
         hidden = self.federation.label_statistics.only_sum
         if hidden and collected.lost and collected.answers:
             missing, cause = next(iter(collected.lost.items()))
-            reason = f"the masks of a secure sum cancel only if all report, and client {missing} did not: {cause}"
+            reason = f"the masks of secure aggregation cancel only if all report, and client {missing} did not: {cause}"
             collected.lost |= dict.fromkeys(collected.answers, reason)
             collected.answers = {}
         ids = np.array(sorted(collected.answers), np.int64)
@@ -290,8 +290,8 @@ class Incoming:
                 total += answer.update  # wraps around at 2^64
             try:
                 mean = mean_of(total, FixedPoint(len(answers)))
-            except PartError as error:  # one client sent nonsense, but the sum does not show which
-                collected.lost |= dict.fromkeys(collected.answers, f"the secure sum makes no sense: {error}")
+            except ComponentError as error:  # one client sent nonsense, but the sum does not show which
+                collected.lost |= dict.fromkeys(collected.answers, f"the secure aggregation makes no sense: {error}")
                 collected.answers = {}
                 return self.reports(collected, view, probe=probe)
         names = ["num_examples", "loss"]
@@ -299,7 +299,7 @@ class Incoming:
         metrics: dict[str, Floats] = {name: np.array([a.metrics[name] for a in answers]) for name in names}
         if view.label_entropy is not None:
             metrics["label_entropy"] = view.label_entropy[rows]
-        return Reports(
+        return ClientResults(
             ids,
             update,
             metrics,
@@ -392,7 +392,7 @@ class OpenRound:
                 self.registry.blame(f"client {client}", error)
         return losses
 
-    def updates(self, request: AskUpdates) -> Reports:
+    def updates(self, request: AskUpdates) -> ClientResults:
         """Ask the clients of a probe for their updates; `end` receives those of the cohort."""
         ids = request.selection.ids.tolist()
         collected = self._collect(

@@ -35,7 +35,7 @@ from fedreach.federation.labels import Exact
 from fedreach.federation.participation import Always, Participation
 from fedreach.federation.state import FederationState, initial_state
 from fedreach.federation.steps import memory_width, new_memory, next_view, run_round
-from fedreach.federation.types import ClientView
+from fedreach.federation.types import ServerView
 from fedreach.flower import messages
 from fedreach.flower.adaptation import RemoteAdaptation, adapt_clients
 from fedreach.flower.agreement import (
@@ -157,7 +157,7 @@ class FedReachStrategy(Strategy):
         self.initial: Float32s = flatten(model).cpu().numpy()
         self.min_clients, self.patience, self.evaluate_every = min_clients, patience, evaluate_every
         self.engine, self.participation, self.record = engine, participation or Always(), record
-        self.inputs, self.serves, self.callbacks = inputs, federation.serves, callbacks
+        self.inputs, self.adapts, self.callbacks = inputs, federation.adapts, callbacks
         self.evaluate_training = evaluate_training
         self.metrics, self.about = additional_metrics(metrics), about or {}
         self.folder = RunFolder(Path(folder))
@@ -242,7 +242,7 @@ class FedReachStrategy(Strategy):
         self._snapshot = snapshot
         if self._is_unfinished:
             self._start_callbacks(self.folder.required(RunRecord))
-        if snapshot.state.round < self.rounds or (done is None and self.serves):
+        if snapshot.state.round < self.rounds or (done is None and self.adapts):
             self.registry.gather(grid, self.min_clients, self.patience)
         if snapshot.state.round == self.rounds and done is None:
             self._finish(grid)
@@ -302,7 +302,7 @@ class FedReachStrategy(Strategy):
         """Start the callbacks; they are closed when the folder is released."""
         self._open.enter_context(callback_lifecycle(self.callbacks, run, None, "Flower's clients", self.folder.path))
 
-    def _view(self, state: FederationState) -> ClientView:
+    def _view(self, state: FederationState) -> ServerView:
         federation = self.federation
         view = next_view(federation, self.registry.view(self._participants), state, self.participation)
         if federation.radio is None:
@@ -321,7 +321,7 @@ class FedReachStrategy(Strategy):
         new, result, _ = self._round.end(replies)
         if not np.isfinite(new.models).all():
             raise TrainingError(
-                f"The model is not finite after round {new.round}. Lower local.rate or set local.clip_norm, and choose "
+                f"The model is not finite after round {new.round}. Lower local.lr or set local.clip_norm, and choose "
                 "another folder."
             )
         self._refuse_if_all_fail(new.round, result.cohort, result.lost)
@@ -348,7 +348,7 @@ class FedReachStrategy(Strategy):
 
     def _arrays(self) -> ArrayRecord:
         """Return the model for Flower; several models, one per cluster, are named ``0/...``, ``1/...``."""
-        records = [self.outgoing.whole(model) for model in self._now.state.served(self.federation)]
+        records = [self.outgoing.whole(model) for model in self._now.state.adapted(self.federation)]
         several = {f"{i}/{name}": array for i, record in enumerate(records) for name, array in record.items()}
         self._last_arrays = records[0] if len(records) == 1 else ArrayRecord(several)
         return self._last_arrays
@@ -376,7 +376,7 @@ class FedReachStrategy(Strategy):
     def _evaluation_messages(self, config: ConfigRecord) -> list[Message]:
         state, participants = self._now.state, self._participants
         nodes = self.registry.nodes_of([*participants, *self.registry.unseen()])
-        clusters, models = dict(zip(participants, state.clusters.tolist(), strict=True)), state.served(self.federation)
+        clusters, models = dict(zip(participants, state.clusters.tolist(), strict=True)), state.adapted(self.federation)
         tasks = evaluation_tasks(nodes, clusters, len(models))
         self._tasks = {(nodes[task.client], str(task.model)): task for task in tasks}
         return self.outgoing.evaluate(self._tasks, list(models), state.round, config)
@@ -399,7 +399,7 @@ class FedReachStrategy(Strategy):
 
     def _serve(self, grid: Grid) -> None:
         channels = self.registry, self.outgoing, grid, self.engine, self.inputs
-        if self.serves:
+        if self.adapts:
             adapt_clients(RemoteAdaptation(self.federation, *channels), self.folder)
 
     def _close(self, row: RoundRow, timing: Timing, replies: Iterable[Message]) -> Mapping[str, float]:

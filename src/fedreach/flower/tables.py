@@ -222,7 +222,7 @@ class RemoteTables:
                     raise ReplyError("it does not tell the names of its columns and classes")
                 key = content.config_records[FEDREACH].get(KEY)
                 if self.hides and not (isinstance(key, bytes) and messages.is_public_key(key)):
-                    raise ReplyError("it has no key for a secure sum")
+                    raise ReplyError("it has no key for secure aggregation")
                 self.nodes[client], self.told[client] = node, description
                 self.names[client] = messages.printable(str(description.get(NAME) or client))
                 self.keys[client] = key if isinstance(key, bytes) else b""
@@ -348,7 +348,7 @@ def _are_lists_of_texts(value: object, count: int) -> bool:
 # `fedreach.data.table_agreement`. A table never leaves its client.
 
 AGREEMENT = "agreement.json"
-KEPT_IN_PROCESS = 8  # tables, where one process serves many nodes
+KEPT_IN_PROCESS = 8  # tables, where one process offers many nodes
 
 
 class _Targets(NamedTuple):

@@ -13,9 +13,10 @@ from fedreach.evaluation.statistics import PairedTest, Spread, spread
 from fedreach.report.analysis import NO_LEADERS, Leaders, judge_all, leaders_by
 from fedreach.report.numbers import (
     ABSENT,
-    Comparison,
     Run,
+    RunSet,
     Unit,
+    conclusion,
     detectable,
     interval,
     nats,
@@ -25,7 +26,6 @@ from fedreach.report.numbers import (
     plus_minus,
     points,
     unit_of,
-    verdict,
 )
 from fedreach.report.tables import (
     VERDICT_UNIT,
@@ -43,16 +43,16 @@ if TYPE_CHECKING:
 
 # ---- Numbers of adaptation, by prediction mode
 # Participation gap under mode r, participants minus unseen clients, both predicted under r: G(r).
-# G(plain) = [G(plain) - G(true prior)] (priors) + G(true prior) (representation).
-# Estimation is the accuracy of unseen clients under the true prior minus their adapted accuracy.
+# G(plain) = [G(plain) - G(oracle prior)] (priors) + G(oracle prior) (representation).
+# Estimation is the accuracy of unseen clients under the oracle prior minus their adapted accuracy.
 # The control is the majority class of a client's true labels.
 
 PREDICTION_MODES = {
-    "plain": "plain",
+    "unadapted": "unadapted",
     "calibrated": "calibrated",
-    "served": "served",
+    "adapted": "adapted",
     "online": "online",
-    "true_prior": "true prior, needs labels",
+    "oracle_prior": "oracle prior, needs labels",
 }
 """Prediction mode -> its name in tables."""
 SCORES = ("accuracy", "accuracy_worst_decile", "loss", "calibration_error")
@@ -86,10 +86,10 @@ class AdaptationSummary:
     spent: Mapping[str, Spread]  # simulated "seconds" and "joules" of fitting; empty spreads without radio
 
 
-def summarize_adaptation(comparison: Comparison) -> tuple[AdaptationSummary, ...]:
+def summarize_adaptation(comparison: RunSet) -> tuple[AdaptationSummary, ...]:
     """Return a summary of each method that has an adaptation rule, in the comparison's order."""
-    served = {method: [run for run in comparison.counted(method) if run.serving] for method in comparison.methods}
-    summaries = [_summary(method, runs) for method, runs in served.items() if runs]
+    adapted = {method: [run for run in comparison.counted(method) if run.adaptation] for method in comparison.methods}
+    summaries = [_summary(method, runs) for method, runs in adapted.items() if runs]
     inputs = sorted({n for row in summaries for n in row.gain_with})
     gains = _family(comparison, summaries, "accuracy")
     changes = {score: _family(comparison, summaries, score, margin=False) for score in TESTED_CHANGES}
@@ -105,48 +105,48 @@ def summarize_adaptation(comparison: Comparison) -> tuple[AdaptationSummary, ...
     )
 
 
-def adapted_leaders(comparison: Comparison, rows: Sequence[AdaptationSummary]) -> Leaders:
+def adapted_leaders(comparison: RunSet, rows: Sequence[AdaptationSummary]) -> Leaders:
     """Return which methods lead by adapted accuracy, among rules that need no labels."""
     methods = [row.method for row in rows if not row.needs_labels]
     if len(methods) < 2:
         return NO_LEADERS
-    column = f"{rows[0].population}_served_accuracy"
+    column = f"{rows[0].population}_adapted_accuracy"
 
     def adapted_accuracy(run: Run) -> float:
-        return run.serving.columns["last"].get(column, np.nan) if run.serving else np.nan
+        return run.adaptation.columns["last"].get(column, np.nan) if run.adaptation else np.nan
 
     return leaders_by(comparison, methods, adapted_accuracy, lower_is_better=False)
 
 
 def _family(
-    comparison: Comparison, rows: Sequence[AdaptationSummary], score: str, *, inputs: str = "", margin: bool = True
+    comparison: RunSet, rows: Sequence[AdaptationSummary], score: str, *, inputs: str = "", margin: bool = True
 ) -> tuple[PairedTest, ...]:
     """Return the adapted minus the unadapted score of each method, tested as one family."""
     differences = []
     for row in rows:
-        served, plain = (f"{row.population}_{rung}{inputs}_{score}" for rung in ("served", "plain"))
-        runs = ((run.seed, run.serving.columns["last"]) for run in comparison.counted(row.method) if run.serving)
-        differences.append({seed: columns.get(served, np.nan) - columns.get(plain, np.nan) for seed, columns in runs})
+        adapted, plain = (f"{row.population}_{mode}{inputs}_{score}" for mode in ("adapted", "unadapted"))
+        runs = ((run.seed, run.adaptation.columns["last"]) for run in comparison.counted(row.method) if run.adaptation)
+        differences.append({seed: columns.get(adapted, np.nan) - columns.get(plain, np.nan) for seed, columns in runs})
     return judge_all(comparison, differences, within_margin=margin, lower_is_better=score in TESTED_CHANGES)
 
 
 def _summary(method: str, runs: Sequence[Run]) -> AdaptationSummary:
-    records = [run.serving for run in runs if run.serving is not None]
+    records = [run.adaptation for run in runs if run.adaptation is not None]
     columns = [record.columns["last"] for record in records]
-    name = "unseen" if "unseen_plain_accuracy" in columns[0] else "id"
+    name = "unseen" if "unseen_unadapted_accuracy" in columns[0] else "id"
 
     def over(column: str) -> Spread:
         return spread([scores.get(column, np.nan) for scores in columns])
 
     inputs = sorted(
-        {int(key.split("_")[2]) for key in columns[0] if key.startswith(f"{name}_served_") and _is_label_count(key)}
+        {int(key.split("_")[2]) for key in columns[0] if key.startswith(f"{name}_adapted_") and _is_label_count(key)}
     )
     return AdaptationSummary(
         method=method,
         rule=records[0].rule,
         needs_labels=records[0].needs_labels,
         population=name,
-        at={(rung, score): over(f"{name}_{rung}_{score}") for rung in PREDICTION_MODES for score in SCORES},
+        at={(mode, score): over(f"{name}_{mode}_{score}") for mode in PREDICTION_MODES for score in SCORES},
         gain=UNTESTED,
         change={},
         gain_with=dict.fromkeys(inputs, UNTESTED),
@@ -174,14 +174,14 @@ def _is_label_count(column: str) -> bool:
 
 
 def _gap_of(columns: Sequence[Mapping[str, float]]) -> Gap:
-    needed = [f"{name}_{rung}_accuracy" for name in ("id", "unseen") for rung in ("plain", "true_prior")]
+    needed = [f"{name}_{mode}_accuracy" for name in ("id", "unseen") for mode in ("unadapted", "oracle_prior")]
     if not all(key in scores for scores in columns for key in needed):
         return {}
     plain, true = (
-        np.array([scores[f"id_{rung}_accuracy"] - scores[f"unseen_{rung}_accuracy"] for scores in columns])
-        for rung in ("plain", "true_prior")
+        np.array([scores[f"participant_{mode}_accuracy"] - scores[f"unseen_{mode}_accuracy"] for scores in columns])
+        for mode in ("unadapted", "oracle_prior")
     )
-    unseen = [scores["unseen_true_prior_accuracy"] - scores["unseen_served_accuracy"] for scores in columns]
+    unseen = [scores["unseen_oracle_prior_accuracy"] - scores["unseen_adapted_accuracy"] for scores in columns]
     parts = {"gap": plain, "priors": plain - true, "representation": true, "estimation": unseen}
     return {part: spread(values) for part, values in parts.items()}
 
@@ -202,19 +202,19 @@ Cell = Callable[[AdaptationSummary], str]
 
 def tabulate_adaptation(analysis: Analysis) -> list[Table]:
     """Return the tables of prediction modes, probabilities and the gap; empty if no method has an adaptation rule."""
-    rows = analysis.serving
+    rows = analysis.adaptation
     if not rows:
         return []
-    return [_rungs(analysis), _probabilities(analysis), *_gap_tables(rows)]
+    return [_modes(analysis), _probabilities(analysis), *_gap_tables(rows)]
 
 
-def _rungs(analysis: Analysis) -> Table:
-    rows = analysis.serving
+def _modes(analysis: Analysis) -> Table:
+    rows = analysis.adaptation
     several, labels = any(row.gain.count > 1 for row in rows), any(row.needs_labels for row in rows)
     share = "% ± sd" if several else "%"
 
-    def score(rung: str, name: str) -> Cell:
-        return lambda row: percent(row.at[rung, name])
+    def score(mode: str, name: str) -> Cell:
+        return lambda row: percent(row.at[mode, name])
 
     def gain_with(n: int) -> Cell:
         return lambda row: _points(row.gain_with.get(n))
@@ -225,17 +225,17 @@ def _rungs(analysis: Analysis) -> Table:
     columns: list[tuple[str, str, Cell, int]] = [("method", "", lambda row: row.method, 0)]
     columns.append(("rule", "", lambda row: row.rule.partition("(")[0], 150))
     columns.append(("needs", "", lambda row: "labels" if row.needs_labels else ABSENT, 0))
-    columns += [(head, share, score(rung, "accuracy"), 0) for rung, head in PREDICTION_MODES.items()]
+    columns += [(head, share, score(mode, "accuracy"), 0) for mode, head in PREDICTION_MODES.items()]
     columns.append(("gain", "points [seeds]", lambda row: _points(row.gain), 0))
     columns.append(("expected gain", "points, by participants", _expected_gain, 120))
     columns.append(("p", "corrected", lambda row: p_text(row.gain.p_corrected), 0))
-    columns.append(("detectable", "points", lambda row: detectable(row.gain), 140))
-    columns.append(("verdict", VERDICT_UNIT, lambda row: verdict(row.gain), 110))
+    columns.append(("mde", "points", lambda row: detectable(row.gain), 140))
+    columns.append(("conclusion", VERDICT_UNIT, lambda row: conclusion(row.gain), 110))
     for n in sorted({n for row in rows for n in row.gain_with}):
         columns.append((f"gain with {n}", "inputs", gain_with(n), 120))
     columns += [
-        ("worst decile, plain", share, score("plain", "accuracy_worst_decile"), 100),
-        ("worst decile, served", share, score("served", "accuracy_worst_decile"), 100),
+        ("worst decile, plain", share, score("unadapted", "accuracy_worst_decile"), 100),
+        ("worst decile, adapted", share, score("adapted", "accuracy_worst_decile"), 100),
         (f"clients that lose > {HARM_POINTS} points", share, lambda row: percent(row.harmed), 130),
         ("worst client", "points (inputs)", _worst_client, 140),
         ("adapted", "clients", lambda row: _mean_count(row.decided.get("adapted")), 160),
@@ -250,62 +250,62 @@ def _rungs(analysis: Analysis) -> Table:
     judged = family_note(analysis.comparison, [row.gain for row in rows])
     learns = ", as is every rule marked so; labelled examples that one learns from are not scored" if labels else ""
     return _table(
-        f"How {where.split(',')[0]} are served",
+        f"How {where.split(',')[0]} are adapted",
         rows,
         columns,
         f"By the last model, on {where}: mean over clients{', ± sd over seeds' if several else ''}. Plain: the model "
-        "as it is. Calibrated: corrected by participants' held-out data. Served: by the client's own inputs, without "
-        f"labels. Gain: served minus plain{judged} With 5 inputs, say: scored on the "
-        "client's other ones, a family of its own. The true prior is a reference that needs the client's labels"
+        "as it is. Calibrated: corrected by participants' held-out data. Adapted: by the client's own inputs, without "
+        f"labels. Gain: adapted minus plain{judged} With 5 inputs, say: scored on the "
+        "client's other ones, a family of its own. The oracle prior is a reference that needs the client's labels"
         f"{learns}. Expected gain: what participants gained on their own held-out labels by what they decided, "
         f"and its 95% interval over them{', means over seeds' if several else ''}. "
-        f"Clients that lose > {HARM_POINTS} points: share whose accuracy is lower served than plain by more than that. "
-        "Worst client: change of the one that loses most, and in parentheses how many inputs it has"
+        f"Clients that lose > {HARM_POINTS} points: share whose accuracy is lower adapted than plain by more than "
+        "that. Worst client: change of the one that loses most, and in parentheses how many inputs it has"
         f"{', means over seeds' if several else ''}.",
-        name="serving",
+        name="adaptation",
         paper_note=join_sentences(
             intervals_sentence(analysis.comparison, [row.gain for row in rows]),
-            bold_sentence(analysis.comparison, analysis.served_leaders, "as clients are served, without labels"),
+            bold_sentence(analysis.comparison, analysis.adapted_leaders, "as clients are adapted, without labels"),
         ),
-        leading=analysis.served_leaders,
+        leading=analysis.adapted_leaders,
     )
 
 
 def _probabilities(analysis: Analysis) -> Table:
-    rows = analysis.serving
+    rows = analysis.adaptation
     several = any(row.gain.count > 1 for row in rows)
     nat, share = ("nats ± sd", "% ± sd") if several else ("nats", "%")
-    rungs = {rung: PREDICTION_MODES[rung] for rung in ("plain", "calibrated", "served", "true_prior")}
+    modes = {mode: PREDICTION_MODES[mode] for mode in ("unadapted", "calibrated", "adapted", "oracle_prior")}
 
-    def loss(rung: str) -> Cell:
-        return lambda row: plus_minus(row.at[rung, "loss"], 3)
+    def loss(mode: str) -> Cell:
+        return lambda row: plus_minus(row.at[mode, "loss"], 3)
 
-    def error(rung: str) -> Cell:
-        return lambda row: percent(row.at[rung, "calibration_error"])
+    def error(mode: str) -> Cell:
+        return lambda row: percent(row.at[mode, "calibration_error"])
 
     def p(score: str) -> Cell:
         return lambda row: p_text(row.change[score].p_corrected)
 
-    width = {"plain": 100, "calibrated": 130, "served": 100, "true_prior": 170}
+    width = {"unadapted": 100, "calibrated": 130, "adapted": 100, "oracle_prior": 170}
     columns: list[tuple[str, str, Cell, int]] = [("method", "", lambda row: row.method, 0)]
     columns.append(("needs", "", lambda row: "labels" if row.needs_labels else ABSENT, 0))
-    columns += [(f"log loss, {head}", nat, loss(rung), width[rung]) for rung, head in rungs.items()]
+    columns += [(f"log loss, {head}", nat, loss(mode), width[mode]) for mode, head in modes.items()]
     columns.append(("log loss, change", "nats [seeds]", lambda row: nats(row.change["loss"]), 0))
     columns.append(("p", "corrected", p("loss"), 0))
     columns += [
-        (f"calibration error, {head}", share, error(rung), max(width[rung], 150)) for rung, head in rungs.items()
+        (f"calibration error, {head}", share, error(mode), max(width[mode], 150)) for mode, head in modes.items()
     ]
     columns.append(
         ("calibration error, change", "points [seeds]", lambda row: _points(row.change["calibration_error"]), 90)
     )
     columns.append(("p", "corrected", p("calibration_error"), 90))
     return _table(
-        "Log loss and calibration, plain and served",
+        "Log loss and calibration, plain and adapted",
         rows,
         columns,
         "The same clients and inputs. Log loss: mean of −log p of the true class. Calibration error: how far "
         "confidence is from accuracy, over 15 bins of confidence; it does not reach 0 for a client with few examples. "
-        "Change: served minus plain, below 0 is better, interval over seeds and p corrected for each score by itself. "
+        "Change: adapted minus plain, below 0 is better, interval over seeds and p corrected for each score by itself. "
         "What the calibrated model changes is no merit of a client's inputs. "
         "With two classes a prior changes thresholds, log loss and calibration, and not the order of a client's "
         "examples.",
@@ -366,7 +366,7 @@ def _table(
         name=name,
         stated=paper_note,
         bold=bold_cells(
-            [row.method for row in rows], leading, [columns[j][0] for j in nonempty], PREDICTION_MODES["served"]
+            [row.method for row in rows], leading, [columns[j][0] for j in nonempty], PREDICTION_MODES["adapted"]
         ),
     )
 

@@ -13,7 +13,7 @@ import numpy as np
 from fedreach._util.arrays import Ints
 from fedreach.evaluation.scores import ACCURACY, MAE, MainScore
 from fedreach.evaluation.statistics import PairedTest, Spread, run_paired_tests, spread
-from fedreach.report.numbers import Comparison, Run
+from fedreach.report.numbers import Run, RunSet
 from fedreach.runs.schema import BaselinesRecord
 
 # ---- The numbers of a method, each declared once
@@ -53,11 +53,13 @@ QUANTITIES = {
     quantity.name: quantity
     for quantity in (
         Quantity("round", "round", "rounds"),
-        Quantity("participants", "id_accuracy", "participants", "%", "participants' held-out data", from_width=100),
+        Quantity(
+            "participants", "participant_accuracy", "participants", "%", "participants' held-out data", from_width=100
+        ),
         Quantity("unseen", "unseen_accuracy", "unseen clients", "%", "unseen clients", from_width=0),
         Quantity("test", "test_accuracy", "test set", "%", "the test set"),
         Quantity("gap", "participation_gap", "gap", "points", from_width=0),
-        Quantity("participants_worst_decile", "id_accuracy_worst_decile", "worst decile, participants", "%"),
+        Quantity("participants_worst_decile", "participant_accuracy_worst_decile", "worst decile, participants", "%"),
         Quantity("unseen_worst_decile", "unseen_accuracy_worst_decile", "worst decile, unseen", "%"),
         Quantity("megabytes", "bytes_total", "sent", "MB", scale=1e6),  # 10^6 bytes, down and up, probes included
         # Simulated, of all rounds so far, probes included.
@@ -68,14 +70,18 @@ QUANTITIES = {
 METRIC_QUANTITIES = {
     quantity.name: quantity
     for quantity in (
-        Quantity("participants", "id_{}", "participants", from_width=0),
+        Quantity("participants", "participant_{}", "participants", from_width=0),
         Quantity("unseen", "unseen_{}", "unseen clients", from_width=0),
         Quantity("test", "test_{}", "test set", from_width=110),
-        Quantity("participants_worst_decile", "id_{}_worst_decile", "worst decile, participants", from_width=130),
+        Quantity(
+            "participants_worst_decile", "participant_{}_worst_decile", "worst decile, participants", from_width=130
+        ),
         Quantity("unseen_worst_decile", "unseen_{}_worst_decile", "worst decile, unseen", from_width=100),
-        Quantity("participants_pooled", "id_{}_pooled", "pooled, participants", from_width=130),
+        Quantity("participants_pooled", "participant_{}_pooled", "pooled, participants", from_width=130),
         Quantity("unseen_pooled", "unseen_{}_pooled", "pooled, unseen", from_width=100),
-        Quantity("participants_left_out", "id_{}_undefined", "left out, participants", "clients", from_width=120),
+        Quantity(
+            "participants_left_out", "participant_{}_undefined", "left out, participants", "clients", from_width=120
+        ),
         Quantity("unseen_left_out", "unseen_{}_undefined", "left out, unseen", "clients", from_width=90),
     )
 }
@@ -105,7 +111,7 @@ def rows_of(run: Run, when: When, last_rounds: int = 1) -> Ints:
     evaluated = run.evaluated
     if when == "last":
         return evaluated[-last_rounds:]
-    losses = run.column("id_loss")
+    losses = run.column("participant_loss")
     if run.best_round is None:
         with_loss = evaluated[np.isfinite(losses[evaluated])]
         return with_loss[[np.argmin(losses[with_loss])]] if len(with_loss) else evaluated[-1:]
@@ -117,7 +123,7 @@ def mean_of(run: Run, column: str, when: When, last_rounds: int = 1) -> float:
     return float(run.column(column)[rows_of(run, when, last_rounds)].mean())
 
 
-def target_row(run: Run, comparison: Comparison) -> int | None:
+def target_row(run: Run, comparison: RunSet) -> int | None:
     """Return the first row whose primary accuracy reaches the target; None if no row does."""
     if comparison.target_accuracy is None:
         return None
@@ -142,20 +148,20 @@ class MetricSummary:
     at: Mapping[str, Spread]  # each of `METRIC_QUANTITIES` -> over seeds
 
 
-def metrics_of(comparison: Comparison) -> tuple[str, ...]:
+def metrics_of(comparison: RunSet) -> tuple[str, ...]:
     """Return the names of the metrics of all counted runs, in the order of their rows."""
     columns = (column for run in comparison.all_counted for column in run.rounds)
     return tuple(dict.fromkeys(match["name"] for column in columns if (match := METRIC_COLUMN.fullmatch(column))))
 
 
-def has_named_metrics(comparison: Comparison) -> bool:
+def has_named_metrics(comparison: RunSet) -> bool:
     """Return whether an experiment named a metric; AUROC of two classes is always in the main table."""
     configs = (run.config.get("evaluation", {}).get("metrics", ()) for run in comparison.all_counted)
     named = {metric["name"] for metrics in configs for metric in metrics}
     return any(metric != "auroc" or metric in named for metric in metrics_of(comparison))
 
 
-def summarize_metrics(comparison: Comparison, when: When = "last") -> tuple[MetricSummary, ...]:
+def summarize_metrics(comparison: RunSet, when: When = "last") -> tuple[MetricSummary, ...]:
     """Return a row for each metric and method, metric by metric; `when` is as in `summarize`."""
 
     def over_seeds(method: str, metric: str, quantity: Quantity) -> Spread:
@@ -193,7 +199,7 @@ class Difference:
     judged: PairedTest
 
 
-def planned_differences(comparison: Comparison, when: When) -> tuple[Difference, ...]:
+def planned_differences(comparison: RunSet, when: When) -> tuple[Difference, ...]:
     """Return every planned difference, at the last rounds or at the best one."""
     pairs = comparison.plan.pairs(comparison.methods, comparison.baseline)
     pair_differences = [pair_differences_by_seed(comparison, first, second, when) for first, second in pairs]
@@ -212,7 +218,7 @@ def planned_differences(comparison: Comparison, when: When) -> tuple[Difference,
 
 
 def pair_differences_by_seed(
-    comparison: Comparison, first: str, second: str, when: When, *, of: Collection[int] | None = None
+    comparison: RunSet, first: str, second: str, when: When, *, of: Collection[int] | None = None
 ) -> dict[int, float] | str:
     """Return first minus second by seed, over the seeds `of` or all; or the reason why no pair can be formed."""
     name, last = comparison.primary, comparison.plan.last_rounds
@@ -228,7 +234,7 @@ def pair_differences_by_seed(
 
 
 def judge_all(
-    comparison: Comparison,
+    comparison: RunSet,
     family: Sequence[Mapping[int, float]],
     *,
     within_margin: bool = True,
@@ -236,7 +242,7 @@ def judge_all(
 ) -> tuple[PairedTest, ...]:
     """Test a family of differences by the comparison's plan.
 
-    If seeds were added after results could be seen, no verdict is given: optional stopping finds a significant
+    If seeds were added after results could be seen, no conclusion is given: optional stopping finds a significant
     difference sooner or later.
     """
     plan = comparison.plan
@@ -250,15 +256,15 @@ def judge_all(
     if not comparison.looks:
         return judged
     return tuple(
-        replace(judgement, verdict="not decided", seeds_needed=None, note=SEEDS_ADDED)
-        if judgement.verdict
+        replace(judgement, conclusion="inconclusive", seeds_needed=None, note=SEEDS_ADDED)
+        if judgement.conclusion
         else judgement
         for judgement in judged
     )
 
 
-def no_verdict_reason(comparison: Comparison) -> str:
-    """Return the reason why no verdict is given."""
+def no_verdict_reason(comparison: RunSet) -> str:
+    """Return the reason why no conclusion is given."""
     return f"{SEEDS_ADDED} ({', then '.join(map(str, (*comparison.looks, len(comparison.seeds))))})"
 
 
@@ -324,7 +330,7 @@ class Leaders:
 NO_LEADERS = Leaders((), ())
 
 
-def leaders(comparison: Comparison, when: When) -> Leaders:
+def leaders(comparison: RunSet, when: When) -> Leaders:
     """Return the methods that lead in the primary score."""
     name, last = comparison.primary, comparison.plan.last_rounds
     return leaders_by(
@@ -336,7 +342,7 @@ def leaders(comparison: Comparison, when: When) -> Leaders:
 
 
 def leaders_by(
-    comparison: Comparison, methods: Sequence[str], value: Callable[[Run], float], *, lower_is_better: bool
+    comparison: RunSet, methods: Sequence[str], value: Callable[[Run], float], *, lower_is_better: bool
 ) -> Leaders:
     """Return the methods that lead by a number of each run.
 
@@ -352,7 +358,7 @@ def leaders_by(
     pairs = list(combinations(ranked, 2))
     pair_differences = [_differences(values[first], values[second]) for first, second in pairs]
     judged = judge_all(comparison, pair_differences, lower_is_better=lower_is_better)
-    better = {pair for pair, judgement in zip(pairs, judged, strict=True) if judgement.verdict == "better"}
+    better = {pair for pair, judgement in zip(pairs, judged, strict=True) if judgement.conclusion == "better"}
     leading: tuple[str, ...] = ()
     for size in range(1, len(ranked)):
         among, over = combinations(ranked[:size], 2), product(ranked[:size], ranked[size:])
@@ -390,9 +396,7 @@ class MethodSummary:
     difference: PairedTest  # primary accuracy minus the baseline's, seed by seed
 
 
-def summarize(
-    comparison: Comparison, contrasts: Sequence[Difference], when: When = "last"
-) -> tuple[MethodSummary, ...]:
+def summarize(comparison: RunSet, contrasts: Sequence[Difference], when: When = "last") -> tuple[MethodSummary, ...]:
     """Return one row per method, in the comparison's order.
 
     Args:
@@ -405,7 +409,7 @@ def summarize(
 
 
 def _summarize_method(
-    comparison: Comparison, method: str, when: When, to_baseline: Mapping[str, PairedTest]
+    comparison: RunSet, method: str, when: When, to_baseline: Mapping[str, PairedTest]
 ) -> MethodSummary:
     runs, last = comparison.counted(method), comparison.plan.last_rounds
     planned = sum(run.method == method for run in comparison.runs) + sum(m == method for m, _ in comparison.absent)
@@ -444,14 +448,14 @@ def _spent(hits: Sequence[tuple[Run, int]], quantity: Quantity) -> Spread:
     return spread([run.column(quantity.column)[row] / quantity.scale for run, row in hits])
 
 
-def probabilities(comparison: Comparison) -> dict[str, str]:
+def probabilities(comparison: RunSet) -> dict[str, str]:
     """Return the columns that score probabilities of two classes, on the primary population."""
     two = any(run.partition.num_classes == 2 for run in comparison.all_counted)
     where = comparison.primary.partition("_")[0]
     return {name: f"{where}_{ending}" for name, ending in PROBABILITIES.items()} if two else {}
 
 
-def primary_of(row: MethodSummary, comparison: Comparison) -> Spread:
+def primary_of(row: MethodSummary, comparison: RunSet) -> Spread:
     """Return the primary score of a method."""
     return row.at[POPULATION[comparison.primary].name]
 
@@ -467,7 +471,7 @@ TITLES = {
 """(Baseline, whether targets are classes) -> its name in tables."""
 
 
-def baselines_of(comparison: Comparison) -> tuple[BaselinesRecord, ...]:
+def baselines_of(comparison: RunSet) -> tuple[BaselinesRecord, ...]:
     """Return the baselines of each federation, which all its runs share."""
     by_federation = {
         (run.partition.hash, str(run.baselines.columns)): run.baselines
@@ -477,12 +481,12 @@ def baselines_of(comparison: Comparison) -> tuple[BaselinesRecord, ...]:
     return tuple(by_federation.values())
 
 
-def baseline_title(name: str, comparison: Comparison) -> str:
+def baseline_title(name: str, comparison: RunSet) -> str:
     """Return the name of a baseline in tables."""
     return TITLES[name, comparison.score.percent]
 
 
-def summarize_baselines(comparison: Comparison) -> tuple[MethodSummary, ...]:
+def summarize_baselines(comparison: RunSet) -> tuple[MethodSummary, ...]:
     """Return a row for each baseline, over federations: one per seed, or a single one that all seeds share."""
     records = baselines_of(comparison)
     names = dict.fromkeys(name for record in records for name in record.columns)
@@ -492,7 +496,7 @@ def summarize_baselines(comparison: Comparison) -> tuple[MethodSummary, ...]:
     )
 
 
-def _summary(comparison: Comparison, name: str, records: list[Mapping[str, float]]) -> MethodSummary:
+def _summary(comparison: RunSet, name: str, records: list[Mapping[str, float]]) -> MethodSummary:
     def over(column: str) -> list[float]:
         return [columns.get(column, np.nan) for columns in records]
 

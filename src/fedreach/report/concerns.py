@@ -13,7 +13,7 @@ import numpy as np
 from fedreach._util.arrays import Floats
 from fedreach.evaluation.statistics import spread
 from fedreach.report.analysis import POPULATION, baseline_title, baselines_of, mean_of
-from fedreach.report.numbers import Comparison, Run
+from fedreach.report.numbers import Run, RunSet
 from fedreach.runs.schema import FederationRecord
 
 # ---- Models that have hardly learned
@@ -66,18 +66,18 @@ def near_chance_advice(accuracies: Mapping[str, tuple[float, float]]) -> str:
     same = sum(chance for _, chance in near.values()) / len(near)
     return (
         f"Near chance: {who} on participants' held-out data, where always naming one class gives {100 * same:.1f} %. "
-        "Try more rounds, more local.epochs or a smaller local.batch_size, and other values of local.rate."
+        "Try more rounds, more local.epochs or a smaller local.batch_size, and other values of local.lr."
     )
 
 
-def near_chance(comparison: Comparison) -> str:
+def near_chance(comparison: RunSet) -> str:
     """Describe methods whose mean over seeds ends near chance; empty if there are none."""
     accuracies: dict[str, tuple[float, float]] = {}
     for method in comparison.methods:
         runs = comparison.counted(method)
         chances = [chance_level for run in runs if (chance_level := chance_accuracy(run.partition)) is not None]
         if chances:
-            measured = [column[~np.isnan(column)] for column in (run.column("id_accuracy") for run in runs)]
+            measured = [column[~np.isnan(column)] for column in (run.column("participant_accuracy") for run in runs)]
             if last := [column[-1] for column in measured if len(column)]:  # empty if no client holds data out
                 accuracies[method] = fmean(last), fmean(chances)
     return near_chance_advice(accuracies)
@@ -95,8 +95,8 @@ CLIENT_POPULATIONS = {"id": "participants", "unseen": "unseen"}
 
 ADVICE = {
     True: "It is better on the rows that it trains on: try fewer rounds, local.weight_decay",
-    False: "Try more rounds, more local.epochs, other values of local.rate",
-    None: "Try other values of local.rate, more or fewer rounds, local.weight_decay (evaluation.training = true says "
+    False: "Try more rounds, more local.epochs, other values of local.lr",
+    None: "Try other values of local.lr, more or fewer rounds, local.weight_decay (evaluation.training = true says "
     "whether it overfits)",
 }
 """Whether a method overfits -> what to try."""
@@ -113,7 +113,7 @@ class Shortfall:
     decided: bool  # whether the paired 95% CI over the clients of all seeds excludes 0
 
 
-def concerns(comparison: Comparison) -> tuple[str, ...]:
+def concerns(comparison: RunSet) -> tuple[str, ...]:
     """Return a sentence for each concern, with its number and what to do.
 
     - A method does worse than the majority class or the mean of the targets, on the primary population or on
@@ -133,7 +133,7 @@ def concerns(comparison: Comparison) -> tuple[str, ...]:
     )
 
 
-def _below_baselines(comparison: Comparison) -> Iterable[str]:
+def _below_baselines(comparison: RunSet) -> Iterable[str]:
     """Yield sentences on methods that a baseline beats; each method is in at most one sentence."""
     reported_methods: set[str] = set()
     simple, clear = ("majority", "mean"), ("pooled",)
@@ -157,7 +157,7 @@ def _below_baselines(comparison: Comparison) -> Iterable[str]:
                     yield _shortfall_sentence(comparison, alike, name, column, what)
 
 
-def _shortfall_sentence(comparison: Comparison, shortfalls: list[Shortfall], name: str, column: str, what: str) -> str:
+def _shortfall_sentence(comparison: RunSet, shortfalls: list[Shortfall], name: str, column: str, what: str) -> str:
     score = comparison.score
     named = len(comparison.methods) > 1
     who = ", ".join(
@@ -173,7 +173,7 @@ def _shortfall_sentence(comparison: Comparison, shortfalls: list[Shortfall], nam
     )
 
 
-def _shortfalls(comparison: Comparison, name: str, column: str) -> list[Shortfall]:
+def _shortfalls(comparison: RunSet, name: str, column: str) -> list[Shortfall]:
     """Return the methods whose mean over seeds is worse than that of a baseline on the same federations."""
     shortfalls, rank = [], comparison.score.rank
     for method in comparison.methods:
@@ -186,7 +186,7 @@ def _shortfalls(comparison: Comparison, name: str, column: str) -> list[Shortfal
     return shortfalls
 
 
-def _paired_means(comparison: Comparison, method: str, name: str, column: str) -> tuple[float, float]:
+def _paired_means(comparison: RunSet, method: str, name: str, column: str) -> tuple[float, float]:
     """Return the means of a method and a baseline in a column over the same seeds; nan without any."""
     pairs = [
         (mean_of(run, column, "last", comparison.plan.last_rounds), run.baselines.columns[name][column])
@@ -197,12 +197,12 @@ def _paired_means(comparison: Comparison, method: str, name: str, column: str) -
     return value, baseline
 
 
-def _is_clear(comparison: Comparison, shortfall: Shortfall) -> bool:
+def _is_clear(comparison: RunSet, shortfall: Shortfall) -> bool:
     threshold = CLEAR_FRACTION if comparison.score.percent else CLEAR_SHARE * shortfall.baseline
     return shortfall.decided and abs(shortfall.value - shortfall.baseline) > threshold
 
 
-def _is_decided(comparison: Comparison, method: str, name: str, column: str) -> bool:
+def _is_decided(comparison: RunSet, method: str, name: str, column: str) -> bool:
     """Return whether the 95% CI over the clients of all seeds shows that a method is worse than a baseline."""
     people = CLIENT_POPULATIONS.get(column.partition("_")[0])
     if people is None:  # the test set, which does not belong to clients
@@ -212,7 +212,7 @@ def _is_decided(comparison: Comparison, method: str, name: str, column: str) -> 
     return low is not None and low > 0
 
 
-def _score_gaps(run: Run, people: str, name: str, comparison: Comparison) -> Floats:
+def _score_gaps(run: Run, people: str, name: str, comparison: RunSet) -> Floats:
     """Return how much worse each client's score is than a baseline's."""
     scores = run.clients.get(people)
     lines: Mapping[str, Sequence[Any]] = {}
@@ -224,7 +224,7 @@ def _score_gaps(run: Run, people: str, name: str, comparison: Comparison) -> Flo
     return np.asarray(score.gap(np.array(lines[score.name]), scores.score))
 
 
-def _identical_methods(comparison: Comparison) -> Iterable[str]:
+def _identical_methods(comparison: RunSet) -> Iterable[str]:
     """Yield sentences on methods with identical numbers, and the reason if it is known."""
     alike: dict[Any, list[str]] = {}
     for method in comparison.methods:
@@ -239,18 +239,18 @@ def _identical_methods(comparison: Comparison) -> Iterable[str]:
         ]
         if len(different) > 1:
             trained = [run for method in different for run in comparison.counted(method)]
-            all_train = all(run.config["method"]["cohort"] >= len(run.partition.participants) for run in trained)
-            why = ": all participants train in every round, so there is nobody to select. Lower method.cohort"
+            all_train = all(run.config["method"]["cohort_size"] >= len(run.partition.participants) for run in trained)
+            why = ": all participants train in every round, so there is nobody to select. Lower method.cohort_size"
             yield f"The same numbers in every round: {', '.join(different)}{why if all_train else ''}."
 
 
 def _training_settings(run: Run) -> Any:
     """Return the settings that a method trains with, which do not include its adaptation."""
-    parts = {key: value for key, value in run.config.get("method", {}).items() if key != "serving"}
+    parts = {key: value for key, value in run.config.get("method", {}).items() if key != "adaptation"}
     return parts, run.config.get("local")
 
 
-def _leaking_columns(comparison: Comparison) -> Iterable[str]:
+def _leaking_columns(comparison: RunSet) -> Iterable[str]:
     """Yield a sentence on all columns that give the label away with any seed."""
     leaks: dict[str, tuple[str, float]] = {}
     for record in baselines_of(comparison):

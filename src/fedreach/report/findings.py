@@ -11,7 +11,7 @@ from fedreach.evaluation.scores import MainScore
 from fedreach.evaluation.statistics import PairedTest
 from fedreach.report.analysis import POPULATION, QUANTITIES, MethodSummary, no_verdict_reason, primary_of, seeds_scope
 from fedreach.report.concerns import concerns
-from fedreach.report.numbers import Comparison, Run, interval, nats, number, p_text, percent, points
+from fedreach.report.numbers import Run, RunSet, interval, nats, number, p_text, percent, points
 from fedreach.report.overview import Analysis
 from fedreach.report.radio import cheapest_methods, target_sentences
 
@@ -36,7 +36,7 @@ class RunFacts:
     runs: tuple[tuple[str, int, str, str], ...]  # method, seed, status, path
 
 
-def gather_facts(comparison: Comparison) -> RunFacts:
+def gather_facts(comparison: RunSet) -> RunFacts:
     """Return the facts about a comparison; every value that differs between runs is listed."""
     runs = comparison.runs
     shared, method_settings = _settings(comparison)
@@ -85,7 +85,7 @@ def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """Return nested settings as dotted keys and their values as JSON.
 
     Example:
-        >>> flatten({"data": {"name": "digits"}, "cohort": 10})
+        >>> flatten({"data": {"name": "digits"}, "cohort_size": 10})
         {'data.name': 'digits', 'cohort': '10'}
     """
     flat: dict[str, str] = {}
@@ -110,7 +110,7 @@ def _merge(values: Iterable[Mapping[str, Any]]) -> Pairs:
     return tuple((key, " | ".join(texts)) for key, texts in merged.items())
 
 
-def _settings(comparison: Comparison) -> tuple[Pairs, tuple[tuple[str, Pairs], ...]]:
+def _settings(comparison: RunSet) -> tuple[Pairs, tuple[tuple[str, Pairs], ...]]:
     first: dict[str, dict[str, str]] = {}
     for run in comparison.runs:
         settings = flatten(run.config)
@@ -154,7 +154,7 @@ def _columns(runs: tuple[Run, ...]) -> tuple[tuple[str, str, str], ...]:
     return tuple((column.name, column.kind, column.about) for column in map(InputColumn.of_json, prepared))
 
 
-def _seconds(comparison: Comparison, method: str) -> tuple[str, str, str]:
+def _seconds(comparison: RunSet, method: str) -> tuple[str, str, str]:
     def mean(column: str) -> str:
         timings = [run.timing[column] for run in comparison.counted(method) if column in run.timing]
         values = np.concatenate(timings) if timings else np.zeros(0)
@@ -197,7 +197,7 @@ class Findings:
 def find(analysis: Analysis) -> Findings:
     """Return the findings of a comparison at the last round.
 
-    A method is called better than another only if the verdict of `run_paired_tests` is "better". Else the sentence
+    A method is called better than another only if the conclusion of `run_paired_tests` is "better". Else the sentence
     reports that they are equivalent, or how many seeds would decide.
     """
     comparison, rows = analysis.comparison, analysis.judged()
@@ -208,52 +208,52 @@ def find(analysis: Analysis) -> Findings:
     if comparison.provisional:
         headline = f"So far: {headline}"
     several, concerned, left_out = _several_sentence(comparison), concerns(comparison), _runs_left_out(comparison)
-    compared, served = _comparison_sentences(analysis, best, rows), _serving_sentence(analysis)
+    compared, adapted = _comparison_sentences(analysis, best, rows), _adaptation_sentence(analysis)
     sentences = [
         several,
         *concerned,
         *compared,
         _power_sentence(comparison, [contrast.judged for contrast in analysis.contrasts["last"]]),
         _gap_sentence(comparison.score, best, rows),
-        served,
+        adapted,
         _runner_up(analysis, best, rows),
         *target_sentences(comparison, rows),
         left_out,
     ]
-    qualifying = [several, *concerned, *compared, served, left_out]
+    qualifying = [several, *concerned, *compared, adapted, left_out]
     return Findings(
         headline, tuple(filter(None, sentences)), _cards(comparison, best, rows), tuple(filter(None, qualifying))
     )
 
 
-def _serving_sentence(analysis: Analysis) -> str:
+def _adaptation_sentence(analysis: Analysis) -> str:
     """Return a sentence on the method with the highest adapted accuracy; rules that need labels are excluded."""
-    rows = [row for row in analysis.serving if not row.needs_labels and row.gain.mean is not None]
+    rows = [row for row in analysis.adaptation if not row.needs_labels and row.gain.mean is not None]
     if not rows:
         return ""
-    best = max(rows, key=lambda row: row.at["served", "accuracy"].mean or 0.0)
-    plain, served = (100 * (best.at[rung, "accuracy"].mean or 0.0) for rung in ("plain", "served"))
+    best = max(rows, key=lambda row: row.at["adapted", "accuracy"].mean or 0.0)
+    plain, adapted = (100 * (best.at[mode, "accuracy"].mean or 0.0) for mode in ("unadapted", "adapted"))
     gain = f"{points(best.gain.mean or 0.0, sign=True)} points{interval(best.gain.low, best.gain.high, sign=True)}"
     sure = "" if best.gain.p_corrected is None else f", {_p(best.gain)} corrected"
     whom = "Unseen clients" if best.population == "unseen" else "Participants"
     loss = best.change["loss"]
     also = "" if loss.mean is None else f" Their log loss changes by {nats(loss)} nats."
     return (
-        f"{whom} that are served by their own inputs, without labels, reach {served:.1f} % with {best.method} instead "
-        f"of {plain:.1f} % ({gain}{sure}).{also}"
+        f"{whom} that are adapted by their own inputs, without labels, reach {adapted:.1f} % with {best.method} "
+        f"instead of {plain:.1f} % ({gain}{sure}).{also}"
     )
 
 
-def best_of(comparison: Comparison, rows: Sequence[MethodSummary]) -> MethodSummary:
+def best_of(comparison: RunSet, rows: Sequence[MethodSummary]) -> MethodSummary:
     """Return the row with the best primary score, the baseline's on a tie; `rows` must all have one."""
     return max(rows, key=lambda row: (_rank(row, comparison), row.is_baseline))
 
 
-def _rank(row: MethodSummary, comparison: Comparison) -> float:
+def _rank(row: MethodSummary, comparison: RunSet) -> float:
     return comparison.score.rank(primary_of(row, comparison).mean or 0.0)
 
 
-def _headline(comparison: Comparison, best: MethodSummary, rows: list[MethodSummary]) -> str:
+def _headline(comparison: RunSet, best: MethodSummary, rows: list[MethodSummary]) -> str:
     where = POPULATION[comparison.primary].words
     score = comparison.score
     value = score.shown(primary_of(best, comparison).mean or 0.0)
@@ -267,13 +267,13 @@ def _headline(comparison: Comparison, best: MethodSummary, rows: list[MethodSumm
     if best.is_baseline:
         return f"No method does better on {where} than {best.method}, the baseline, with {value}"
     over = "below" if score.lower_is_better else "above"
-    if best.difference.verdict == "better":
+    if best.difference.conclusion == "better":
         lead = points(abs(best.difference.mean or 0), by=score)
         base = next(row for row in rows if row.is_baseline)
         fewer = best.difference.count < max(best.seeds, base.seeds)
         pairs = " on the seeds that both finished" if fewer else ""
-        return f"{best.method} serves {where} best: {value}, {lead}{score.points} {over} {comparison.baseline}{pairs}"
-    if best.difference.verdict == "equivalent":
+        return f"{best.method} adapts {where} best: {value}, {lead}{score.points} {over} {comparison.baseline}{pairs}"
+    if best.difference.conclusion == "equivalent":
         margin = f"within ± {comparison.plan.margin_points:g} points"
         return f"{best.method} is ahead on {where} with {value}, and equivalent to {comparison.baseline} {margin}"
     return f"{best.method} is ahead on {where} with {value}, but not clearly {over} {comparison.baseline}"
@@ -284,7 +284,7 @@ def _p(judged: PairedTest) -> str:
     return f"p {text}" if text.startswith("<") else f"p = {text}"
 
 
-def _several_sentence(comparison: Comparison) -> str:
+def _several_sentence(comparison: RunSet) -> str:
     """Return a sentence on the options in which several comparisons on one page differ."""
     if not comparison.labels:
         return ""
@@ -308,7 +308,7 @@ def _comparison_sentences(analysis: Analysis, best: MethodSummary, rows: list[Me
     sentences = [_difference_sentence(comparison, best, tests)] if not best.is_baseline else []
     sentences.append(_verdict_sentence(analysis))
     if comparison.looks:
-        sentences.append(f"There is no verdict: {no_verdict_reason(comparison)}.")
+        sentences.append(f"There is no conclusion: {no_verdict_reason(comparison)}.")
     if comparison.lengths:
         before = ", then ".join(map(str, comparison.lengths))
         sentences.append(
@@ -318,7 +318,7 @@ def _comparison_sentences(analysis: Analysis, best: MethodSummary, rows: list[Me
     return sentences
 
 
-def _difference_sentence(comparison: Comparison, best: MethodSummary, tests: int) -> str:
+def _difference_sentence(comparison: RunSet, best: MethodSummary, tests: int) -> str:
     difference = best.difference
     if difference.mean is None:
         return f"A difference to {comparison.baseline} cannot be formed: {difference.note}."
@@ -334,28 +334,30 @@ def _difference_sentence(comparison: Comparison, best: MethodSummary, tests: int
 
 
 def _verdict_sentence(analysis: Analysis) -> str:
-    """Return the sentences that list the methods by verdict."""
+    """Return the sentences that list the methods by conclusion."""
     comparison = analysis.comparison
     simple = comparison.plan.contrasts == "baseline"
     named: dict[str, list[str]] = {}
     for contrast in analysis.contrasts["last"]:
-        if contrast.judged.verdict:
+        if contrast.judged.conclusion:
             name = contrast.first if simple else f"{contrast.first} against {contrast.second}"
-            named.setdefault(contrast.judged.verdict, []).append(name)
+            named.setdefault(contrast.judged.conclusion, []).append(name)
     words = {
         "better": "better than" if simple else "better",
         "worse": "worse than" if simple else "worse",
         "equivalent": f"equivalent within ± {comparison.plan.margin_points:g} points to" if simple else "equivalent",
-        "not decided": "not decided against" if simple else "not decided",
+        "inconclusive": "inconclusive against" if simple else "inconclusive",
     }
     after = f" {comparison.baseline}" if simple else ""
-    parts = [f"{words[verdict]}{after}: {', '.join(named[verdict])}" for verdict in words if verdict in named]
+    parts = [
+        f"{words[conclusion]}{after}: {', '.join(named[conclusion])}" for conclusion in words if conclusion in named
+    ]
     return ". ".join(part[0].upper() + part[1:] for part in parts) + "." if parts else ""
 
 
-def _power_sentence(comparison: Comparison, family: Sequence[PairedTest]) -> str:
+def _power_sentence(comparison: RunSet, family: Sequence[PairedTest]) -> str:
     """Return the sentence on minimum detectable differences, and on the seeds that would decide the rest."""
-    detectable = [judged.detectable for judged in family if judged.detectable is not None]
+    detectable = [judged.mde for judged in family if judged.mde is not None]
     if not detectable:
         return ""
     seeds = max(judged.count for judged in family)
@@ -402,7 +404,7 @@ def _runner_up(analysis: Analysis, best: MethodSummary, rows: list[MethodSummary
     return f"Next comes {second.method} with {value}."
 
 
-def _runs_left_out(comparison: Comparison) -> str:
+def _runs_left_out(comparison: RunSet) -> str:
     planned = len(comparison.runs) + len(comparison.absent)
     finished = sum(run.status == "finished" for run in comparison.runs)
     if finished == planned:
@@ -415,7 +417,7 @@ def _runs_left_out(comparison: Comparison) -> str:
     return f"{planned - finished} of {planned} runs did not finish and are not counted; they are listed below."
 
 
-def _cards(comparison: Comparison, best: MethodSummary, rows: list[MethodSummary]) -> tuple[Card, ...]:
+def _cards(comparison: RunSet, best: MethodSummary, rows: list[MethodSummary]) -> tuple[Card, ...]:
     reached, by = primary_of(best, comparison), comparison.score
     spread = f"± {by.number(reached.sd)} sd over {reached.count} seeds" if reached.sd is not None else "one seed"
     unit, difference = by.unit.strip(), by.points.strip()

@@ -66,7 +66,7 @@ def terminal_metrics(analysis: Analysis, *, width: int | None = None) -> str | N
     return terminal_text(table, analysis.comparison.name, width) if table else None
 
 
-def terminal_serving(analysis: Analysis, *, width: int | None = None) -> list[str]:
+def terminal_adaptation(analysis: Analysis, *, width: int | None = None) -> list[str]:
     """Return the tables of adaptation for the terminal; empty if no method has an adaptation rule.
 
     Args:

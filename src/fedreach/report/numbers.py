@@ -134,24 +134,24 @@ def p_text(value: float | None) -> str:
 
 def detectable(judged: PairedTest, by: MainScore = ACCURACY) -> str:
     """Return the minimum detectable difference, formatted as `points`."""
-    return ABSENT if judged.detectable is None else points(judged.detectable, by=by)
+    return ABSENT if judged.mde is None else points(judged.mde, by=by)
 
 
-def verdict(judged: PairedTest) -> str:
-    """Return the verdict; if nothing is decided, with the number of seeds that would decide.
+def conclusion(judged: PairedTest) -> str:
+    """Return the conclusion; if nothing is decided, with the number of seeds that would decide.
 
     Example:
-        >>> verdict(PairedTest(20, 0.01, verdict="not decided", seeds_needed=143))
-        'not decided (~143)'
+        >>> conclusion(PairedTest(20, 0.01, conclusion="inconclusive", seeds_needed=143))
+        'inconclusive (~143)'
     """
     if judged.seeds_needed is None:
-        return judged.verdict or ABSENT
-    return f"{judged.verdict} (~{number(judged.seeds_needed)})"
+        return judged.conclusion or ABSENT
+    return f"{judged.conclusion} (~{number(judged.seeds_needed)})"
 
 
 # ---- Runs and comparisons as read
 # Rows become one array per column, nan where a round has no such number. Runs that failed or have not finished are
-# kept and named; `Comparison.counted` returns those that count.
+# kept and named; `RunSet.counted` returns those that count.
 
 Columns = Mapping[str, Floats]
 DEFAULT_PLAN = AnalysisPlan()  # default plan
@@ -200,7 +200,7 @@ class Run:
     error: str | None
     refit_rounds: int | None = None  # rounds on all rows for the exported model; None: no refit
     refused: tuple[tuple[int, str, str], ...] = ()  # round, "client 3" or "node 7", reason for rejecting its reply
-    serving: AdaptationRecord | None = None  # if the method has an adaptation rule and the run is finished
+    adaptation: AdaptationRecord | None = None  # if the method has an adaptation rule and the run is finished
     baselines: BaselinesRecord | None = None  # of its federation, if the run is finished and simulated
 
     def column(self, name: str) -> Floats:
@@ -233,7 +233,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RunSet:
     """Several methods on the same federation, over several seeds; a single run is the smallest comparison."""
 
     name: str
@@ -281,7 +281,7 @@ class Comparison:
     @property
     def seen(self) -> str:
         """Column of the score on participants' held-out data."""
-        return f"id_{self.score.name}"
+        return f"participant_{self.score.name}"
 
     @property
     def score(self) -> MainScore:

@@ -20,7 +20,7 @@ from fedreach.report.analysis import (
     summarize_baselines,
     summarize_metrics,
 )
-from fedreach.report.numbers import RECORDED, Comparison, Run
+from fedreach.report.numbers import RECORDED, Run, RunSet
 from fedreach.report.theory import References, reference_values
 
 
@@ -28,16 +28,16 @@ from fedreach.report.theory import References, reference_values
 class Analysis:
     """All numbers of a comparison, computed once; tables, files, page and figures render them."""
 
-    comparison: Comparison
+    comparison: RunSet
     contrasts: Mapping[When, tuple[Difference, ...]]  # planned differences, tested
     last: tuple[MethodSummary, ...]  # one per method, at the last round
     best: tuple[MethodSummary, ...]  # at the best round on participants' held-out loss
     baselines: tuple[MethodSummary, ...]  # scores that a model must beat; empty if the runs have none
     terms: Mapping[str, Mapping[str, Spread]]  # method -> term of a bound, see `theory.terms` -> spread over seeds
     metrics: Mapping[When, tuple[MetricSummary, ...]]  # additional metrics; empty if no experiment has any
-    serving: tuple[AdaptationSummary, ...]  # one per method with an adaptation rule, by the last model
+    adaptation: tuple[AdaptationSummary, ...]  # one per method with an adaptation rule, by the last model
     leaders: Mapping[When, Leaders]  # methods that are better than all others
-    served_leaders: Leaders  # likewise by adapted accuracy, among rules that need no labels
+    adapted_leaders: Leaders  # likewise by adapted accuracy, among rules that need no labels
     references: References  # references for the terms, means over federations
 
     def rows(self, when: When) -> tuple[MethodSummary, ...]:
@@ -49,7 +49,7 @@ class Analysis:
         return [row for row in self.rows(when) if primary_of(row, self.comparison).mean is not None]
 
 
-def analyse(comparison: Comparison) -> Analysis:
+def analyse(comparison: RunSet) -> Analysis:
     """Return all numbers of a comparison that `read` returned.
 
     Example::
@@ -66,7 +66,7 @@ def analyse(comparison: Comparison) -> Analysis:
         "best": planned_differences(comparison, "best"),
     }
     last, best = (summarize(comparison, judged[when], when) for when in judged)
-    serving = summarize_adaptation(comparison)
+    adaptation = summarize_adaptation(comparison)
     return Analysis(
         comparison=comparison,
         contrasts=judged,
@@ -75,9 +75,9 @@ def analyse(comparison: Comparison) -> Analysis:
         baselines=summarize_baselines(comparison),
         terms=terms,
         metrics={when: summarize_metrics(comparison, when) for when in judged},
-        serving=serving,
+        adaptation=adaptation,
         leaders={when: leaders(comparison, when) for when in judged},
-        served_leaders=adapted_leaders(comparison, serving),
+        adapted_leaders=adapted_leaders(comparison, adaptation),
         references=_references(comparison),
     )
 
@@ -91,7 +91,7 @@ def _term(run: Run, name: str) -> float:
     return float(finite[-1] if name == "label_gap_so_far" else finite.mean())
 
 
-def _references(comparison: Comparison) -> References:
+def _references(comparison: RunSet) -> References:
     partitions = {run.partition.hash: run.partition for run in comparison.all_counted}.values()
     if not partitions:
         return References(np.nan, np.nan, np.nan)

@@ -38,7 +38,7 @@ def render(analysis: Analysis, pictures: Sequence[Picture], tables: Sequence[str
         baselines=analysis.baselines,
         contrasts=tabulate_contrasts(analysis),
         metrics=tabulate_metrics(analysis),
-        serving=tabulate_adaptation(analysis),
+        adaptation=tabulate_adaptation(analysis),
         tuning=tabulate_tuning(analysis.comparison),
         theory=tabulate_theory(analysis),
         explained=explain(analysis),

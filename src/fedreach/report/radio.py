@@ -10,7 +10,7 @@ import numpy as np
 
 from fedreach._util.errors import RunFolderError
 from fedreach.report.analysis import POPULATION, QUANTITIES, RADIO, MethodSummary, target_row
-from fedreach.report.numbers import Columns, Comparison, with_unit
+from fedreach.report.numbers import Columns, RunSet, with_unit
 
 # ---- Time that chosen clients spent in each round
 
@@ -81,7 +81,7 @@ def cheapest_methods(rows: Sequence[MethodSummary]) -> list[CheapestMethods]:
     return cheapest
 
 
-def target_sentences(comparison: Comparison, rows: Sequence[MethodSummary]) -> list[str]:
+def target_sentences(comparison: RunSet, rows: Sequence[MethodSummary]) -> list[str]:
     """Return sentences on the cost of the target; empty without radio or target. `rows` must all have a result."""
     rows = [row for row in rows if row.at["seconds"].mean is not None]
     if not rows or comparison.target_accuracy is None:
@@ -121,7 +121,7 @@ def _count(row: MethodSummary) -> str:
     return f"{row.reached or 'none'} of {row.seeds}"
 
 
-def _sentence(comparison: Comparison, cheapest: CheapestMethods, goal: str) -> str:
+def _sentence(comparison: RunSet, cheapest: CheapestMethods, goal: str) -> str:
     verb = "takes" if len(cheapest.methods) == 1 else "take"
     quantity = QUANTITIES[cheapest.quantity]
     text = f"{' and '.join(cheapest.methods)} {verb} the least {quantity.words} to {goal}, {cheapest.text}"
@@ -133,7 +133,7 @@ def _sentence(comparison: Comparison, cheapest: CheapestMethods, goal: str) -> s
     return f"{text}; next comes {cheapest.next.method} with {with_unit(cheapest.quantity, cheapest.next_value)}{seeds}."
 
 
-def _pairs(comparison: Comparison, first: str, second: str, column: str) -> list[tuple[float, float]]:
+def _pairs(comparison: RunSet, first: str, second: str, column: str) -> list[tuple[float, float]]:
     """Return the costs of both methods when they reached the target, for each shared seed."""
     spent = [
         {

@@ -21,7 +21,7 @@ from fedreach._util.processes import map_forked
 from fedreach.evaluation.statistics import AnalysisPlan, plan_seeds
 from fedreach.report.analysis import pair_differences_by_seed
 from fedreach.report.findings import flatten
-from fedreach.report.numbers import ClientScores, Comparison, RoundsTable, Run
+from fedreach.report.numbers import ClientScores, RoundsTable, Run, RunSet
 from fedreach.report.radio import airtime
 from fedreach.report.theory import terms
 from fedreach.runs.folder import R, RunFolder, json_object
@@ -68,7 +68,7 @@ MEMBER_TABLES = ("methods", "name", "seeds", "baseline", "sweep", "tune", "metho
 """Tables of an experiment that describe the members of a comparison rather than its conditions."""
 
 
-def merge_comparisons(folders: Sequence[Path], parts: Sequence[Comparison]) -> Comparison:
+def merge_comparisons(folders: Sequence[Path], parts: Sequence[RunSet]) -> RunSet:
     """Return several comparisons as one, in this order; the baseline is that of the first.
 
     Runs of one method with the same settings and different seeds are one method. If two comparisons have a method of
@@ -104,7 +104,7 @@ def merge_comparisons(folders: Sequence[Path], parts: Sequence[Comparison]) -> C
     )
 
 
-def _refuse_incomparable(folders: Sequence[Path], parts: Sequence[Comparison]) -> None:
+def _refuse_incomparable(folders: Sequence[Path], parts: Sequence[RunSet]) -> None:
     for what, of in (("data set", _data), ("score", _score)):
         values = {folder: value for folder, part in zip(folders, parts, strict=True) if (value := of(part))}
         (first_folder, first), *later = [*values.items()] or [(Path(), "")]
@@ -116,7 +116,7 @@ def _refuse_incomparable(folders: Sequence[Path], parts: Sequence[Comparison]) -
                 )
 
 
-def _data(part: Comparison) -> str:
+def _data(part: RunSet) -> str:
     """Return the data set of a comparison, with the first digits of its hash."""
     for run in part.runs:
         data = run.partition.dataset
@@ -124,11 +124,11 @@ def _data(part: Comparison) -> str:
     return ""
 
 
-def _score(part: Comparison) -> str:
+def _score(part: RunSet) -> str:
     return part.score.words if part.runs else ""
 
 
-def _labels(folders: Sequence[Path], parts: Sequence[Comparison]) -> tuple[str, ...]:
+def _labels(folders: Sequence[Path], parts: Sequence[RunSet]) -> tuple[str, ...]:
     """Return the name of each comparison, or if names repeat, the shortest ends of their paths that differ."""
     names = [part.name for part in parts]
     for depth in range(1, 1 + max(len(folder.resolve().parts) for folder in folders)):
@@ -138,7 +138,7 @@ def _labels(folders: Sequence[Path], parts: Sequence[Comparison]) -> tuple[str, 
     return tuple(names)
 
 
-def _ambiguous_methods(parts: Sequence[Comparison]) -> set[str]:
+def _ambiguous_methods(parts: Sequence[RunSet]) -> set[str]:
     """Return the names that denote methods with different settings, or runs with the same seed."""
     settings_by_method: dict[str, dict[int, str]] = {}
     apart = set()
@@ -159,7 +159,7 @@ def _settings(run: Run) -> str:
     return str({key: value for key, value in flatten(run.config).items() if f"config.{key}" not in HARMLESS_OPTIONS})
 
 
-def _refuse_twice(folders: Sequence[Path], parts: Sequence[Comparison]) -> None:
+def _refuse_twice(folders: Sequence[Path], parts: Sequence[RunSet]) -> None:
     met: dict[tuple[str, int, str, str], Path] = {}
     for folder, part in zip(folders, parts, strict=True):
         for run in part.runs:
@@ -172,7 +172,7 @@ def _refuse_twice(folders: Sequence[Path], parts: Sequence[Comparison]) -> None:
             met[key] = folder
 
 
-def _relabel(part: Comparison, label: str, apart: set[str]) -> Comparison:
+def _relabel(part: RunSet, label: str, apart: set[str]) -> RunSet:
     """Return a comparison with its label added to the names of ambiguous methods."""
     names = {method: f"{method} ({label})" if method in apart else method for method in part.methods}
     pairs = [(names[a], names[b]) for a, b in part.plan.pairs(part.methods, part.baseline)]
@@ -190,7 +190,7 @@ def _relabel(part: Comparison, label: str, apart: set[str]) -> Comparison:
     )
 
 
-def _pairs(parts: Sequence[Comparison]) -> list[tuple[str, str]]:
+def _pairs(parts: Sequence[RunSet]) -> list[tuple[str, str]]:
     """Return the pairs within each comparison, and of all methods on the same clients with the first baseline."""
     first = parts[0].baseline
     clients = {run.partition.hash for run in parts[0].runs if run.method == first}
@@ -201,7 +201,7 @@ def _pairs(parts: Sequence[Comparison]) -> list[tuple[str, str]]:
     return pairs
 
 
-def _differences(parts: Sequence[Comparison]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def _differences(parts: Sequence[RunSet]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Return the options that differ, and their value in each comparison."""
     flat = [_conditions(part.config) for part in parts]
     keys = dict.fromkeys(key for options in flat for key in options)
@@ -221,7 +221,7 @@ def _conditions(config: Mapping[str, Any]) -> dict[str, str]:
 # one check of the keys per group of rows; only errors are searched for line by line.
 
 
-def read(folders: Sequence[Path]) -> Comparison:
+def read(folders: Sequence[Path]) -> RunSet:
     """Read comparisons and single runs into one comparison.
 
     Folders hold a ``comparison.json`` or a ``run.json``. Methods keep the order in which they are read. The baseline
@@ -237,19 +237,19 @@ def read(folders: Sequence[Path]) -> Comparison:
     return merge_comparisons(folders, parts)
 
 
-def _read_folder(folder: Path) -> Comparison:
+def _read_folder(folder: Path) -> RunSet:
     if (folder / ComparisonRecord.FILE).exists():
         return _read_comparison(folder)
     if (folder / RunRecord.FILE).exists():
         run = read_run(folder)
-        return Comparison(folder.name, run.method, None, (run.method,), (run.seed,), (run,), (), run.config)
+        return RunSet(folder.name, run.method, None, (run.method,), (run.seed,), (run,), (), run.config)
     raise RunFolderError(
         f"{folder} is not a run folder: it holds neither comparison.json nor run.json. "
         "Name the folder that `fedreach run` or `fedreach compare` wrote with `--out`."
     )
 
 
-def _read_comparison(folder: Path) -> Comparison:
+def _read_comparison(folder: Path) -> RunSet:
     stored = RunFolder(folder).required(ComparisonRecord)
     methods, path = list(stored.methods), folder / ComparisonRecord.FILE
     if stored.baseline not in methods:
@@ -263,7 +263,7 @@ def _read_comparison(folder: Path) -> Comparison:
             raise RunFolderError(
                 f"{folder / run.path / RunRecord.FILE}: 'method' must be one of {methods}; got {run.method!r}."
             )
-    return Comparison(
+    return RunSet(
         name=stored.name,
         baseline=stored.baseline,
         target_accuracy=stored.target_accuracy,
@@ -340,7 +340,7 @@ def read_run(folder: Path, path: str | None = None) -> Run:
         error=None if result is None else result.error,
         refit_rounds=None if result is None or result.refit is None else result.refit["rounds"],
         refused=tuple((row["round"], *refusal) for row in rows for refusal in (row.get("refused") or {}).items()),
-        serving=_at_the_end(stored, result, AdaptationRecord),
+        adaptation=_at_the_end(stored, result, AdaptationRecord),
         baselines=_at_the_end(stored, result, BaselinesRecord),
     )
 
@@ -499,7 +499,7 @@ def seeds_to_detect(out: Path) -> tuple[int, str]:
     needed = plan_seeds(paired, plan.detect_points / 100, correction=plan.correction)
     seeds_by_pair = {pair: number for pair, number in zip(pairs, needed, strict=True) if number is not None}
     required = max(seeds_by_pair.values(), default=len(pilot))
-    number = min(required, plan.most_seeds)
+    number = min(required, plan.max_seeds)
     pairs_text = ", ".join(f"{first} - {second} {seeds}" for (first, second), seeds in seeds_by_pair.items()) or "none"
     less = f"; no more than {number} are run" if number < required else ""
     return number, (

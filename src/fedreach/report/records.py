@@ -21,8 +21,8 @@ def as_records(analysis: Analysis) -> list[dict[str, Any]]:
 
     - ``best_``: at the best round on participants' held-out loss.
     - ``theory_``: terms of the papers' bounds (see `theory.terms`), means over the rounds.
-    - ``served_``: adaptation of the last model to unseen clients, if a method has a rule. ``served_RUNG_SCORE`` is a
-      score by prediction mode, ``served_SCORE_change`` a change of log loss or calibration error (negative is better).
+    - ``adapted_``: adaptation of the last model to unseen clients, if a method has a rule. ``adapted_RUNG_SCORE`` is a
+      score by prediction mode, ``adapted_SCORE_change`` a change of log loss or calibration error (negative is better).
       The gain, the parts of the gap and the cost of fitting follow.
     - ``seconds_``, ``joules_``: simulated, with radio only.
     - ``metric_NAME_``: additional metrics, such as ``metric_auroc_unseen_mean``; ``left_out`` counts the clients for
@@ -97,38 +97,38 @@ def _record(analysis: Analysis, last: MethodSummary, best: MethodSummary) -> dic
                     record |= _spread_record(f"{prefix}metric_{summary.metric}_{name}", over_seeds)
     for name, spread in analysis.terms[last.method].items():
         record |= _spread_record(f"theory_{name}", spread)
-    served = {row.method: _adaptation_record(row) for row in analysis.serving}
+    adapted = {row.method: _adaptation_record(row) for row in analysis.adaptation}
     every_key = dict.fromkeys(
-        key for method_record in served.values() for key in method_record
+        key for method_record in adapted.values() for key in method_record
     )  # prediction modes differ between rules
-    return record | every_key | served.get(last.method, {})
+    return record | every_key | adapted.get(last.method, {})
 
 
-EXPECTED_GAIN_KEYS = ("served_expected_gain", "served_expected_gain_low", "served_expected_gain_high")
+EXPECTED_GAIN_KEYS = ("adapted_expected_gain", "adapted_expected_gain_low", "adapted_expected_gain_high")
 
 
 def _adaptation_record(row: AdaptationSummary) -> dict[str, Any]:
     """Return the numbers of a method's adaptation of the last model to unseen clients."""
     record: dict[str, Any] = {
-        "served_rule": row.rule,
-        "served_needs_labels": row.needs_labels,
-        **_judgement_record("served_gain_", row.gain),
-        "served_worse_share": row.worse.mean,
-        "served_harmed_share": row.harmed.mean,
-        "served_worst_change": row.worst_change.mean,
-        "served_worst_inputs": row.worst_inputs.mean,
+        "adapted_rule": row.rule,
+        "adapted_needs_labels": row.needs_labels,
+        **_judgement_record("adapted_gain_", row.gain),
+        "adapted_worse_share": row.worse.mean,
+        "adapted_harmed_share": row.harmed.mean,
+        "adapted_worst_change": row.worst_change.mean,
+        "adapted_worst_inputs": row.worst_inputs.mean,
         **dict(zip(EXPECTED_GAIN_KEYS, (spread.mean for spread in row.expected), strict=True)),
     }
     for score, change in row.change.items():
-        record |= _judgement_record(f"served_{score}_change_", change)
+        record |= _judgement_record(f"adapted_{score}_change_", change)
     for n, with_n in row.gain_with.items():
-        record |= _judgement_record(f"served_gain_with_{n}_", with_n)
-    record |= {f"served_{what}_clients": spread.mean for what, spread in row.decided.items()}
-    for (rung, score), spread in row.at.items():
-        record |= _spread_record(f"served_{rung}_{score}", spread)
-    record |= {f"served_gap_{part}": spread.mean for part, spread in row.gap.items()}
-    record |= {f"served_kilobytes_{part}": spread.mean for part, spread in row.kilobytes.items()}
-    return record | {f"served_{name}": spread.mean for name, spread in row.spent.items() if spread.mean is not None}
+        record |= _judgement_record(f"adapted_gain_with_{n}_", with_n)
+    record |= {f"adapted_{what}_clients": spread.mean for what, spread in row.decided.items()}
+    for (mode, score), spread in row.at.items():
+        record |= _spread_record(f"adapted_{mode}_{score}", spread)
+    record |= {f"adapted_gap_{part}": spread.mean for part, spread in row.gap.items()}
+    record |= {f"adapted_kilobytes_{part}": spread.mean for part, spread in row.kilobytes.items()}
+    return record | {f"adapted_{name}": spread.mean for name, spread in row.spent.items() if spread.mean is not None}
 
 
 def _numbers(row: MethodSummary) -> dict[str, Number]:
@@ -153,7 +153,7 @@ def _numbers(row: MethodSummary) -> dict[str, Number]:
 def contrast_records(analysis: Analysis) -> list[dict[str, Any]]:
     """Return the planned differences, first minus second, at the last round and with ``best_`` at the best.
 
-    Differences and limits are fractions. `detectable` is the minimum detectable effect at 80% power, `seeds_needed` the
+    Differences and limits are fractions. `mde` is the minimum detectable effect at 80% power, `seeds_needed` the
     approximate number of seeds that would decide.
     """
     return [
@@ -184,8 +184,8 @@ def _judgement_record(prefix: str, judged: PairedTest) -> dict[str, Any]:
         f"{prefix}p": judged.p,
         f"{prefix}p_corrected": judged.p_corrected,
         f"{prefix}p_equivalent": judged.p_equivalent,
-        f"{prefix}detectable": judged.detectable,
-        f"{prefix}verdict": judged.verdict or None,
+        f"{prefix}mde": judged.mde,
+        f"{prefix}conclusion": judged.conclusion or None,
         f"{prefix}seeds_needed": judged.seeds_needed,
     }
 

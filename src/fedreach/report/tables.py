@@ -30,8 +30,9 @@ from fedreach.report.analysis import (
 )
 from fedreach.report.numbers import (
     ABSENT,
-    Comparison,
+    RunSet,
     Unit,
+    conclusion,
     detectable,
     interval,
     number,
@@ -40,7 +41,6 @@ from fedreach.report.numbers import (
     plus_minus,
     points,
     unit_of,
-    verdict,
 )
 from fedreach.runs.schema import TuningRecord
 
@@ -58,7 +58,7 @@ def join_sentences(*sentences: str) -> str:
     return " ".join(filter(None, sentences))
 
 
-def seeds_sentence(comparison: Comparison) -> str:
+def seeds_sentence(comparison: RunSet) -> str:
     """Return a sentence on the number of seeds."""
     counts = [len(runs) for method in comparison.methods if (runs := comparison.counted(method))]
     if not counts:
@@ -70,7 +70,7 @@ def seeds_sentence(comparison: Comparison) -> str:
 
 
 def intervals_sentence(
-    comparison: Comparison, family: Sequence[PairedTest], *, by: MainScore = ACCURACY, nats: bool = False
+    comparison: RunSet, family: Sequence[PairedTest], *, by: MainScore = ACCURACY, nats: bool = False
 ) -> str:
     """Return sentences on the intervals of a family of differences, and on the minimum detectable difference."""
     tests = [judged for judged in family if judged.p is not None]
@@ -78,7 +78,7 @@ def intervals_sentence(
         return ""
     test_count, detectable_differences = (
         len(tests),
-        [judged.detectable for judged in tests if judged.detectable is not None],
+        [judged.mde for judged in tests if judged.mde is not None],
     )
     level = f"{100 * (1 - LEVEL):g}"
     if test_count > 1 and comparison.plan.correction == "holm":
@@ -96,7 +96,7 @@ def intervals_sentence(
     return text
 
 
-def bold_sentence(comparison: Comparison, leaders: Leaders, where: str) -> str:
+def bold_sentence(comparison: RunSet, leaders: Leaders, where: str) -> str:
     """Return a sentence on the meaning of bold in a table, or why no cell is bold; empty if no pair was tested."""
     if not leaders.tested:
         return ""
@@ -127,7 +127,7 @@ def refit_sentence(rounds: Sequence[int]) -> str:
     return f"Models were trained again on all rows, {rounds_text}; scores are of the models before."
 
 
-def provenance_sentence(comparison: Comparison) -> str:
+def provenance_sentence(comparison: RunSet) -> str:
     """Return a sentence on the software and the commit that the runs are from.
 
     The commit is that of the checkout with the experiment file; "changed" marks a checkout with uncommitted changes.
@@ -144,7 +144,7 @@ def provenance_sentence(comparison: Comparison) -> str:
 
 # ---- The comparison table, written by `formats` and `latex`
 
-NOT_DECIDED = "Not decided: in brackets about how many seeds would, if the true difference were the one seen."
+NOT_DECIDED = "Inconclusive: in brackets about how many seeds would, if the true difference were the one seen."
 VERDICT_UNIT = "(~ seeds)"  # seeds that would decide
 
 
@@ -207,7 +207,7 @@ def bold_cells(
     return frozenset((i, header.index(head)) for i, method in enumerate(methods) if method in leading.methods)
 
 
-def caption(comparison: Comparison, when: When) -> str:
+def caption(comparison: RunSet, when: When) -> str:
     """Return the rounds that the numbers are from, in words."""
     if when == "best":
         return "At the best round on participants' held-out loss"
@@ -230,7 +230,7 @@ def tabulate_contrasts(analysis: Analysis, when: When = "last") -> Table | None:
             mean + interval(judged.low, judged.high, sign=True, by=by),
             p_text(judged.p_corrected),
             detectable(judged, by),
-            verdict(judged),
+            conclusion(judged),
         )
 
     family = [contrast.judged for contrast in contrasts]
@@ -242,7 +242,7 @@ def tabulate_contrasts(analysis: Analysis, when: When = "last") -> Table | None:
     where = POPULATION[comparison.primary].words
     return Table(
         caption=f"Differences on {where}. {caption(comparison, when)}",
-        header=("first − second", "difference", "p", "detectable", "verdict"),
+        header=("first − second", "difference", "p", "mde", "conclusion"),
         units=("", f"{by.points} [seeds]".strip(), "corrected", by.points.strip(), VERDICT_UNIT),
         rows=tuple(map(cells, contrasts)),
         from_width=(0, 0, 0, 110, 0),
@@ -252,7 +252,7 @@ def tabulate_contrasts(analysis: Analysis, when: When = "last") -> Table | None:
     )
 
 
-def family_note(comparison: Comparison, family: Sequence[PairedTest]) -> str:
+def family_note(comparison: RunSet, family: Sequence[PairedTest]) -> str:
     """Return the end of a sentence on a family of differences, which describes how they were tested."""
     tests = [judged for judged in family if judged.p is not None]
     if not tests:
@@ -265,13 +265,13 @@ def family_note(comparison: Comparison, family: Sequence[PairedTest]) -> str:
         "Detectable: a true difference so large is found in four of five such comparisons."
     )
     if comparison.looks:
-        return f"{judged} No verdict: {no_verdict_reason(comparison)}."
+        return f"{judged} No conclusion: {no_verdict_reason(comparison)}."
     if comparison.margin is None:
         return f"{judged} {NOT_DECIDED}"
     return f"{judged} Equivalent: within ± {plan.margin_points:g} points by two one-sided tests. {NOT_DECIDED}"
 
 
-def _columns(comparison: Comparison, rows: Sequence[MethodSummary]) -> list[_Column]:
+def _columns(comparison: RunSet, rows: Sequence[MethodSummary]) -> list[_Column]:
     over_seeds = _gap_over_seeds(rows)
     by = comparison.score
     unit, change = by.unit.strip() or by.name, by.points.strip()
@@ -312,8 +312,8 @@ def _columns(comparison: Comparison, rows: Sequence[MethodSummary]) -> list[_Col
         ),
         _Column("difference", f"{change} [seeds]".strip(), lambda row: _difference(row, by, alone=len(rows) == 1), 0),
         _Column("p", "corrected", lambda row: p_text(row.difference.p_corrected), 0),
-        _Column("detectable", change, lambda row: detectable(row.difference, by), 140),
-        _Column("verdict", VERDICT_UNIT, lambda row: verdict(row.difference), 90),
+        _Column("mde", change, lambda row: detectable(row.difference, by), 140),
+        _Column("conclusion", VERDICT_UNIT, lambda row: conclusion(row.difference), 90),
         *map(mean, radio),
         *(column for name in radio for column in to_target(name, 110)),
         *map(accuracy, ("unseen_worst_decile", "participants_worst_decile")),
@@ -338,7 +338,7 @@ def _gap_over_seeds(rows: Sequence[MethodSummary]) -> bool:
     return all(row.at["gap"].low is not None for row in rows if row.seeds)
 
 
-def _note(comparison: Comparison, rows: Sequence[MethodSummary]) -> str:
+def _note(comparison: RunSet, rows: Sequence[MethodSummary]) -> str:
     primary = POPULATION[comparison.primary].words
     score = comparison.score
     parts = [f"{score.words.capitalize()}: mean over clients{', ± sd over seeds' * any(r.seeds > 1 for r in rows)}."]
@@ -388,7 +388,7 @@ def _baselines_note(analysis: Analysis) -> str:
     return join_sentences(note, probabilities_note(comparison))
 
 
-def probabilities_note(comparison: Comparison) -> str:
+def probabilities_note(comparison: RunSet) -> str:
     """Return a sentence on the population of AUROC and log loss; empty if targets are not two classes."""
     if not probabilities(comparison):
         return ""
@@ -406,7 +406,7 @@ def probabilities_note(comparison: Comparison) -> str:
     return f"{text}; AUROC is a mean over the clients that hold both classes, {clients}."
 
 
-def _allocations(comparison: Comparison) -> str:
+def _allocations(comparison: RunSet) -> str:
     """Return in words how each method allocates the bandwidth: by its rule, by its policy, or exactly."""
     methods_by_rule: dict[str, list[str]] = {}
     for run in comparison.runs:
@@ -516,14 +516,14 @@ def setting_text(setting: Mapping[str, Any]) -> str:
     """Return a setting as `key = value` pairs.
 
     Example:
-        >>> setting_text({"local.rate": 0.1, "method.server": "adam"})
-        'local.rate = 0.1, method.server = adam'
+        >>> setting_text({"local.lr": 0.1, "method.server": "adam"})
+        'local.lr = 0.1, method.server = adam'
     """
     texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in setting.items()}
     return ", ".join(f"{key} = {value}" for key, value in texts.items())
 
 
-def tabulate_tuning(comparison: Comparison) -> Table | None:
+def tabulate_tuning(comparison: RunSet) -> Table | None:
     """Return the table of tuned settings, one row per method; None without tuning."""
     tuning = comparison.tuning
     if tuning is None:

@@ -23,7 +23,7 @@ from fedreach.federation.traits import Traits
 from fedreach.runs.callbacks import Callback, callback_lifecycle
 from fedreach.runs.checkpoint import Snapshot, read_models
 from fedreach.runs.describe import Baselines
-from fedreach.runs.folder import BEST, CONSTANTS, LAST, REFIT, SERVING, RunFolder
+from fedreach.runs.folder import ADAPTATION_FILE, BEST, CONSTANTS, LAST, REFIT, RunFolder
 from fedreach.runs.identity import OtherExperimentError, finished_result
 from fedreach.runs.recorder import Recorder
 from fedreach.runs.schema import (
@@ -41,14 +41,14 @@ from fedreach.runs.simulation import Simulation, simulated_round
 
 # ---- Adaptation at the end of a run
 # The rule is fitted on the participants for the last and the best model, and written. Training does not depend on it:
-# methods that differ only in `serving` train once, and a rule that is added later needs no training.
+# methods that differ only in `adaptation` train once, and a rule that is added later needs no training.
 
 POPULATIONS = {"id": "participants", "unseen": "unseen clients", "test": "test set"}
 MODE_TITLES = {
-    "plain": "plain",
+    "unadapted": "unadapted",
     "calibrated": "calibrated",
-    "served": "served",
-    "true_prior": "true prior, needs labels",
+    "adapted": "adapted",
+    "oracle_prior": "oracle prior, needs labels",
 }
 """Prediction mode -> its title in the table at the end of a run."""
 MODELS = ("last", "best")
@@ -63,7 +63,7 @@ def write_adaptation(folder: RunFolder, layout: Layout, evaluator: AdaptationSco
         layout: Layout of the model.
         evaluator: Evaluator that fits the rule and adapts models.
     """
-    folder.remove(AdaptationRecord.FILE, AdaptedLine.FILE, SERVING)
+    folder.remove(AdaptationRecord.FILE, AdaptedLine.FILE, ADAPTATION_FILE)
     federation = folder.read(FederationRecord)
     names = None if federation is None else federation.client_names
     columns: dict[str, Mapping[str, float]] = {}
@@ -90,7 +90,7 @@ def write_adaptation(folder: RunFolder, layout: Layout, evaluator: AdaptationSco
         if name == "last":
             costs = _costs(fitted)
     rule, needs_labels = repr(evaluator.rule), Traits.of(evaluator.rule).needs_labels
-    folder.write_tensors(SERVING, tensors, {"rule": rule})
+    folder.write_tensors(ADAPTATION_FILE, tensors, {"rule": rule})
     folder.write(
         AdaptationRecord(
             rule=rule,
@@ -112,23 +112,23 @@ def adaptation_table(folder: RunFolder) -> list[str]:
     if record is None:
         return []
     columns = record.columns["last"]
-    populations = {name: title for name, title in POPULATIONS.items() if f"{name}_plain_accuracy" in columns}
+    populations = {name: title for name, title in POPULATIONS.items() if f"{name}_unadapted_accuracy" in columns}
 
     def line(title: str, values: Sequence[str]) -> str:
         return f"{title:<26}" + "".join(f"{value:>16}" for value in values)
 
     needs = ", a reference that needs labels" if record.needs_labels else ""
-    lines = [f"accuracy in %, served by {record.rule}{needs}", line("", [*populations.values()])]
-    for rung, title in MODE_TITLES.items():
-        accuracies = [columns.get(f"{name}_{rung}_accuracy") for name in populations]
+    lines = [f"accuracy in %, adapted by {record.rule}{needs}", line("", [*populations.values()])]
+    for mode, title in MODE_TITLES.items():
+        accuracies = [columns.get(f"{name}_{mode}_accuracy") for name in populations]
         if None not in accuracies:
             lines.append(line(title, [f"{100 * value:.1f}" for value in accuracies if value is not None]))
     if "expected_gain" in columns:
         numbers = [100 * columns[name] for name in EXPECTED]
         support = "{:+.1f} points [{:+.1f}, {:+.1f}]".format(*numbers) if any(numbers) else "off, no class changes"
         lines.append(f"expected by participants: {support}")
-    gains = [columns[f"{name}_served_accuracy"] - columns[f"{name}_plain_accuracy"] for name in populations]
-    return [*lines, line("served - plain", [f"{100 * gain:+.1f}" for gain in gains])]
+    gains = [columns[f"{name}_adapted_accuracy"] - columns[f"{name}_unadapted_accuracy"] for name in populations]
+    return [*lines, line("adapted - plain", [f"{100 * gain:+.1f}" for gain in gains])]
 
 
 def _mean_expected_gain(fitted: Sequence[FittedRule], clusters: Ints) -> dict[str, float]:
@@ -244,7 +244,7 @@ def finish_with_adaptation(
 
 def _with_rule_of(config: Mapping[str, Any], other_config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration with the adaptation rule of another one."""
-    return {**config, "method": {**config["method"], "serving": other_config["method"]["serving"]}}
+    return {**config, "method": {**config["method"], "adaptation": other_config["method"]["adaptation"]}}
 
 
 # ---- Refit: train again on all rows after the model was scored on held-out rows

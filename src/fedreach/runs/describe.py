@@ -127,7 +127,7 @@ def mean_mae(data: FederatedData) -> float | None:
     A run knows it before the first round and uses it to detect that its model diverged.
     """
     columns, _ = Evaluator(mean_target(data), data).evaluate(NO_PARAMETERS, 0)
-    return columns.get("id_mae")
+    return columns.get("participant_mae")
 
 
 def _server_data(data: FederatedData) -> dict[str, Any] | None:

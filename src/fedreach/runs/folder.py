@@ -43,10 +43,10 @@ from fedreach.runs.schema import (
 )
 
 JSON_LINE = json.JSONEncoder(allow_nan=False)  # `json.dumps` would create one per row
-SERVING = "serving.safetensors"
+ADAPTATION_FILE = "adaptation.safetensors"
 LAST, BEST, REFIT = "last.safetensors", "best.safetensors", "refit.safetensors"
 CONSTANTS = "constants.safetensors"
-VERIFIED_FILES = (LAST, BEST, REFIT, CONSTANTS, SERVING, AdaptationRecord.FILE, BaselinesRecord.FILE)
+VERIFIED_FILES = (LAST, BEST, REFIT, CONSTANTS, ADAPTATION_FILE, AdaptationRecord.FILE, BaselinesRecord.FILE)
 WAITING = (RunRecord.FILE, FederationRecord.FILE, *VERIFIED_FILES)
 """Files to which only a checkpoint or the result refers; these are written after a sync of all other files."""
 R = TypeVar("R", bound=Record)

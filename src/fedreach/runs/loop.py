@@ -101,7 +101,7 @@ def each_round(
     checkpoint_seconds: float = 2.0,
     callbacks: Sequence[Callback] = (),
     engine: str = "",
-    serving: AdaptationEvaluator | None = None,
+    adaptation: AdaptationEvaluator | None = None,
     baselines: Baselines | None = None,
     refit: Refit | None = None,
 ) -> Generator[RoundRow, None, Result]:
@@ -122,7 +122,7 @@ def each_round(
         checkpoint_seconds: Seconds between checkpoints; there is also one at the end.
         callbacks: Callbacks of the run.
         engine: Description of the engine for the callbacks.
-        serving: Adapts the last and the best model at the end; None: no adaptation.
+        adaptation: Adapts the last and the best model at the end; None: no adaptation.
         baselines: Baselines to write at the end; None: none.
         refit: Trains the model again on all rows at the end, for the rounds of the best model; None: no refit.
 
@@ -137,8 +137,8 @@ def each_round(
     loop = _Loop(simulation, evaluator, recorder, rounds, every, patience, budget, local, checkpoint_seconds, callbacks)
 
     def finish_run(last: Snapshot) -> Mapping[str, Any] | None:
-        if serving is not None:
-            write_adaptation(recorder.folder, recorder.layout, serving)
+        if adaptation is not None:
+            write_adaptation(recorder.folder, recorder.layout, adaptation)
         if baselines is not None:
             baselines.write(recorder.folder)
         if refit is None:
@@ -247,7 +247,7 @@ class _Loop:
         if state.round % self.every != 0 and not self._is_last(snapshot):
             return None, None
         began = time.perf_counter()
-        models = state.served(self.simulation.federation)
+        models = state.adapted(self.simulation.federation)
         columns, lines = self.evaluator.evaluate(models, state.round, state.clusters)
         if local is not None and self.local and local.cohort:
             cohort = np.array(local.cohort, dtype=np.int64)

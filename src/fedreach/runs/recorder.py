@@ -187,7 +187,7 @@ class Recorder:
         if evaluated is not None:
             columns, lines = evaluated
             self._refuse_if_diverged(snapshot.state, columns)
-            snapshot = self._update_best(snapshot, columns.get("id_loss", np.inf), _losses(lines))
+            snapshot = self._update_best(snapshot, columns.get("participant_loss", np.inf), _losses(lines))
             row = replace(row, evaluated=columns)
         client_lines = (ClientLine(**line, names=self.names_of(line["ids"])) for line in lines)
         rows = *snapshot.rows, row, *client_lines, timing.checked(self.folder.run)
@@ -255,8 +255,8 @@ class Recorder:
     def end(self, result: Result) -> Result:
         """Write the result of the run with the digests of its files."""
         self.folder.sync()
-        served = (AdaptedLine,) if (self.folder.path / AdaptedLine.FILE).exists() else ()
-        result = replace(result, run=self.folder.run, seals=self.folder.seals(*served), digests=self.folder.digests())
+        adapted = (AdaptedLine,) if (self.folder.path / AdaptedLine.FILE).exists() else ()
+        result = replace(result, run=self.folder.run, seals=self.folder.seals(*adapted), digests=self.folder.digests())
         self.folder.write(result)
         return result
 
@@ -284,10 +284,10 @@ class Recorder:
         mean = None if record is None else record.mean_mae
         if not mean:  # classification, or no held-out data
             return
-        rows = [row for row in map(json.loads, self.folder.lines(RoundRow.FILE)) if "id_mae" in row]
+        rows = [row for row in map(json.loads, self.folder.lines(RoundRow.FILE)) if "participant_mae" in row]
         if not rows:
             return
-        before, after = rows[0]["id_mae"], rows[-1]["id_mae"]
+        before, after = rows[0]["participant_mae"], rows[-1]["participant_mae"]
         if after is None or (after > MAX_RELATIVE_ERROR * mean and before is not None and after > before):
             error = "not finite" if after is None else f"{MAE.number(after)} off on average"
             raise TrainingError(
@@ -346,7 +346,7 @@ class Recorder:
 
     def models(self, state: FederationState) -> dict[str, AnyArray]:
         """Return the deployed model by parameter name; several models, one per cluster, under ``0/...``, ``1/...``."""
-        models = state.served(self.federation)
+        models = state.adapted(self.federation)
         return {
             (f"{number}/{name}" if len(models) > 1 else name): view.numpy()
             for number, params in enumerate(models)

@@ -6,9 +6,9 @@ federation.json   FederationRecord   data and participants, with a hash
 rounds.jsonl      RoundRow           one row per round        pandas.read_json(path, lines=True)
 clients.jsonl     ClientLine         scores of single clients, a line for each evaluation and population
 timing.jsonl      Timing             seconds per round; the only rows that differ when a run is repeated
-serving.json      ServingRecord      scores of the adapted last and best model, if the method has an adaptation rule
+adaptation.json   AdaptationRecord      scores of the adapted last and best model, if the method has an adaptation rule
 baselines.json    BaselinesRecord    scores to beat, such as that of the majority class, on this federation
-served.jsonl      ServedLine         adapted scores of single clients, a line for each model, population and mode
+adapted.jsonl     AdaptedLine         adapted scores of single clients, a line for each model, population and mode
 result.json       Result             the result of the run; written last
 comparison.json   ComparisonRecord   several runs; in the folder that contains theirs
 sweep.json        SweepRecord        several comparisons, one per setting; in the folder that contains theirs
@@ -273,12 +273,12 @@ class Timing(Record):
 class AdaptedLine(Record):
     """Scores of single clients of a population in one prediction mode, see `fedreach.evaluation.modes`."""
 
-    FILE = "served.jsonl"
+    FILE = "adapted.jsonl"
 
     model: str  # "last" or "best"
     round: int
     population: str  # "participants" or "unseen"
-    rung: str
+    mode: str
     ids: Sequence[int]
     names: Sequence[str] | None = None  # of these clients, if they have names
     inputs: Sequence[int] | None = None  # number of inputs of each client; missing in older folders
@@ -360,7 +360,7 @@ class Result(Record):
 class AdaptationRecord(Record):
     """Scores of the adapted last and best model, as columns of `fedreach.evaluation.modes`, and costs."""
 
-    FILE = "serving.json"
+    FILE = "adaptation.json"
 
     rule: str
     needs_labels: bool = False  # of adapted clients: a reference that cannot be deployed

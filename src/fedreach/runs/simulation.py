@@ -13,7 +13,7 @@ import numpy as np
 from torch import nn
 
 from fedreach._util.arrays import Float32s, Floats, Ints
-from fedreach._util.errors import STEADIER, ConfigError, DataError, PartError, TrainingError
+from fedreach._util.errors import STEADIER, ComponentError, ConfigError, DataError, TrainingError
 from fedreach._util.limits import check_memory
 from fedreach._util.registry import is_installed
 from fedreach._util.streams import generator, torch_seed
@@ -49,7 +49,7 @@ from fedreach.federation.steps import (
     server_split,
 )
 from fedreach.federation.traits import name_of
-from fedreach.federation.types import ClientView, LocalUpdates, Reports
+from fedreach.federation.types import ClientResults, LocalUpdates, ServerView
 from fedreach.runs.checkpoint import MEMORY_FILE, SENT
 from fedreach.runs.folder import RunFolder
 from fedreach.wireless.radio import Devices
@@ -97,12 +97,12 @@ class EngineData:
     def split(self, held_out: float) -> tuple[Ints, Ints]:
         return server_split(self.own.y, held_out, self.federation.seed)
 
-    def step(self, params: Float32s, index: Ints, rate: float) -> Float32s:
+    def step(self, params: Float32s, index: Ints, lr: float) -> Float32s:
         self.steps += 1
-        return params + self.engine.server_step(params, index, self.request.view.round, rate, self.steps - 1)
+        return params + self.engine.server_step(params, index, self.request.view.round, lr, self.steps - 1)
 
-    def distill(self, params: Float32s, index: Ints, teacher: Float32s, rate: float) -> Float32s:
-        return params + self.engine.distill_step(params, index, teacher, rate)
+    def distill(self, params: Float32s, index: Ints, teacher: Float32s, lr: float) -> Float32s:
+        return params + self.engine.distill_step(params, index, teacher, lr)
 
     def logits(self, params: Float32s, index: Ints) -> Float32s:
         return self.engine.logits(params, "server", index)
@@ -114,7 +114,7 @@ class EngineData:
 
     def local_models(self) -> Iterator[Float32s]:
         if not self.federation.traits["server"].reads_updates:
-            raise PartError(
+            raise ComponentError(
                 f"{name_of(self.federation.server)}.learn looks at clients' local models, and does not say so. Write "
                 "`reads_updates = True` into its class."
             )
@@ -154,7 +154,7 @@ class Clients:
             loss[members] = self.engine.training_loss(state.models[model], probe.ids[members], batches)
         return dict(zip(clients, loss.tolist(), strict=True))
 
-    def updates(self, request: AskUpdates) -> Reports:
+    def updates(self, request: AskUpdates) -> ClientResults:
         """Train clients, each from its model and with its memory, and return the results that count."""
         state, view, seed = request.state, request.view, self.federation.seed
         reports = self._train_and_report(state, view, request.selection.ids, probe=request.probe)
@@ -174,7 +174,7 @@ class Clients:
     def learnt(self, request: AskServer) -> FederationState:
         return train_server(self.federation, self.engine, self.data.server, request)
 
-    def _train_and_report(self, state: FederationState, view: ClientView, ids: Ints, *, probe: bool) -> Reports:
+    def _train_and_report(self, state: FederationState, view: ServerView, ids: Ints, *, probe: bool) -> ClientResults:
         """Train clients and return the results with finite updates, without measurements."""
         rows = view.rows(ids)
         trained = self._train(state, view, ids, rows)
@@ -184,7 +184,7 @@ class Clients:
         metrics = {"num_examples": view.num_examples[rows].astype(np.float64), "loss": trained.loss}
         if view.label_entropy is not None:
             metrics["label_entropy"] = view.label_entropy[rows]
-        reports = Reports(
+        reports = ClientResults(
             ids,
             trained.update,
             metrics,
@@ -198,11 +198,11 @@ class Clients:
         )
         return reports.only(finite) if lost else reports
 
-    def _train(self, state: FederationState, view: ClientView, ids: Ints, rows: Ints) -> LocalUpdates:
+    def _train(self, state: FederationState, view: ServerView, ids: Ints, rows: Ints) -> LocalUpdates:
         solver = self.federation.memory_solver
         if len(ids) == 0:
             return LocalUpdates(np.empty((0, state.models.shape[1]), np.float32), np.empty(0), np.empty(0, np.int64))
-        rate = self.federation.local.rate_at(view.round, self.rounds)
+        lr = self.federation.local.lr_at(view.round, self.rounds)
         done, order = [], []
         for model, members in state.by_model(rows):
             terms: Mapping[str, Float32s] = {}
@@ -212,7 +212,7 @@ class Clients:
                 terms = solver.prepare(state.memory.read(rows[members]), state.solver[model], share)
             elif state.memory is not None:  # of the loss
                 terms = {LOSS_MEMORY: state.memory.read(rows[members])}
-            done.append(self.engine.train(state.models[model], ids[members], view.round, rate, terms))
+            done.append(self.engine.train(state.models[model], ids[members], view.round, lr, terms))
             order.append(members)
         if len(done) == 1:
             return done[0]
@@ -220,7 +220,7 @@ class Clients:
         update, loss, steps = (np.concatenate(column)[back] for column in zip(*(t[:3] for t in done), strict=True))
         return LocalUpdates(update, loss, steps, done[0].trainable)
 
-    def _measure(self, state: FederationState, view: ClientView, reports: Reports) -> dict[str, Floats]:
+    def _measure(self, state: FederationState, view: ServerView, reports: ClientResults) -> dict[str, Floats]:
         """Return the measurements of clients with their local models, by name."""
         measurements, ids = self.federation.measurements(), reports.ids
         if not measurements:
@@ -275,7 +275,7 @@ class Simulation:
     federation: Federation
     data: FederatedData
     engine: Engine
-    rounds: int  # length of the run, which schedules of the local rate refer to
+    rounds: int  # length of the run, which schedules of the local learning rate refer to
     participation: Participation = field(default_factory=Always)  # availability of clients in a round
     drop_failing: bool = False  # drop clients with an update that is not finite; the row names them
     memory_file: Path | None = None  # file of clients' memory; None: main memory
@@ -297,14 +297,14 @@ class Simulation:
 
         If the server stores updates, those of the cohort need three times the memory: new, weighted and old.
         """
-        k = 1 if self.federation.traits["selection"].ignores_cohort else self.federation.cohort
+        k = 1 if self.federation.traits["selection"].ignores_cohort else self.federation.cohort_size
         d = len(self.engine.initial)
         what = f"A cohort of {k} that sends {d} numbers each"
         times = 3 if self.federation.traits["aggregation"].remembers_updates else 1
-        check_memory(what, 4 * (times * k + 3) * d, "Lower method.cohort, or use a smaller model.")
+        check_memory(what, 4 * (times * k + 3) * d, "Lower method.cohort_size, or use a smaller model.")
 
     @cached_property
-    def first_view(self) -> ClientView:
+    def first_view(self) -> ServerView:
         """The server's view before the first round."""
         ids, needs = self.data.population.participants, self.federation.needs()
         empty = ids[self.data.train.sizes[ids] == 0]
@@ -314,7 +314,7 @@ class Simulation:
                 "none. Leave it out of the population, or drop or merge empty clients (`handle_empty`)."
             )
         constants = constant_bytes(self.engine.constants)
-        view = replace(ClientView.of(ids, self.data.train.sizes[ids]), rounds=self.rounds, constant_bytes=constants)
+        view = replace(ServerView.of(ids, self.data.train.sizes[ids]), rounds=self.rounds, constant_bytes=constants)
         if not needs:
             return view
         counts = self.data.label_counts()[ids]
@@ -342,7 +342,7 @@ class Simulation:
             run_round(self.federation, state, self.view(state), rounds=self.rounds, summed=summed), self.clients
         )
 
-    def view(self, state: FederationState) -> ClientView:
+    def view(self, state: FederationState) -> ServerView:
         """Return the server's view at the start of the next round: available clients and their channels."""
         view = next_view(self.federation, self.first_view, state, self.participation)
         if self.federation.radio is None:
@@ -430,7 +430,9 @@ def simulate(
         options=model_options,
     )
     task = Task.of(module, data, federation)
-    built_engine = build_engine(engine, task, device, threads, precision, cohort=federation.cohort, examined=examined)
+    built_engine = build_engine(
+        engine, task, device, threads, precision, cohort_size=federation.cohort_size, examined=examined
+    )
     return Simulation(federation, task.data, built_engine, rounds, participation or Always(), drop_failing)
 
 

@@ -75,11 +75,12 @@ def numbers(row: RoundRow, timing: Timing) -> dict[str, float]:
     """Return all numbers of a round by their keys in ``rounds.jsonl`` and ``timing.jsonl``, except the round itself.
 
     Example:
-        >>> row = RoundRow(round=3, cohort=[4, 7], weights=[0.5], lost=[7], bytes_down=8, bytes_up=4, bytes_total=36,
-        ...     probe_bytes=0, evaluated={"id_accuracy": 0.5})
+        >>> row = RoundRow(round=3, cohort=[4, 7], weights=[0.5], lost=[7], bytes_down=8, bytes_up=4,
+        ...     bytes_total=36, probe_bytes=0, evaluated={"participant_accuracy": 0.5})
         >>> numbers(row, Timing(round=3, train_seconds=0.25))
-        {'bytes_down': 8, 'bytes_up': 4, 'bytes_total': 36, 'probe_bytes': 0, 'id_accuracy': 0.5, 'clients': 2, 'lost': 1, 'train_seconds': 0.25}
-    """  # noqa: E501
+        {'bytes_down': 8, 'bytes_up': 4, 'bytes_total': 36, 'probe_bytes': 0, 'participant_accuracy': 0.5, 'clients': 2,
+        'lost': 1, 'train_seconds': 0.25}
+    """
     columns = {key: value for key, value in row.to_json().items() if type(value) in (int, float) and key != "round"}
     columns |= {"clients": len(row.cohort), "lost": len(row.lost)}
     spent = {"train_seconds": timing.train_seconds, "evaluate_seconds": timing.evaluate_seconds}

@@ -178,7 +178,7 @@ def adapted_fixture(
         shares: Makes the class prior of a participant, given a generator, c and its number.
         counts: Makes the training counts of a participant, likewise.
     """
-    rng = generator(c, "testing serving", len(held_out_counts))
+    rng = generator(c, "testing adaptation", len(held_out_counts))
     model = Model(apart * rng.standard_normal((c, INPUTS)), scale, scale * rng.standard_normal(c))
 
     def drawn(labels: Ints) -> Float32s:
@@ -324,7 +324,7 @@ def adaptation_outcomes(
             outcomes.append(
                 _outcome(f"client {number}, some labels known", component.predict(state, client, everything))
             )
-        if Traits.of(component).serves_online:
+        if Traits.of(component).adapts_online:
             online, _ = component.predict_online(state, component.start(state), everything)
             outcomes.append(_outcome(f"client {number}, each input before it counts", online))
     return outcomes

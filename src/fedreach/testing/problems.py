@@ -47,7 +47,7 @@ from fedreach.federation.steps import (
     run_until_cohort,
 )
 from fedreach.federation.traits import Traits
-from fedreach.federation.types import ClientView, LocalOutputs, LocalUpdates, Reports, State
+from fedreach.federation.types import ClientResults, LocalOutputs, LocalUpdates, ServerView, State
 from fedreach.federation.weighting import ByExamples, Equal
 from fedreach.runs.simulation import Simulation
 from fedreach.wireless.radio import Devices, Radio, RadioState
@@ -68,7 +68,7 @@ class ToyFederation:
     label_counts: Floats  # (n, c)
     loss: Floats  # (n,) falls by a tenth a round
     direction: Floats  # (n, d) of each client's updates
-    cohort: int
+    cohort_size: int
     rounds: int = 4
     away: Lists = field(default_factory=dict)  # round -> ids that are not available
     lost: Lists = field(default_factory=dict)  # round -> ids whose replies, to a probe too, do not arrive
@@ -77,22 +77,22 @@ class ToyFederation:
     who: Ints = field(default_factory=lambda: np.empty(0, np.int64))  # (n,) whose random numbers each client has
 
     def __str__(self) -> str:
-        return f"{self.words}; cohort {self.cohort}"
+        return f"{self.words}; cohort {self.cohort_size}"
 
-    def view(self, needs: Iterable[str] = ()) -> ClientView:
+    def view(self, needs: Iterable[str] = ()) -> ServerView:
         """Return what the server knows before round 1, with the client statistics that a component needs."""
         facts: Mapping[str, Any] = {
             "label_counts": self.label_counts,
             "label_entropy": released_entropy(self.label_counts),
         }
-        view = ClientView.of(self.ids, self.num_examples, loss=self.loss.copy() if self.losses_known else None)
+        view = ServerView.of(self.ids, self.num_examples, loss=self.loss.copy() if self.losses_known else None)
         return replace(view, **{name: facts[name].copy() for name in needs})
 
     def available(self, number: int) -> AnyArray:
         """Return the (n,) flags of a round."""
         return ~np.isin(self.ids, self.away.get(number, ()))
 
-    def with_radio(self, view: ClientView) -> ClientView:
+    def with_radio(self, view: ServerView) -> ServerView:
         """Return the view with channels that stay the same, each client's its own."""
         radio, k = Radio(fading="none"), int(self.who.max(initial=0)) + 1
         devices = Devices(*(drawn[self.who] for drawn in radio.devices(k, seed=0)))
@@ -110,7 +110,7 @@ class ToyFederation:
 
     def reports(
         self, ids: Ints, number: int, needs: Iterable[str], measures: Iterable[Measurement], *, probe: bool = False
-    ) -> Reports:
+    ) -> ClientResults:
         """Return the replies of these clients, less those that get lost."""
         gone = self.lost.get(number, ())
         ids = np.sort(ids[~np.isin(ids, gone)])
@@ -125,7 +125,7 @@ class ToyFederation:
                 measure_outputs([measure], self.outputs(row, number), 0, number, int(self.who[row])) for row in rows
             ]
             metrics |= {measure.name: np.array([values[measure.name] for values in measured_rows], np.float64)}
-        return Reports(
+        return ClientResults(
             ids,
             self.updates(rows, number),
             metrics,
@@ -167,7 +167,7 @@ class ToyFederation:
 
 
 def toy_federation(
-    words: str, n: int, cohort: int, *, d: int = 8, c: int = 4, ids: Sequence[int] | None = None
+    words: str, n: int, cohort_size: int, *, d: int = 8, c: int = 4, ids: Sequence[int] | None = None
 ) -> ToyFederation:
     """Return n clients of which no two are alike."""
     rng = generator(n, "testing world")
@@ -178,12 +178,12 @@ def toy_federation(
         label_counts=rng.integers(1, 20, (n, c)).astype(np.float64),
         loss=rng.uniform(0.2, 2.0, n),
         direction=rng.standard_normal((n, d)),
-        cohort=cohort,
+        cohort_size=cohort_size,
         who=np.arange(n),
     )
 
 
-def with_rates(view: ClientView, bits_per_second: Floats) -> ClientView:
+def with_rates(view: ServerView, bits_per_second: Floats) -> ServerView:
     """Return the view with channels of these rates, a report of 10^6 bits and devices that are all alike."""
     n = len(view.ids)
     state = RadioState(
@@ -195,8 +195,8 @@ def with_rates(view: ClientView, bits_per_second: Floats) -> ClientView:
         num_examples=view.num_examples,
         passes=np.ones(n),
         report_bits=REPORT_BITS,
-        seconds_price=1.0,
-        joules_price=1.0,
+        time_weight=1.0,
+        energy_weight=1.0,
         capacitance=1e-27,
     )
     return replace(view, radio=state)
@@ -210,12 +210,12 @@ def toy_federations() -> Iterator[ToyFederation]:
     yield six
     yield toy_federation("5 clients with the ids 3, 7, 20, 21 and 50", 5, 2, ids=[3, 7, 20, 21, 50])
     yield toy_federation("a single client, with the id 4", 1, 1, ids=[4])
-    yield replace(six, words="6 clients, all of them wanted", cohort=6)
-    yield replace(six, words="6 clients, one wanted", cohort=1)
+    yield replace(six, words="6 clients, all of them wanted", cohort_size=6)
+    yield replace(six, words="6 clients, one wanted", cohort_size=1)
     yield replace(
         six,
         words="6 clients; in round 2 only client 4 can be reached, in round 3 nobody",
-        cohort=3,
+        cohort_size=3,
         away={2: [0, 1, 2, 3, 5], 3: range(6)},
     )
     yield replace(
@@ -229,7 +229,7 @@ def toy_federations() -> Iterator[ToyFederation]:
         words="3 pairs of alike clients, each with a single class",
         label_counts=np.eye(4)[pairs] * 10,
         noise=0.0,
-        cohort=3,
+        cohort_size=3,
     )
     yield replace(six, words="6 clients whose updates are zero", direction=np.zeros((6, 8)), noise=0.0)
     noised = six.label_counts + np.linspace(-0.4, 0.6, 24).reshape(6, 4)
@@ -250,10 +250,10 @@ def distinct_federations() -> Iterator[ToyFederation]:
 
 @dataclass(frozen=True, eq=False)
 class ReportSeries:
-    """Reports of a few rounds, each a function of what the component needs and measures."""
+    """ClientResults of a few rounds, each a function of what the component needs and measures."""
 
     words: str
-    rounds: Sequence[Callable[[Iterable[str], Iterable[Measurement]], Reports]]
+    rounds: Sequence[Callable[[Iterable[str], Iterable[Measurement]], ClientResults]]
 
     def __str__(self) -> str:
         return self.words
@@ -264,7 +264,7 @@ def report_series() -> Iterator[ReportSeries]:
     for toy in toy_federations():
         half = toy.ids[: max(1, len(toy.ids) // 2)]
 
-        def reports_of(ids: Ints, number: int, toy: ToyFederation = toy) -> Callable[..., Reports]:
+        def reports_of(ids: Ints, number: int, toy: ToyFederation = toy) -> Callable[..., ClientResults]:
             return lambda needs, measures: replace(toy, lost={}).reports(ids, number, needs, measures)
 
         yield ReportSeries(
@@ -295,7 +295,7 @@ def tiny_data(seed: int = 0) -> FederatedData:
 
 def tiny_federation(seed: int = 0) -> Federation:
     """Return FedAvg with two clients a round."""
-    return Federation(Uniform(), ByExamples(), FedAvg(), LocalSGD(rate=0.5), Average(), cohort=2, seed=seed)
+    return Federation(Uniform(), ByExamples(), FedAvg(), LocalSGD(lr=0.5), Average(), cohort_size=2, seed=seed)
 
 
 def tiny_simulation(seed: int = 0) -> Simulation:
@@ -313,7 +313,7 @@ class QuadraticEngine:
 
     Example:
         >>> engine = QuadraticEngine(np.eye(1)[None], np.ones((1, 1)), np.zeros(1, np.float32), FedAvg(), LocalSGD())
-        >>> engine.train(engine.initial, np.array([0]), round_=1, rate=0.1).update
+        >>> engine.train(engine.initial, np.array([0]), round_=1, lr=0.1).update
         array([[0.1]], dtype=float32)
     """
 
@@ -356,7 +356,7 @@ class QuadraticEngine:
         broadcast: Float32s,
         ids: Ints,
         round_: int,
-        rate: float,
+        lr: float,
         terms: Mapping[str, Float32s] = MappingProxyType({}),
     ) -> LocalUpdates:
         local, start = self.local, broadcast.astype(np.float64)
@@ -376,18 +376,18 @@ class QuadraticEngine:
                 velocity, moments = local.optimizer.direction(g, w, moments, step + 1, local.weight_decay)
             else:
                 raise ConfigError(f"Quadratics do not step by torch.optim; got {local.optimizer}. Take Adam().")
-            w = np.where(active, w - rate * velocity, w)
+            w = np.where(active, w - lr * velocity, w)
             total += np.where(active[:, 0], loss, 0.0)
         return LocalUpdates((w - start).astype(np.float32), total / steps, steps)
 
     def weighted_sum(self, weights: Floats, update: Float32s) -> Floats:
         return weighted_sum(weights, update)
 
-    def server_step(self, params: Float32s, index: Ints, round_: int, rate: float, step: int = 0) -> Float32s:
+    def server_step(self, params: Float32s, index: Ints, round_: int, lr: float, step: int = 0) -> Float32s:
         """Return the step on the server's own objective, 1/2 |w - b|^2 with b = (0, ..., 0, 1)."""
         away = params.astype(np.float64)
         away[-1] -= 1
-        return (-rate * away).astype(np.float32)
+        return (-lr * away).astype(np.float32)
 
     def training_loss(self, params: Float32s, ids: Ints, parts: Sequence[Ints] | None = None) -> Floats:
         return self._loss_and_gradient(np.tile(params.astype(np.float64), (len(ids), 1)), ids)[0]
@@ -431,9 +431,9 @@ def two_quadratics(
         selection=Full(),
         weighting=weighting or ByExamples(),
         solver=solver or FedAvg(),
-        local=local or LocalSGD(rate=0.1, steps=3),
+        local=local or LocalSGD(lr=0.1, steps=3),
         server=server or Average(),
-        cohort=2,
+        cohort_size=2,
         seed=0,
     )
     engine = QuadraticEngine(
@@ -470,7 +470,9 @@ class PlayedRound:
 def federation_of(policy: Any, world: ToyFederation, seed: int = 0) -> Federation:
     """Return a federation of plain components around a selection policy."""
     radio = Radio(fading="none") if Traits.of(policy).needs_radio else None
-    return Federation(policy, Equal(), FedAvg(), LocalSGD(), Average(), cohort=world.cohort, seed=seed, radio=radio)
+    return Federation(
+        policy, Equal(), FedAvg(), LocalSGD(), Average(), cohort_size=world.cohort_size, seed=seed, radio=radio
+    )
 
 
 def initial_toy_state(policy: Any, world: ToyFederation) -> FederationState:
@@ -491,7 +493,7 @@ class _Clients:
         losses = self.world.losses(request.view.round)[request.view.rows(ids)]
         return dict(zip(ids.tolist(), losses.tolist(), strict=True))
 
-    def updates(self, request: AskUpdates) -> Reports:
+    def updates(self, request: AskUpdates) -> ClientResults:
         ids, needs, measures = request.selection.ids, self.federation.needs(), self.federation.measurements()
         return self.world.reports(ids, request.view.round, needs, measures, probe=request.probe)
 

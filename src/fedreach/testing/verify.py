@@ -19,7 +19,7 @@ EXAMPLE_OPTIONS: Mapping[tuple[str, str], Mapping[str, Any]] = MappingProxyType(
         ("selection", "rademacher"): {"n_clusters": 2},  # the smallest federations have six clients
         ("weighting", "product"): {"parts": _PARTS},
         ("weighting", "mix"): {"parts": _PARTS},
-        ("weighting", "clip"): {"inner": ByExamples(), "most": 0.3},
+        ("weighting", "clip"): {"inner": ByExamples(), "max": 0.3},
         ("participation", "bernoulli"): {"act_prob": 0.5, "reply_prob": 0.5},
         ("label_statistics", "discrete_laplace"): {"epsilon": 1.0},
         ("label_statistics", "discrete_gaussian"): {"epsilon": 1.0, "delta": 1e-5},

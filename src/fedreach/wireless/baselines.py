@@ -40,9 +40,9 @@ def best_shares(problem: AllocationProblem, hertz: Floats) -> Floats:
         array([0.3333, 0.6667])
     """
     tau, v = problem.upload_seconds, cost.compute_seconds(problem.cycles, hertz)
-    r = np.sqrt(problem.joules_price * problem.power_watts * tau)
+    r = np.sqrt(problem.energy_weight * problem.power_watts * tau)
     low = _shortest(tau, v)
-    if problem.joules_price == 0:
+    if problem.energy_weight == 0:
         return _normalize(tau / (low - v))
     high = max(low, float(np.max(v + tau * r.sum() / r)))  # from here on no client is held up
     for _ in range(HALVINGS):
@@ -53,7 +53,7 @@ def best_shares(problem: AllocationProblem, hertz: Floats) -> Floats:
         s = _level(r, m)
         # A share of 1 is worth s^2; a client held up at m has it for r^2 / m^2 less, at dm/dT = -m^2 / tau.
         delay_value = float(np.sum(np.maximum(s**2 * m**2 - r**2, 0.0) / tau))
-        low, high = (T, high) if delay_value > problem.seconds_price else (low, T)
+        low, high = (T, high) if delay_value > problem.time_weight else (low, T)
     m = tau / (high - v)
     return _normalize(np.maximum(m, r / _level(r, m)))
 
@@ -160,8 +160,8 @@ def _prices(problem: AllocationProblem, hertz: Floats, f0: float, last: int, cap
         beta[last] = 1.0 - beta.sum()
         if problem.cycles[last] > 0:
             W, f = problem.cycles[last], hertz[last]
-            gain = beta[last] * problem.seconds_price * W / f**2  # of a faster deadline, against the energy for it
-            gamma[last] = gain - 2 * problem.joules_price * problem.capacitance * W * f
+            gain = beta[last] * problem.time_weight * W / f**2  # of a faster deadline, against the energy for it
+            gamma[last] = gain - 2 * problem.energy_weight * problem.capacitance * W * f
     return beta, gamma
 
 
@@ -268,8 +268,8 @@ class RelaxedProblem:
         # Order of variables: a, u, b, K each, then Y, then z, K, if any.
         self._width = 3 * K + 1 + (K if relaxation == "rlt" else 0)
         tau, v = problem.upload_seconds, cost.compute_seconds(problem.cycles, hertz)
-        rows = [self._row(a=-1.0), self._row(a=1.0), self._row(u=problem.seconds_price * tau / unit,
-                a=problem.seconds_price * v / unit, Y=-np.ones(K))]  # fmt: skip
+        rows = [self._row(a=-1.0), self._row(a=1.0), self._row(u=problem.time_weight * tau / unit,
+                a=problem.time_weight * v / unit, Y=-np.ones(K))]  # fmt: skip
         limits = [np.zeros(K), np.ones(K), np.zeros(K)]
         rows += [self._sum(a=-problem.num_examples / min_examples), self._sum(b=1.0)]
         limits += [np.array([-1.0]), np.array([1.0])]
@@ -287,9 +287,9 @@ class RelaxedProblem:
         self._limits = np.concatenate([*limits, cones[1]])
         self._cones = [self._clarabel.NonnegativeConeT(linear), *[self._clarabel.SecondOrderConeT(3)] * K]
         energy = cost.compute_joules(problem.capacitance, problem.cycles, hertz)
-        self._energy = problem.joules_price * energy / unit
+        self._energy = problem.energy_weight * energy / unit
         self._cost = np.zeros(self._width)
-        self._cost[K : 2 * K] = problem.joules_price * problem.power_watts * tau / unit
+        self._cost[K : 2 * K] = problem.energy_weight * problem.power_watts * tau / unit
         self._cost[3 * K] = 1.0
 
     def solve(self, price: Floats) -> tuple[Floats, Floats]:
@@ -603,7 +603,7 @@ def equal_share_costs(problem: AllocationProblem, sets: Bools, hertz: Floats) ->
     upload = cost.upload_joules(problem.power_watts, problem.upload_seconds)
     compute = cost.compute_joules(problem.capacitance, problem.cycles, hertz)
     joules = size * (sets @ upload) + sets @ compute
-    return np.asarray(problem.seconds_price * seconds + problem.joules_price * joules)
+    return np.asarray(problem.time_weight * seconds + problem.energy_weight * joules)
 
 
 def _children(sets: Bools, value: Floats, rng: np.random.Generator, crossover: float, mutations: float) -> Bools:

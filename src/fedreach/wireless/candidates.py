@@ -171,13 +171,13 @@ class Candidates(NamedTuple):
     forced: Bools  # (n,) must take part
     rows: Ints  # (n,) their positions in the problem
     demand: int  # e2
-    seconds_price: float  # a1
+    time_weight: float  # a1
 
     @classmethod
     def of(cls, problem: AllocationProblem, min_examples: int) -> Candidates:
         """Return all clients of a problem, free to take part or not."""
         forced, rows = np.zeros(len(problem), bool), np.arange(len(problem))
-        return cls(Needs.of(problem), problem.num_examples, forced, rows, min_examples, problem.seconds_price)
+        return cls(Needs.of(problem), problem.num_examples, forced, rows, min_examples, problem.time_weight)
 
     @property
     def num_free(self) -> int:

@@ -41,7 +41,7 @@ class Needs(NamedTuple):
     def of(cls, problem: AllocationProblem, rows: Any = slice(None), counted: Any = 1.0) -> Needs:
         """Return what the clients at these rows need; nothing at all where `counted` is 0."""
         tau, W, f = problem.upload_seconds[rows] * counted, problem.cycles[rows] * counted, problem.max_hertz[rows]
-        A, Q = problem.joules_price * problem.power_watts[rows] * counted, problem.joules_price * 2 * W * W * W
+        A, Q = problem.energy_weight * problem.power_watts[rows] * counted, problem.energy_weight * 2 * W * W * W
         Q *= problem.capacitance
         min_seconds = W / f
         floor = np.where(Q > 0, min_seconds, 1.0)
@@ -167,7 +167,7 @@ def allocate(problem: AllocationProblem) -> Allocation:
     """
     needs = Needs.of(_some(problem))
     needs = Needs(*(values[None] for values in needs))
-    T, mu, u = _saddle(needs, problem.seconds_price)
+    T, mu, u = _saddle(needs, problem.time_weight)
     u, T = _feasible(needs, T, u)
     compute_seconds = np.maximum(T[0] - u[0], needs.min_seconds[0])
     hertz = np.divide(problem.cycles, compute_seconds, out=problem.max_hertz.copy(), where=problem.cycles > 0)
@@ -199,11 +199,11 @@ def allocate_batch(problem: AllocationProblem, rows: Ints, counted: Bools) -> tu
     if not counted.any(axis=1).all():
         raise ConfigError(f"counted must hold a client of every set; set {int(counted.any(axis=1).argmin())} has none.")
     needs = Needs.of(problem, rows, counted)
-    T, mu, u = _saddle(needs, problem.seconds_price)
+    T, mu, u = _saddle(needs, problem.time_weight)
     u, T = _feasible(needs, T, u)
     x = np.maximum(T[:, None] - u, needs.floor)
     energy = (needs.A * u + needs.Q / (2 * x * x)).sum(axis=1)
-    return problem.seconds_price * T + energy, T, mu
+    return problem.time_weight * T + energy, T, mu
 
 
 def _some(problem: AllocationProblem) -> AllocationProblem:

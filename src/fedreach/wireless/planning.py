@@ -48,8 +48,8 @@ RANGES = {
     "epochs": OptionRange("--epochs", 1, 1e6, "", ("cycles_per_bit",)),
     "max_divergence": OptionRange("--max-divergence", 0, math.inf, "It is in nats.", ("divergence", "label_0")),
     "smoothing": OptionRange("--smoothing", 0, 1e9, "", ("label_0",)),
-    "seconds_price": OptionRange("--seconds-price", 1e-12, 1e12),
-    "joules_price": OptionRange("--joules-price", 0, 1e12),
+    "time_weight": OptionRange("--time-weight", 1e-12, 1e12),
+    "energy_weight": OptionRange("--energy-weight", 0, 1e12),
     "capacitance": OptionRange("--capacitance", 1e-40, 1e-15, "It is in J / (cycle Hz^2), about 1e-27."),
     "tolerance": OptionRange("--tolerance", 1e-9, 0.5),
     "time_limit_seconds": OptionRange("--time-limit", 1e-3, 1e7),
@@ -75,8 +75,8 @@ class Question:
     epochs: int | None = None
     max_divergence: float | None = None
     smoothing: float | None = None
-    seconds_price: float = 1.0
-    joules_price: float = 1.0
+    time_weight: float = 1.0
+    energy_weight: float = 1.0
     capacitance: float = 1e-27
     tolerance: float = 1e-6
     time_limit_seconds: float = 30.0
@@ -384,8 +384,8 @@ def problem_of(clients: ClientTable, question: Question, band: float = 1.0) -> A
         cycles=_cycles(clients, question),
         max_hertz=have["max_hertz"] if "max_hertz" in have else 1e9 * have["max_gigahertz"],
         num_examples=clients.num_examples,
-        seconds_price=question.seconds_price,
-        joules_price=question.joules_price,
+        time_weight=question.time_weight,
+        energy_weight=question.energy_weight,
         capacitance=question.capacitance,
     )
 

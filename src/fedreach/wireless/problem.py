@@ -73,8 +73,8 @@ class AllocationProblem:
     max_hertz: Floats  # f^max (K,); positive
     num_examples: Ints  # d (K,), whole numbers, not negative
     ids: Ints = field(default_factory=lambda: np.empty(0, np.int64))  # (K,) in errors and answers; default: 0, 1, ...
-    seconds_price: float = 1.0  # a1, cost of a second of the round; positive
-    joules_price: float = 1.0  # a2, cost of a joule; not negative
+    time_weight: float = 1.0  # a1, cost of a second of the round; positive
+    energy_weight: float = 1.0  # a2, cost of a joule; not negative
     capacitance: float = 1e-27  # eps, in J / (cycle Hz^2); positive
 
     def __post_init__(self) -> None:
@@ -84,12 +84,12 @@ class AllocationProblem:
         for name in ("upload_seconds", "power_watts", "cycles", "max_hertz"):
             object.__setattr__(self, name, self._positive_column(name, K, may_be_zero=name == "cycles"))
         object.__setattr__(self, "num_examples", self._examples(K))
-        for name, zero in {"seconds_price": False, "joules_price": True, "capacitance": False}.items():
+        for name, zero in {"time_weight": False, "energy_weight": True, "capacitance": False}.items():
             value = getattr(self, name)
             if not (value > 0 or (zero and value == 0)) or not value < TOO_LARGE:
                 rule = "not negative" if zero else "positive"
                 raise ConfigError(f"{name} must be {rule} and finite; got {value!r}.")
-        work = 2 * self.joules_price * self.capacitance * self.cycles**3
+        work = 2 * self.energy_weight * self.capacitance * self.cycles**3
         if not np.all(work < TOO_LARGE):
             raise ConfigError(
                 f"cycles must be smaller: the energy of client {self._first(~(work < TOO_LARGE))} is lost in infinity."
@@ -193,7 +193,7 @@ class Allocation:
             upload_joules(chosen.power_watts, sending),
             compute_joules(problem.capacitance, chosen.cycles, hertz),
         )
-        total = problem.seconds_price * np.max(sending + computing, initial=0.0) + problem.joules_price * np.sum(joules)
+        total = problem.time_weight * np.max(sending + computing, initial=0.0) + problem.energy_weight * np.sum(joules)
         return cls(chosen.ids, share, hertz, sending, computing, *joules, float(total), band_price)
 
     @property

@@ -102,8 +102,8 @@ class Radio:
         capacitance: eps, in J / (cycle Hz^2).
         mean_gain: Mean of |h|^2.
         fading: ``"rayleigh"`` or ``"none"``.
-        seconds_price: a1 of the objective a1 T + a2 E that allocations minimize; positive.
-        joules_price: a2, not negative.
+        time_weight: a1 of the objective a1 T + a2 E that allocations minimize; positive.
+        energy_weight: a2, not negative.
 
     Raises:
         ConfigError: If a number or range is not legal.
@@ -131,8 +131,8 @@ class Radio:
     capacitance: float = 1e-27
     mean_gain: float = 1.0
     fading: Fading = "rayleigh"
-    seconds_price: float = 1.0
-    joules_price: float = 1.0
+    time_weight: float = 1.0
+    energy_weight: float = 1.0
 
     def __post_init__(self) -> None:
         require(
@@ -141,9 +141,9 @@ class Radio:
             carrier_hertz="(0, inf)",
             capacitance="(0, inf)",
             mean_gain="(0, inf)",
-            seconds_price="(0, inf)",
+            time_weight="(0, inf)",
             bits_per_example="(0, inf)",
-            joules_price="[0, inf)",
+            energy_weight="[0, inf)",
             path_loss_exponent="[1, 10)",
             noise_dbm_per_hertz="(-300, 0): That of heat is -174.",
             fading=get_args(Fading),
@@ -217,8 +217,8 @@ class Radio:
             num_examples=num_examples,
             passes=passes,
             report_bits=report_bits,
-            seconds_price=self.seconds_price,
-            joules_price=self.joules_price,
+            time_weight=self.time_weight,
+            energy_weight=self.energy_weight,
             capacitance=self.capacitance,
         )
 
@@ -252,8 +252,8 @@ class RadioState:
     num_examples: Ints  # (n,)
     passes: Floats  # (n,) of the round's local training
     report_bits: int
-    seconds_price: float
-    joules_price: float
+    time_weight: float
+    energy_weight: float
     capacitance: float
 
     def problem(self, *, bits: float | None = None, passes: Floats | None = None) -> AllocationProblem:
@@ -266,7 +266,7 @@ class RadioState:
             max_hertz=self.max_hertz,
             num_examples=self.num_examples,
             ids=self.ids,
-            seconds_price=self.seconds_price,
-            joules_price=self.joules_price,
+            time_weight=self.time_weight,
+            energy_weight=self.energy_weight,
             capacitance=self.capacitance,
         )

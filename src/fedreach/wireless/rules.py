@@ -38,9 +38,9 @@ def frequency_alone(problem: AllocationProblem) -> float:
         >>> f"{frequency_alone(AllocationProblem(*np.ones((5, 1)))):.10e}"
         '7.9370052598e+08'
     """
-    if problem.joules_price == 0:
+    if problem.energy_weight == 0:
         return np.inf
-    return float(np.cbrt(problem.seconds_price / 2 / problem.joules_price / problem.capacitance))
+    return float(np.cbrt(problem.time_weight / 2 / problem.energy_weight / problem.capacitance))
 
 
 def own_frequency(problem: AllocationProblem) -> Floats:
@@ -184,7 +184,7 @@ def hand_out_units(worth: Floats, units: int) -> Ints:
 
 
 def _worth(problem: AllocationProblem) -> Floats:
-    return (problem.seconds_price + problem.joules_price * problem.power_watts) * problem.upload_seconds
+    return (problem.time_weight + problem.energy_weight * problem.power_watts) * problem.upload_seconds
 
 
 # -------------------- Random allocation

@@ -66,7 +66,7 @@ class Ends:
     def of(cls, clients: Candidates, low: float, high: float, T: float, mu: float, at_T: ClientCost) -> Ends:
         """Return the ends of an interval; `at_T` is c_k(T, mu) of the clients, and T lies between."""
         costs = lines(clients, low, high, T, mu, at_T)
-        base = clients.seconds_price * np.array([low, high]) - mu
+        base = clients.time_weight * np.array([low, high]) - mu
         covers = [fractional_cover(line, clients.sizes, clients.demand, clients.forced) for line in costs]
         values = base + [cover.value for cover in covers]
         prices = np.array([cover.price if isfinite(cover.price) else 0.0 for cover in covers])
@@ -307,7 +307,7 @@ class WholeCovers:
             best.offer([clients.rows[cover]])
             band = float((clients.needs.tau[chosen] / costs.upload_seconds[chosen]).sum())
             value = float(self.values(costs.cost[None], table)[0])
-            bound = clients.seconds_price * T - mu + value
+            bound = clients.time_weight * T - mu + value
             return Point(bound, mu, band - 1.0, FractionalCover(value, chosen.astype(np.float64), 0.0), costs)
 
         return ascend(at, start, limit, tolerance, MAX_BAND_PRICES)

@@ -294,14 +294,14 @@ def _seeds(best: Incumbent, clients: Candidates, earliest: float) -> list[Node]:
     optimum bounds must be tight; away from it they rise as the square of the distance, as do the errors of lines.
     """
     energy = least_energy(clients)
-    latest = (best.cost - energy) / clients.seconds_price * (1 + 1e-9)
+    latest = (best.cost - energy) / clients.time_weight * (1 + 1e-9)
     latest = max(latest, best.deadline)
     cuts = {earliest, latest}
     for end in (earliest, latest):
         reach = np.log(end / best.deadline) / (2**CUTS - 1)
         cuts |= {best.deadline * float(np.exp(reach * (2**j - 1))) for j in range(CUTS)}
     ends = sorted(cuts)
-    bounds = [clients.seconds_price * low + energy for low in ends[:-1]]
+    bounds = [clients.time_weight * low + energy for low in ends[:-1]]
     mu = best.band_price
     return [Node(a, b, clients, bound, mu) for a, b, bound in zip(ends[:-1], ends[1:], bounds, strict=True)]
 

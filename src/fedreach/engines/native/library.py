@@ -89,7 +89,7 @@ class UpdateRule(ctypes.Structure):
     """Parameters of a gradient step."""
 
     _fields_ = (
-        ("rate", ctypes.c_double),
+        ("lr", ctypes.c_double),
         ("momentum", ctypes.c_double),
         ("decay", ctypes.c_double),
         ("clip", ctypes.c_double),

@@ -354,19 +354,19 @@ class Native(GroupTrainer):
         return [order[begin:end] for begin, end in pairwise(ends)]
 
     def train_group(
-        self, start: Tensor, ids: Ints, round_: int, rate: float, update: Tensor, group: Ints, terms: Terms
+        self, start: Tensor, ids: Ints, round_: int, lr: float, update: Tensor, group: Ints, terms: Terms
     ) -> Group:
         clients, group = (np.ascontiguousarray(numbers, np.int64) for numbers in (ids[group], group))
         sizes = self.ranges.sizes_of(clients)
         if not sizes.all():
             raise TrainingError(f"Client {clients[sizes == 0][0]} has no examples to train on.")
         if draws_as_numpy_does():
-            return self._train(start, clients, round_, rate, update, group, terms, None)
+            return self._train(start, clients, round_, lr, update, group, terms, None)
         results: list[Group] = []
         for number, client in enumerate(clients):
             plan = batch_plans(self.seed, round_, clients[number : number + 1], [self.ranges[int(client)]], self.local)
             row = slice(number, number + 1)
-            results.append(self._train(start, clients[row], round_, rate, update, group[row], terms, plan))
+            results.append(self._train(start, clients[row], round_, lr, update, group[row], terms, plan))
         losses, steps, finite = (np.concatenate(column) for column in zip(*results, strict=True))
         return losses, steps, finite
 
@@ -375,7 +375,7 @@ class Native(GroupTrainer):
         start: Tensor,
         clients: Ints,
         round_: int,
-        rate: float,
+        lr: float,
         update: Tensor,
         group: Ints,
         terms: Terms,
@@ -388,7 +388,7 @@ class Native(GroupTrainer):
         added = None if shifts is None else shifts.numpy()  # to the logits
         clip = local.clip_norm or 0.0
         rule = UpdateRule(
-            rate, local.momentum, local.weight_decay, clip, place_of(pull), place_of(shift), place_of(added)
+            lr, local.momentum, local.weight_decay, clip, place_of(pull), place_of(shift), place_of(added)
         )
         order, offsets, words = self.ranges.order, self.ranges.offsets, words_of(self.seed, round_)
         sizes = self.ranges.sizes_of(clients)

@@ -3,18 +3,18 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fedreach.federation.adaptation.base import Plain as Plain
+from fedreach.federation.adaptation.base import Unadapted as Unadapted
 from fedreach.federation.adaptation.few_labels import FewLabels, FewShot
 from fedreach.federation.adaptation.label_shift import LabelShift
-from fedreach.federation.adaptation.methods import BBSE, RLLS, BatchNormRefresh, TruePrior
+from fedreach.federation.adaptation.methods import BBSE, RLLS, BatchNormRefresh, OraclePrior
 
 ADAPTATIONS: Mapping[str, Any] = {
-    "none": Plain,
+    "none": Unadapted,
     "label_shift": LabelShift,
     "bbse": BBSE,
     "rlls": RLLS,
     "batchnorm": BatchNormRefresh,
     "few_labels": FewLabels,
     "few_shot": FewShot,
-    "true_prior": TruePrior,
+    "oracle_prior": OraclePrior,
 }

@@ -29,14 +29,14 @@ def log_softmax(z: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class Plain:
+class Unadapted:
     """No adaptation: log softmax of the logits, without exchanges and state.
 
     When: always, as the baseline of the other prediction modes.
 
     Example:
         >>> import numpy as np
-        >>> np.exp(Plain().predict({}, {}, Outputs(np.array([[0.0, 0.0]])))).tolist()
+        >>> np.exp(Unadapted().predict({}, {}, Outputs(np.array([[0.0, 0.0]])))).tolist()
         [[0.5, 0.5]]
     """
 

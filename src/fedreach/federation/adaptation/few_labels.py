@@ -128,7 +128,7 @@ class FewLabels:
     examples does not matter. As strength grows, and without any labeled example, predictions are the model's.
 
     When to use it: next to rules without labels, to see what m labels would buy. A client that has them may do
-    better; FedReach's other rules use none. So it is a reference like `TruePrior`, is marked as
+    better; FedReach's other rules use none. So it is a reference like `OraclePrior`, is marked as
     one, and cannot be exported. The labeled examples are the client's first m and are never scored: all prediction
     modes are scored on the others. `with N` inputs, it has at most N labels, and is scored on the same other examples
     as every rule: there it may be compared with `label_shift`. A client with no more than m examples keeps one to be
@@ -274,7 +274,7 @@ def _features(outputs: Outputs) -> Floats:
     if outputs.features is None:
         raise ConfigError(
             "FewLabels fine-tunes the last linear layer, which must be given one row of features an example; here "
-            "there is none. Take another model, or serving 'label_shift'."
+            "there is none. Take another model, or adaptation 'label_shift'."
         )
     return outputs.features
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedreach._util.arrays import Floats, Ints
-from fedreach._util.errors import DataError, PartError
+from fedreach._util.errors import ComponentError, DataError
 from fedreach.federation.base import Adaptation
 from fedreach.federation.traits import name_of
 from fedreach.federation.types import NO_STATE, Outputs, State
@@ -76,11 +76,11 @@ def fit(
 
     Raises:
         DataError: If no participant holds out examples.
-        PartError: If participants contribute anything but finite numbers, or the rule never is fitted.
+        ComponentError: If participants contribute anything but finite numbers, or the rule never is fitted.
 
     Example:
-        >>> from fedreach.federation.adaptation.base import Plain
-        >>> fit(Plain(), []).exchanges
+        >>> from fedreach.federation.adaptation.base import Unadapted
+        >>> fit(Unadapted(), []).exchanges
         0
     """
     held_out, fitted = list(participants), UNFITTED
@@ -90,7 +90,9 @@ def fit(
         answers = [check_contribution(rule, rule.contribute(query, *participant)) for participant in held_out]
         shapes = {name: values.shape for name, values in answers[0].items()}
         if any({name: values.shape for name, values in answer.items()} != shapes for answer in answers):
-            raise PartError(f"{name_of(rule)}.contribute must return the same names and shapes for every participant.")
+            raise ComponentError(
+                f"{name_of(rule)}.contribute must return the same names and shapes for every participant."
+            )
         sums = {name: summed([answer[name] for answer in answers]) for name in shapes}
         fitted = after_exchange(rule, fitted, query, sums)
     return fitted
@@ -100,7 +102,7 @@ def no_held_out_error(rule: Adaptation) -> DataError:
     """Return the error for a rule that no participant can help to fit."""
     return DataError(
         f"{name_of(rule)} is fitted by what participants hold out, and none holds out an example. Let more "
-        "clients with at least two examples take part, or serve by 'none'."
+        "clients with at least two examples take part, or adapt by 'none'."
     )
 
 
@@ -108,11 +110,11 @@ def next_query(rule: Adaptation, fitted: FittedRule) -> State | None:
     """Return what participants are sent in the next exchange; None once the rule is fitted.
 
     Raises:
-        PartError: If the rule never is fitted.
+        ComponentError: If the rule never is fitted.
     """
     query = rule.query(fitted.state)
     if query is not None and fitted.exchanges == MAX_EXCHANGES:
-        raise PartError(f"{name_of(rule)} is not fitted after {MAX_EXCHANGES} exchanges with the participants.")
+        raise ComponentError(f"{name_of(rule)} is not fitted after {MAX_EXCHANGES} exchanges with the participants.")
     return query
 
 
@@ -126,7 +128,7 @@ def check_contribution(rule: Adaptation, answer: State) -> State:
     """Return what a participant contributes, or reject what cannot be added up."""
     for name, values in answer.items():
         if not isinstance(values, np.ndarray) or values.dtype != np.float64 or not np.isfinite(values).all():
-            raise PartError(f"{name_of(rule)}.contribute must return finite float64 arrays; {name!r} is none.")
+            raise ComponentError(f"{name_of(rule)}.contribute must return finite float64 arrays; {name!r} is none.")
     return answer
 
 

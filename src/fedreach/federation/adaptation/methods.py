@@ -198,7 +198,7 @@ def _nearest(confusion: Floats, mu: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class TruePrior:
+class OraclePrior:
     """Prior correction with the true class prior pi: log p(y|x) = a z + b - log base + log pi + constant.
 
     a, b and base are those of `LabelShift`, which estimates pi where this knows it. An estimate can beat the truth by
@@ -215,13 +215,13 @@ class TruePrior:
     Example:
         >>> import numpy as np
         >>> source = {"a": np.array([1.0]), "b": np.zeros(2), "base": np.full(2, 0.5), "pseudo_counts": np.array([1.0])}
-        >>> rule = TruePrior()
+        >>> rule = OraclePrior()
         >>> client = rule.with_prior(source, np.array([0.9, 0.1]))
         >>> np.exp(rule.predict(source, client, Outputs(np.zeros((1, 2))))).round(3).tolist()
         [[0.9, 0.1]]
     """
 
-    reads_true_prior: ClassVar[bool] = True
+    reads_oracle_prior: ClassVar[bool] = True
 
     calibration: Literal["bias", "temperature", "none"] = "bias"
 
@@ -377,6 +377,6 @@ def _refreshable(outputs: Outputs) -> tuple[RunningStatistics, Float32s]:
     if outputs.statistics is None or outputs.inputs is None:
         raise ConfigError(
             "BatchNormRefresh needs inputs, and a model with BatchNorm2d or BatchNorm3d layers that can be asked again "
-            "by other statistics; here there is none. Take serving 'label_shift'."
+            "by other statistics; here there is none. Take adaptation 'label_shift'."
         )
     return outputs.statistics, outputs.inputs

@@ -7,18 +7,18 @@ import numpy as np
 
 from fedreach._util.arrays import AnyArray, Ints
 from fedreach.federation.traits import name_of, no_probe
-from fedreach.federation.types import NO_STATE, ClientView, Reports, Selection, State
+from fedreach.federation.types import NO_STATE, ClientResults, Selection, ServerView, State
 
 
 class Policy:
     """A policy without state and without a probe; inherit from it and write `select`."""
 
-    def init(self, view: ClientView) -> State:
+    def init(self, view: ServerView) -> State:
         return NO_STATE
 
     probe = no_probe
 
-    def observe(self, state: State, reports: Reports) -> State:
+    def observe(self, state: State, reports: ClientResults) -> State:
         return state
 
 
@@ -38,16 +38,16 @@ class FunctionSelection(Policy):
 
     Example:
         >>> most_data = FunctionSelection(lambda view, k, rng: view.ids[np.argsort(-view.num_examples)[:k]])
-        >>> most_data.select({}, ClientView.of(np.arange(3), np.array([5, 9, 7])), 2, None).ids
+        >>> most_data.select({}, ServerView.of(np.arange(3), np.array([5, 9, 7])), 2, None).ids
         array([1, 2])
     """
 
-    function: Callable[[ClientView, int, np.random.Generator], Ints]
+    function: Callable[[ServerView, int, np.random.Generator], Ints]
 
     @property
     def name(self) -> str:
         """The function's name, for messages."""
         return name_of(self.function)
 
-    def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
+    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Selection:
         return Selection(np.asarray(self.function(view, k, rng)))

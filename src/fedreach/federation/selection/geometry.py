@@ -7,12 +7,12 @@ from typing import ClassVar, Literal, NamedTuple, cast, get_args
 import numpy as np
 
 from fedreach._util.arrays import AnyArray, Bools, Float32s, Floats, Ints, pack_rows, unpack_rows
-from fedreach._util.errors import PartError, require
+from fedreach._util.errors import ComponentError, require
 from fedreach._util.row_store import Dtype, RowTable
 from fedreach._util.streams import generator
 from fedreach.federation.aggregation import weighted_sum
 from fedreach.federation.selection.base import Policy
-from fedreach.federation.types import ClientView, Probe, Reports, Selection, State
+from fedreach.federation.types import ClientResults, Probe, Selection, ServerView, State
 
 # -------------------- Table of the latest updates
 
@@ -71,7 +71,7 @@ class GradientTable(Policy):
         require(self, refresh="[0, inf)", explore="[0, 1)", sketch="[1, inf)", sketch_seed="[0, inf)")
         require(self, dtype=get_args(Dtype), storage=get_args(Storage))
 
-    def init(self, view: ClientView) -> State:
+    def init(self, view: ServerView) -> State:
         """Return a table of rows without numbers, as their length is not known yet."""
         n = len(view.ids)
         return {"ids": view.ids, "rows": np.empty((n, 0), np.float32), "heard": np.zeros(n, np.int64)}
@@ -81,14 +81,14 @@ class GradientTable(Policy):
         heard = state["heard"]
         return np.where(heard > 0, round_ - heard, np.inf)
 
-    def probe(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Probe | None:
+    def probe(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Probe | None:
         """Return those available whose row is missing or too old."""
         age = self.age(state, view.round)
         due = np.isinf(age) if self.refresh is None else age > self.refresh
         ids = view.ids[view.available & due]
         return Probe(ids, asks="update") if ids.size else None
 
-    def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
+    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Selection:
         """Return what `choose` finds among the available clients with a row, then those without one if too few.
 
         Of a share `explore` of the cohort nothing is asked: they are drawn from the rest.
@@ -101,7 +101,7 @@ class GradientTable(Policy):
         lucky = rng.choice(unchosen, min(drawn, len(unchosen)), replace=False)
         return Selection(np.concatenate([selection.ids, lucky]), selection.remark)
 
-    def _select_by_rows(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
+    def _select_by_rows(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Selection:
         has_row = view.available & (state["heard"] > 0)
         count = int(has_row.sum())
         chosen = Selection(view.ids[:0])
@@ -118,18 +118,18 @@ class GradientTable(Policy):
         """Return k of these (a,) clients by their (a, p) rows; 1 <= k <= a."""
         raise NotImplementedError(f"{type(self).__name__} must have a method choose(ids, rows, k, rng).")
 
-    def observe(self, state: State, reports: Reports) -> State:
+    def observe(self, state: State, reports: ClientResults) -> State:
         """Return the table with the rows of those that reported replaced.
 
         Raises:
-            PartError: If a number of an update is not finite.
+            ComponentError: If a number of an update is not finite.
         """
         if len(reports.ids) == 0:
             return state
         new = reports.trained if self.sketch is None else count_sketch(reports.trained, self.sketch, self.sketch_seed)
         lost = reports.ids[~np.isfinite(new).all(axis=1)]
         if lost.size:
-            raise PartError(
+            raise ComponentError(
                 f"{type(self).__name__} must be told finite updates; that of client {int(lost[0])} in round "
                 f"{reports.round} is not. Report such a client as lost."
             )
@@ -214,7 +214,7 @@ def nearest_similarity(rows: AnyArray) -> Floats:
     computed in float64.
 
     Raises:
-        PartError: If a number is not finite.
+        ComponentError: If a number is not finite.
 
     Example:
         >>> nearest_similarity(np.array([[1.0, 0.0], [0.0, 2.0], [0.0, -3.0], [3.0, 4.0], [0.0, 0.0]]))
@@ -310,7 +310,7 @@ def lengths(rows: AnyArray) -> Floats:
     result = np.array([np.linalg.norm(row.astype(np.float64)) for part in parts for row in part])
     wrong = np.flatnonzero(~np.isfinite(result))
     if wrong.size:
-        raise PartError(f"rows that are compared must hold finite numbers; row {int(wrong[0])} does not.")
+        raise ComponentError(f"rows that are compared must hold finite numbers; row {int(wrong[0])} does not.")
     return result
 
 
@@ -464,7 +464,7 @@ class NearestTable(GradientTable):
         """Return k of these (a,) clients; `nearest` (a,) are their largest cosines, where these are known."""
         raise NotImplementedError(f"{type(self).__name__} must have a method choose(ids, rows, k, rng, nearest).")
 
-    def observe(self, state: State, reports: Reports) -> State:
+    def observe(self, state: State, reports: ClientResults) -> State:
         """Return the table with the rows of the clients that reported, and the nearest rows."""
         new = super().observe(state, reports)
         if new is state:

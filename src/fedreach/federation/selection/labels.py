@@ -6,11 +6,11 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 
 from fedreach._util.arrays import AnyArray, Bools, Floats, Ints
-from fedreach._util.errors import PartError, require
+from fedreach._util.errors import ComponentError, require
 from fedreach.federation.selection.base import Policy, largest
 from fedreach.federation.selection.geometry import GradientTable, gram, inverse, lengths
 from fedreach.federation.selection.random import DivergenceFilter
-from fedreach.federation.types import ClientView, Probe, Reports, Selection, State
+from fedreach.federation.types import ClientResults, Probe, Selection, ServerView, State
 
 # -------------------- Highest label entropy
 
@@ -29,7 +29,7 @@ class EntropyTopK(Policy):
 
     needs: ClassVar[tuple[str, ...]] = ("label_entropy",)
 
-    def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
+    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Selection:
         assert view.label_entropy is not None  # because of `needs`
         # Entropies of equal histograms in another class order differ by rounding; that must not decide a tie.
         entropy = view.label_entropy[view.available].round(12)
@@ -66,7 +66,7 @@ class KLFilter(DivergenceFilter):
 
     Raises:
         ConfigError: If an option is out of its range.
-        PartError: From `select`, if the filter cannot be kept and `infeasible` is ``"error"``.
+        ComponentError: From `select`, if the filter cannot be kept and `infeasible` is ``"error"``.
 
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", constraints 37e
     and 37f without the radio. 37f is asked of those admitted, not of the k that are drawn.
@@ -74,12 +74,12 @@ class KLFilter(DivergenceFilter):
     Example:
         >>> from dataclasses import replace
         >>> counts = np.array([[10, 10, 0], [5, 5, 10], [30, 0, 0], [8, 12, 10]])
-        >>> view = replace(ClientView.of(np.arange(4), counts.sum(axis=1)), label_counts=counts)
+        >>> view = replace(ServerView.of(np.arange(4), counts.sum(axis=1)), label_counts=counts)
         >>> KLFilter(0.21).select({}, view, 3, np.random.Generator(np.random.Philox(0))).ids
         array([0, 3])
     """
 
-    def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
+    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Selection:
         """Return the cohort; the remark says where clients beyond the threshold were let in, or too few were not."""
         ids, _, enough, is_within, summary = self.admitted(view, k)
         remark = "" if is_within and enough and len(ids) >= k else summary
@@ -234,9 +234,9 @@ class Clustered(Policy):
     Optimization under Privacy Constraints", IEEE TNNLS 2021; thresholds and linkage of the authors' code.
 
     Example:
-        >>> policy, view = Clustered(first_round=1), ClientView.of(np.arange(5), np.full(5, 10))
+        >>> policy, view = Clustered(first_round=1), ServerView.of(np.arange(5), np.full(5, 10))
         >>> update = np.array([[1, 0.1, 0], [0.9, 0, 0.1], [-1, 0.2, 0], [-0.8, -0.1, 0.1], [1.1, 0, 0]], np.float32)
-        >>> policy.clusters(policy.observe(policy.init(view), Reports(view.ids, update, {})))
+        >>> policy.clusters(policy.observe(policy.init(view), ClientResults(view.ids, update, {})))
         array([0, 0, 1, 1, 0])
     """
 
@@ -256,7 +256,7 @@ class Clustered(Policy):
     def _table(self) -> GradientTable:
         return GradientTable(sketch=self.sketch)
 
-    def init(self, view: ClientView) -> State:
+    def init(self, view: ServerView) -> State:
         """Return one cluster, a table without updates, no client to ask, and no first round yet."""
         n = len(view.ids)
         return {
@@ -269,15 +269,15 @@ class Clustered(Policy):
     def clusters(self, state: State) -> Ints:
         return state["clusters"]
 
-    def probe(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Probe | None:
+    def probe(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Probe | None:
         """Return those never heard from whose cluster is about to split."""
         ids = view.ids[view.available & state["asked"] & (state["heard"] == 0)]
         return Probe(ids, asks="update") if ids.size else None
 
-    def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
+    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Selection:
         return Selection(rng.choice(view.available_ids, size=k, replace=False))
 
-    def observe(self, state: State, reports: Reports) -> State:
+    def observe(self, state: State, reports: ClientResults) -> State:
         """Return the state with the new updates and, after a round, the clusters that they split."""
         state = self._table.observe(state, reports)
         if reports.probe or len(reports.ids) == 0:
@@ -369,7 +369,7 @@ class HiCS(Policy):
 
     Raises:
         ConfigError: If an option is out of its range.
-        PartError: If the model does not end in a bias.
+        ComponentError: If the model does not end in a bias.
 
     Reference: Chen and Vikalo, "Heterogeneity-Guided Client Sampling: Towards Fast and Efficient Non-IID Federated
     Learning", NeurIPS 2024, eq. (7), (9) and (10), Algorithm 1; options of appendix A.1.2. The authors' code,
@@ -380,9 +380,9 @@ class HiCS(Policy):
     Fashion-MNIST and CIFAR-10.
 
     Example:
-        >>> policy, view = HiCS(temperature=0.1, gamma=99.0, groups=2), ClientView.of(np.arange(4), np.full(4, 10))
+        >>> policy, view = HiCS(temperature=0.1, gamma=99.0, groups=2), ServerView.of(np.arange(4), np.full(4, 10))
         >>> bias = np.array([[1, 0, 0], [0.1, 0.1, 0.1], [0, 1, 0], [0.1, 0.12, 0.1]], np.float32)
-        >>> state = policy.observe(policy.init(view), Reports(view.ids, bias, {}, output_bias=3))
+        >>> state = policy.observe(policy.init(view), ClientResults(view.ids, bias, {}, output_bias=3))
         >>> sorted(policy.select(state, view, 2, np.random.Generator(np.random.Philox(0))).ids.tolist())
         [1, 3]
     """
@@ -399,18 +399,18 @@ class HiCS(Policy):
     def __post_init__(self) -> None:
         require(self, temperature="(0, inf)", entropy_weight="[0, inf)", gamma="[0, inf)", groups="[1, inf)")
 
-    def init(self, view: ClientView) -> State:
+    def init(self, view: ServerView) -> State:
         """Return a table of biases without numbers, as their length is not known yet."""
         n = len(view.ids)
         return {"ids": view.ids, "bias": np.zeros((n, 0)), "heard": np.zeros(n, np.bool_)}
 
-    def observe(self, state: State, reports: Reports) -> State:
+    def observe(self, state: State, reports: ClientResults) -> State:
         """Return the state with the biases of those that reported."""
         if len(reports.ids) == 0:
             return state
         c = reports.output_bias
         if c is None:
-            raise PartError(
+            raise ComponentError(
                 "HiCS must see the update of the output layer's bias: the last parameters that are trained must be the "
                 "bias of a linear layer, and this model ends otherwise. Give it one, or take another selection."
             )
@@ -419,7 +419,7 @@ class HiCS(Policy):
         bias[where], heard[where] = reports.trained[:, -c:], True
         return {**state, "bias": bias, "heard": heard}
 
-    def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
+    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Selection:
         new = np.flatnonzero(view.available & ~state["heard"])
         if len(new) >= k:
             return Selection(view.ids[rng.choice(new, k, replace=False)])
@@ -429,7 +429,7 @@ class HiCS(Policy):
         drawn = np.argsort(-(chance + rng.gumbel(size=len(heard))), kind="stable")[: k - len(new)]
         return Selection(view.ids[np.concatenate([new, heard[drawn]])])
 
-    def _log_chance(self, bias: Floats, num_examples: Ints, view: ClientView, k: int) -> Floats:
+    def _log_chance(self, bias: Floats, num_examples: Ints, view: ServerView, k: int) -> Floats:
         """Return (a,) the logarithm of the probability with which each client gets a place, up to a constant."""
         entropy = estimated_entropy(bias, self.temperature)
         group = self._groups(bias, entropy, k)

@@ -6,13 +6,13 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 
 from fedreach._util.arrays import Float32s, Floats, Ints
-from fedreach._util.errors import PartError, require
+from fedreach._util.errors import ComponentError, require
 from fedreach.federation.bounds import cluster_scores
 from fedreach.federation.measurements import WLRC, Estimator, LossRMS, Outputs
 from fedreach.federation.selection.base import Policy, largest
 from fedreach.federation.selection.geometry import GradientTable, NearestTable, first_by_similarity, principal_points
 from fedreach.federation.selection.labels import kmeans
-from fedreach.federation.types import ClientView, Probe, Reports, Selection, State
+from fedreach.federation.types import ClientResults, Probe, Selection, ServerView, State
 
 # -------------------- Power of choice
 
@@ -44,7 +44,7 @@ class PowerOfChoice(Policy):
     section 4.
 
     Example:
-        >>> view = ClientView.of(np.arange(5), np.full(5, 10), loss=np.array([0.3, 0.9, np.nan, 0.9, 0.5]))
+        >>> view = ServerView.of(np.arange(5), np.full(5, 10), loss=np.array([0.3, 0.9, np.nan, 0.9, 0.5]))
         >>> PowerOfChoice(loss="last").select({}, view, 2, np.random.Generator(np.random.Philox(0))).ids
         array([2, 1])
     """
@@ -56,21 +56,21 @@ class PowerOfChoice(Policy):
     def __post_init__(self) -> None:
         require(self, loss=get_args(Loss), candidates="[1, inf)", batch_size="[1, inf)")
 
-    def probe(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Probe | None:
+    def probe(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Probe | None:
         """Return the candidates, unless it is the last known loss that counts."""
         if self.loss == "last":
             return None
         ids = self._candidates(view, k, rng)
         return Probe(ids) if self.loss == "full" else Probe(ids, "batch_loss", self.batch_size)
 
-    def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
+    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Selection:
         if self.loss == "last":
             rows = view.rows(np.sort(self._candidates(view, k, rng)))
             loss = view.loss[rows]
             return Selection(largest(view.ids[rows], np.where(np.isnan(loss), np.inf, loss), k))
         return Selection(largest(view.ids[view.probed], view.loss[view.probed], k))
 
-    def _candidates(self, view: ClientView, k: int, rng: np.random.Generator) -> Ints:
+    def _candidates(self, view: ServerView, k: int, rng: np.random.Generator) -> Ints:
         """Return the ids of the candidates."""
         ids: Ints = view.ids[view.available]
         if self.candidates is None or self.candidates >= len(ids):
@@ -127,8 +127,8 @@ class Oort(Policy):
     round 1, and `cutoff` is 0.7. Leaving out clients that were chosen often, off by default there, is not built in.
 
     Example:
-        >>> policy, view = Oort(exploration=0.0, least_exploration=0.0), ClientView.of(np.arange(4), np.full(4, 10))
-        >>> heard = Reports(view.ids, np.zeros((4, 2), np.float32), {"loss_rms": np.array([0.1, 2.0, 0.2, 1.9])})
+        >>> policy, view = Oort(exploration=0.0, least_exploration=0.0), ServerView.of(np.arange(4), np.full(4, 10))
+        >>> heard = ClientResults(view.ids, np.zeros((4, 2), np.float32), {"loss_rms": np.array([0.1, 2.0, 0.2, 1.9])})
         >>> state = policy.observe(policy.init(view), heard)
         >>> sorted(policy.select(state, view, 2, np.random.Generator(np.random.Philox(0))).ids.tolist())
         [1, 3]
@@ -149,7 +149,7 @@ class Oort(Policy):
         require(self, exploration="[0, 1]", decay="(0, 1]", least_exploration="[0, 1]", cutoff="[0, 1]")
         require(self, penalty="[0, inf)", pace="(0, 1]", pace_step="[0, 1]", window="[1, inf)")
 
-    def init(self, view: ClientView) -> State:
+    def init(self, view: ServerView) -> State:
         """Return a state without any utility."""
         n = len(view.ids)
         return {
@@ -162,7 +162,7 @@ class Oort(Policy):
             "before": np.array([np.nan]),  # in the window before
         }
 
-    def observe(self, state: State, reports: Reports) -> State:
+    def observe(self, state: State, reports: ClientResults) -> State:
         """Return the state with the utilities of the clients that trained."""
         where = np.searchsorted(state["ids"], reports.ids)
         utility, heard = state["utility"].copy(), state["heard"].copy()
@@ -180,7 +180,7 @@ class Oort(Policy):
             "before": np.array([now]),
         }
 
-    def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
+    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Selection:
         seconds = _seconds(view, k)
         heard = np.flatnonzero(view.available & (state["heard"] > 0))
         new = np.flatnonzero(view.available & (state["heard"] == 0))
@@ -200,7 +200,7 @@ class Oort(Policy):
         best = rng.choice(draw, k - new_count, replace=False, p=chance / chance.sum())
         return Selection(view.ids[np.concatenate([best, tried])])
 
-    def _utility(self, state: State, view: ClientView, heard: Ints, seconds: Floats) -> Floats:
+    def _utility(self, state: State, view: ServerView, heard: Ints, seconds: Floats) -> Floats:
         """Return u of the clients at these places."""
         utility = state["utility"][heard]
         utility = np.minimum(utility, np.quantile(utility, CLIP))
@@ -212,7 +212,7 @@ class Oort(Policy):
         return np.asarray(np.where(late, scaled * (preferred / seconds[heard]) ** self.penalty, scaled), np.float64)
 
 
-def _seconds(view: ClientView, k: int) -> Floats:
+def _seconds(view: ServerView, k: int) -> Floats:
     """Return (n,) how long each client takes with a k-th of the band; one second each without a radio."""
     if view.radio is None:
         return np.ones(len(view.ids))
@@ -305,9 +305,9 @@ class Rademacher(Policy):
     a better cluster is argued there for clusters of equal size and one class of functions.
 
     Example:
-        >>> policy, view = Rademacher(), ClientView.of(np.arange(4), np.full(4, 10))
+        >>> policy, view = Rademacher(), ServerView.of(np.arange(4), np.full(4, 10))
         >>> update = np.array([[1, 0], [0, 1], [0.9, 0.1], [0.1, 0.9]], np.float32)
-        >>> answers = Reports(view.ids, update, {"wlrc": np.array([0.3, 0.2, 0.1, 0.5])}, probe=True)
+        >>> answers = ClientResults(view.ids, update, {"wlrc": np.array([0.3, 0.2, 0.1, 0.5])}, probe=True)
         >>> state = policy.observe(policy.init(view), answers)
         >>> state["cluster"]    # scores 0.2 and 0.35
         array([0, 1, 0, 1])
@@ -340,28 +340,28 @@ class Rademacher(Policy):
     def _table(self) -> GradientTable:
         return GradientTable(sketch=self.sketch)
 
-    def init(self, view: ClientView) -> State:
+    def init(self, view: ServerView) -> State:
         """Return a table without updates and scores, and no clusters (-1)."""
         n = len(view.ids)
         return {**self._table.init(view), "score": np.full(n, np.nan), "cluster": np.full(n, -1)}
 
-    def probe(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Probe | None:
+    def probe(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Probe | None:
         """Return all available clients in a scoring round, else those of them never heard from."""
         if self.every is not None and (view.round - 1) % self.every == 0:
             return Probe(view.ids[view.available], asks="update")
         return self._table.probe(state, view, k, rng)
 
-    def observe(self, state: State, reports: Reports) -> State:
+    def observe(self, state: State, reports: ClientResults) -> State:
         """Return the state with new clusters after the answers to a probe; the reports of a round change nothing.
 
         Raises:
-            PartError: If scores are missing or not numbers.
+            ComponentError: If scores are missing or not numbers.
         """
         if not reports.probe or len(reports.ids) == 0:
             return state
         scores = reports.metrics.get("wlrc", np.array([np.nan]))
         if not np.isfinite(scores).all() or (scores < 0).any():
-            raise PartError(
+            raise ComponentError(
                 f"Rademacher must be told a number 'wlrc', not negative, of each client that answers in round "
                 f"{reports.round}; got {scores.tolist()}. Measure what `measures` lists."
             )
@@ -372,7 +372,7 @@ class Rademacher(Policy):
         cluster[heard] = kmeans(principal_points(state["rows"][heard], DIMENSIONS, normalize=True), self.n_clusters)
         return {**state, "score": score, "cluster": cluster}
 
-    def scores(self, state: State, view: ClientView) -> Floats:
+    def scores(self, state: State, view: ServerView) -> Floats:
         """Return the (clusters,) scores, lower is better; none before anybody was heard."""
         has_cluster = state["cluster"] >= 0
         if not has_cluster.any():
@@ -380,7 +380,7 @@ class Rademacher(Policy):
         examples = view.num_examples[has_cluster] if self.average == "by_examples" else None
         return cluster_scores(state["score"][has_cluster], state["cluster"][has_cluster], examples).round(12)
 
-    def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
+    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Selection:
         ids = rng.permutation(view.ids[view.available])  # so that a cluster's first members are drawn at random
         cluster, scores = state["cluster"][view.rows(ids)], self.scores(state, view)
         members = np.bincount(cluster[cluster >= 0], minlength=len(scores))

@@ -8,7 +8,7 @@ import numpy as np
 from fedreach._util.errors import require
 from fedreach.federation.selection.base import Policy, largest
 from fedreach.federation.selection.random import DivergenceFilter
-from fedreach.federation.types import ClientView, Selection, State
+from fedreach.federation.types import Selection, ServerView, State
 from fedreach.wireless.baselines import DC, check_solver, genetic_selection, sqrt_sort
 from fedreach.wireless.exact import allocate
 from fedreach.wireless.problem import Allocation, AllocationProblem
@@ -32,14 +32,14 @@ class BestChannels(Policy):
 
     Example:
         >>> from fedreach.testing.problems import with_rates
-        >>> view = with_rates(ClientView.of(np.arange(4), np.full(4, 10)), np.array([1e6, 4e6, 2e6, 3e6]))
+        >>> view = with_rates(ServerView.of(np.arange(4), np.full(4, 10)), np.array([1e6, 4e6, 2e6, 3e6]))
         >>> BestChannels().select({}, view, 2, np.random.Generator(np.random.Philox(0))).ids
         array([1, 3])
     """
 
     needs_radio: ClassVar[bool] = True
 
-    def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
+    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Selection:
         assert view.radio is not None  # because of `needs_radio`
         available = view.available
         return Selection(largest(view.ids[available], view.radio.bits_per_second[available], k))
@@ -86,7 +86,7 @@ class CSRA(DivergenceFilter):
 
     Raises:
         ConfigError: If an option is out of its range, the radio is missing, or ``"paper"`` lacks its library.
-        PartError: From `select`, if no client can be chosen and `infeasible` is ``"error"``.
+        ComponentError: From `select`, if no client can be chosen and `infeasible` is ``"error"``.
 
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", eq. 37 and
     algorithm 2, which ends far from the least cost: see ``benchmarks/allocation.py``.
@@ -95,7 +95,7 @@ class CSRA(DivergenceFilter):
         >>> from dataclasses import replace
         >>> from fedreach.testing.problems import with_rates
         >>> counts = np.array([[10, 10], [10, 10], [30, 1], [10, 9]])
-        >>> view = replace(ClientView.of(np.arange(4), counts.sum(axis=1)), label_counts=counts)
+        >>> view = replace(ServerView.of(np.arange(4), counts.sum(axis=1)), label_counts=counts)
         >>> view = with_rates(view, np.array([1e6, 4e6, 9e6, 2e6]))
         >>> chosen = CSRA(min_examples=30).select({}, view, 2, np.random.Generator(np.random.Philox(0)))
         >>> chosen.ids, chosen.allocation.share.round(2)
@@ -115,7 +115,7 @@ class CSRA(DivergenceFilter):
         if self.search == "paper":
             check_solver()
 
-    def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
+    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Selection:
         """Return the cohort with its allocation; the remark says what could not be kept."""
         assert view.radio is not None  # because of `needs_radio`
         admitted = self.admitted(view, k)

@@ -8,9 +8,9 @@ import numpy as np
 
 from fedreach._util.arrays import AnyArray, Floats, Ints
 from fedreach._util.divergence import Direction, label_divergences
-from fedreach._util.errors import PartError, require
+from fedreach._util.errors import ComponentError, require
 from fedreach.federation.selection.base import Policy
-from fedreach.federation.types import ClientView, Selection, State
+from fedreach.federation.types import Selection, ServerView, State
 
 # -------------------- Uniform selection
 
@@ -22,12 +22,12 @@ class Uniform(Policy):
     When: always, as the baseline; it is unbiased and asks nothing of clients.
 
     Example:
-        >>> view = ClientView.of(np.arange(5), np.full(5, 10))
+        >>> view = ServerView.of(np.arange(5), np.full(5, 10))
         >>> len(Uniform().select({}, view, 2, np.random.Generator(np.random.Philox(0))).ids)
         2
     """
 
-    def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
+    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Selection:
         return Selection(rng.choice(view.available_ids, size=k, replace=False))
 
 
@@ -41,13 +41,13 @@ class Full(Policy):
     When: there are few clients, or to see what choosing costs.
 
     Example:
-        >>> Full().select({}, ClientView.of(np.arange(3), np.full(3, 10)), 1, None).ids
+        >>> Full().select({}, ServerView.of(np.arange(3), np.full(3, 10)), 1, None).ids
         array([0, 1, 2])
     """
 
     ignores_cohort: ClassVar[bool] = True
 
-    def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
+    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Selection:
         return Selection(view.ids[view.available])
 
 
@@ -62,11 +62,11 @@ class Urns(Policy):
     the weighting `by_draws`.
     """
 
-    def urns(self, state: State, view: ClientView, k: int) -> Ints:
+    def urns(self, state: State, view: ServerView, k: int) -> Ints:
         """Return (k, a) balls of each of the a available clients in each urn; all urns hold equally many."""
         raise NotImplementedError(f"{type(self).__name__} must have a method urns(state, view, k).")
 
-    def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
+    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Selection:
         drawn = [
             np.searchsorted(urn.cumsum(), rng.integers(urn.sum()), side="right") for urn in self.urns(state, view, k)
         ]
@@ -153,13 +153,13 @@ class Multinomial(Urns):
     MLSys 2020, Algorithm 1; "MD sampling" in Fraboni et al., ICML 2021.
 
     Example:
-        >>> view = ClientView.of(np.array([4, 6]), np.array([10, 990]))
+        >>> view = ServerView.of(np.array([4, 6]), np.array([10, 990]))
         >>> chosen = Multinomial().select({}, view, 3, np.random.Generator(np.random.Philox(0)))
         >>> chosen.ids, chosen.draws
         (array([6]), array([3]))
     """
 
-    def urns(self, state: State, view: ClientView, k: int) -> Ints:
+    def urns(self, state: State, view: ServerView, k: int) -> Ints:
         balls = view.num_examples[view.available]
         return np.broadcast_to(balls, (k, len(balls)))
 
@@ -189,13 +189,13 @@ class UrnsBySize(Urns):
     Clients Selection in Federated Learning", ICML 2021, Algorithm 1. Not to be confused with `clustered`.
 
     Example:
-        >>> view = ClientView.of(np.arange(4), np.array([10, 20, 10, 20]))
+        >>> view = ServerView.of(np.arange(4), np.array([10, 20, 10, 20]))
         >>> UrnsBySize().urns({}, view, 2)
         array([[ 0, 40,  0, 20],
                [20,  0, 20, 20]])
     """
 
-    def urns(self, state: State, view: ClientView, k: int) -> Ints:
+    def urns(self, state: State, view: ServerView, k: int) -> Ints:
         balls = k * view.num_examples[view.available].astype(np.int64)
         return fill_urns_in_order(balls, k)
 
@@ -246,10 +246,10 @@ class DivergenceFilter(Policy):
         require(self, threshold="[0, inf]", smoothing="[0, inf]", min_examples="[0, inf]")
         require(self, direction=get_args(Direction), infeasible=get_args(Infeasible))
 
-    def admitted(self, view: ClientView, k: int) -> AdmittedClients:
+    def admitted(self, view: ServerView, k: int) -> AdmittedClients:
         """Return the available clients within the threshold, or more where these are none or hold too few examples.
 
-        If that is so and `infeasible` is ``"error"``, it ends with a PartError.
+        If that is so and `infeasible` is ``"error"``, it ends with a ComponentError.
         """
         assert view.label_counts is not None  # because of `needs`
         needed = self.min_examples
@@ -263,7 +263,7 @@ class DivergenceFilter(Policy):
         within = int(np.searchsorted(far, self.threshold, side="right"))
         enough = int(np.searchsorted(examples_up_to, needed)) + 1  # this many of the nearest hold enough examples
         if within < enough and self.infeasible == "error":
-            raise PartError(self._refusal(far, examples_up_to, within, enough, needed, view.round))
+            raise ComponentError(self._refusal(far, examples_up_to, within, enough, needed, view.round))
         admitted = min(max(within, enough), len(ids))
         remark = f"{within} of {len(far)} clients within {self.threshold:g} nats"
         if admitted > within:

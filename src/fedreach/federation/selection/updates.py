@@ -23,7 +23,7 @@ from fedreach.federation.selection.geometry import (
 )
 from fedreach.federation.selection.labels import angles, ward
 from fedreach.federation.selection.random import Urns, fill_urns, groups_within
-from fedreach.federation.types import ClientView, Reports, Selection, State
+from fedreach.federation.types import ClientResults, Selection, ServerView, State
 
 # -------------------- Most similar updates
 
@@ -382,9 +382,9 @@ class UrnsBySimilarity(Urns):
     groups first, their clients in random order. Not to be confused with `clustered`.
 
     Example:
-        >>> policy, view = UrnsBySimilarity(), ClientView.of(np.arange(4), np.full(4, 10))
+        >>> policy, view = UrnsBySimilarity(), ServerView.of(np.arange(4), np.full(4, 10))
         >>> update = np.array([[1, 0], [0, 1], [1, 0.1], [0.1, 1]], np.float32)
-        >>> policy.urns(policy.observe(policy.init(view), Reports(view.ids, update, {})), view, 2)
+        >>> policy.urns(policy.observe(policy.init(view), ClientResults(view.ids, update, {})), view, 2)
         array([[20,  0, 20,  0],
                [ 0, 20,  0, 20]])
     """
@@ -401,13 +401,13 @@ class UrnsBySimilarity(Urns):
     def _table(self) -> GradientTable:
         return GradientTable(sketch=self.sketch)
 
-    def init(self, view: ClientView) -> State:
+    def init(self, view: ServerView) -> State:
         return self._table.init(view)
 
-    def observe(self, state: State, reports: Reports) -> State:
+    def observe(self, state: State, reports: ClientResults) -> State:
         return self._table.observe(state, reports)
 
-    def urns(self, state: State, view: ClientView, k: int) -> Ints:
+    def urns(self, state: State, view: ServerView, k: int) -> Ints:
         balls = k * view.num_examples[view.available].astype(np.int64)
         groups = [[0]]
         if len(balls) > 1:

@@ -104,13 +104,14 @@ def figure_specs(analysis: Analysis) -> list[FigureSpec]:
             lambda: curves.differences(analysis),
         ),
         FigureSpec(
-            "serving",
-            "How many inputs does serving need?",
+            "adaptation",
+            "How many inputs does adaptation need?",
             "What clients gain in accuracy over the model as it is; 0 is no gain. Each estimates its class shares from "
             "so many of its inputs and is scored on the others, right of the dotted line on these very inputs."
             + " Bars: intervals over seeds, corrected for the number of methods."
             * several,
-            "Gain of serving against the number of inputs without labels, as in the table of how clients are served.",
+            "Gain of adaptation against the number of inputs without labels, as in the table of how clients are "
+            "adapted.",
             lambda: clients.gain_by_inputs(analysis),
         ),
         FigureSpec(

@@ -29,7 +29,7 @@ from fedreach.report.figures.style import (
     tag,
     with_style,
 )
-from fedreach.report.numbers import Comparison
+from fedreach.report.numbers import RunSet
 from fedreach.report.overview import Analysis
 
 if TYPE_CHECKING:
@@ -44,12 +44,12 @@ DOTS = 60  # quantiles drawn per strip
 ALL_NAMED = 8  # participants up to which each has its name at the axis
 
 
-def participants_of(comparison: Comparison) -> Ints:
+def participants_of(comparison: RunSet) -> Ints:
     """Return the ids of participants of any counted run, increasing."""
     return np.unique(np.concatenate([run.partition.participants for run in comparison.all_counted]))
 
 
-def chosen_shares(comparison: Comparison, method: str) -> Floats:
+def chosen_shares(comparison: RunSet, method: str) -> Floats:
     """Return the share of rounds with each participant in the cohort, over all seeds; nan if it could not be chosen."""
     ids = participants_of(comparison)
     chosen, offered = np.zeros(len(ids)), np.zeros(len(ids))
@@ -59,7 +59,7 @@ def chosen_shares(comparison: Comparison, method: str) -> Floats:
     return np.asarray(np.divide(chosen, offered, out=np.full(len(ids), np.nan), where=offered > 0))
 
 
-def mean_weights(comparison: Comparison, method: str) -> tuple[Floats, Floats]:
+def mean_weights(comparison: RunSet, method: str) -> tuple[Floats, Floats]:
     """Return each participant's mean weight in stretches of rounds, 0 for rounds without its report.
 
     Returns:
@@ -79,7 +79,7 @@ def mean_weights(comparison: Comparison, method: str) -> tuple[Floats, Floats]:
 
 
 @with_style
-def selection_shares(comparison: Comparison) -> Figure | None:
+def selection_shares(comparison: RunSet) -> Figure | None:
     """Draw how often each participant was chosen, one strip per method; None if no round was trained."""
     drawn = _trained_methods(comparison)
     if not drawn:
@@ -106,7 +106,7 @@ def selection_shares(comparison: Comparison) -> Figure | None:
 
 
 @with_style
-def weights(comparison: Comparison) -> Figure | None:
+def weights(comparison: RunSet) -> Figure | None:
     """Draw the weights of participants over rounds, one heat map per method with known weights; None if none has.
 
     With secure aggregation on Flower, each client knows only its own weight.
@@ -148,7 +148,7 @@ def weights(comparison: Comparison) -> Figure | None:
 
 
 @with_style
-def distribution(comparison: Comparison) -> Figure | None:
+def distribution(comparison: RunSet) -> Figure | None:
     """Draw accuracy client by client at the last evaluation; None if no client was evaluated."""
     from matplotlib.lines import Line2D
 
@@ -178,7 +178,7 @@ def distribution(comparison: Comparison) -> Figure | None:
     return figure
 
 
-def client_accuracies(comparison: Comparison, method: str, population: str) -> Floats:
+def client_accuracies(comparison: RunSet, method: str, population: str) -> Floats:
     """Return the accuracy of each client of a population at its last evaluation, all seeds together."""
     scores = [run.clients[population].score for run in comparison.counted(method) if population in run.clients]
     values = np.concatenate(scores) if scores else np.zeros(0)
@@ -200,7 +200,7 @@ def _strip(axes: Axes, j: int, height: float, values: Floats, *, filled: bool) -
     tag(median, j, f"median-{part}")
 
 
-def _trained_methods(comparison: Comparison) -> list[int]:
+def _trained_methods(comparison: RunSet) -> list[int]:
     return [
         j
         for j, method in enumerate(comparison.methods)
@@ -208,7 +208,7 @@ def _trained_methods(comparison: Comparison) -> list[int]:
     ]
 
 
-def names_of(comparison: Comparison) -> Sequence[str] | None:
+def names_of(comparison: RunSet) -> Sequence[str] | None:
     """Return the names of the clients if all counted runs have the same ones, else None."""
     met = {tuple(run.partition.client_names or ()) for run in comparison.all_counted}
     return met.pop() or None if len(met) == 1 else None
@@ -321,7 +321,7 @@ def gain_by_inputs(analysis: Analysis) -> Figure | None:
     “All” is set apart: there a client adapts on the inputs that are predicted, elsewhere on other inputs.
     """
     position = {method: j for j, method in enumerate(analysis.comparison.methods)}
-    rows = [row for row in analysis.serving if row.gain_with and row.gain.mean is not None and not row.needs_labels]
+    rows = [row for row in analysis.adaptation if row.gain_with and row.gain.mean is not None and not row.needs_labels]
     if not rows:
         return None
     numbers = sorted({n for row in rows for n in row.gain_with})
@@ -338,9 +338,9 @@ def gain_by_inputs(analysis: Analysis) -> Figure | None:
     axes.set_xticks(range(len(numbers) + 1), [*map(str, numbers), "all of them"])
     axes.set_xlim(-0.5, len(numbers) + 0.5)
     axes.grid(axis="x", visible=False)
-    axes.set_xlabel("inputs without labels that a client is served by")
-    where = POPULATION["unseen_accuracy" if rows[0].population == "unseen" else "id_accuracy"].words
-    heading(axes, f"Served minus plain on {where}, points", SINGLE_PANEL)
+    axes.set_xlabel("inputs without labels that a client is adapted by")
+    where = POPULATION["unseen_accuracy" if rows[0].population == "unseen" else "participant_accuracy"].words
+    heading(axes, f"Adapted minus plain on {where}, points", SINGLE_PANEL)
     in_percent(axes, "y")
     legend.draw(figure)
     return figure

@@ -40,7 +40,7 @@ from fedreach.report.figures.style import (
     tag,
     with_style,
 )
-from fedreach.report.numbers import Comparison, Run, Unit, number, unit_of
+from fedreach.report.numbers import Run, RunSet, Unit, number, unit_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -102,7 +102,7 @@ def _round_time_of_run(run: Run) -> RoundTime | None:
 
 
 @with_style
-def round_times(comparison: Comparison) -> Figure | None:
+def round_times(comparison: RunSet) -> Figure | None:
     """Draw the parts of each method's mean round as shares of its time; None if no run had a radio."""
     from matplotlib.patches import Patch
 
@@ -154,7 +154,7 @@ POINTS = 200  # points of a line over the rounds
 
 
 @with_style
-def accuracy_against(comparison: Comparison, quantity: str) -> Figure | None:
+def accuracy_against(comparison: RunSet, quantity: str) -> Figure | None:
     """Draw accuracy against the "seconds" or "joules" spent, panels as in `curves.accuracy`; None without a radio."""
     columns = list(dict.fromkeys([comparison.seen, comparison.primary]))
     drawn = {column: curves(comparison, column) for column in columns}
@@ -186,7 +186,7 @@ def accuracy_against(comparison: Comparison, quantity: str) -> Figure | None:
 
 
 @with_style
-def spending(comparison: Comparison) -> Figure | None:
+def spending(comparison: RunSet) -> Figure | None:
     """Draw simulated time and energy so far over the rounds, a panel each; None if no run had a radio."""
     drawn = {quantity: _totals(comparison, quantity.column) for quantity in RADIO}
     drawn = {quantity: by_method for quantity, by_method in drawn.items() if by_method}
@@ -215,7 +215,7 @@ def spending(comparison: Comparison) -> Figure | None:
     return figure
 
 
-def _spent(comparison: Comparison, drawn: Mapping[int, Curve], quantity: str) -> dict[int, Floats]:
+def _spent(comparison: RunSet, drawn: Mapping[int, Curve], quantity: str) -> dict[int, Floats]:
     """Return the mean cost over seeds at the rounds of each curve; methods without radio are left out."""
     spent = {}
     for j, curve in drawn.items():
@@ -231,7 +231,7 @@ def _start(axes: Axes, curve: Curve, spent: Floats) -> float:
     return float(spent[inside[0]] if len(inside) else spent[-1])
 
 
-def _totals(comparison: Comparison, column: str) -> dict[int, Curve]:
+def _totals(comparison: RunSet, column: str) -> dict[int, Curve]:
     totals = {}
     for j, method in enumerate(comparison.methods):
         runs = comparison.counted(method)

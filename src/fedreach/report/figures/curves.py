@@ -31,7 +31,7 @@ from fedreach.report.figures.style import (
     tag,
     with_style,
 )
-from fedreach.report.numbers import Comparison, Run
+from fedreach.report.numbers import Run, RunSet
 from fedreach.report.overview import Analysis
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def values_at(runs: Sequence[Run], rounds: Floats, column: str) -> Floats:
     return np.array([run.column(column)[np.searchsorted(run.rounds["round"], rounds)] for run in runs])
 
 
-def curves(comparison: Comparison, column: str) -> dict[int, Curve]:
+def curves(comparison: RunSet, column: str) -> dict[int, Curve]:
     """Return the curve of each method that has one, by the method's position."""
     with_column = [
         [run for run in comparison.counted(method) if np.isfinite(run.column(column)).any()]
@@ -88,7 +88,7 @@ def curves(comparison: Comparison, column: str) -> dict[int, Curve]:
 
 
 @with_style
-def accuracy(comparison: Comparison) -> Figure | None:
+def accuracy(comparison: RunSet) -> Figure | None:
     """Draw accuracy over rounds: participants above, unseen clients (else the test set) below, same scale.
 
     A population without scores has no panel; None if no population has scores.
@@ -112,7 +112,7 @@ def accuracy(comparison: Comparison) -> Figure | None:
 
 
 @with_style
-def gap(comparison: Comparison) -> Figure | None:
+def gap(comparison: RunSet) -> Figure | None:
     """Draw the participation gap over rounds; None if no client is unseen."""
     drawn = curves(comparison, "participation_gap")
     if not drawn:
@@ -132,7 +132,7 @@ def gap(comparison: Comparison) -> Figure | None:
 
 
 @with_style
-def cost(comparison: Comparison) -> Figure | None:
+def cost(comparison: RunSet) -> Figure | None:
     """Draw the primary accuracy against communication; a ring marks where the target is first reached."""
     drawn = curves(comparison, comparison.primary)
     if not drawn:
@@ -152,7 +152,7 @@ def cost(comparison: Comparison) -> Figure | None:
     return figure
 
 
-def title_of(axes: Axes, comparison: Comparison, column: str, tall: float = PANEL) -> None:
+def title_of(axes: Axes, comparison: RunSet, column: str, tall: float = PANEL) -> None:
     """Write the score and population above a panel, and label its axis in the unit of the score."""
     score = comparison.score
     heading(axes, f"{score.words.capitalize()} on {POPULATION[column].words}{', %' * score.percent}", tall)
@@ -196,7 +196,7 @@ def id_of(axes: Axes) -> int:
     return figure.axes.index(axes) if figure is not None else 0
 
 
-def ring(axes: Axes, j: int, comparison: Comparison, column: str, unit: float) -> None:
+def ring(axes: Axes, j: int, comparison: RunSet, column: str, unit: float) -> None:
     """Mark where the method at position j first reaches the target, on average, if all its seeds do."""
     runs = comparison.counted(comparison.methods[j])
     hits = [run.column(column)[row] / unit for run in runs if (row := target_row(run, comparison)) is not None]
@@ -207,7 +207,7 @@ def ring(axes: Axes, j: int, comparison: Comparison, column: str, unit: float) -
         tag(mark, j, "ring")
 
 
-def target_line(axes: Axes, comparison: Comparison) -> None:
+def target_line(axes: Axes, comparison: RunSet) -> None:
     """Draw and name the target accuracy, if there is one."""
     target = comparison.target_accuracy
     if target is None:

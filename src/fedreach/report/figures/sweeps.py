@@ -23,7 +23,7 @@ from fedreach.report.figures.style import (
     tag,
     with_style,
 )
-from fedreach.report.numbers import Comparison, Run, Term
+from fedreach.report.numbers import Run, RunSet, Term
 from fedreach.report.overview import Analysis
 from fedreach.report.theory import References, recorded_terms
 
@@ -133,7 +133,7 @@ def theory(analysis: Analysis) -> Figure | None:
     return figure
 
 
-def theory_curves(comparison: Comparison, name: str) -> dict[int, Curve]:
+def theory_curves(comparison: RunSet, name: str) -> dict[int, Curve]:
     """Return the curve of each method with this term, by the method's position."""
     curves_by_method = {}
     for j, method in enumerate(comparison.methods):

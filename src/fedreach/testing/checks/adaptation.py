@@ -178,7 +178,7 @@ def no_shift_no_change(subject: Subject, case: AdaptationFixture) -> None:
     """A client that is all participants together is predicted after its inputs as before them.
 
     Before them, predictions are those of the calibrated model. Where calibration comes with the first input, it is
-    taken for a gain of serving; where the source prior is not that of the held-out examples, all clients are
+    taken for a gain of adaptation; where the source prior is not that of the held-out examples, all clients are
     corrected. A rule that does not correct the model's bias says so by the trait `keeps_bias`: it is held to this with
     a calibrated model.
     """
@@ -204,11 +204,11 @@ class Sealed(Outputs):
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_"):
             raise AttributeError(name)
-        fail(f"it asked for outputs.{name}; of a client that is served there are {', '.join(vars(self))}, no labels")
+        fail(f"it asked for outputs.{name}; of a client that is adapted there are {', '.join(vars(self))}, no labels")
 
 
 @define_check(ordinary_fixtures)
-def no_labels_of_those_served(subject: Subject, case: AdaptationFixture) -> None:
+def no_labels_of_those_adapted(subject: Subject, case: AdaptationFixture) -> None:
     """Adaptation reads logits of inputs only, and features, inputs and the model where it declares that.
 
     Whatever else the outputs carry, such as labels, changes no prediction.
@@ -368,7 +368,7 @@ CHECKS = (
     classes_by_any_name,
     a_constant_in_the_logits,
     when_trusted(no_shift_no_change),
-    no_labels_of_those_served,
+    no_labels_of_those_adapted,
     known_shares_stay_with_their_client,
     known_shares_weigh,
     known_labels_stay_with_their_client,
@@ -378,11 +378,11 @@ CHECKS = (
     nothing_that_comes_later,
     PLAYING.same_again(
         "The same participants and inputs give the same predictions.",
-        "A serving rule draws no random numbers, and keeps nothing in `self`.",
+        "An adaptation rule draws no random numbers, and keeps nothing in `self`.",
     ),
     PLAYING.arguments_untouched(
-        "A serving rule does not write to its arguments: state, query, outputs, labels, counts, sums and what a client "
-        "keeps."
+        "An adaptation rule does not write to its arguments: state, query, outputs, labels, counts, sums and what a "
+        "client keeps."
     ),
     PLAYING.going_on_from_a_file(
         "State, query, contributions and what a client keeps consist of named arrays; stored after each exchange and "

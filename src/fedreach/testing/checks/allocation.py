@@ -42,7 +42,7 @@ def cells() -> Iterator[Cell]:
     yield cell("a single client", 1)
     yield Cell("5 clients that are all alike", five.problem.only(np.zeros(5, np.int64)))
     yield Cell("5 clients without work, which only send", replace(five.problem, cycles=np.zeros(5)))
-    yield Cell("5 clients whose joules cost nothing", replace(five.problem, joules_price=0.0))
+    yield Cell("5 clients whose joules cost nothing", replace(five.problem, energy_weight=0.0))
     yield Cell("5 clients with slow CPUs, 2 to 5 MHz", replace(five.problem, max_hertz=five.problem.max_hertz / 1e3))
     yield cell("40 clients", 40)
 
@@ -73,7 +73,7 @@ def costs_are_those_of_the_formulas(subject: Subject, case: Cell) -> None:
     sending = p.upload_seconds / got.share
     computing = np.where(p.cycles > 0, p.cycles / np.where(p.cycles > 0, got.hertz, 1), 0)
     joules = float((p.power_watts * sending + p.capacitance * p.cycles * got.hertz**2).sum())
-    cost = p.seconds_price * (sending + computing).max() + p.joules_price * joules
+    cost = p.time_weight * (sending + computing).max() + p.energy_weight * joules
     if not np.allclose([got.seconds, got.joules, got.cost], [(sending + computing).max(), joules, cost], rtol=1e-9):
         fail(f"it says {got.seconds:.9g} s, {got.joules:.9g} J and {got.cost:.9g}, instead of {cost:.9g}")
 

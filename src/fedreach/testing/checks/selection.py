@@ -49,7 +49,7 @@ def cohort_size(subject: Subject, case: ToyFederation) -> None:
     if Traits.of(subject.component).ignores_cohort:
         return
     for turn in _straight(subject, case):
-        expected_size = min(case.cohort, turn.reachable)
+        expected_size = min(case.cohort_size, turn.reachable)
         if turn.places != expected_size and not (turn.remark and turn.places < expected_size):
             fail(f"{turn}, which makes {turn.places} instead of {expected_size}; `Selection.remark` is {turn.remark!r}")
 

@@ -51,19 +51,19 @@ class Regression:
         self.drawn_from = len(train)
         return train, held_out_rows
 
-    def step(self, params: Float32s, index: Ints, rate: float) -> Float32s:
+    def step(self, params: Float32s, index: Ints, lr: float) -> Float32s:
         self.requests.append(("step", index))
-        return self.moved(params, index, np.eye(CLASSES)[self.y[index]], rate)
+        return self.moved(params, index, np.eye(CLASSES)[self.y[index]], lr)
 
-    def distill(self, params: Float32s, index: Ints, teacher: Float32s, rate: float) -> Float32s:
+    def distill(self, params: Float32s, index: Ints, teacher: Float32s, lr: float) -> Float32s:
         self.requests.append(("distill", index))
-        return self.moved(params, index, softmax(teacher), rate)
+        return self.moved(params, index, softmax(teacher), lr)
 
-    def moved(self, params: Float32s, index: Ints, target: Floats, rate: float) -> Float32s:
+    def moved(self, params: Float32s, index: Ints, target: Floats, lr: float) -> Float32s:
         """Return the model after one step down the gradient of the mean cross-entropy to (b, CLASSES) shares."""
         away = softmax(self.outputs(params, index)) - target
         gradient = self.x[index].T @ away / len(index)
-        return (params - rate * gradient.reshape(-1)).astype(np.float32)
+        return (params - lr * gradient.reshape(-1)).astype(np.float32)
 
     def outputs(self, params: Float32s, index: Ints) -> Floats:
         return self.x[index] @ params.astype(np.float64).reshape(INPUTS, CLASSES)

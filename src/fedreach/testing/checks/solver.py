@@ -12,7 +12,7 @@ from fedreach.federation.base import MemorySolver
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.participation import Bernoulli
 from fedreach.federation.traits import Traits
-from fedreach.federation.types import Reports, State
+from fedreach.federation.types import ClientResults, State
 from fedreach.federation.weighting import Equal
 from fedreach.testing.base import Subject, define_check, fail, same, shown
 from fedreach.testing.checks.common import Case, Outcome, RepeatedRuns, as_it_is, options_are_all_it_is
@@ -164,7 +164,7 @@ def the_same_in_both_engines(subject: Subject) -> None:
     from fedreach.engines.models.networks import build
     from fedreach.engines.protocols import Task
     from fedreach.engines.sequential import Sequential
-    from fedreach.engines.vmap import Stacked
+    from fedreach.engines.vmap import Vmap
     from fedreach.runs.simulation import Simulation
     from fedreach.testing.problems import tiny_simulation
 
@@ -172,7 +172,7 @@ def the_same_in_both_engines(subject: Subject) -> None:
     federation = replace(toy.federation, solver=subject.component)
     models = []
     task = Task(build("linear", (2,), 2, seed=0), toy.data, subject.component, federation.local, 0)
-    for trainer in (Sequential, Stacked):  # not by name: an engine that differs would give way
+    for trainer in (Sequential, Vmap):  # not by name: an engine that differs would give way
         simulation = Simulation(federation, toy.data, TorchEngine(trainer, task), rounds=3)
         state = simulation.start()
         for _ in range(3):
@@ -203,7 +203,7 @@ def must_balance(solver: Any, case: str) -> None:
     from fedreach.testing.problems import QuadraticEngine, two_quadratics
 
     unreliable = Bernoulli(act_prob=0.6 if "away" in case else 1.0, reply_prob=0.6 if "lost" in case else 1.0)
-    simulation = two_quadratics(solver, Equal(), local=LocalSGD(rate=0.1, steps=10))
+    simulation = two_quadratics(solver, Equal(), local=LocalSGD(lr=0.1, steps=10))
     simulation = replace(simulation, participation=unreliable)
     engine, state, near = simulation.engine, simulation.start(), 0
     assert isinstance(engine, QuadraticEngine)
@@ -257,11 +257,11 @@ def _conclude(solver: MemorySolver, case: ClientStack, state: State, new_memory:
     note = (new_memory - case.memory).astype(np.float32) if solver.sends_note else None
     metrics = {"num_examples": case.share * 10, "loss": np.ones(k)}
     step, new = solver.conclude(
-        state, Reports(np.arange(k), update, metrics, note=note), update.mean(axis=0, dtype=np.float64), 2 * k
+        state, ClientResults(np.arange(k), update, metrics, note=note), update.mean(axis=0, dtype=np.float64), 2 * k
     )
     if np.shape(step) != case.broadcast.shape[1:] or not np.isfinite(step).all():
         fail(f"conclude should return a finite step of {case.broadcast.shape[1]} numbers; got {shown(step)}")
-    solver.served(case.broadcast[0], new)
+    solver.adapted(case.broadcast[0], new)
     return step, new
 
 

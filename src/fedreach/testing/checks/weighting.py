@@ -9,7 +9,7 @@ import numpy as np
 from fedreach._util.arrays import Floats, Ints
 from fedreach.federation.checks import check_weights
 from fedreach.federation.traits import Traits
-from fedreach.federation.types import NO_STATE, Reports, State
+from fedreach.federation.types import NO_STATE, ClientResults, State
 from fedreach.testing.base import Subject, define_check, fail, shown
 from fedreach.testing.checks.common import Outcome, RepeatedRuns, as_it_is, options_are_all_it_is
 from fedreach.testing.problems import ReportSeries, report_series
@@ -38,7 +38,7 @@ def simplex(subject: Subject, case: ReportSeries) -> None:
 
 @define_check(report_series)
 def order_does_not_count(subject: Subject, case: ReportSeries) -> None:
-    """Reports in another order, by clients with other ids, get their weights in that order."""
+    """ClientResults in another order, by clients with other ids, get their weights in that order."""
     for report in case.rounds[:1]:
         reports = _reports(subject.component, report)
         straight = _weights(subject.component, reports)
@@ -90,16 +90,16 @@ CHECKS = (
 )
 
 
-def _reports(component: Any, report: Callable[..., Reports]) -> Reports:
+def _reports(component: Any, report: Callable[..., ClientResults]) -> ClientResults:
     traits = Traits.of(component)
     return report(traits.needs, traits.measures)
 
 
-def _weights(component: Any, reports: Reports) -> Floats:
+def _weights(component: Any, reports: ClientResults) -> Floats:
     return check_weights(component, component.weights(NO_STATE, reports), len(reports.ids))[0]
 
 
-def _pick(reports: Reports, order: Ints) -> Reports:
+def _pick(reports: ClientResults, order: Ints) -> ClientResults:
     metrics: Mapping[str, Floats] = {key: values[order] for key, values in reports.metrics.items()}
     counts = None if reports.label_counts is None else reports.label_counts[order]
     return replace(reports, update=reports.update[order], metrics=metrics, label_counts=counts)

@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedreach._util.errors import ConfigError
+from fedreach.evaluation.statistics import (
+    LEVEL,
+    AnalysisPlan,
+    detectable_shift,
+    run_paired_test,
+    run_paired_tests,
+    seeds_to_equate,
+    seeds_to_find,
+    spread,
+    t_quantile,
+)
+
+
+def by_seed(*values: float) -> dict[int, float]:
+    return dict(enumerate(values))
+
+
+def test_the_paired_test_agrees_with_scipy() -> None:
+    first, second = np.array([0.71, 0.74, 0.69, 0.77, 0.70]), np.array([0.70, 0.71, 0.70, 0.72, 0.66])
+    (ours,), theirs = run_paired_tests([by_seed(*(first - second))]), stats.ttest_rel(first, second)
+    interval = theirs.confidence_interval(0.95)
+    assert ours.p == ours.p_corrected == pytest.approx(theirs.pvalue, rel=1e-9)
+    assert (ours.low, ours.high) == pytest.approx((interval.low, interval.high), rel=1e-9)
+    assert run_paired_test(first - second) == ours
+
+
+def test_a_small_p_does_not_become_none() -> None:
+    (found,) = run_paired_tests([by_seed(*(0.5 + 1e-4 * np.sin(np.arange(40))))])
+    assert 0 < found.p < 1e-100
+
+
+def test_the_equivalence_p_is_that_of_two_one_sided_tests() -> None:
+    values = np.array([0.004, -0.006, 0.009, 0.001, 0.003, -0.002])
+    (found,) = run_paired_tests([by_seed(*values)], margin=0.02)
+    below = stats.ttest_1samp(values, 0.02, alternative="less").pvalue
+    above = stats.ttest_1samp(values, -0.02, alternative="greater").pvalue
+    assert found.p_equivalent == pytest.approx(max(below, above), rel=1e-9)
+    assert found.conclusion == "equivalent"
+
+
+@pytest.mark.parametrize("correction", ["holm", "max_t"])
+def test_the_interval_excludes_zero_exactly_where_the_corrected_p_is_below_the_level(correction: str) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(40):
+        table = rng.normal(rng.uniform(-1, 1, 5), 1.0, (8, 5))
+        for each in run_paired_tests([by_seed(*column) for column in table.T], correction=correction):
+            assert each.significant == (each.low > 0 or each.high < 0)
+            assert each.p <= each.p_corrected
+
+
+def test_swapping_the_methods_mirrors_everything() -> None:
+    (one,), (other,) = (
+        run_paired_tests([by_seed(0.03, 0.01, 0.05)], margin=0.02),
+        run_paired_tests([by_seed(-0.03, -0.01, -0.05)], margin=0.02),
+    )
+    assert (other.mean, other.low, other.high, other.p) == pytest.approx((-one.mean, -one.high, -one.low, one.p))
+    assert (one.detectable, one.seeds_needed) == (other.detectable, other.seeds_needed)
+    clear = [0.05, 0.06, 0.055, 0.052]
+    assert [run_paired_tests([by_seed(*(s * np.array(clear)))])[0].conclusion for s in (1, -1)] == ["better", "worse"]
+    assert run_paired_tests([by_seed(*clear)], lower_is_better=True)[0].conclusion == "worse"
+
+
+def test_one_seed_has_a_difference_but_no_test() -> None:
+    (result,) = run_paired_tests([by_seed(0.02)])
+    assert (result.count, result.mean, result.low, result.p, result.conclusion) == (1, 0.02, None, None, "")
+    assert result.note == "one seed: no interval, no test"
+    assert spread([0.02]).count == 1
+    (result,) = run_paired_tests([by_seed(0.02, 0.03)], pilot=[5, 6])
+    assert (result.count, result.p) == (2, None)
+    assert "one seed" not in result.note
+
+
+@pytest.mark.parametrize("value", [0.0, 0.02, 0.1 + 0.2, 1000 / 3])
+def test_equal_differences_are_not_called_significant(value: float) -> None:
+    (result,) = run_paired_tests([by_seed(value, value, np.nextafter(value, 2 * value), value)])
+    assert (result.mean, result.p, result.low, result.conclusion) == (pytest.approx(value), None, None, "")
+    assert "equal" in result.note
+
+
+def test_what_cannot_be_tested_does_not_count_in_the_correction() -> None:
+    good = by_seed(0.03, 0.01, 0.05)
+    alone, among = run_paired_tests([good])[0], run_paired_tests([{}, good, by_seed(0.1), by_seed(0.1, np.nan)])[1]
+    assert alone == among
+
+
+def test_a_seed_without_a_number_leaves_no_mean_and_says_so() -> None:
+    result = spread([0.7, np.nan, 0.8])
+    assert (result.count, result.mean, result.sd) == (2, None, None)
+    assert result.note == "1 of 3 seeds have no number"
+    assert run_paired_tests([by_seed(0.1, np.inf)])[0].p is None
+    assert spread([]).note == "not measured"
+
+
+def test_the_spread_of_two_seeds_is_known_in_closed_form() -> None:
+    # sd of (a, b) is |a - b| / sqrt 2; the 0.975 quantile of one degree of freedom is tan(0.475 pi), and
+    # divided by sqrt 2 the interval reaches tan(0.475 pi) |a - b| / 2 either way.
+    result = spread([0.6, 0.8])
+    assert result.sd == pytest.approx(0.2 / np.sqrt(2))
+    assert result.high == pytest.approx(0.7 + np.tan(0.475 * np.pi) * 0.1)
+
+
+def test_a_pilots_spread_is_the_spread_of_the_test_whatever_the_other_seeds_are() -> None:
+    values = by_seed(0.01, 0.03, 0.02, 0.06, 0.9, -0.8)
+    (found,) = run_paired_tests([values], pilot=range(4))
+    sd = np.std([0.01, 0.03, 0.02, 0.06], ddof=1)
+    assert found.mean == pytest.approx(np.mean(list(values.values())))
+    assert found.high - found.mean == pytest.approx(t_quantile(0.975, 3) * sd / math.sqrt(6))
+    assert found.p == pytest.approx(2 * stats.t.sf(found.mean * math.sqrt(6) / sd, 3))
+
+
+@pytest.mark.parametrize(("critical", "freedom"), [(2.776, 4), (3.5, 19), (4.303, 2)])
+def test_the_shift_that_is_found_is_that_of_the_noncentral_t(critical: float, freedom: int) -> None:
+    shift = detectable_shift(critical, freedom)
+    assert stats.nct.sf(critical, freedom, shift) + stats.nct.cdf(-critical, freedom, shift) == pytest.approx(
+        0.8, abs=2e-3
+    )
+
+
+def test_the_number_of_seeds_is_the_first_that_finds_the_difference() -> None:
+    for difference, sd in ((0.02, 0.04), (0.01, 0.05), (0.05, 0.03)):
+        seeds = seeds_to_find(difference, sd, LEVEL)
+        assert seeds is not None
+
+        def power(s: int, difference: float = difference, sd: float = sd) -> float:
+            critical, shift = t_quantile(1 - LEVEL / 2, s - 1), math.sqrt(s) * difference / sd
+            return float(stats.nct.sf(critical, s - 1, shift))
+
+        assert power(seeds) >= 0.78
+        assert power(seeds - 2) < 0.801
+    assert seeds_to_find(0.0, 0.04, LEVEL) is None
+
+
+def test_no_number_of_seeds_is_below_those_of_the_pilot_that_were_run() -> None:
+    assert seeds_to_find(1.0, 0.01, LEVEL, pilot_freedom=9) == 10
+    assert seeds_to_find(1.0, 0.01, LEVEL) == 2  # the fewest that have a spread
+
+
+def test_no_number_of_seeds_shows_an_equivalence_that_is_none() -> None:
+    assert seeds_to_equate(0.03, 0.02, 0.04, LEVEL) is None
+    assert seeds_to_equate(0.0, 0.02, 0.04, LEVEL) > seeds_to_equate(0.0, 0.02, 0.02, LEVEL)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("difference", [0.0, 0.004])
+def test_near_zero_either_limit_of_an_equivalence_may_fail(difference: float) -> None:
+    seeds = seeds_to_equate(difference, 0.02, 0.04, LEVEL)
+    assert seeds is not None
+
+    def power(s: int) -> float:
+        within = 0.02 - t_quantile(1 - LEVEL, s - 1) * 0.04 / math.sqrt(s)  # of |mean|, for both tests to reject
+        error = 0.04 / math.sqrt(s)
+        return float(stats.norm.cdf((within - difference) / error) - stats.norm.cdf((-within - difference) / error))
+
+    assert power(seeds) >= 0.785
+    assert power(seeds - 2) < 0.805
+
+
+def test_what_is_detectable_is_found_at_the_level_of_all_comparisons() -> None:
+    differences = [by_seed(0.01, 0.02, 0.06, -0.03), by_seed(0.03, -0.01, 0.02, 0.05)]
+    critical = t_quantile(1 - LEVEL / 2 / 2, 3)
+    for found, each in zip(run_paired_tests(differences), differences, strict=True):
+        error = float(np.std(list(each.values()), ddof=1)) / 2
+        assert found.detectable == pytest.approx(error * detectable_shift(critical, 3))
+    assert run_paired_tests(differences[:1])[0].detectable < run_paired_tests(differences)[0].detectable  # type: ignore[operator]
+    # With the pilot's spread t has Student's distribution about the shift, which is then a sum of two quantiles.
+    for found, each in zip(run_paired_tests(differences, pilot=[0, 1, 2]), differences, strict=True):
+        error = float(np.std(list(each.values())[:3], ddof=1)) / 2
+        assert found.detectable == pytest.approx(error * (t_quantile(1 - LEVEL / 2 / 2, 2) + t_quantile(0.8, 2)))
+
+
+def test_seeds_that_would_decide_are_those_of_the_nearer_verdict() -> None:
+    far, near = by_seed(0.01, 0.05, -0.02, 0.04), by_seed(0.01, -0.02, 0.02, -0.01)
+    for differences, equated in ((far, False), (near, True)):
+        (found,) = run_paired_tests([differences], margin=0.015)
+        values = np.array(list(differences.values()))
+        finds = seeds_to_find(values.mean(), values.std(ddof=1), LEVEL)
+        equates = seeds_to_equate(values.mean(), 0.015, values.std(ddof=1), LEVEL)
+        assert found.conclusion == "inconclusive"
+        assert found.seeds_needed == (equates if equated else finds)
+    assert (
+        run_paired_tests([near])[0].seeds_needed is None
+    )  # without a margin nothing shows that a difference of 0 is none
+
+
+def test_a_pilots_degrees_of_freedom_are_those_of_the_seeds_that_would_decide() -> None:
+    values = by_seed(0.01, 0.05, -0.02, 0.04, 0.03, -0.01)
+    (found,) = run_paired_tests([values], pilot=range(4), margin=0.03)
+    mean, sd = float(np.mean(list(values.values()))), float(np.std([0.01, 0.05, -0.02, 0.04], ddof=1))
+    decided = seeds_to_find(mean, sd, LEVEL, 3), seeds_to_equate(mean, 0.03, sd, LEVEL, 3)
+    assert found.conclusion == "inconclusive"
+    assert found.seeds_needed == min(number for number in decided if number is not None)
+    assert found.seeds_needed != min(seeds_to_find(mean, sd, LEVEL), seeds_to_equate(mean, 0.03, sd, LEVEL))  # type: ignore[type-var]
+
+
+def test_with_a_pilot_max_t_goes_by_the_pilots_correlation_alone() -> None:
+    rng = np.random.default_rng(12)
+    pilot, later = rng.normal(size=(5, 3)) @ np.array([[1.0, 0.9, 0], [0, 1, 0.5], [0, 0, 1]]), rng.normal(size=(9, 3))
+    widths = []
+    for rest in (later, -3 * later[:, ::-1]):
+        columns = np.vstack([pilot, rest]).T
+        judged = run_paired_tests([by_seed(*column) for column in columns], correction="max_t", pilot=range(5))
+        widths.append([found.high - found.mean for found in judged])  # type: ignore[operator]
+    assert widths[0] == pytest.approx(widths[1])
+
+
+def test_two_seeds_that_all_have_are_enough_for_max_t() -> None:
+    differences = [by_seed(0.01, 0.02, 0.03), by_seed(0.02, 0.05), by_seed(0.01, -0.02)]
+    shared = [found.p_corrected for found in run_paired_tests(differences, correction="max_t")]
+    assert shared != [found.p_corrected for found in run_paired_tests(differences)]
+    apart = [{0: 0.01, 1: 0.02}, {1: 0.03, 2: 0.05}]
+    assert run_paired_tests(apart, correction="max_t") == run_paired_tests(apart)
+
+
+def test_the_contrasts_of_a_plan() -> None:
+    assert AnalysisPlan().pairs(["a", "b", "c"], "b") == [("a", "b"), ("c", "b")]
+    assert AnalysisPlan(contrasts=[["c", "a"]]).pairs(["a", "b", "c"], "b") == [("c", "a")]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"correction": "bonferroni"},
+        {"margin_points": 0.0},
+        {"margin_points": 101.0},
+        {"last_rounds": 0},
+        {"detect_points": 0.0},
+        {"max_seeds": 0},
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused_by_its_option(wrong: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=rf"^AnalysisPlan\.{next(iter(wrong))} must "):
+        AnalysisPlan(**wrong)  # type: ignore[arg-type]
+    AnalysisPlan(correction="max_t", margin_points=100.0, last_rounds=1, detect_points=100.0, max_seeds=1)
