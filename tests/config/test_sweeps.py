@@ -75,7 +75,7 @@ def test_only_settings_that_make_a_difference_to_a_method_are_candidates(home: P
     ("text", "said"),
     [
         ('[sweep]\n"local.lr" = [0.1, -1.0]', "sweep.local.lr: -1.0 cannot be: local.lr: "),
-        ('[sweep]\n"local.rat" = [0.1]', "Did you mean 'rate'"),
+        ('[sweep]\n"local.epoch" = [1]', "Did you mean 'epochs'"),
         ('[sweep]\n"seeds" = [[0], [1]]', "seeds is the same for all settings"),
         ('[sweep]\n"local.lr" = []', "must list values"),
         ("[sweep]", "names no option"),
