@@ -94,7 +94,7 @@ def task(federated):
     return made
 
 
-@pytest.mark.parametrize("kind", [kind for name, kind in ENGINES.items() if name != "compiled"])
+@pytest.mark.parametrize("kind", ENGINES.values())
 @pytest.mark.parametrize("solver", MIXING, ids=lambda solver: type(solver).__name__)
 def test_a_correction_that_looks_at_other_numbers_is_refused_by_every_engine(task, solver, kind):
     with pytest.raises(ConfigError) as refused:

@@ -17,7 +17,7 @@ from fedreach.engines.models.networks import build
 from fedreach.engines.native.trainer import Native
 from fedreach.engines.protocols import Task
 from fedreach.engines.sequential import Sequential
-from fedreach.engines.vmap import Compiled, Vmap
+from fedreach.engines.vmap import Vmap
 from fedreach.experiment.components import local_of
 from fedreach.experiment.load import load
 from fedreach.experiment.schema import LocalSection
@@ -177,7 +177,6 @@ def test_engines_of_plain_steps_refuse_and_auto_passes_them_over(kind):
     choice = choose(engine(Sequential, local).task)
     assert choice.name in ("sequential", "vmap")
     assert kind.name in choice.refused
-    assert Compiled.refusal(FedAvg(), tiny_federation().loss, local) is None
 
 
 def test_quadratics_follow_it_too():

@@ -17,7 +17,7 @@ from fedreach.engines.native import Native
 from fedreach.engines.protocols import Precision, Task
 from fedreach.engines.sequential import Sequential
 from fedreach.engines.trainer import GroupTrainer
-from fedreach.engines.vmap import Compiled, Vmap
+from fedreach.engines.vmap import Vmap
 from fedreach.federation.base import MemorySolver
 from fedreach.federation.local_sgd import LocalSGD
 
@@ -26,9 +26,7 @@ ENGINES: dict[str, type[GroupTrainer]] = {
     "manual": Manual,
     "sequential": Sequential,
     "vmap": Vmap,
-    "compiled": Compiled,
 }
-NOT_TRIED = ("compiled",)  # engines that `auto` never tries: compiling takes longer than many runs
 # An engine is not tried if one of these was: it computes the same products with more overhead. vmap also takes a second
 # to load.
 SLOWER_THAN = {"manual": {"native"}, "vmap": {"native", "manual"}}
@@ -156,7 +154,7 @@ def choose(
     wrong: dict[str, str] = {}
     last: ConfigError | TrainingError | None = None
     for name, kind in ENGINES.items():
-        if name in NOT_TRIED or SLOWER_THAN.get(name, set()) & seconds.keys():
+        if SLOWER_THAN.get(name, set()) & seconds.keys():
             continue
         try:
             engine = TorchEngine(kind, trial, device, threads, precision)

@@ -63,7 +63,7 @@ class TorchEngine(Engine):
         self.trainer = group_trainer = trainer(task, checked_device(device))
         self.name, self.layout, self.initial = group_trainer.name, group_trainer.layout, group_trainer.initial
         self.num_trainable = group_trainer.layout.num_trainable
-        allowed = max_processes() if group_trainer.device.type == "cpu" and group_trainer.forks else 1
+        allowed = max_processes() if group_trainer.device.type == "cpu" else 1
         self.threads = threads if allowed is None else min(threads, allowed)
         self.workers = Workers(group_trainer, self.threads)
 

@@ -26,7 +26,6 @@ from fedreach.engines.observation import hidden_behaviour
 from fedreach.engines.protocols import Task
 from fedreach.engines.sequential import Sequential
 from fedreach.engines.trainer import GroupTrainer, only_sequential
-from fedreach.engines.vmap import Compiled, Vmap
 from fedreach.federation.base import MemorySolver
 from fedreach.federation.types import LocalUpdates
 
@@ -185,8 +184,6 @@ class Examination:
             ConfigError: If the engine cannot train the model.
             TrainingError: If the engine fails while it trains.
         """
-        if issubclass(kind, Compiled):
-            kind = Vmap  # the engine that it compiles; compiling would take longer than the rest of the examination
         with self._as_examined():
             engine = TorchEngine(kind, self.task, self.device)
             differences = [self._difference(engine, 1)]

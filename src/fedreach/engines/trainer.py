@@ -125,8 +125,6 @@ class GroupTrainer(ABC):
     """
 
     name: ClassVar[str]
-    forks: ClassVar[bool] = True
-    """Whether forked processes may use it."""
     written_out: ClassVar[tuple[str, ...]] = ()
     """Traits of the losses whose gradients it implements, such as cross-entropy. Empty means any loss."""
     sees_more: ClassVar[bool] = False

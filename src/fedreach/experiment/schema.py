@@ -369,7 +369,7 @@ class LocalSection(Section):
 class EngineSection(Section):
     """How training is computed; conclusions do not depend on it."""
 
-    name: Literal["auto", "native", "manual", "sequential", "vmap", "compiled"] = "auto"
+    name: Literal["auto", "native", "manual", "sequential", "vmap"] = "auto"
     """Engine; `auto` takes the fastest in a trial. Numbers agree up to rounding."""
     device: str = "cpu"
     """Device as torch names it, such as `cpu`, `cuda` or `cuda:1`."""
