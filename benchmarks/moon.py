@@ -72,7 +72,7 @@ def simulation_of(method: str, data: FederatedData, seed: int, epochs: int, roun
     options = Options()
     local = LocalSGD(options.lr, BATCH, epochs, momentum=options.momentum, weight_decay=options.weight_decay)
     parts = Full(), ByExamples(), FedAvg(), local, Average()
-    federation = Federation(*parts, cohort=CLIENTS, seed=seed, loss=LOSSES[method])
+    federation = Federation(*parts, cohort_size=CLIENTS, seed=seed, loss=LOSSES[method])
     return simulate(data, projection_cnn, federation, rounds=rounds, engine=engine)
 
 

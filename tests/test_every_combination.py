@@ -98,7 +98,7 @@ PLAIN = dict(
 def federation(**names: str) -> Federation:
     """Return a federation of parts with these names, the others being FedAvg's."""
     parts = {kind: made(kind, name) for kind, name in (PLAIN | names).items()}
-    return Federation(**parts, cohort=COHORT, seed=SEED, radio=Radio())
+    return Federation(**parts, cohort_size=COHORT, seed=SEED, radio=Radio())
 
 
 @cache

@@ -131,7 +131,7 @@ FAULTS = (
         "buffers scaled by the server's rate",
         "federation/round.py",
         "params[p:] + mean[p:]",
-        'params[p:] + getattr(federation.server, "rate", 1.0) * mean[p:]',
+        'params[p:] + getattr(federation.server, "lr", 1.0) * mean[p:]',
         ["federation/test_round.py"],
     ),
     *(

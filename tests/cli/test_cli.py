@@ -360,7 +360,7 @@ def test_kinds_and_commands_are_completed() -> None:
         ("run --set population.participation=alw", ["population.participation=always"]),
         ("run --set shift=bri", ["shift=brightness"]),
         ("run --set method.solver", [f"method.solver={name}" for name in table("solver")]),  # the only such key
-        ("run --set method.s", ["method.selection", "method.solver", "method.server", "method.adaptation"]),
+        ("run --set method.s", ["method.selection", "method.solver", "method.server"]),
         ("run --set local.lr=0", []),
         ("run --set method.selektion=uni", []),
         ("verify mini", ["minimax"]),

@@ -106,7 +106,7 @@ def mine(home: Path) -> Path:
         ["auroc", "log_loss"],
         ["fedreach.federation.solvers:FedProx", "--set", "mu=0.5"],
         ["average", "--kind", "server"],
-        ["clip", "--set", "inner=entropy", "--set", "most=0.3"],
+        ["clip", "--set", "inner=entropy", "--set", "max=0.3"],
         ["by_examples", "equal"],
     ],
     ids=" ".join,

@@ -114,7 +114,7 @@ def test_a_fact_that_does_not_exist_is_answered_with_the_nearest():
         federation(FunctionSelection(mine)).needs()
 
 
-@pytest.mark.parametrize(("option", "value"), [("cohort", 0), ("cohort", -1), ("seed", -1)])
+@pytest.mark.parametrize(("option", "value"), [("cohort_size", 0), ("cohort_size", -1), ("seed", -1)])
 def test_a_federation_without_cohort_or_seed_is_refused(option, value):
     with pytest.raises(ConfigError, match=rf"Federation\.{option} must be at least .*got {value}"):
         replace(federation(), **{option: value})

@@ -37,7 +37,7 @@ def update_of(x, clients):
 
 def trajectory(weighting, aggregation=None):
     """Return the (rounds,) model of one number after each round, as a federation trains it."""
-    chosen = Federation(Full(), weighting, FedAvg(), LocalSGD(), Average(), cohort=N, seed=0)
+    chosen = Federation(Full(), weighting, FedAvg(), LocalSGD(), Average(), cohort_size=N, seed=0)
     chosen = replace(chosen, aggregation=aggregation or Mean())
     view = ServerView.of(np.arange(N), np.full(N, 10))
     state, found = initial_state(chosen, np.zeros(1, np.float32), view), []
