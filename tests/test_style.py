@@ -82,9 +82,7 @@ def figures(source: Path) -> dict[str, float]:
         words += sum(len(line.split()) for line in [*prose, *comments])
         read = [*comments, *(line for line in prose if not line.lstrip().startswith((">>>", "...")))]
         phrases += sum(bool(re.search(pattern, line)) for line in read for pattern in PRIVATE)
-    participles = [
-        name for name in functions if PARTICIPLE.fullmatch(name) and name.strip("_") not in NO_PARTICIPLES
-    ]
+    participles = [name for name in functions if PARTICIPLE.fullmatch(name) and name.strip("_") not in NO_PARTICIPLES]
     empty = [name for name in assigned if name.strip("_") in SAYS_NOTHING]
     top = [path for path in source.iterdir() if path.name != "__pycache__" and (path.is_dir() or path.suffix == ".py")]
     return {

@@ -88,7 +88,7 @@ class Disagreeing(Evaluator):
         self, models: Float32s, round_: int, clusters: Ints | None = None
     ) -> tuple[dict[str, float], list[dict[str, Any]]]:
         columns, lines = super().evaluate(models, round_, clusters)
-        for whose, best in {"id": 2, "test": 3, "unseen": 4}.items():
+        for whose, best in {"participant": 2, "test": 3, "unseen": 4}.items():
             columns |= {f"{whose}_loss": 1.0 + (round_ != best), f"{whose}_accuracy": 0.5 - 0.1 * (round_ != best)}
         return columns, lines
 
