@@ -129,12 +129,11 @@ def local_of(section: LocalSection, base: Path | None = None) -> LocalSGD:
             raise ConfigError(f"local.schedule must be a function of the round; got {section.schedule!r}.")
     if isinstance(arguments["steps"], dict):
         arguments["steps"] = UnevenSteps(**arguments["steps"])
-    options = {key: value for key, value in arguments["optimizer"].items() if value is not None}
-    arguments["optimizer"] = _optimizer_of(options.pop("name"), options)
+    arguments["optimizer"] = _optimizer_of(**(arguments["optimizer"] or {"name": "sgd"}))
     return LocalSGD(**arguments)
 
 
-def _optimizer_of(name: str, options: Mapping[str, Any]) -> Any:
+def _optimizer_of(name: str, **options: Any) -> Any:
     """Return the optimizer of a client's steps, or None for plain SGD."""
     target = OPTIMIZERS.get(name)
     parameter_names = [] if target is None else [*inspect.signature(target).parameters]
