@@ -22,10 +22,11 @@ LIMITS = {
 }
 """Lower a limit whenever its figure falls, and never raise one without saying why in the commit."""
 
-SAYS_NOTHING = set(
-    "found said own each one given told kept asked made some others other mine there wanted taken known seen here held "
-    "again looks called meant further beside least most whole many few both such rest shown stated wanted left".split()
-)
+SAYS_NOTHING = {
+    "found", "said", "own", "each", "one", "given", "told", "kept", "asked", "made", "some", "others", "other",
+    "mine", "there", "wanted", "taken", "known", "seen", "here", "held", "again", "looks", "called", "meant",
+    "further", "beside", "least", "most", "whole", "many", "few", "both", "such", "rest", "shown", "stated", "left",
+}  # fmt: skip
 PARTICIPLE = re.compile(r"_*[a-z]+(ed|en|wn|lt|ade|old|aid|ound|ept|eft|iven)_*")
 NO_PARTICIPLES = {"embed", "speed", "seed", "need", "feed", "between", "open", "fold"}
 PRIVATE = [
@@ -107,7 +108,8 @@ def test_the_source_is_as_plain_as_it_was(figure: str, measured: dict[str, float
 
 
 def test_a_file_of_private_names_and_prose_is_found(tmp_path: Path) -> None:
-    text = '"""Whoever reads it is told so."""\n\nimport os\n\n\ndef told(found):\n    # nobody goes on .5 %\n    said = found\n'
+    text = '"""Whoever reads it is told so."""\n\nimport os\n\n\n'
+    text += "def told(found):\n    # nobody goes on .5 %\n    said = found\n"
     (tmp_path / "bad.py").write_text(text, encoding="utf-8")
     assert figures(tmp_path) == {
         "lines of code": 3,
