@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from fedreach.data.federated import FederatedData as FederatedData
     from fedreach.data.sets import load as load
     from fedreach.federation.types import ClientView as ClientView
+    from fedreach.federation.types import Cohort as Cohort
     from fedreach.federation.types import Reports as Reports
-    from fedreach.federation.types import Selection as Selection
     from fedreach.runs.callbacks import Callback as Callback
 
 __version__ = "0.1.0"
@@ -59,7 +59,7 @@ _WHERE = {
     "Study": "fedreach.api.comparison",
     "ClientView": "fedreach.federation.types",
     "Reports": "fedreach.federation.types",
-    "Selection": "fedreach.federation.types",
+    "Cohort": "fedreach.federation.types",
     "Callback": "fedreach.runs.callbacks",
     "FedReachError": "fedreach._util.errors",
     "ConfigError": "fedreach._util.errors",
