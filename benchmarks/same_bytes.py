@@ -68,7 +68,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import nn
 
-from fedreach import Selection
+from fedreach import Cohort
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Waiting:
 
     def select(self, state, view, k, rng):
         waited = state["waited"] + rng.random(len(view.ids))
-        return Selection(view.ids[view.available][np.argsort(-waited[view.available])[:k]])
+        return Cohort(view.ids[view.available][np.argsort(-waited[view.available])[:k]])
 
     def observe(self, state, reports):
         return {**state, "waited": np.where(np.isin(state["ids"], reports.ids), 0, state["waited"] + 1)}

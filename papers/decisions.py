@@ -96,9 +96,9 @@ def _rows(simulation: Simulation, rounds: list[int]) -> Iterator[dict[str, Any]]
     """Yield what each round would choose and cost: its steps, up to where the cohort is asked to train."""
     federation, radio, start = simulation.federation, simulation.federation.radio, simulation.start()
     assert radio is not None  # `decide` asked for one
-    if federation.traits["server"].trains_server:
+    if federation.server.trains_server:
         raise _needs_training(federation.server)
-    if federation.traits["selection"].reads_updates:
+    if federation.selection.declares("reads_updates"):
         raise _needs_training(federation.selection)
     for number in rounds:
         state = replace(start, round=number - 1)

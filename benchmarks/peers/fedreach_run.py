@@ -31,7 +31,7 @@ from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.selection.base import Policy
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg
-from fedreach.federation.types import Selection, ServerView, State
+from fedreach.federation.types import Cohort, ServerView, State
 from fedreach.federation.weighting import ByExamples
 from fedreach.runs.simulation import Simulation
 
@@ -45,8 +45,8 @@ class InTurns(Policy):
     def init(self, view: ServerView) -> State:
         return {"round": np.zeros(1, np.int64)}
 
-    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Selection:
-        return Selection(np.array(self.case.cohort_of(int(state["round"][0]))))
+    def select(self, state: State, view: ServerView, k: int, rng: np.random.Generator) -> Cohort:
+        return Cohort(np.array(self.case.cohort_of(int(state["round"][0]))))
 
     def observe(self, state: State, reports: object) -> State:
         return {"round": state["round"] + 1}

@@ -9,7 +9,7 @@ import numpy as np
 
 import fedreach as fr
 from fedreach.federation.selection.base import Policy
-from fedreach.federation.types import Selection
+from fedreach.federation.types import Cohort
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class LongestWaiting(Policy):
 
     def select(self, state, view, k, rng):
         waited = state["waited"] + rng.random(len(view.ids))  # ties are drawn
-        return Selection(view.ids[view.available][np.argsort(-waited[view.available])[:k]])
+        return Cohort(view.ids[view.available][np.argsort(-waited[view.available])[:k]])
 
     def observe(self, state, reports):
         return {**state, "waited": np.where(np.isin(state["ids"], reports.ids), 0, state["waited"] + 1)}

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from fedreach.data.federated import FederatedData as FederatedData
     from fedreach.data.sets import load as load
     from fedreach.federation.types import ClientResults as ClientResults
-    from fedreach.federation.types import Selection as Selection
+    from fedreach.federation.types import Cohort as Cohort
     from fedreach.federation.types import ServerView as ServerView
     from fedreach.runs.callbacks import Callback as Callback
 
@@ -59,7 +59,7 @@ _WHERE = {
     "Comparison": "fedreach.api.comparison",
     "ServerView": "fedreach.federation.types",
     "ClientResults": "fedreach.federation.types",
-    "Selection": "fedreach.federation.types",
+    "Cohort": "fedreach.federation.types",
     "Callback": "fedreach.runs.callbacks",
     "FedReachError": "fedreach._util.errors",
     "ConfigError": "fedreach._util.errors",

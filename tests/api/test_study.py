@@ -518,7 +518,7 @@ def test_federated_data_that_were_changed_are_refused(here):
         ({"evaluation": "often"}, r"  evaluation: must be a table; got 'often'"),
         ({"local": [1]}, r"  local: must be a table; got \[1\]"),
         ({"method": {"selection": dict}}, r"dict' does not tell its arguments.*Wrap it in a function"),
-        ({"method": {"selection": object()}}, r"must have all of .*SelectionPolicy"),
+        ({"method": {"selection": object()}}, r"must have all of .*Selection"),
         ({"model": 3}, r"  model: must be a name, or a table with a `name`; got 3"),
         ({"metrics": [lambda y, s: 1.0]}, r"got '<lambda>'. Give the function a name"),
     ],

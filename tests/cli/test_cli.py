@@ -429,7 +429,7 @@ def test_what_to_do_with_numbers_is_said_where_a_user_looks(fedreach: Command, r
 OWN = '''\
 import numpy as np
 from dataclasses import dataclass
-from fedreach import Selection
+from fedreach import Cohort
 from fedreach.federation.selection.base import Policy
 
 
@@ -451,7 +451,7 @@ class InTurn(Policy):
         return {"next": np.array(0)}
 
     def select(self, state, view, k, rng):
-        return Selection(view.ids[(int(state["next"]) + np.arange(k)) % len(view.ids)])
+        return Cohort(view.ids[(int(state["next"]) + np.arange(k)) % len(view.ids)])
 
     def observe(self, state, reports):
         return {"next": state["next"] + self.step}

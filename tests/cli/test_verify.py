@@ -22,7 +22,7 @@ import numpy as np
 from fedreach.federation.selection.base import Policy
 from fedreach.federation.selection.losses import Minimax
 from fedreach.federation.solvers import FedDyn
-from fedreach.federation.types import Selection
+from fedreach.federation.types import Cohort
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class LongestWait(Policy):
 
     def select(self, state, view, k, rng):
         wait = state["waited"][view.available] ** self.patience
-        return Selection(rng.choice(view.ids[view.available], size=k, replace=False, p=wait / wait.sum()))
+        return Cohort(rng.choice(view.ids[view.available], size=k, replace=False, p=wait / wait.sum()))
 
     def observe(self, state, reports):
         waited = state["waited"] + 1

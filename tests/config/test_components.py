@@ -97,9 +97,9 @@ class Widest:
         return None
 
     def select(self, state, view, k, rng):
-        from fedreach import Selection
+        from fedreach import Cohort
 
-        return Selection(view.ids[view.available] if self.ignores_cohort else view.ids[view.available][:k])
+        return Cohort(view.ids[view.available] if self.ignores_cohort else view.ids[view.available][:k])
 
     def observe(self, state, reports):
         return state

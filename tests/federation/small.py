@@ -12,7 +12,7 @@ from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg
 from fedreach.federation.state import initial_state
 from fedreach.federation.traits import Traits
-from fedreach.federation.types import ClientResults, Selection, ServerView
+from fedreach.federation.types import ClientResults, Cohort, ServerView
 from fedreach.federation.weighting import ByDisagreement, ByEntropy, ByExamples, Equal
 from fedreach.testing.problems import with_rates
 from fedreach.wireless.radio import Radio
@@ -61,4 +61,4 @@ def conclude(chosen, ids, view=None, state=None):
     """Conclude a round in which exactly `ids` were chosen and replied."""
     view = make_view() if view is None else view
     state = start(chosen, view) if state is None else state
-    return conclude_round(chosen, state, view, Selection(np.asarray(ids, np.int64)), make_reports(ids))
+    return conclude_round(chosen, state, view, Cohort(np.asarray(ids, np.int64)), make_reports(ids))

@@ -64,7 +64,7 @@ def test_a_policy_that_forgets_to_wrap_its_ids_is_told_how():
         ComponentError, match=r"Curious\.probe must return a Probe; got ndarray\. Return `Probe\(ids\)`"
     ):
         plan_probe(chosen, start(chosen, view), view)
-    with pytest.raises(ComponentError, match=r"Curious\.select must return a Selection; got ndarray"):
+    with pytest.raises(ComponentError, match=r"Curious\.select must return a Cohort; got ndarray"):
         plan_round(chosen, start(chosen, view), view)
 
 

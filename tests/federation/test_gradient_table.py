@@ -18,7 +18,7 @@ from fedreach.federation.selection.geometry import GradientTable, count_sketch, 
 from fedreach.federation.selection.labels import Clustered
 from fedreach.federation.selection.losses import Minimax, Rademacher
 from fedreach.federation.selection.updates import ConvexHull, HullDistance, Interior, MaxSimilarity
-from fedreach.federation.types import ClientResults, Selection, ServerView
+from fedreach.federation.types import ClientResults, Cohort, ServerView
 from fedreach.testing import check
 
 from .small import D, federation, make_reports, start
@@ -33,7 +33,7 @@ class Longest(GradientTable):
 
     def choose(self, ids, rows, k, rng):
         assert 1 <= k <= len(ids) == len(rows)
-        return Selection(ids[np.argsort(-np.linalg.norm(rows, axis=1), kind="stable")[:k]], f"of {len(ids)}")
+        return Cohort(ids[np.argsort(-np.linalg.norm(rows, axis=1), kind="stable")[:k]], f"of {len(ids)}")
 
 
 def view_of(available=(True,) * 5, round_=1):

@@ -12,7 +12,7 @@ from fedreach.federation.selection.base import FunctionSelection, Policy
 from fedreach.federation.selection.random import Full, Uniform
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg, FedDyn, FedProx, Scaffold
-from fedreach.federation.types import Probe, Selection
+from fedreach.federation.types import Cohort, Probe
 from fedreach.federation.weighting import ByExamples, Equal
 from fedreach.testing.problems import two_quadratics
 
@@ -233,7 +233,7 @@ class AsksAll(Policy):
         return Probe(view.ids, "update")
 
     def select(self, state, view, k, rng):
-        return Selection(view.ids[:1])
+        return Cohort(view.ids[:1])
 
 
 @pytest.mark.parametrize("solver", [Scaffold(), FedDyn(0.5)])

@@ -7,7 +7,7 @@ import pytest
 
 from fedreach._util.errors import ConfigError
 from fedreach._util.streams import generator
-from fedreach.federation.base import ServerStep, ServerTrains, ServerTunes
+from fedreach.federation.base import ServerOptimizer, ServerTrains, ServerTunes
 from fedreach.federation.round import conclude_server_round, server_trains
 from fedreach.federation.server import (
     SERVERS,
@@ -96,7 +96,7 @@ def test_only_what_trains_says_so():
     training = {name for name, kind in SERVERS.items() if isinstance(kind(), ServerTrains)}
     tuning = {name for name, kind in SERVERS.items() if isinstance(kind(), ServerTunes)}
     assert (training, tuning) == ({"safari", "server_only"}, {"fine_tune", "feddf"})
-    assert all(isinstance(kind(), ServerStep) for kind in SERVERS.values())
+    assert all(isinstance(kind(), ServerOptimizer) for kind in SERVERS.values())
 
 
 def test_the_control_leaves_clients_updates_alone():

@@ -24,7 +24,7 @@ from fedreach.federation.secure_aggregation import (
     weighted_mean_of_shares,
 )
 from fedreach.federation.selection.base import Policy
-from fedreach.federation.types import Probe, Selection
+from fedreach.federation.types import Cohort, Probe
 from fedreach.federation.weighting import (
     ByDisagreement,
     ByEntropy,
@@ -161,7 +161,7 @@ def test_the_model_is_that_of_a_server_that_sees_the_weights(weighting):
     models = []
     for statistics in ({}, {"label_statistics": SecureAggregation()}):
         chosen, view = replace(federation(weighting=weighting, cohort_size=3), **statistics), make_view()
-        state, _ = conclude_round(chosen, start(chosen, view), view, Selection(ids), reports)
+        state, _ = conclude_round(chosen, start(chosen, view), view, Cohort(ids), reports)
         models.append(state.params)
     bound = error_bound(weighting.raw(reports.metrics), reports.update)
     step = np.spacing(np.abs(models[0]))  # of the model itself, in single precision
@@ -206,7 +206,7 @@ class Curious(Policy):
 
     def select(self, state, view, k, rng):
         self.seen.append(view)
-        return Selection(view.ids[:k])
+        return Cohort(view.ids[:k])
 
     def observe(self, state, reports):
         self.seen.append(reports)
@@ -261,7 +261,7 @@ class LooksAtUpdates(Curious):
 @dataclass(frozen=True)
 class LooksAtEntropies(Curious):
     def select(self, state, view, k, rng):
-        return Selection(view.ids[view.label_entropy.argsort()[:k]])
+        return Cohort(view.ids[view.label_entropy.argsort()[:k]])
 
 
 @dataclass(frozen=True)

@@ -219,9 +219,9 @@ def test_parts_made_of_parts_need_what_those_need():
 
 
 def test_a_part_that_lacks_something_of_its_protocol_is_refused():
-    with pytest.raises(ComponentError, match=r"Mine must have all of \S+SelectionPolicy; select missing\."):
+    with pytest.raises(ComponentError, match=r"Mine must have all of \S+Selection; select missing\."):
         federation(made(Policy))
-    with pytest.raises(ComponentError, match=r"all of \S+MemorySolver; .*remember, conclude, adapted.* missing"):
+    with pytest.raises(ComponentError, match=r"all of \S+LocalSolver; .*remember, conclude, adapted.* missing"):
         replace(federation(), solver=made(FedAvg, prepare=lambda self, memory, state, share: {}))
 
 

@@ -15,7 +15,7 @@ from fedreach.federation.selection.losses import Minimax
 from fedreach.federation.selection.random import Uniform
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg
-from fedreach.federation.types import Selection
+from fedreach.federation.types import Cohort
 from fedreach.federation.weighting import ByEntropy, ByExamples, Equal
 from fedreach.testing import CheckFailed, check
 from fedreach.testing.base import Subject, run_checks
@@ -88,7 +88,7 @@ def test_plain_functions_are_components():
 def test_a_failure_names_component_check_input_and_what_happened():
     class AllOfThem(Policy):
         def select(self, state, view, k, rng):
-            return Selection(view.ids[view.available])
+            return Cohort(view.ids[view.available])
 
     with pytest.raises(CheckFailed) as caught:
         check(AllOfThem())
@@ -98,7 +98,7 @@ def test_a_failure_names_component_check_input_and_what_happened():
     assert failure.happened.startswith("it was refused: AllOfThem.select must return at most the 2 clients")
     assert str(failure).splitlines() == [
         'AllOfThem fails the check "valid choice": In every round a policy chooses participants that can be reached, '
-        "each once, and says so in a `Selection`.",
+        "each once, and says so in a `Cohort`.",
         f"  with:     {failure.case}",
         f"  happened: {failure.happened}",
     ]
@@ -134,8 +134,8 @@ def test_a_policy_may_begin_without_chance_and_draw_later():
         def select(self, state, view, k, rng):
             ids = view.ids[view.available]
             if state["rounds"][0]:
-                return Selection(rng.choice(ids, size=k, replace=False))
-            return Selection(ids[np.lexsort((ids, -view.num_examples[view.available]))[:k]])
+                return Cohort(rng.choice(ids, size=k, replace=False))
+            return Cohort(ids[np.lexsort((ids, -view.num_examples[view.available]))[:k]])
 
         def observe(self, state, reports):
             return {"rounds": state["rounds"] + 1}

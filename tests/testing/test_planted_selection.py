@@ -10,7 +10,7 @@ import pytest
 from fedreach.federation.selection.base import Policy
 from fedreach.federation.selection.losses import Minimax
 from fedreach.federation.selection.updates import ConvexHull
-from fedreach.federation.types import Probe, Selection, ServerView
+from fedreach.federation.types import Cohort, Probe, ServerView
 
 from .planted import must_be_caught, noting
 
@@ -30,19 +30,19 @@ class MinimaxWithOneMore(Minimax):
 class HullWithDuplicates(ConvexHull):
     def choose(self, ids, rows, k, rng):
         found = super().choose(ids, rows, k, rng).ids
-        return Selection(np.r_[found[:1], found[:-1]] if len(found) > 1 else found)
+        return Cohort(np.r_[found[:1], found[:-1]] if len(found) > 1 else found)
 
 
 @caught_by("valid choice")
 class PositionsForIds(Policy):
     def select(self, state, view, k, rng):
-        return Selection(np.flatnonzero(view.available)[:k])
+        return Cohort(np.flatnonzero(view.available)[:k])
 
 
 @caught_by("valid choice")
 class DeafToAvailability(Policy):
     def select(self, state, view, k, rng):
-        return Selection(view.ids[:k])
+        return Cohort(view.ids[:k])
 
 
 @caught_by("arguments untouched")
@@ -50,7 +50,7 @@ class WritesToTheView(Policy):
     def select(self, state, view, k, rng):
         view.loss[np.isnan(view.loss)] = np.inf
         order = np.argsort(-view.loss[view.available], kind="stable")
-        return Selection(view.ids[view.available][order[:k]])
+        return Cohort(view.ids[view.available][order[:k]])
 
 
 @caught_by("arguments untouched")
@@ -62,7 +62,7 @@ class WritesToItsState(Policy):
 
     def select(self, state, view, k, rng):
         order = np.argsort(-state["waited"][view.available], kind="stable")
-        return Selection(view.ids[view.available][order[:k]])
+        return Cohort(view.ids[view.available][order[:k]])
 
     def observe(self, state, reports):
         state["waited"][:] += 1
@@ -74,7 +74,7 @@ class WritesToItsState(Policy):
 class GlobalGenerator(Policy):
     def select(self, state, view, k, rng):
         ids = np.random.permutation(view.ids[view.available])  # noqa: NPY002 (that is the fault)
-        return Selection(ids[:k])
+        return Cohort(ids[:k])
 
 
 @caught_by("same again")
@@ -84,13 +84,13 @@ class CountsInItself(Policy):
 
     def select(self, state, view, k, rng):
         self.rounds += 1
-        return Selection(np.roll(view.ids[view.available], self.rounds)[:k])
+        return Cohort(np.roll(view.ids[view.available], self.rounds)[:k])
 
 
 @caught_by("renaming")
 class LowIdsFirst(Policy):
     def select(self, state, view, k, rng):
-        return Selection(view.ids[view.available][:k])
+        return Cohort(view.ids[view.available][:k])
 
 
 @caught_by("renaming")
@@ -98,7 +98,7 @@ class LowIdsMoreOften(Policy):
     def select(self, state, view, k, rng):
         ids = view.ids[view.available]
         p = 10.0 ** -np.arange(len(ids))
-        return Selection(rng.choice(ids, size=k, replace=False, p=p / p.sum()))
+        return Cohort(rng.choice(ids, size=k, replace=False, p=p / p.sum()))
 
 
 @caught_by("open about updates")
@@ -111,7 +111,7 @@ class QuietlyByUpdates(Policy):
 
     def select(self, state, view, k, rng):
         order = np.argsort(-state["length"][view.available], kind="stable")
-        return Selection(view.ids[view.available][order[:k]])
+        return Cohort(view.ids[view.available][order[:k]])
 
     def observe(self, state, reports):
         length = state["length"].copy()
@@ -125,19 +125,19 @@ class StateOfLists(Policy):
         return {"seen": []}
 
     def select(self, state, view, k, rng):
-        return Selection(rng.choice(view.ids[view.available], size=k, replace=False))
+        return Cohort(rng.choice(view.ids[view.available], size=k, replace=False))
 
 
 @caught_by("cohort size")
 class StopsHalfWay(Policy):
     def select(self, state, view, k, rng):
-        return Selection(rng.choice(view.ids[view.available], size=-(-k // 2), replace=False))
+        return Cohort(rng.choice(view.ids[view.available], size=-(-k // 2), replace=False))
 
 
 @caught_by("valid choice")
 class NeedsWhatItDidNotAskFor(Policy):
     def select(self, state, view, k, rng):
-        return Selection(view.ids[view.available][np.argsort(view.label_entropy[view.available])[:k]])
+        return Cohort(view.ids[view.available][np.argsort(view.label_entropy[view.available])[:k]])
 
 
 @dataclass
@@ -145,7 +145,7 @@ class Changeable(Policy):
     lr: float = 1.0
 
     def select(self, state, view, k, rng):
-        return Selection(rng.choice(view.ids[view.available], size=k, replace=False))
+        return Cohort(rng.choice(view.ids[view.available], size=k, replace=False))
 
 
 caught_by("options are all it is")(Changeable)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,7 +14,7 @@ from fedreach.federation.base import Adaptation
 from fedreach.federation.types import Outputs, State
 
 if TYPE_CHECKING:
-    from fedreach.federation.base import AdaptsOnline, LearnsMoreLabels
+    pass
 
 
 # -------------------- One client's use of a deployed model: an estimator like those of scikit-learn, with numpy alone
@@ -127,7 +127,7 @@ class Adapter:
         if not hasattr(self, "client_"):
             self._begin()
         self._check_features(outputs)
-        log_p, self.client_ = cast("AdaptsOnline", self.rule).predict_online(self.state, self.client_, outputs)
+        log_p, self.client_ = self.rule.predict_online(self.state, self.client_, outputs)
         self._count(outputs)
         probabilities: Floats = np.exp(log_p)
         return probabilities
@@ -150,7 +150,7 @@ class Adapter:
         self._check_features(outputs)
         if labels is not None:
             labeled, unlabeled = np.flatnonzero(labels >= 0), np.flatnonzero(labels < 0)
-            rule = cast("LearnsMoreLabels", self.rule)
+            rule = self.rule
             self.client_ = rule.learn_labels(self.state, self.client_, outputs.at(labeled), labels[labeled])
             self.n_labels_ += len(labeled)
             outputs = outputs.at(unlabeled)
