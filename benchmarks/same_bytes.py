@@ -36,9 +36,11 @@ ROOT = Path(__file__).resolve().parents[1]
 NEEDED = ("src", "papers", "examples", "tests/flower")  # of a checkout
 SECONDS = 300  # a command that takes longer hangs
 TOLD = 8  # files of an experiment that are told of
+DATA = (".jsonl", ".json", ".safetensors", ".npz", ".csv", ".npy")  # files of results
 DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "I64": np.int64, "I32": np.int32, "U8": np.uint8}
 
 MASKED = {
+    "digests of records": (r".*\.json", r"(?<=\"seal\": \")[0-9a-f]+"),
     "seconds of rounds": (r"timing\.jsonl", r"(?<=_seconds\": )[0-9.e-]+|(?<=\"check\": \")[0-9a-f]+"),
     "their mean on the page": (r"index\.html", r"(?s)<h3>Seconds per round[^<]*</h3>.*?</table>"),
     "seconds of progress": (r"std.*", r"\d+:\d\d(?= left|, |\))|[0-9.]+(?= s/round| s/evaluation)"),
@@ -47,6 +49,36 @@ MASKED = {
     "what a run on Flower draws by chance": (r"facts\.json", r"((?<=\"run\": \")|(?<=\"public_key\": \"))[0-9a-f]+"),
 }
 """What is left out of a comparison, by the pattern of a file's name and that of the text."""
+
+RENAMED = {
+    "local.lr": "local.rate",
+    "lr = ": "rate = ",
+    "cohort_size": "cohort",
+    "secure_aggregation": "secure_sum",
+    "engine.name=manual": "engine.name=chain",
+    "engine.name=vmap": "engine.name=stacked",
+}
+"""Terms in files and commands -> those of checkouts before the terms were renamed."""
+
+RENAMED_RESULTS = {
+    r'(?<=[" ])id_(?=[a-z]+)': "participant_",
+    r"(?<=_)plain(?=_)": "unadapted",
+    r"served": "adapted",
+    r"serving": "adaptation",
+    r"true_prior": "oracle_prior",
+    r"secure_sum": "secure_aggregation",
+    r'(?<="local": \{")rate|(?<=local\.)rate': "lr",
+    r'(?<=")(seconds|joules)_price': lambda match: {"seconds": "time_weight", "joules": "energy_weight"}[match[1]],
+    r'(?<=")cohort(?=": \d)': "cohort_size",
+    r'(?<="format": )3\b': "4",
+    r"(?<=\")detectable": "mde",
+    r"\bverdict": "conclusion",
+    r"not decided": "inconclusive",
+    r'(?<=")chain(?=")': "manual",
+    r'(?<=")stacked(?=")': "vmap",
+    r"facts(?=\.json)": "client_statistics",
+}
+"""What stands in results of such checkouts -> the terms of today."""
 
 USUAL = """
 name = "same"
@@ -128,8 +160,9 @@ PARTS = {
     "memory": ["method.selection=minimax", "method.weighting=entropy", "method.solver=scaffold"],
     "losses": ['method.selection={name="power_of_choice", loss="batch", batch_size=8}', "method.solver=feddyn"],
     "clusters": ['method.selection={name="clustered", eps1=1000.0, eps2=0.0, thresholds="absolute", first_round=1}'],
-    "secure": ["method.label_statistics=secure_aggregation", "method.weighting=entropy", 'noise={name="symmetric",
-    lr=0.3}'], "server": ['method.server={name="safari", client_probability=0.5}', "server_data.examples=100"],
+    "secure": ["method.label_statistics=secure_aggregation", "method.weighting=entropy",
+               'noise={name="symmetric", rate=0.3}'],
+    "server": ['method.server={name="safari", client_probability=0.5}', "server_data.examples=100"],
     "lost": ["method.selection=csra", "radio.name=gigahertz", "population.participation.name=bernoulli",
              "population.participation.act_prob=0.8", "population.participation.reply_prob=0.7"],
 }
@@ -172,14 +205,14 @@ class Experiment(NamedTuple):
 
 EXPERIMENTS = {
     "native": Experiment(f"{COMPARE} -q", TRAINING),
-    "manual": Experiment(f"{COMPARE} -q --set engine.name=chain", TRAINING),
+    "manual": Experiment(f"{COMPARE} -q --set engine.name=manual", TRAINING),
     "sequential": Experiment(
         f"{COMPARE} -q --set engine.name=sequential --set engine.threads=2 --set model={{name='own.py:net'}}", TRAINING
     ),
-    "vmap": Experiment(f"{COMPARE} -q --set engine.name=stacked", TRAINING),
+    "vmap": Experiment(f"{COMPARE} -q --set engine.name=vmap", TRAINING),
     "images": Experiment(f"""
-{IMAGES} --set engine.name=chain --set evaluation.samples_per_client=9 --out c
-{IMAGES} --set engine.name=stacked --set evaluation.samples_per_client=9 --out s
+{IMAGES} --set engine.name=manual --set evaluation.samples_per_client=9 --out c
+{IMAGES} --set engine.name=vmap --set evaluation.samples_per_client=9 --out s
 """),
     "selection": Experiment(
         f"{COMPARE} -q",
@@ -230,7 +263,7 @@ methods.mixed.solver = { name = "scaffold", memory_dtype = "float16" }
     "labels": Experiment(
         f"{COMPARE} -q --set partition={{name='dirichlet_by_client',clients=14,alpha=0.3,sigma=0.3}}",
         """
-noise = { name = "symmetric", lr = 0.2, scope = "per_client" }
+noise = { name = "symmetric", rate = 0.2, scope = "per_client" }
 method.weighting = "entropy"
 methods.secure_aggregation = { label_statistics = "secure_aggregation" }
 methods.secure_disagreement = { weighting = "disagreement", label_statistics = "secure_aggregation" }
@@ -267,7 +300,7 @@ methods.secure = { label_statistics = "secure_aggregation", weighting = "entropy
 run same.toml --method safari --out loud --set population.exclude_clients=[3,5] --set evaluation.patience=1
 """,
         """
-noise = { name = "to_one_class", lr = 0.1 }
+noise = { name = "to_one_class", rate = 0.1 }
 server_data.examples = 60
 methods.safari = { server = { name = "safari", client_probability = 0.5, batch_size = 16 } }
 methods.safari_adam.solver = "scaffold"
@@ -418,13 +451,30 @@ def take(step: Step, checkout: Path, folder: Path) -> int:
         process.wait()
 
 
+def is_before_renaming(checkout: Path) -> bool:
+    """Return whether a checkout is of before the terms were renamed."""
+    return not any(
+        "cohort_size: " in path.read_text(encoding="utf-8") for path in (checkout / "src").rglob("schema.py")
+    )
+
+
+def in_older_terms(text: str) -> str:
+    """Return files and commands in the terms of older checkouts."""
+    for new, old in RENAMED.items():
+        text = text.replace(new, old)
+    return text
+
+
 def work(name: str, checkout: Path, folder: Path) -> list[int]:
     """Run an experiment; return the exit codes. What command i prints is kept in ``stdout-i`` and ``stderr-i``."""
     folder.mkdir(parents=True)
+    older = is_before_renaming(checkout)
     for file, text in {"same.toml": USUAL + EXPERIMENTS[name].methods, "own.py": OWN, "flower.py": FLOWER}.items():
-        (folder / file).write_text(text, encoding="utf-8")
+        (folder / file).write_text(in_older_terms(text) if older else text, encoding="utf-8")
     codes = []
     for number, step in enumerate(steps(name), 1):
+        if older:
+            step = step._replace(words=in_older_terms(step.words))
         codes.append(take(step, checkout, folder))
         for stream in ("stdout", "stderr"):
             (folder / stream).rename(folder / f"{stream}-{number}")
@@ -512,6 +562,9 @@ def difference(name: str, old: Path, new: Path, places: tuple[Path, Path]) -> st
         if name.endswith(".safetensors"):
             return in_tensors(a, b)
         one, other = (text.decode().replace(str(place), "PLACE") for text, place in zip((a, b), places, strict=True))
+        if is_before_renaming(places[0] / "checkout"):
+            for pattern, term in RENAMED_RESULTS.items():
+                one = re.sub(pattern, term, one)
         for pattern, inner in MASKED.values():
             if re.fullmatch(pattern, Path(name).name):
                 one, other = (re.sub(inner, "MASKED", text) for text in (one, other))
@@ -520,13 +573,16 @@ def difference(name: str, old: Path, new: Path, places: tuple[Path, Path]) -> st
         return f"byte {parting(a, b)} of {len(a)} and {len(b)}"
 
 
-def files(folder: Path) -> dict[str, Path]:
+def files(folder: Path, numbers_only: bool = False) -> dict[str, Path]:
     """Return all files below a folder by name."""
     found = (path for path in sorted(folder.rglob("*")) if path.is_file() and "__pycache__" not in path.parts)
-    return {path.relative_to(folder).as_posix(): path for path in found}
+    names = {path: path.relative_to(folder).as_posix() for path in found}
+    for old, term in (("serving", "adaptation"), ("served", "adapted"), ("facts.json", "client_statistics.json")):
+        names = {path: name.replace(old, term) for path, name in names.items()}
+    return {name: path for path, name in names.items() if not numbers_only or path.suffix in DATA}
 
 
-def differences(name: str, codes: list[list[int]], old: Path, new: Path) -> Iterator[str]:
+def differences(name: str, codes: list[list[int]], old: Path, new: Path, numbers_only: bool) -> Iterator[str]:
     """Yield in words what differs between the two folders of an experiment."""
     for number, (step, before, after) in enumerate(zip(steps(name), *codes, strict=True), 1):
         if before != step.code:
@@ -534,7 +590,7 @@ def differences(name: str, codes: list[list[int]], old: Path, new: Path) -> Iter
             raise UnusableError(f"The older one ended with {before}, not {step.code}, at: {step.words}\n{said}")
         if before != after:
             yield f"exit code {before} became {after}: {step.words}"
-    before, after = files(old), files(new)
+    before, after = files(old, numbers_only), files(new, numbers_only)
     for file in sorted({**before, **after}, key=lambda file: (not file.endswith("rounds.jsonl"), file)):  # causes first
         if file not in before or file not in after:
             yield f"{file}: {'new' if file in after else 'missing'}"
@@ -542,17 +598,17 @@ def differences(name: str, codes: list[list[int]], old: Path, new: Path) -> Iter
             yield f"{file}: {told}"
 
 
-def try_out(name: str, home: Path) -> tuple[list[str], int, int]:
+def try_out(name: str, home: Path, numbers_only: bool) -> tuple[list[str], int, int]:
     """Run an experiment with both checkouts side by side; return what differs, and how much was compared."""
     sides = [home / "old", home / "new"]
     with ThreadPoolExecutor(2) as pool:
         codes = list(pool.map(lambda side: work(name, side / "checkout", side / name), sides))
-    found = list(differences(name, codes, *(side / name for side in sides)))
-    sizes = [path.stat().st_size for path in files(sides[0] / name).values()]
+    found = list(differences(name, codes, *(side / name for side in sides), numbers_only))
+    sizes = [path.stat().st_size for path in files(sides[0] / name, numbers_only).values()]
     return found, len(sizes), sum(sizes)
 
 
-def compare(old: str, new: str, names: list[str], home: Path) -> int:
+def compare(old: str, new: str, names: list[str], home: Path, numbers_only: bool) -> int:
     """Try these experiments; return the exit code."""
     for source, side in ((old, "old"), (new, "new")):
         check_place(copied(source, home / side / "checkout"), home / side / "place")
@@ -563,7 +619,7 @@ def compare(old: str, new: str, names: list[str], home: Path) -> int:
             print(f"{name:12} left out: flwr is not installed")
             continue
         try:
-            found, count, length = try_out(name, home)
+            found, count, length = try_out(name, home, numbers_only)
         except (UnusableError, subprocess.TimeoutExpired) as error:
             print(f"{name:12} COULD NOT BE RUN: {error}", flush=True)
             unusable += 1
@@ -589,6 +645,7 @@ def main() -> int:
     parser.add_argument("--new", default=str(ROOT), help="the newer, likewise; default: the checkout of this file")
     parser.add_argument("--only", nargs="+", choices=EXPERIMENTS, metavar="NAME", help="these experiments only")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="work in this new folder and leave it there")
+    parser.add_argument("--numbers", action="store_true", help="results only, without what is printed and drawn")
     parser.add_argument("--list", action="store_true", help="list the experiments and their commands")
     options = parser.parse_args()
     names = options.only or list(EXPERIMENTS)
@@ -599,9 +656,9 @@ def main() -> int:
     try:
         if options.keep is not None:
             options.keep.mkdir(parents=True)
-            return compare(options.ref, options.new, names, options.keep.resolve())
+            return compare(options.ref, options.new, names, options.keep.resolve(), options.numbers)
         with tempfile.TemporaryDirectory(prefix="same-bytes-") as home:
-            return compare(options.ref, options.new, names, Path(home).resolve())
+            return compare(options.ref, options.new, names, Path(home).resolve(), options.numbers)
     except (UnusableError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -17,7 +17,7 @@ PAGE = (ROOT / "docs" / "deploying.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
-def test_from_the_wheel_to_a_adapted_prediction(tmp_path: Path) -> None:
+def test_from_the_wheel_to_an_adapted_prediction(tmp_path: Path) -> None:
     home, folder = home_with_wheel(tmp_path / "made"), tmp_path / "empty"
     (folder / "examples").mkdir(parents=True)
     shutil.copy(ROOT / "examples" / "patients.csv", folder / "examples")  # the table of who walks

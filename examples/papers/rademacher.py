@@ -63,7 +63,7 @@ def clients_of(groups, seed, options):
     )
     if "random" in groups:  # symmetric noise of 90 % makes all ten labels equally likely
         random = owner // 8 == groups.index("random")
-        rng, noise = generator(seed, "noise"), {"kind": "symmetric", "lr": 0.9, "num_classes": 10}
+        rng, noise = generator(seed, "noise"), {"kind": "symmetric", "rate": 0.9, "num_classes": 10}
         labels[random] = corrupt(labels[random], rng, **noise).labels
     return replace(data, labels=labels), client // 8
 

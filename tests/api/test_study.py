@@ -387,7 +387,7 @@ class OwnPlain(Unadapted):
         return log_softmax(-outputs.logits)
 
 
-def test_a_adaptation_rule_that_builds_on_plain_is_adapted(tmp_path):
+def test_an_adaptation_rule_that_builds_on_plain_is_adapted(tmp_path):
     comparison = fr.compare(digits(), {"mine": {"adaptation": OwnPlain}}, out=tmp_path / "s", **SMALL)
     told = comparison.table().loc["mine"]
     assert (

@@ -91,7 +91,7 @@ def federated(seed=0, **options):
 
 
 def test_noise_reaches_training_labels_only_and_as_many_as_asked():
-    clean, noisy = federated(), federated(noise={"kind": "symmetric", "lr": 0.5})
+    clean, noisy = federated(), federated(noise={"kind": "symmetric", "rate": 0.5})
     changed = np.flatnonzero(noisy.labels != clean.labels)
     assert clean.labels.tolist() == clean.dataset.train_y.tolist() == noisy.dataset.train_y.tolist()
     # Of each client's 6 samples round(0.2 * 6) = 1 is held out; symmetric noise changes every label it selects.
@@ -103,7 +103,7 @@ def test_noise_reaches_training_labels_only_and_as_many_as_asked():
 def test_noise_before_the_split_is_that_by_which_clients_were_drawn(tmp_path):
     shares = {}
     for scope in ("pooled", "before_split"):
-        noise = f'noise={{name="to_one_class", lr=0.3, scope="{scope}"}}'
+        noise = f'noise={{name="to_one_class", rate=0.3, scope="{scope}"}}'
         experiment = load_experiment(
             None,
             [
@@ -128,7 +128,7 @@ def test_noise_before_the_split_is_that_by_which_clients_were_drawn(tmp_path):
 def test_each_choice_has_a_stream_of_its_own():
     base = federated(participants=4)
     more_held_out = federated(participants=4, held_out=0.5)
-    noisy = federated(participants=4, noise={"kind": "symmetric", "lr": 0.5})
+    noisy = federated(participants=4, noise={"kind": "symmetric", "rate": 0.5})
     for other in (more_held_out, noisy):
         assert other.population.participants.tolist() == base.population.participants.tolist()
     for other in (noisy, federated(participants=7), federated(exclude_clients=[0])):

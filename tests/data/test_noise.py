@@ -69,7 +69,7 @@ def test_a_tenth_of_balanced_labels_already_was_the_target():
     noise = corrupt(clean, generator(0, "noise"), kind="to_one_class", rate=1.0, num_classes=10, target=3)
     assert (noise.labels == 3).all()
     assert noise.record == {
-        "kind": "to_one_class", "lr": 1.0, "scope": "pooled", "target": 3, "num_selected": 1000, "num_changed": 900,
+        "kind": "to_one_class", "rate": 1.0, "scope": "pooled", "target": 3, "num_selected": 1000, "num_changed": 900,
     }  # fmt: skip
 
 
@@ -93,7 +93,7 @@ def test_more_noise_hits_the_same_samples_and_more(kind):
 
 def test_per_client_noise_spares_no_client_where_pooled_noise_may():
     partition = Partition.from_owner(np.arange(400) % 100, 100, "natural")
-    clean, options = np.zeros(400, dtype=int), {"kind": "symmetric", "lr": 0.25, "num_classes": 2}
+    clean, options = np.zeros(400, dtype=int), {"kind": "symmetric", "rate": 0.25, "num_classes": 2}
     pooled = corrupt(clean, generator(0, "noise"), partition=partition, **options)
     each = corrupt(clean, generator(0, "noise"), partition=partition, scope="per_client", **options)
     assert (partition.label_counts(each.labels, 2)[:, 1] == 1).all()
@@ -104,7 +104,7 @@ def test_per_client_noise_spares_no_client_where_pooled_noise_may():
 @pytest.mark.parametrize("scope", ["pooled", "per_client"])
 def test_a_share_of_the_clients_has_all_the_noise_and_the_others_none(scope):
     partition, clean = Partition.from_owner(np.arange(400) % 10, 10, "natural"), np.zeros(400, dtype=int)
-    options = {"kind": "symmetric", "lr": 0.5, "num_classes": 2, "partition": partition, "scope": scope}
+    options = {"kind": "symmetric", "rate": 0.5, "num_classes": 2, "partition": partition, "scope": scope}
     drawn = set()
     for seed in range(5):
         noise = corrupt(clean, generator(seed, "noise"), clients=0.3, **options)
@@ -153,7 +153,7 @@ def test_the_results_are_read_only():
 )
 def test_wrong_options_are_named(change, message):
     with pytest.raises(ConfigError, match=message):
-        corrupt([0, 1, 2], generator(0, "noise"), **{"kind": "symmetric", "lr": 0.5, "num_classes": 3, **change})
+        corrupt([0, 1, 2], generator(0, "noise"), **{"kind": "symmetric", "rate": 0.5, "num_classes": 3, **change})
 
 
 def test_one_class_has_no_other_to_flip_to():

@@ -233,7 +233,7 @@ def test_a_partition_by_label_is_refused(kind, options):
 def test_what_goes_by_the_class_of_an_example_is_refused():
     partition = Partition.from_owner(np.arange(12) % 3, 3, "iid")
     with pytest.raises(ConfigError, match="noise: it makes classes wrong, and targets of arrays stand at positions"):
-        federate(AT_POSITIONS, partition, noise={"kind": "symmetric", "lr": 0.2})
+        federate(AT_POSITIONS, partition, noise={"kind": "symmetric", "rate": 0.2})
     with pytest.raises(ConfigError, match="exclude_labels names classes, and targets of arrays stand at positions"):
         federate(AT_POSITIONS, partition, exclude_labels=[1])
     with pytest.raises(ConfigError, match="shift: it keeps count of classes, and targets of arrays stand at positions"):

@@ -76,7 +76,7 @@ def test_unseen_clients_give_as_well_and_one_that_has_a_single_example_keeps_it(
 
 
 def test_the_server_has_right_labels_among_clients_with_wrong_ones():
-    data = federated(server_examples=20, noise={"kind": "to_one_class", "lr": 1.0, "target": 0})
+    data = federated(server_examples=20, noise={"kind": "to_one_class", "rate": 1.0, "target": 0})
     assert set(data.label_counts().argmax(axis=1)) == {0}
     assert sorted(np.unique(data.server.y)) == [0, 1, 2]
     assert data.server.y.tolist() == (data.server.x[:, 0].astype(int) % 3).tolist()
@@ -84,7 +84,7 @@ def test_the_server_has_right_labels_among_clients_with_wrong_ones():
 
 
 def test_the_draw_has_a_stream_of_its_own():
-    base, noisy = (federated(server_examples=9, noise=n) for n in (None, {"kind": "symmetric", "lr": 0.5}))
+    base, noisy = (federated(server_examples=9, noise=n) for n in (None, {"kind": "symmetric", "rate": 0.5}))
     for other in (noisy, federated(server_examples=9, participants=3)):
         assert other.server.x.tolist() == base.server.x.tolist()
     assert federated(seed=1, server_examples=9).server.x.tolist() != base.server.x.tolist()

@@ -101,7 +101,7 @@ def test_strength_0_changes_no_bit(name, dataset):
 @pytest.mark.parametrize(("name", "dataset"), CASES)
 def test_every_unseen_client_changes_in_both_parts_and_nobody_else_does(name, dataset):
     before_x, before_y = dataset.train_x.tobytes(), dataset.train_y.tobytes()
-    data = federation(dataset, noise={"kind": "symmetric", "lr": 0.2}, server_examples=10)
+    data = federation(dataset, noise={"kind": "symmetric", "rate": 0.2}, server_examples=10)
     after = shift_unseen(data, SHIFTS[name](STRENGTHS[name]))
     for client in range(CLIENTS):
         unseen = client in data.population.unseen

@@ -181,7 +181,7 @@ def test_partitions_by_class_refuse_numbers_and_the_others_do_not():
 def test_noise_shifts_and_excluded_labels_are_about_classes():
     data = from_arrays(X, Y)
     with pytest.raises(ConfigError, match=r"noise: .* are numbers"):
-        federate(data, _iid(), noise={"kind": "symmetric", "lr": 0.2})
+        federate(data, _iid(), noise={"kind": "symmetric", "rate": 0.2})
     with pytest.raises(ConfigError, match="exclude_labels names classes"):
         federate(data, _iid(), exclude_labels=[0])
     with pytest.raises(ConfigError, match=r"shift: .* are numbers"):

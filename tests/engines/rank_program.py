@@ -47,7 +47,7 @@ def data(shape: tuple[int, ...], kind: str, num_classes: int) -> FederatedData:
     share = np.arange(1, CLIENTS + 1) ** 2.0
     owner = rng.choice(CLIENTS, size=SAMPLES, p=share / share.sum())
     partition = Partition.from_owner(owner, CLIENTS, kind="natural")
-    return federate(dataset, partition, participants=CLIENTS, noise={"kind": "symmetric", "lr": 0.3})
+    return federate(dataset, partition, participants=CLIENTS, noise={"kind": "symmetric", "rate": 0.3})
 
 
 def mlp() -> nn.Module:

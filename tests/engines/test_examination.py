@@ -197,7 +197,7 @@ def test_what_no_comparison_can_see_is_left_to_the_plain_engine_in_one_line(name
     assert str(chosen).startswith("engine sequential: ")
     assert why in str(chosen)
     assert "\n" not in str(chosen)
-    with pytest.warns(UserWarning, match="engine sequential: stacked would not train") as told:
+    with pytest.warns(UserWarning, match="engine sequential: vmap would not train") as told:
         assert build_engine("vmap", given).name == "sequential"
     assert why in str(told[0].message)
 

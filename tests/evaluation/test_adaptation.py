@@ -258,11 +258,11 @@ def test_several_models_are_averaged_by_their_shares_and_their_own_clients_joine
 
 def test_lines_are_of_participants_and_unseen_clients_and_columns_of_the_test_set_too():
     one = AdaptationScores({mode: {0: Score(0.5, 1.0, 0.0)} for mode in ("unadapted", "adapted")}, {}, {0: 9})
-    joined = {"id": [(1.0, one)], "unseen": [(1.0, one)], "test": [(1.0, one)]}
+    joined = {"participant": [(1.0, one)], "unseen": [(1.0, one)], "test": [(1.0, one)]}
     columns, lines = tabulate_scores(joined)
     assert {name.partition("_")[0] for name in columns} == set(joined)
     assert [line["population"] for line in lines] == ["participants"] * 2 + ["unseen"] * 2
-    assert tabulate_scores({"id": []}) == ({}, [])
+    assert tabulate_scores({"participant": []}) == ({}, [])
 
 
 # ----------------------------------------------------------------------------------------------- who is fitted on whom
@@ -339,7 +339,7 @@ def test_participants_are_adapted_by_the_others_fit_and_everybody_else_by_that_o
     whole = {c: np.concatenate([data.train[c], data.held_out[c]])[:most] for c in UNSEEN.tolist()}
     unseen = {c: by_hand(data, params, index, everybody, 1) for c, index in whole.items()}
     assert_lines(table, "unseen", unseen)
-    for name, expected in (("id", own), ("unseen", unseen)):
+    for name, expected in (("participant", own), ("unseen", unseen)):
         mean = np.mean([modes["adapted"] for modes in expected.values()], axis=0)
         assert columns[f"{name}_adapted_accuracy"] == pytest.approx(mean[0], abs=1e-6)
         assert columns[f"{name}_adapted_loss"] == pytest.approx(mean[1], abs=1e-5)
@@ -439,7 +439,7 @@ def test_without_unseen_clients_or_a_test_set_there_are_no_columns_of_them():
     data = make_data(unseen=np.empty(0, np.int64), tests=0)
     clusters = np.zeros(len(data.population.participants), np.int64)
     columns, table, _ = evaluate(AdaptationEvaluator(Linear(data), data, Counting()), [params_of()], clusters)
-    assert {name.partition("_")[0] for name in columns} == {"id"}
+    assert {name.partition("_")[0] for name in columns} == {"participant"}
     assert {population for population, _ in table} == {"participants"}
     assert set(PARTICIPANTS) <= set(data.population.participants)
 

@@ -55,7 +55,7 @@ def people(data: FederatedData) -> dict[str, list[np.ndarray]]:
     """Return the rows that clients of each population are scored on."""
     held_out = [data.held_out[int(client)] for client in data.population.participants]
     unseen = [np.concatenate([data.train[int(c)], data.held_out[int(c)]]) for c in data.population.unseen]
-    return {"id": [rows for rows in held_out if len(rows)], "unseen": unseen}
+    return {"participant": [rows for rows in held_out if len(rows)], "unseen": unseen}
 
 
 def same(one: Baseline, other: Baseline) -> bool:

@@ -66,7 +66,7 @@ def evaluated(metrics, models=1):
 
 def samples_of_clients(data):
     """Yield each population's name and the samples of each of its clients that has any."""
-    for where, clients in (("id", PARTICIPANTS), ("unseen", UNSEEN)):
+    for where, clients in (("participant", PARTICIPANTS), ("unseen", UNSEEN)):
         parts = []
         for client in map(int, clients):
             mine = [data.held_out[client]] + ([data.train[client]] if where == "unseen" else [])
@@ -77,10 +77,10 @@ def samples_of_clients(data):
 @pytest.mark.parametrize("models", [1, 2])
 def test_what_is_there_already_comes_out_the_same_by_its_logits(models):
     _, columns, lines = evaluated([AsIfOnesOwn(Accuracy()), AsIfOnesOwn(MeanLoss())], models)
-    for where in ("id", "unseen", "test"):
+    for where in ("participant", "unseen", "test"):
         for metric in ("accuracy", "loss"):
             assert columns[f"{where}_own_{metric}"] == pytest.approx(columns[f"{where}_{metric}"], abs=1e-6)
-    for where in ("id", "unseen"):
+    for where in ("participant", "unseen"):
         for column in ("accuracy_worst_decile", "accuracy_pooled"):
             assert columns[f"{where}_own_{column}"] == pytest.approx(columns[f"{where}_{column}"], abs=1e-6)
     for line in lines:

@@ -112,7 +112,7 @@ def test_the_modes_say_what_they_are(comparison: Comparison) -> None:
     record = json.loads((folder / AdaptationRecord.FILE).read_text(encoding="utf-8"))
     columns, last = record["columns"]["last"], rows(folder)[-1]
     # Plain is the model as it is evaluated after its last round, logits one client at a time.
-    for name in ("id", "unseen"):
+    for name in ("participant", "unseen"):
         assert columns[f"{name}_unadapted_accuracy"] == pytest.approx(last[f"{name}_accuracy"], abs=1e-6)
         assert columns[f"{name}_plain_loss"] == pytest.approx(last[f"{name}_loss"], rel=1e-4)
     modes = ("calibrated", "adapted", "online", "oracle_prior", "adapted_3")

@@ -98,7 +98,7 @@ def test_methods_with_parts_that_an_engine_cannot_train_by_take_another(fedreach
     assert done.exit_code == 0, done.output
     notes = {path.name: json.loads(path.read_text("utf-8"))["name"] for path in (home / "x").glob("engine*.json")}
     assert notes.pop("engine.json") == "native"
-    assert notes.keys() == {"engine-without-native-chain.json", "engine-without-native.json"}
+    assert notes.keys() == {"engine-without-native-manual.json", "engine-without-native.json"}
     assert set(notes.values()) <= {"sequential", "vmap", "manual"}
 
 
@@ -159,8 +159,8 @@ def test_an_engine_that_is_named_gives_way_to_torch_where_it_computes_something_
 ) -> None:
     (home / "noisy.py").write_text(OWN_MODEL, encoding="utf-8")
     own = ["--set", "model.name=noisy.py:Noisy"]
-    done = fedreach("run", "tiny.toml", "--out", "x", *own, "--set", "engine.name=stacked")
-    told = "engine sequential: stacked would not train the model as torch does: the model draws random numbers by numpy"
+    done = fedreach("run", "tiny.toml", "--out", "x", *own, "--set", "engine.name=vmap")
+    told = "engine sequential: vmap would not train the model as torch does: the model draws random numbers by numpy"
     assert told in done.stderr
     fedreach("run", "tiny.toml", "--out", "y", *own, "--set", "engine.name=sequential")
     for name in ("rounds.jsonl", "last.safetensors"):
@@ -181,7 +181,7 @@ def test_an_engine_is_examined_once_for_a_run(
 
 def test_a_model_that_is_edited_is_examined_again(fedreach: Command, home: Path) -> None:
     """The note of its engine stays, which was examined with other code."""
-    named = ["--set", "model.name=noisy.py:Noisy", "--set", "engine.name=stacked", "--set", "local.lr=0.05"]
+    named = ["--set", "model.name=noisy.py:Noisy", "--set", "engine.name=vmap", "--set", "local.lr=0.05"]
     quiet = OWN_MODEL.replace("x + 0.1 * x.new_tensor(np.random.normal(size=tuple(x.shape)))", "x")
     (home / "noisy.py").write_text(quiet, encoding="utf-8")
     assert fedreach("run", "tiny.toml", "--out", "x", *named).exit_code == 0
@@ -196,7 +196,7 @@ def test_an_engine_that_is_noted_gives_way_too_and_the_explanation_agrees(fedrea
     (home / "noisy.py").write_text(OWN_MODEL, encoding="utf-8")
     own = ["--set", "model.name=noisy.py:Noisy"]
     note(home / "x", "vmap")
-    told = "engine sequential: stacked would not train the model as torch does: the model draws random numbers by numpy"
+    told = "engine sequential: vmap would not train the model as torch does: the model draws random numbers by numpy"
     assert told in explained(fedreach, *own)
     done = fedreach("run", "tiny.toml", "--out", "x", *own)
     assert done.exit_code == 0, done.output

@@ -176,7 +176,7 @@ def test_metrics_of_classes_refuse_numbers_and_the_other_way_round(tmp_path: Pat
         (["--set", "method.adaptation=label_shift"], "Leave adaptation out"),
         (["--set", "target_accuracy=0.5"], "target_accuracy is about shares of right answers"),
         (["--set", "partition.name=shards"], "'iid' or 'natural'"),
-        (["--set", "noise={name='symmetric', lr=0.1}"], "noise: "),
+        (["--set", "noise={name='symmetric', rate=0.1}"], "noise: "),
     ],
 )
 def test_what_is_about_classes_is_told(tmp_path: Path, options: list[str], message: str) -> None:

@@ -14,7 +14,7 @@ from fedreach.experiment.build import Builder
 from fedreach.experiment.load import load
 
 BUSY = [
-    "noise={name='symmetric', lr=0.3}",
+    "noise={name='symmetric', rate=0.3}",
     "shift={name='brightness', strength=0.2, share=0.5}",
     "server_data.examples=50",
     "partition={name='iid', clients=12}",

@@ -178,7 +178,7 @@ def test_a_run_that_tries_a_setting_has_nothing_else_to_look_at(home: Path) -> N
     assert len(places) == 4
     for place in places:
         columns = {key for row in RunFolder(place).records(RoundRow) for key in row.evaluated}
-        assert {key.partition("_")[0] for key in columns} == {"id"}
+        assert {key.partition("_")[0] for key in columns} == {"participant"}
 
 
 def test_what_is_kept_for_validation_is_trained_on_in_the_end(home: Path) -> None:
@@ -199,7 +199,7 @@ def test_what_is_kept_for_validation_is_trained_on_in_the_end(home: Path) -> Non
 
 def test_settings_are_judged_by_the_labels_that_participants_see(home: Path) -> None:
     """Where labels are noisy, nobody could tune on the true ones."""
-    experiment = load(home / "tiny.toml", [*FEW, "noise={name='symmetric',lr=0.5}"]).resolved("uniform")
+    experiment = load(home / "tiny.toml", [*FEW, "noise={name='symmetric',rate=0.5}"]).resolved("uniform")
     population = experiment.population.model_copy(update={"validation": 0.25})
     builder = Builder(experiment.model_copy(update={"population": population}), home)
     data = builder.federated(builder.dataset(), 0)

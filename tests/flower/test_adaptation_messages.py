@@ -220,7 +220,7 @@ def test_a_strategy_without_an_experiment_serves_too(tmp_path: Path) -> None:
     strategy = FedReachStrategy(federation, model, rounds=1, folder=tmp_path, min_clients=6, timeout=5, inputs=[3])
     strategy.run(InProcess(client_app(federation, "linear", load), range(6)))
     columns = record_of(tmp_path)["columns"]["last"]
-    assert columns["id_adapted_3_accuracy"] > 0.5
+    assert columns["participant_adapted_3_accuracy"] > 0.5
     assert not [name for name in columns if name.startswith(("unseen", "test"))]
 
 

@@ -132,7 +132,7 @@ PARTS = {
     "warmup": ["local.schedule=warmup", "local.schedule_rounds=3"],
     "a schedule of one's own": ["local.schedule=tests_dropout.py:slower"],
     "who can be reached": ['population.participation={name="bernoulli", act_prob=0.7, reply_prob=0.7}'],
-    "label noise": ['noise={name="symmetric", lr=0.3}'],
+    "label noise": ['noise={name="symmetric", rate=0.3}'],
     "seeds of its own": ["partition.seed=3", "population.seed=4", "model.seed=5"],
     "dropout": ["model.name=tests_dropout.py:net"],
     "labels at every position": [

@@ -389,7 +389,7 @@ def test_under_secure_aggregation_what_all_contribute_together_must_be_possible(
         adapt(tmp_path, *SECURE)
 
 
-def test_a_adapted_accuracy_that_no_count_makes_is_left_out(tmp_path: Path, heard: pytest.LogCaptureFixture) -> None:
+def test_an_adapted_accuracy_that_no_count_makes_is_left_out(tmp_path: Path, heard: pytest.LogCaptureFixture) -> None:
     unseen = int(setup_of().data.population.unseen[0])
 
     def answering(client: int, message: Message, answer: Callable[[], Message]) -> Message:

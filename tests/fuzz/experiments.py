@@ -24,7 +24,7 @@ RIGHT: dict[str, Any] = {
     "target_accuracy": 0.5,
     "data": {"name": "digits"},
     "partition": {"name": "dirichlet_by_class", "clients": 8, "alpha": 0.5},
-    "noise": {"name": "symmetric", "lr": 0.1},
+    "noise": {"name": "symmetric", "rate": 0.1},
     "shift": {"name": "brightness", "strength": 0.2, "share": 0.5},
     "population": {"participants": 4, "exclude_clients": [], "participation": "always", "held_out": 0.2},
     "server_data": {"examples": 10},

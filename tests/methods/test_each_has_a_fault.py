@@ -15,6 +15,6 @@ FAULTS = (
 )
 
 
-def test_each_check_of_a_adaptation_rule_has_a_fault():
+def test_each_check_of_an_adaptation_rule_has_a_fault():
     names = {check.name for name in registry.table("adaptation") for check in checks_of_method("adaptation", name)}
     assert names == {fault.values[3] for fault in FAULTS}

@@ -30,7 +30,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "lr": ["local.lr=0.05"],
         "later": ["seeds=[2, 3]"],
         "numbers": numbers,
-        "noisy": ["noise={name='symmetric',lr=0.3}", "seeds=[0]"],
+        "noisy": ["noise={name='symmetric',rate=0.3}", "seeds=[0]"],
     }.items():
         e = load(home / "tiny.toml", [*few, *options, *([] if out == "numbers" else [f"name={out}"])])
         assert not compare(e, out=home / out, base=home, executor=Inline()).failed

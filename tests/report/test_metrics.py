@@ -39,7 +39,7 @@ def columns_of(method: str, seed: int) -> dict[str, Any]:
         "unseen_auroc_pooled": 0.65,
     }
     found |= {"unseen_auroc_undefined": 2} if seed == 0 else {}
-    return found | {"id_cost": 123.25, "unseen_cost": 1234.5, "unseen_cost_worst_decile": 2000.0}
+    return found | {"participant_cost": 123.25, "unseen_cost": 1234.5, "unseen_cost_worst_decile": 2000.0}
 
 
 def asked_for(out: Path, **changes: Any) -> Path:

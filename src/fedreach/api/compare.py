@@ -315,7 +315,7 @@ def compare(
         target_accuracy: Accuracy in [0, 1]; the cost of reaching it is reported. Not for numeric targets.
         population: Other options of that table, such as ``{"participation": "always"}``.
         augmentation: Augmentation of training batches: a name, or a function ``f(inputs) -> inputs``.
-        noise: Noise of training labels, such as ``{"name": "symmetric", "lr": 0.2}``.
+        noise: Noise of training labels, such as ``{"name": "symmetric", "rate": 0.2}``.
         shift: Distribution shift of unseen clients.
         server_data: Data of the server, such as ``{"examples": 100}``.
         budget: Limits of a run, such as ``{"megabytes": 100.0}``; it ends with the round that reaches one.

@@ -184,7 +184,7 @@ def outcome_sentence(row: Mapping[str, Any], result: Result) -> str:
     prefix = "" if score.percent else f"{score.words}, less is better: "
     refit = "" if result.refit is None else refit_sentence([result.refit["rounds"]])
     return join_sentences(
-        f"Round {row['round']}: {prefix}participants {score_text(row, 'id')}, "
+        f"Round {row['round']}: {prefix}participants {score_text(row, 'participant')}, "
         f"unseen clients {score_text(row, 'unseen')}, gap {points}, test set {score_text(row, 'test')}, "
         f"{row['bytes_total'] / 1e6:.1f} MB. {best}.",
         refit,
@@ -221,7 +221,7 @@ class RunProgress(Callback):
         if f"participant_{main_score_of(scores).name}" in scores:
             self.evaluating.append(timing.evaluate_seconds or 0.0)
             line = (
-                f"round {row.round}/{rounds}  participants {score_text(scores, 'id'):>7}  unseen "
+                f"round {row.round}/{rounds}  participants {score_text(scores, 'participant'):>7}  unseen "
                 f"{score_text(scores, 'unseen'):>7}  test {score_text(scores, 'test'):>7}  "
                 f"{fmean(self.training):.3f} s/round + {fmean(self.evaluating):.3f} s/evaluation  {remaining} left"
             )
@@ -391,7 +391,7 @@ def _without_rounds(status: ComparisonStatus, job: Job) -> str:
 def _scores(row: Mapping[str, Any]) -> str:
     if not row:
         return ""
-    return f"participants {score_text(row, 'id')}, unseen {score_text(row, 'unseen')}"
+    return f"participants {score_text(row, 'participant')}, unseen {score_text(row, 'unseen')}"
 
 
 @contextmanager

@@ -291,7 +291,7 @@ class Evaluator:
         d = self.data.dataset
         tests = Group(np.zeros(1, np.int64), self.test_index, np.array([len(self.test_index)]))
         places: tuple[tuple[str, str, Split, Group, Ints], ...] = (
-            ("id", "participants", "true", self.participants, d.train_y),
+            ("participant", "participants", "true", self.participants, d.train_y),
             ("unseen", "unseen", "true", self.unseen, d.train_y),
             ("test", "test", "test", tests, d.test_y),
         )
@@ -396,15 +396,17 @@ def summarize_round(
     records: list[dict[str, Any]] = []
     by = participants.by
     summaries: dict[str, tuple[float, tuple[float, float]]] = {}
-    for name, population, scores in (("id", "participants", participants), ("unseen", "unseen", unseen)):
+    for name, population, scores in (("participant", "participants", participants), ("unseen", "unseen", unseen)):
         if len(scores.ids):
             summaries[name] = float(scores.score.mean()), mean_interval(scores.score, by.top)
             columns |= _columns(name, scores, *summaries[name])
             records.append(scores.record(round_, population))
-    if {"id", "unseen"} <= summaries.keys():
+    if {"participant", "unseen"} <= summaries.keys():
         columns["participation_gap"] = by.gap(columns[f"participant_{by.name}"], columns[f"unseen_{by.name}"])
         better, worse = (
-            (summaries["unseen"], summaries["id"]) if by.lower_is_better else (summaries["id"], summaries["unseen"])
+            (summaries["unseen"], summaries["participant"])
+            if by.lower_is_better
+            else (summaries["participant"], summaries["unseen"])
         )
         columns |= _limits("participation_gap", combine_intervals(*better, *worse))
     if len(training.ids):

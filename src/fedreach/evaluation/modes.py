@@ -269,7 +269,7 @@ def tabulate_scores(
     """Return columns, and records of single clients.
 
     Args:
-        joined: "id" (participants), "unseen" and "test" -> (share, scores) of each part (see `merge_scores`).
+        joined: "participant" (participants), "unseen" and "test" -> (share, scores) of each part (see `merge_scores`).
     """
     columns: dict[str, float] = {}
     lines: list[dict[str, Any]] = []
@@ -278,7 +278,7 @@ def tabulate_scores(
             scores = merge_scores(scored)
             columns |= scores.columns(name)
             if name != "test":
-                lines += scores.lines("participants" if name == "id" else name)
+                lines += scores.lines("participants" if name == "participant" else name)
     return columns, lines
 
 
@@ -362,7 +362,7 @@ class AdaptationEvaluator:
         parts = np.split(held_out.index, np.cumsum(held_out.sizes)[:-1]) if len(held_out.ids) else []
         places = {int(client): part for client, part in zip(held_out.ids, parts, strict=True)}
         fitted: list[FittedRule] = []
-        joined: dict[str, list[tuple[float, AdaptationScores]]] = {"id": [], "unseen": [], "test": []}
+        joined: dict[str, list[tuple[float, AdaptationScores]]] = {"participant": [], "unseen": [], "test": []}
         shares = np.bincount(clusters, minlength=len(models)) / len(clusters)
         for number, model in enumerate(models):
             member_ids = held_out.ids[client_clusters == number] if (client_clusters == number).any() else held_out.ids
@@ -370,7 +370,7 @@ class AdaptationEvaluator:
             fitted.append(self._add_cost(self._fit(fitting_clients), fitting_clients, round_))
             if (client_clusters == number).any():
                 for scores in self._cross_fit(fitting_clients, all_modes=whole):
-                    joined["id"].append((1.0, scores))
+                    joined["participant"].append((1.0, scores))
             state = fitted[-1].state
             if len(unseen.ids):
                 unseen_parts = zip(unseen.ids, np.split(unseen.index, np.cumsum(unseen.sizes)[:-1]), strict=True)

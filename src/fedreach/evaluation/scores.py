@@ -114,7 +114,9 @@ def is_evaluated(columns: Iterable[str]) -> bool:
         >>> is_evaluated(["round", "train_loss"]), is_evaluated(["round", "unseen_accuracy"])
         (False, True)
     """
-    scores = {f"{part}_{score.name}" for part in ("id", "unseen", "test", "train") for score in (ACCURACY, MAE)}
+    scores = {
+        f"{part}_{score.name}" for part in ("participant", "unseen", "test", "train") for score in (ACCURACY, MAE)
+    }
     return not scores.isdisjoint(columns)
 
 

@@ -101,7 +101,7 @@ class Rounds(Callback):
 
     def round(self, row: RoundRow, timing: Timing, lost: Mapping[int, str]) -> None:
         name = main_score_of(row.evaluated).name
-        columns = [f"{population}_{name}" for population in ("id", "unseen", "train")]
+        columns = [f"{population}_{name}" for population in ("participant", "unseen", "train")]
         scores = {key: row.evaluated[key] for key in columns if key in row.evaluated}
         self.send({"round": row.round, **scores})
 

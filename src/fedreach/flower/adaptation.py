@@ -225,12 +225,12 @@ class RemoteAdaptation:
         all_modes: bool,
     ) -> ScoresByPopulation:
         """Return the argument of `tabulate_scores`; an unseen client counts if it reported scores for every model."""
-        joined: ScoresByPopulation = {"id": [], "unseen": [], "test": []}
+        joined: ScoresByPopulation = {"participant": [], "unseen": [], "test": []}
         names, input_modes = mode_names(self.rule, self.inputs if all_modes else (), online=all_modes)
         modes = [*names, *chain(*input_modes)]
         participant_scores = [client_scores[key] for key in sorted(client_scores) if key[0] in participants]
         if participant_scores:
-            joined["id"] = [(1.0, _merge_scores(participant_scores, modes))]
+            joined["participant"] = [(1.0, _merge_scores(participant_scores, modes))]
         unseen_clients = sorted({client for client, _ in client_scores} - participants)
         unseen_clients = [
             client for client in unseen_clients if all((client, model) in client_scores for model in range(len(shares)))

@@ -439,14 +439,16 @@ def evaluation(
         for metric in metrics:
             metric_columns |= columns_of_metric(f"test_{metric.name}", metric, answers.of_clients(metric), None)
     participant_scores, unseen_scores = by_population(scores, participants, shares)
-    parts = {"id": _select_part(participant_scores, "held_out"), "unseen": _select_part(unseen_scores, "both")}
-    others_scored = parts["id"] or parts["unseen"] or test is not None
+    parts = {"participant": _select_part(participant_scores, "held_out"), "unseen": _select_part(unseen_scores, "both")}
+    others_scored = parts["participant"] or parts["unseen"] or test is not None
     trained = _to_scores(_select_part(participant_scores, "train") if training or not others_scored else {})
-    columns, lines = summarize_round(state.round, _to_scores(parts["id"]), _to_scores(parts["unseen"]), trained, test)
+    columns, lines = summarize_round(
+        state.round, _to_scores(parts["participant"]), _to_scores(parts["unseen"]), trained, test
+    )
     values = {name: _metric_values(part, metrics) for name, part in parts.items()}
     for name, of_clients in values.items():
         for metric in metrics if parts[name] else ():
             metric_columns |= columns_of_metric(f"{name}_{metric.name}", metric, of_clients[metric.name], np.nan)
-    names = {"participants": "id", "unseen": "unseen"}
+    names = {"participants": "participant", "unseen": "unseen"}
     lines = [line | metrics_record(values[names[line["population"]]]) for line in lines]
     return (columns | metric_columns, lines) if columns else None

@@ -69,7 +69,7 @@ class AdaptationSummary:
     method: str
     rule: str
     needs_labels: bool  # of the adapted clients: the rule is a reference that cannot be deployed
-    population: str  # "unseen" or "id"
+    population: str  # "unseen" or "participant"
     at: Mapping[tuple[str, str], Spread]  # (prediction mode, one of `SCORES`) -> over seeds
     gain: PairedTest  # adapted minus unadapted accuracy, paired by seed; all methods with a rule are one family
     change: Mapping[str, PairedTest]  # one of `TESTED_CHANGES` -> likewise, one family per score; negative is better
@@ -133,7 +133,7 @@ def _family(
 def _summary(method: str, runs: Sequence[Run]) -> AdaptationSummary:
     records = [run.adaptation for run in runs if run.adaptation is not None]
     columns = [record.columns["last"] for record in records]
-    name = "unseen" if "unseen_unadapted_accuracy" in columns[0] else "id"
+    name = "unseen" if "unseen_unadapted_accuracy" in columns[0] else "participant"
 
     def over(column: str) -> Spread:
         return spread([scores.get(column, np.nan) for scores in columns])
@@ -174,7 +174,7 @@ def _is_label_count(column: str) -> bool:
 
 
 def _gap_of(columns: Sequence[Mapping[str, float]]) -> Gap:
-    needed = [f"{name}_{mode}_accuracy" for name in ("id", "unseen") for mode in ("unadapted", "oracle_prior")]
+    needed = [f"{name}_{mode}_accuracy" for name in ("participant", "unseen") for mode in ("unadapted", "oracle_prior")]
     if not all(key in scores for scores in columns for key in needed):
         return {}
     plain, true = (
@@ -196,7 +196,7 @@ def _majority(run: Run, name: str) -> float:
 
 # ---- Tables of adaptation
 
-POPULATION_WORDS = {"unseen": "unseen clients", "id": "participants, each by what the others contributed"}
+POPULATION_WORDS = {"unseen": "unseen clients", "participant": "participants, each by what the others contributed"}
 Cell = Callable[[AdaptationSummary], str]
 
 

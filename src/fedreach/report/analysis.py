@@ -134,7 +134,7 @@ def target_row(run: Run, comparison: RunSet) -> int | None:
 # ---- Additional metrics
 
 METRIC_COLUMN = re.compile(
-    r"(id|unseen|test)_(?!(accuracy|mae)(_|$)|loss$)(?P<name>[a-z][a-z0-9_]*?)(_worst_decile|_pooled|_undefined)?"
+    r"(participant|unseen|test)_(?!(accuracy|mae)(_|$)|loss$)(?P<name>[a-z][a-z0-9_]*?)(_worst_decile|_pooled|_undefined)?"
 )
 """Column of an additional metric, whose name has no suffix of a column; see `fedreach.evaluation.evaluator`."""
 

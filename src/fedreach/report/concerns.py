@@ -88,8 +88,8 @@ def near_chance(comparison: RunSet) -> str:
 CLEAR_FRACTION = 0.02
 CLEAR_SHARE = 0.1
 """A method is clearly worse than the pooled model by 2 points of accuracy or 10% of its error, if the CI agrees."""
-POPULATIONS = ("id", "unseen", "test", "train")
-CLIENT_POPULATIONS = {"id": "participants", "unseen": "unseen"}
+POPULATIONS = ("participant", "unseen", "test", "train")
+CLIENT_POPULATIONS = {"participant": "participants", "unseen": "unseen"}
 """Prefix of columns -> population in lines about single clients."""
 
 

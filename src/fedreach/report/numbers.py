@@ -215,7 +215,7 @@ class Run:
     @property
     def evaluated(self) -> Ints:
         """Rows of evaluated rounds: those with a score on participants, or if none has one, on other populations."""
-        for populations in (("id",), ("unseen", "test", "train")):
+        for populations in (("participant",), ("unseen", "test", "train")):
             measured = [np.isfinite(self.main_column(population)) for population in populations]
             if np.any(measured):
                 return np.flatnonzero(np.any(measured, axis=0))

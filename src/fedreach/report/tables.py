@@ -394,7 +394,7 @@ def probabilities_note(comparison: RunSet) -> str:
         return ""
     where = comparison.primary.partition("_")[0]
     text = f"AUROC and log loss: on {POPULATION[comparison.primary].words}"
-    people, column = {"id": "participants", "unseen": "unseen"}.get(where, ""), f"{where}_auroc_undefined"
+    people, column = {"participant": "participants", "unseen": "unseen"}.get(where, ""), f"{where}_auroc_undefined"
     runs = [run for run in comparison.all_counted if people in run.clients and column in run.rounds]
     if not runs:
         return f"{text}."

@@ -42,7 +42,7 @@ from fedreach.runs.simulation import Simulation, simulated_round
 # The rule is fitted on the participants for the last and the best model, and written. Training does not depend on it:
 # methods that differ only in `adaptation` train once, and a rule that is added later needs no training.
 
-POPULATIONS = {"id": "participants", "unseen": "unseen clients", "test": "test set"}
+POPULATIONS = {"participant": "participants", "unseen": "unseen clients", "test": "test set"}
 MODE_TITLES = {
     "unadapted": "unadapted",
     "calibrated": "calibrated",

@@ -32,10 +32,10 @@ import numpy as np
 from fedreach._util.arrays import Ints, replace_fields
 from fedreach._util.errors import RunFolderError, nearest
 
-FORMAT = 3  # 2: models, clusters, solver states; rows with metrics. 3: digests
+FORMAT = 4  # 4: the terms of this version in keys and file names
 CHECKPOINT = "checkpoint.safetensors"
 
-EVALUATED = re.compile(r"(id|unseen|test|train|local)_\w+|(participation|out_of_sample)_gap(_low|_high)?")
+EVALUATED = re.compile(r"(participant|unseen|test|train|local)_\w+|(participation|out_of_sample)_gap(_low|_high)?")
 """Columns that an evaluation adds to a row: a population and a metric, or a gap between two populations."""
 METRIC = re.compile(r"[a-z][a-z0-9_]*")  # names of additional metrics
 

@@ -266,7 +266,7 @@ class CSV(Callback):
 
 # ---- TensorBoard: event files
 
-GROUPS = ("id", "unseen", "test", "participation_gap", "bytes", "seconds", "joules")
+GROUPS = ("participant", "unseen", "test", "participation_gap", "bytes", "seconds", "joules")
 EVENTS_FILE = "events.out.tfevents.{began:010.0f}.fedreach"
 
 

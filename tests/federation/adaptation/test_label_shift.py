@@ -46,7 +46,7 @@ def same(one, other, atol=1e-12):
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_it_is_a_adaptation_rule_that_can_be_told_the_prior(rule):
+def test_it_is_an_adaptation_rule_that_can_be_told_the_prior(rule):
     assert isinstance(rule, Adaptation)
     assert isinstance(rule, KnowsPrior)
 
