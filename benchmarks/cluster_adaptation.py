@@ -39,6 +39,7 @@ import torch
 from scipy.stats import t
 from sklearn.cluster import KMeans
 
+import fedreach as fr
 from fedreach._util.arrays import Floats, Ints
 from fedreach._util.errors import FedReachError
 from fedreach.data.federated import FederatedData
@@ -50,7 +51,6 @@ from fedreach.federation.adaptation import online
 from fedreach.federation.adaptation.fitting import HeldOut, fit
 from fedreach.federation.adaptation.label_shift import LabelShift, scores
 from fedreach.federation.base import Selection
-from fedreach.federation.selection.base import Policy
 from fedreach.federation.selection.labels import Clustered
 from fedreach.federation.selection.random import Uniform
 from fedreach.federation.state import FederationState
@@ -69,7 +69,7 @@ LEVEL = 0.95
 
 
 @dataclass(frozen=True)
-class SplitByShares(Policy):
+class SplitByShares(fr.Selection):
     """Choose as `Uniform`; after round `at`, give each of k clusters of participants by class shares its model."""
 
     needs: ClassVar[tuple[str, ...]] = ("label_counts",)

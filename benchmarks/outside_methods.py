@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
+import fedreach as fr
 from fedreach._util.arrays import Float32s, Floats, Ints
-from fedreach.federation.selection.base import Policy
 from fedreach.federation.selection.labels import angles, estimated_entropy
 from fedreach.federation.selection.random import fill_urns, groups_within
 from fedreach.federation.solvers import Scaffold
@@ -31,7 +31,7 @@ class StepsByExamples(Scaffold):
 
 
 @dataclass(frozen=True)
-class HiCSAsCoded(Policy):
+class HiCSAsCoded(fr.Selection):
     """Choose as the code of HiCS-FL does, where it departs from the paper that `hics` follows.
 
     The first n / k rounds take the clients in turn, and what they sent then is all that is ever known of them

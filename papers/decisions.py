@@ -16,9 +16,9 @@ from fedreach.data.stored import OwnData
 from fedreach.experiment.build import Builder
 from fedreach.experiment.components import locate_user_errors
 from fedreach.experiment.schema import DefaultMethod, Experiment
+from fedreach.federation.base import name_of
 from fedreach.federation.costs import round_cost
 from fedreach.federation.steps import AskUpdates, next_request, run_round
-from fedreach.federation.traits import name_of
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import HARMLESS_OPTIONS
 from fedreach.runs.simulation import Simulation

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 import fedreach as fr
-from fedreach.federation.selection.base import Policy
 from fedreach.federation.types import Cohort
 
 
 @dataclass(frozen=True)
-class LongestWaiting(Policy):
+class LongestWaiting(fr.Selection):
     """Choose the clients that have waited longest; `rest` rounds pass before a client counts as waiting."""
 
     rest: int = 0

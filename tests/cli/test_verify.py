@@ -19,14 +19,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedreach.federation.selection.base import Policy
+import fedreach as fr
 from fedreach.federation.selection.losses import Minimax
 from fedreach.federation.solvers import FedDyn
 from fedreach.federation.types import Cohort
 
 
 @dataclass(frozen=True)
-class LongestWait(Policy):
+class LongestWait(fr.Selection):
     """Choose those who waited longest, with some chance for the others."""
 
     patience: float = 1.0
@@ -73,7 +73,7 @@ minimax = Minimax(refresh=3)
 number = 5
 
 
-class Rude(Policy):
+class Rude(fr.Selection):
     def select(self, state, view, k, rng):
         raise RuntimeError("no clients today")
 

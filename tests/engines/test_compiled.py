@@ -25,7 +25,7 @@ def test_the_compiled_engine_trains_as_the_sequential_one(name, shape, kind, sol
     ]
     p, ids = engines[0].num_trainable, np.arange(3)
     memory = np.random.Generator(np.random.Philox(5)).standard_normal((3, p)).astype(np.float32) * 0.1
-    terms = solver.prepare(memory, {}, np.ones(3)) if hasattr(solver, "prepare") else {}
+    terms = solver.prepare(memory, {}, np.ones(3)) if solver.is_stateful else {}
     one, other = (engine.train(engine.initial, ids, 1, 0.05, terms) for engine in engines)
     assert abs(one.update).max() > 1e-4
     np.testing.assert_allclose(other.update, one.update, rtol=0, atol=1e-5)

@@ -167,9 +167,9 @@ def test_what_depends_on_the_length_says_so_and_is_left_as_it_is(home: Path, opt
 
 LATE = """\
 from fedreach import Cohort
-from fedreach.federation.selection.base import Policy
+import fedreach as fr
 
-class Late(Policy):
+class Late(fr.Selection):
     {said}
 
     def select(self, state, view, k, rng):

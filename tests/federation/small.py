@@ -11,7 +11,6 @@ from fedreach.federation.selection.random import Uniform
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg
 from fedreach.federation.state import initial_state
-from fedreach.federation.traits import Traits
 from fedreach.federation.types import ClientResults, Cohort, ServerView
 from fedreach.federation.weighting import ByDisagreement, ByEntropy, ByExamples, Equal
 from fedreach.testing.problems import with_rates
@@ -34,7 +33,7 @@ def part(table, name):
 
 def federation(selection=None, weighting=None, server=None, cohort_size=2):
     parts = (selection or Uniform(), weighting or ByExamples(), FedAvg(), LocalSGD(), server or Average())
-    radio = Radio() if Traits.of(parts[0]).needs_radio else None
+    radio = Radio() if parts[0].needs_radio else None
     return Federation(*parts, cohort_size=cohort_size, seed=3, radio=radio)
 
 

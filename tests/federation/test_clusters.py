@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+import fedreach as fr
 from fedreach._util.errors import ComponentError
 from fedreach._util.row_store import RowTable
 from fedreach.federation.round import conclude_round
-from fedreach.federation.selection.base import Policy
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedDyn, Scaffold
 from fedreach.federation.state import initial_state
@@ -20,7 +20,7 @@ from .small import D, federation, make_reports, make_view
 
 
 @dataclass(frozen=True)
-class Split(Policy):
+class Split(fr.Selection):
     """Chooses everybody and divides the clients as it is told, from its second round on."""
 
     after: tuple[int, ...]

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import fedreach as fr
 from fedreach._util.errors import ComponentError, ConfigError
 from fedreach.federation.participation import Bernoulli
 from fedreach.federation.round import conclude_round, plan_round
 from fedreach.federation.secure_aggregation import SecureAggregation
-from fedreach.federation.selection.base import Policy
 from fedreach.federation.selection.random import Multinomial, Uniform, fill_urns, groups_within
 from fedreach.federation.selection.updates import UrnsBySimilarity
 from fedreach.federation.types import Cohort
@@ -20,7 +20,7 @@ from fedreach.testing.problems import tiny_federation, tiny_simulation
 from .small import D, federation, make_reports, make_view, start
 
 
-class Says(Policy):
+class Says(fr.Selection):
     """Choose what it was told."""
 
     def __init__(self, selection):

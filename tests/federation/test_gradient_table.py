@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
+import fedreach as fr
 from fedreach._util.arrays import pack_rows, unpack_rows
 from fedreach._util.errors import ComponentError, ConfigError
 from fedreach._util.row_store import RowTable
@@ -13,7 +14,6 @@ from fedreach._util.streams import generator
 from fedreach.federation.round import observe_probe, plan_probe, plan_round
 from fedreach.federation.secure_aggregation import SecureAggregation
 from fedreach.federation.selection import geometry
-from fedreach.federation.selection.base import Policy
 from fedreach.federation.selection.geometry import GradientTable, count_sketch, gram, rows_of
 from fedreach.federation.selection.labels import Clustered
 from fedreach.federation.selection.losses import Minimax, Rademacher
@@ -344,7 +344,7 @@ def test_a_table_alone_cannot_choose():
     state = told(GradientTable(), GradientTable().init(view_of()), IDS, np.ones((5, 2)))
     with pytest.raises(NotImplementedError, match="GradientTable must have a method choose"):
         chosen(GradientTable(), state, view_of(), 2)
-    assert isinstance(GradientTable(), Policy)
+    assert isinstance(GradientTable(), fr.Selection)
 
 
 # ------------------------------------------------------------------------------------------------ chance

@@ -5,10 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import fedreach as fr
 from fedreach._util.errors import ConfigError
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.participation import Always, Bernoulli
-from fedreach.federation.selection.base import FunctionSelection, Policy
+from fedreach.federation.selection.base import FunctionSelection
 from fedreach.federation.selection.random import Full, Uniform
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg, FedDyn, FedProx, Scaffold
@@ -226,7 +227,7 @@ def test_with_one_step_c_i_is_the_gradient_at_the_broadcast_whatever_the_schedul
         np.testing.assert_allclose(state.memory.read(np.arange(2)), gradients, rtol=0, atol=TOLERANCE)
 
 
-class AsksAll(Policy):
+class AsksAll(fr.Selection):
     """Has everybody train to be asked for its update, and then chooses the first."""
 
     def probe(self, state, view, k, rng):

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import fedreach as fr
 from fedreach._util.errors import ComponentError, ConfigError
 from fedreach.federation import round as round_
 from fedreach.federation.aggregation import MIFA, FedVARP, Mean
@@ -32,7 +33,7 @@ def tiny(aggregation, **parts):
     return replace(made, federation=chosen, participation=Bernoulli(0.9, 0.8))
 
 
-class ById:
+class ById(fr.Weighting):
     """Unequal weights: all clients of the tiny federation have equally many examples."""
 
     def weights(self, state, reports):

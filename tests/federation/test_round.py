@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
+import fedreach as fr
 from fedreach._util.streams import generator
 from fedreach.federation.aggregation import Mean, weighted_sum
 from fedreach.federation.round import conclude_round, conclude_server_round, observe_probe, plan_probe, plan_round
@@ -38,14 +39,17 @@ class Asking(Uniform):
         return Probe(rng.choice(view.ids, 1))
 
 
-class Around:
+class Around(fr.Selection):
     """A policy around another, which answers every call."""
 
     def __init__(self, inner):
-        self._inner = inner
+        self.inner = inner
 
-    def __getattr__(self, name):
-        return getattr(self._inner, name)
+    def probe(self, state, view, k, rng):
+        return self.inner.probe(state, view, k, rng)
+
+    def select(self, state, view, k, rng):
+        return self.inner.select(state, view, k, rng)
 
 
 def test_whoever_writes_a_probe_is_asked_with_the_stream_of_the_round():

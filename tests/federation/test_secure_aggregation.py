@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+import fedreach as fr
 from fedreach._util.errors import ComponentError, ConfigError
 from fedreach._util.streams import generator
 from fedreach.federation.aggregation import weighted_sum
@@ -23,7 +24,6 @@ from fedreach.federation.secure_aggregation import (
     share,
     weighted_mean_of_shares,
 )
-from fedreach.federation.selection.base import Policy
 from fedreach.federation.types import Cohort, Probe
 from fedreach.federation.weighting import (
     ByDisagreement,
@@ -190,7 +190,7 @@ def test_a_weighting_that_compares_clients_is_refused(weighting):
 
 
 @dataclass(frozen=True)
-class Curious(Policy):
+class Curious(fr.Selection):
     """Chooses everybody, and keeps whatever it is shown."""
 
     seen: list = field(default_factory=list)

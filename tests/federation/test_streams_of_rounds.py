@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
+import fedreach as fr
 from fedreach._util.errors import ConfigError
 from fedreach._util.streams import generator
 from fedreach.federation.aggregation import Mean
@@ -133,7 +134,7 @@ def test_the_server_holds_out_its_share_of_each_class():
 
 @pytest.mark.parametrize("client", [0, 11])
 def test_what_a_client_measures_draws_from_its_own_stream_by_the_measurements_name(client):
-    class Draw:
+    class Draw(fr.Measurement):
         name = "luck"
 
         def measure(self, outputs, rng):

@@ -6,13 +6,13 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+import fedreach as fr
 from fedreach._util.errors import ComponentError, ConfigError
 from fedreach._util.streams import generator
 from fedreach.federation.costs import round_cost, training_passes, with_radio
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD, UnevenSteps
 from fedreach.federation.round import conclude_round, plan_round
-from fedreach.federation.selection.base import Policy
 from fedreach.federation.selection.losses import PowerOfChoice
 from fedreach.federation.selection.random import Uniform
 from fedreach.federation.server import Average
@@ -149,8 +149,9 @@ def test_channels_depend_on_seed_and_round_only():
 
 
 def test_without_a_radio_nothing_is_counted_and_what_needs_one_is_refused():
-    class Needy(Policy):
+    class Needy(fr.Selection):
         needs_radio: ClassVar[bool] = True
+        select = Uniform.select
 
     parts = (ByExamples(), FedAvg(), LocalSGD(), Average())
     assert spent(Federation(Uniform(), *parts, cohort_size=2, seed=0), [1]) is None
@@ -162,7 +163,7 @@ def test_without_a_radio_nothing_is_counted_and_what_needs_one_is_refused():
         round_cost(federation(), replace(make_view(), radio=None), Cohort(np.array([1])), D)
 
 
-class Given(Policy):
+class Given(fr.Selection):
     """Chooses clients 1 and 4, with an allocation that it is told."""
 
     def __init__(self, **changes):

@@ -7,10 +7,10 @@ import sys
 import numpy as np
 import pytest
 
+import fedreach as fr
 from fedreach._util import registry
 from fedreach._util.errors import ConfigError
 from fedreach.federation.adaptation.base import Unadapted
-from fedreach.federation.selection.base import Policy
 from fedreach.federation.selection.losses import Minimax
 from fedreach.federation.selection.random import Uniform
 from fedreach.federation.server import Average
@@ -86,7 +86,7 @@ def test_plain_functions_are_components():
 
 
 def test_a_failure_names_component_check_input_and_what_happened():
-    class AllOfThem(Policy):
+    class AllOfThem(fr.Selection):
         def select(self, state, view, k, rng):
             return Cohort(view.ids[view.available])
 
@@ -127,7 +127,7 @@ def test_a_check_can_be_left_out_by_its_name():
 
 
 def test_a_policy_may_begin_without_chance_and_draw_later():
-    class FirstTheLargest(Policy):
+    class FirstTheLargest(fr.Selection):
         def init(self, view):
             return {"rounds": np.zeros(1)}
 

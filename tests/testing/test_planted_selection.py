@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from fedreach.federation.selection.base import Policy
+import fedreach as fr
 from fedreach.federation.selection.losses import Minimax
 from fedreach.federation.selection.updates import ConvexHull
 from fedreach.federation.types import Cohort, Probe, ServerView
@@ -34,19 +34,19 @@ class HullWithDuplicates(ConvexHull):
 
 
 @caught_by("valid choice")
-class PositionsForIds(Policy):
+class PositionsForIds(fr.Selection):
     def select(self, state, view, k, rng):
         return Cohort(np.flatnonzero(view.available)[:k])
 
 
 @caught_by("valid choice")
-class DeafToAvailability(Policy):
+class DeafToAvailability(fr.Selection):
     def select(self, state, view, k, rng):
         return Cohort(view.ids[:k])
 
 
 @caught_by("arguments untouched")
-class WritesToTheView(Policy):
+class WritesToTheView(fr.Selection):
     def select(self, state, view, k, rng):
         view.loss[np.isnan(view.loss)] = np.inf
         order = np.argsort(-view.loss[view.available], kind="stable")
@@ -54,7 +54,7 @@ class WritesToTheView(Policy):
 
 
 @caught_by("arguments untouched")
-class WritesToItsState(Policy):
+class WritesToItsState(fr.Selection):
     """Longest waiting first; the count goes up in place."""
 
     def init(self, view):
@@ -71,14 +71,14 @@ class WritesToItsState(Policy):
 
 
 @caught_by("same again")
-class GlobalGenerator(Policy):
+class GlobalGenerator(fr.Selection):
     def select(self, state, view, k, rng):
         ids = np.random.permutation(view.ids[view.available])  # noqa: NPY002 (that is the fault)
         return Cohort(ids[:k])
 
 
 @caught_by("same again")
-class CountsInItself(Policy):
+class CountsInItself(fr.Selection):
     def __init__(self):
         self.rounds = 0
 
@@ -88,13 +88,13 @@ class CountsInItself(Policy):
 
 
 @caught_by("renaming")
-class LowIdsFirst(Policy):
+class LowIdsFirst(fr.Selection):
     def select(self, state, view, k, rng):
         return Cohort(view.ids[view.available][:k])
 
 
 @caught_by("renaming")
-class LowIdsMoreOften(Policy):
+class LowIdsMoreOften(fr.Selection):
     def select(self, state, view, k, rng):
         ids = view.ids[view.available]
         p = 10.0 ** -np.arange(len(ids))
@@ -102,7 +102,7 @@ class LowIdsMoreOften(Policy):
 
 
 @caught_by("open about updates")
-class QuietlyByUpdates(Policy):
+class QuietlyByUpdates(fr.Selection):
     def init(self, view: ServerView):
         return {"ids": view.ids, "length": np.zeros(len(view.ids))}
 
@@ -120,7 +120,7 @@ class QuietlyByUpdates(Policy):
 
 
 @caught_by("going on from a file")
-class StateOfLists(Policy):
+class StateOfLists(fr.Selection):
     def init(self, view):
         return {"seen": []}
 
@@ -129,19 +129,19 @@ class StateOfLists(Policy):
 
 
 @caught_by("cohort size")
-class StopsHalfWay(Policy):
+class StopsHalfWay(fr.Selection):
     def select(self, state, view, k, rng):
         return Cohort(rng.choice(view.ids[view.available], size=-(-k // 2), replace=False))
 
 
 @caught_by("valid choice")
-class NeedsWhatItDidNotAskFor(Policy):
+class NeedsWhatItDidNotAskFor(fr.Selection):
     def select(self, state, view, k, rng):
         return Cohort(view.ids[view.available][np.argsort(view.label_entropy[view.available])[:k]])
 
 
 @dataclass
-class Changeable(Policy):
+class Changeable(fr.Selection):
     lr: float = 1.0
 
     def select(self, state, view, k, rng):

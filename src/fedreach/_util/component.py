@@ -103,8 +103,9 @@ class Component(ABC):  # noqa: B024 (the base classes of the types have abstract
         _check_names(type(self), getattr(function, "__dict__", {}), name_of(function))
         for name, default in self.attributes().items():
             if hasattr(function, name) and not isinstance(getattr(type(self), name), property):
-                _check_value(name_of(function), name, getattr(function, name), default)
-                object.__setattr__(self, name, getattr(function, name))
+                value = getattr(function, name)
+                _check_value(name_of(function), name, value, default)
+                object.__setattr__(self, name, tuple(value) if isinstance(value, list) else value)
 
     def with_inner(self) -> Iterator[Component]:
         """Yield this component and those that it contains, such as the parts of a product of weightings."""

@@ -100,7 +100,7 @@ class Adapter:
         """Return (m,) labels, or reject invalid ones."""
         if labels is None:
             return None
-        if not hasattr(self.rule, "learn_labels"):
+        if not self.rule.learns_more_labels:
             name = type(self.rule).__name__
             raise ConfigError(f"Adapter.fit: labels must be None, as {name} learns from inputs alone; use 'few_shot'.")
         label_numbers, z = np.asarray(labels), np.asarray(logits)
@@ -120,7 +120,7 @@ class Adapter:
         Use it if the order of the inputs is informative: sorted by class, in bursts, or by time of day. The rule must
         support it, as `label_shift` does. The arguments are those of `fit`.
         """
-        if not hasattr(self.rule, "predict_online"):
+        if not self.rule.adapts_online:
             name = type(self.rule).__name__
             raise ConfigError(f"Adapter.predict_online: {name} knows no order of inputs; use 'label_shift'.")
         outputs = self._outputs(logits, features, inputs)

@@ -16,7 +16,7 @@ import numpy as np
 from fedreach._util.arrays import Bools, Dtype, Float32s, Floats, Ints
 from fedreach._util.component import Component as Component
 from fedreach._util.component import name_of as name_of
-from fedreach.federation.types import NO_STATE, ClientResults, LocalOutputs, Outputs, Probe, ServerView, State
+from fedreach.federation.types import NO_STATE, ClientResults, Cohort, LocalOutputs, Outputs, Probe, ServerView, State
 
 
 class Selection(Component):

@@ -216,7 +216,7 @@ def no_labels_of_those_adapted(subject: Subject, case: AdaptationFixture) -> Non
     outputs = case.outputs(component, np.concatenate(case.clients[0]))
     sealed = Sealed(outputs.logits, outputs.features, outputs.inputs, outputs.again, outputs.statistics)
     component.predict(state, component.update(state, component.start(state), sealed), sealed)
-    if hasattr(component, "predict_online"):
+    if component.adapts_online:
         component.predict_online(state, component.start(state), sealed)
 
 
@@ -309,8 +309,6 @@ def one_or_many_at_a_time(subject: Subject, case: AdaptationFixture) -> None:
             client = client_after(component, state, [case.outputs(component, batch) for batch in inputs])
             what = f"client {number}, whose inputs came in {len(inputs)} pieces, predicted"
             _alike(what, component.predict(state, client, outputs), at_once)
-    if not hasattr(component, "update_many"):
-        return
     clients = [component.start(state) for _ in everything]
     for _ in range(2):
         alone = [component.update(state, client, batch) for client, batch in zip(clients, everything, strict=True)]
@@ -344,7 +342,7 @@ def nothing_that_comes_later(subject: Subject, case: AdaptationFixture) -> None:
     `predict_online(state, client, outputs)` returns predictions and the client, which continues from there.
     """
     component = subject.component
-    if not hasattr(component, "predict_online"):
+    if not component.adapts_online:
         return
     state = _state(subject, case)
     for batches in case.clients:

@@ -111,7 +111,7 @@ def learn_rounds(
 ) -> tuple[list[Float32s], list[Regression]]:
     """Return the models after each round in which the server learns, and what it looked at; none of others."""
     params, state, models, looked = first_model(), NO_STATE, [], []
-    if not callable(getattr(component, "learn", None)):
+    if not (component.trains_server or component.tunes_server):
         return [], []
     for number in range(1, rounds + 1):
         data = change(server_data(number))

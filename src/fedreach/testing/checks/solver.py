@@ -52,7 +52,7 @@ def _play(solver: Any, case: ClientStack, keep: Callable[[State], State] = as_it
         terms = _terms(solver, now, state)
         followed = np.asarray(solver.correct(now.gradient, now.params, now.broadcast, **terms))
         outcomes.append(Outcome(f"in round {number} the clients followed {shown(followed)}", followed))
-        if _remembers(solver):
+        if solver.is_stateful:
             new_memory = _new_memory(solver, now, state)
             step, state = _conclude(solver, now, state, new_memory)
             state, now = keep(state), replace(now, memory=new_memory)
@@ -228,15 +228,11 @@ def must_balance(solver: Any, case: str) -> None:
 def _states(solver: Any, case: ClientStack) -> Iterator[tuple[int, State]]:
     """Yield rounds and the server's state in them: empty at first, and after two rounds."""
     yield 1, {}
-    if _remembers(solver):
+    if solver.is_stateful:
         state: State = {}
         for _ in range(2):
             state = _conclude(solver, case, state, _new_memory(solver, case, state))[1]
         yield 3, state
-
-
-def _remembers(solver: Any) -> bool:
-    return hasattr(solver, "prepare")  # and not `isinstance`, which sees no methods of a `Watched` solver
 
 
 def _clients_follow_it(solver: LocalSolver) -> bool:
@@ -269,7 +265,7 @@ def _new_memory(solver: LocalSolver, case: ClientStack, state: State) -> Float32
 
 
 def _terms(solver: Any, case: ClientStack, state: State) -> Mapping[str, Float32s]:
-    if not _remembers(solver):
+    if not solver.is_stateful:
         return {}
     terms: Mapping[str, Float32s] = solver.prepare(case.memory, state, case.share)
     for key, term in terms.items():
