@@ -242,7 +242,8 @@ def test_a_mistake_inside_is_found_on_its_line(refused: Refused, home: Path) -> 
 def test_a_component_of_no_type_and_one_without_its_methods_are_refused(own: Path) -> None:
     (line,) = said({"method": {"label_statistics": "own.py:Told"}}, own)
     assert line == (
-        "method.label_statistics: 'own.py:Told' must be an instance of a subclass of fedreach.LabelStatistics; got Told."
+        "method.label_statistics: 'own.py:Told' must be an instance of a subclass of fedreach.LabelStatistics; got "
+        "Told."
     )
     (line,) = said({"method": {"label_statistics": "own.py:Unfinished"}}, own)
     assert "'own.py:Unfinished' cannot be made: TypeError: Can't instantiate abstract class Unfinished" in line

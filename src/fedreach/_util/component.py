@@ -66,11 +66,11 @@ class Component(ABC):  # noqa: B024 (the base classes of the types have abstract
                     raise ComponentError(
                         f"{cls.__name__} must have {', '.join(methods)}; {', '.join(missing)} missing."
                     )
-                if flag not in defined:
+                if depth[methods[0]] < depth[flag]:
                     setattr(cls, flag, True)
         for flag, methods in cls.promises.items():
             declared = cls.abilities.get(flag, (flag,))[0]
-            if any(depth[method] < depth[declared] for method in methods):
+            if declared in defined and any(depth[method] < depth[declared] for method in methods):
                 setattr(cls, flag, getattr(base, flag))
 
     @classmethod

@@ -220,12 +220,12 @@ ENTRY_POINTS = "fedreach.components"
 def table(kind: str) -> Mapping[str, Any]:
     """Return the components of a type by name: the built-in ones, and those of installed packages."""
     built_in: Mapping[str, Any] = import_object(KINDS[kind].table)
-    installed = _installed().get(kind)
+    installed = installed_components().get(kind)
     return {**{name: entry.load() for name, entry in installed.items()}, **built_in} if installed else built_in
 
 
 @cache
-def _installed() -> dict[str, dict[str, importlib.metadata.EntryPoint]]:
+def installed_components() -> dict[str, dict[str, importlib.metadata.EntryPoint]]:
     """Return the components of installed packages, by type and name.
 
     Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -12,6 +12,7 @@ import numpy as np
 from fedreach._util.arrays import replace_fields
 from fedreach._util.component import wrong_base
 from fedreach._util.errors import ComponentError, ConfigError
+from fedreach._util.registry import KINDS, import_object
 from fedreach.federation.adaptation.base import Unadapted
 from fedreach.federation.aggregation import Mean
 from fedreach.federation.augmentations import Augmentation
@@ -59,12 +60,11 @@ class Federation:
     allocation: AllocationRule | None = None  # None: the selection policy's own, or else the exact one for its choice
 
     def __post_init__(self) -> None:
-        for kind, base in BASES.items():
-            component = getattr(self, kind)
-            if isinstance(component, base):
-                component.check_attributes()
-            elif component is not None:
+        for kind, component in self.components.items():
+            base = import_object(KINDS[kind].base)
+            if not isinstance(component, base):
                 raise ComponentError(f"{kind} {wrong_base(component, base)}")
+            component.check_attributes()
         if self.radio is None:
             for component, asks in (
                 (self.allocation, self.allocation is not None),
@@ -127,7 +127,8 @@ class Federation:
     @cached_property
     def components(self) -> Mapping[str, Component]:
         """The components by type, without those that are left out."""
-        return {kind: component for kind in BASES if (component := getattr(self, kind)) is not None}
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name in KINDS}
+        return {kind: component for kind, component in values.items() if component is not None}
 
     @property
     def adapts(self) -> bool:
@@ -181,24 +182,6 @@ class Federation:
     def has_memory(self) -> bool:
         """Whether clients keep a vector between rounds."""
         return self.memory_solver is not None or self.memory_loss is not None
-
-
-BASES: Mapping[str, type[Component]] = {
-    base.component_type: base
-    for base in (
-        Selection,
-        Weighting,
-        LocalSolver,
-        ServerOptimizer,
-        Aggregator,
-        Loss,
-        Adaptation,
-        LabelStatistics,
-        Augmentation,
-        AllocationRule,
-    )
-}
-"""Base classes of a federation's components, by type."""
 
 
 # -------------------- Targets: classes or numbers
