@@ -17,6 +17,8 @@ def log_softmax(z):
 class MeanPrediction(fr.Adaptation):
     """Correct predictions to a class prior that counts the client's own mean prediction."""
 
+    keeps_bias = True
+
     pseudo_inputs: float = 20.0
 
     def query(self, state):
