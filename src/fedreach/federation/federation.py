@@ -127,8 +127,8 @@ class Federation:
     @cached_property
     def components(self) -> Mapping[str, Component]:
         """The components by type, without those that are left out."""
-        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name in KINDS}
-        return {kind: component for kind, component in values.items() if component is not None}
+        kinds = [field.name for field in fields(self) if field.name in KINDS and field.name != "radio"]
+        return {kind: component for kind in kinds if (component := getattr(self, kind)) is not None}
 
     @property
     def adapts(self) -> bool:
