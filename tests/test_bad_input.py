@@ -187,7 +187,9 @@ def leaves(view, k, rng):
 def one_argument(view):
     return view.ids
 
-class Incomplete(Selection):
+import fedreach as fr
+
+class Incomplete(fr.Selection):
     def choose(self, state, view, k, rng):
         return view.ids[:k]
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 import fedreach as fr
-from fedreach.federation.types import Cohort
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,7 @@ class LongestWaiting(fr.Selection):
 
     def select(self, state, view, k, rng):
         waited = state["waited"] + rng.random(len(view.ids))  # ties are drawn
-        return Cohort(view.ids[view.available][np.argsort(-waited[view.available])[:k]])
+        return fr.Cohort(view.ids[view.available][np.argsort(-waited[view.available])[:k]])
 
     def observe(self, state, reports):
         return {**state, "waited": np.where(np.isin(state["ids"], reports.ids), 0, state["waited"] + 1)}

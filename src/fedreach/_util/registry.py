@@ -244,6 +244,12 @@ def installed_components() -> dict[str, dict[str, importlib.metadata.EntryPoint]
     return components
 
 
+def code_name(name: str) -> str:
+    """Return ``module:NAME`` of a component of an installed package; any other name as it is."""
+    entries = [components[name] for components in installed_components().values() if name in components]
+    return entries[0].value if entries else name
+
+
 def paragraph(thing: Any, heading: str) -> str:
     """Return the paragraph of a docstring that begins with a heading, as one line; "" if there is none.
 
