@@ -66,15 +66,12 @@ class Federation:
                 raise ComponentError(f"{kind} {wrong_base(component, base)}")
             component.check_attributes()
         if self.radio is None:
-            for component, asks in (
-                (self.allocation, self.allocation is not None),
-                (self.selection, self.selection.declares("needs_radio")),
-            ):
-                if asks:
-                    raise ConfigError(
-                        f"{name_of(component)} needs to know channels and devices, and there is no radio. Add a "
-                        "section `[radio]` to the experiment, or `radio=Radio()` to the `Federation`."
-                    )
+            needy: list[Component] = [] if self.allocation is None else [self.allocation]
+            for component in needy + [self.selection] * self.selection.declares("needs_radio"):
+                raise ConfigError(
+                    f"{name_of(component)} needs to know channels and devices, and there is no radio. Add a section "
+                    "`[radio]` to the experiment, or `radio=Radio()` to the `Federation`."
+                )
         for name, minimum in {"cohort_size": 1, "seed": 0}.items():
             if getattr(self, name) < minimum:
                 raise ConfigError(f"Federation.{name} must be at least {minimum}; got {getattr(self, name)}.")

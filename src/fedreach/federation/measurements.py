@@ -206,24 +206,21 @@ class WLRC(Measurement):
         if self.outputs == "logits":
             return outputs.logits.astype(np.float64)
         if self.outputs == "softmax":
-            return np.exp(_log_softmax(outputs.logits))
+            return np.exp(log_softmax(outputs.logits.astype(np.float64)))
         if outputs.before is None:
             raise ComponentError(
                 "WLRC with outputs='excess_loss' must be handed the broadcast model's outputs; got none."
             )
         example = np.arange(len(outputs.labels))
-        local, broadcast = (_log_softmax(f)[example, outputs.labels] for f in (outputs.logits, outputs.before))
+        local, broadcast = (
+            log_softmax(f.astype(np.float64))[example, outputs.labels] for f in (outputs.logits, outputs.before)
+        )
         return (broadcast - local)[:, None]
 
     def _score(self, rng: np.random.Generator) -> Callable[[Floats], float]:
         if self.estimator == "closed_form":
             return closed_form_score
         return lambda batch: monte_carlo_score(batch, random_signs(self.draws, batch.size, rng))
-
-
-def _log_softmax(logits: np.ndarray) -> Floats:
-    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
-    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
 
 
 # -------------------- Table of measurements
