@@ -195,7 +195,7 @@ def test_a_function_says_by_its_name_or_itself_whether_less_is_better():
 @pytest.mark.parametrize(
     ("attribute", "value", "said"),
     [
-        ("lower_is_beter", True, "`lower_is_beter` is no trait of mine; did you mean `lower_is_better`"),
+        ("lower_is_beter", True, "mine has no attribute `lower_is_beter`. Did you mean `lower_is_better`"),
         ("lower_is_better", "yes", r"mine\.lower_is_better must be True or False; got 'yes'"),
         ("name", "Mine", "must be small letters, digits and _; got 'Mine'. Rename it"),
     ],
