@@ -18,7 +18,6 @@ from fedreach.engines.protocols import Precision, Task
 from fedreach.engines.sequential import Sequential
 from fedreach.engines.trainer import GroupTrainer
 from fedreach.engines.vmap import Vmap
-from fedreach.federation.base import MemorySolver
 from fedreach.federation.local_sgd import LocalSGD
 
 ENGINES: dict[str, type[GroupTrainer]] = {
@@ -180,7 +179,7 @@ def _round_seconds(engine: TorchEngine, cohort: Ints, local: LocalSGD) -> float:
     def seconds(clients: Ints) -> float:
         terms = (
             engine.solver.prepare(np.zeros((len(clients), engine.num_trainable), np.float32), {}, np.ones(len(clients)))
-            if isinstance(engine.solver, MemorySolver)
+            if engine.solver.is_stateful
             else {}
         )
         began = clock()

@@ -22,7 +22,6 @@ from fedreach.engines.processes import Workers, max_processes
 from fedreach.engines.protocols import NO_TERMS, Engine, Precision, Predictor, Split, Task
 from fedreach.engines.trainer import EVALUATION_BATCH, Group, GroupTrainer
 from fedreach.federation.aggregation import BLOCK, finite_rows
-from fedreach.federation.traits import Traits
 from fedreach.federation.types import LocalOutputs, LocalUpdates, Outputs
 
 EVALUATION_PART = 8 * EVALUATION_BATCH
@@ -190,8 +189,8 @@ def probe_losses(
     """Return the mean loss of a model on each client's training data (see `Trainer.training_loss`)."""
     index, sizes = samples_of(trainer.data.train, ids, parts)
     counts = position_counts(trainer.data.labels[index]) if trainer.data.dataset.positions else None
-    shifts, traits = trainer.shifts_of(ids), Traits.of(trainer.loss)
-    if (traits.cross_entropy or traits.squared_error) and shifts is None:  # evaluation computes this loss
+    shifts, loss = trainer.shifts_of(ids), trainer.loss
+    if (loss.cross_entropy or loss.squared_error) and shifts is None:  # evaluation computes this loss
         return means(engine.predict(params, "train", index)[1], sizes, counts)
     logits, targets = torch.from_numpy(engine.logits(params, "train", index)), trainer.data.labels[index]
     if trainer.scale is not None:

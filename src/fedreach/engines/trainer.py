@@ -27,10 +27,9 @@ from fedreach.engines.observation import Behaviour, batches_of, behaviour_of
 from fedreach.engines.protocols import Split, Task, Terms
 from fedreach.engines.several import add_hooks, layout_of
 from fedreach.federation.aggregation import weighted_sum
-from fedreach.federation.base import LocalSolver, Loss, MemorySolver, ShiftsOutputs
+from fedreach.federation.base import LocalSolver, Loss, name_of
 from fedreach.federation.federation import check_targets
 from fedreach.federation.local_sgd import LocalSGD, TorchSteps
-from fedreach.federation.traits import Traits, name_of
 from fedreach.federation.types import LocalOutputs, Outputs
 
 # --- Check that a solver corrects each number by itself
@@ -93,7 +92,7 @@ def _correction(solver: Any, size: int, scale: float | None) -> Tensor:
         vectors[:, 1::2] = np.float32(scale) * rng.standard_normal((4, size // 2), np.float32)
     gradient, params, broadcast, memory = vectors
     terms: dict[str, Tensor] = {}
-    if isinstance(solver, MemorySolver):
+    if solver.is_stateful:
         prepared = solver.prepare(memory[None], {}, np.ones(1))
         terms = {name: torch.from_numpy(np.array(rows[0])) for name, rows in prepared.items()}
     with torch.random.fork_rng(devices=[]):
@@ -126,9 +125,9 @@ class GroupTrainer(ABC):
 
     name: ClassVar[str]
     written_out: ClassVar[tuple[str, ...]] = ()
-    """Traits of the losses whose gradients it implements, such as cross-entropy. Empty means any loss."""
+    """Attributes of the losses whose gradients it implements, such as cross-entropy. Empty means any loss."""
     sees_more: ClassVar[bool] = False
-    """Whether it supports losses that see more than outputs and targets (see `fedreach.federation.base.Objective`)."""
+    """Whether it supports losses that see more than outputs and targets (see `fedreach.federation.base.Loss`)."""
     any_optimizer: ClassVar[bool] = True
     """Whether it supports every optimizer; if not, plain steps only, with or without momentum."""
     follows_torch: ClassVar[bool] = False
@@ -137,13 +136,13 @@ class GroupTrainer(ABC):
     @classmethod
     def refusal(cls, solver: LocalSolver, loss: Loss, local: LocalSGD) -> str | None:
         """Return why it cannot train with these components, whatever the model, or None if it can."""
-        if Traits.of(loss).sees_more and not cls.sees_more:
+        if loss.has_objective and not cls.sees_more:
             return f"hands a loss outputs and targets only, and {name_of(loss)} sees more; 'sequential' trains by it"
         if not cls.follows_torch and isinstance(local.optimizer, TorchSteps):
             return f"does not follow torch.optim.{local.optimizer.optimizer}; 'sequential' does"
         if not cls.any_optimizer and local.optimizer is not None:
             return f"takes plain gradient steps only; got local.optimizer {type(local.optimizer).__name__}"
-        if not cls.written_out or any(getattr(Traits.of(loss), trait) for trait in cls.written_out):
+        if not cls.written_out or any(getattr(loss, attribute) for attribute in cls.written_out):
             return None
         loss_names = " or ".join(LOSSES[trait] for trait in cls.written_out)
         return f"trains with {loss_names} only; got {name_of(loss)}"
@@ -184,7 +183,7 @@ class GroupTrainer(ABC):
             self.samples["server"] = Samples(server.x, self.scale_targets(server.y), d.kind, d.mean, d.std, device)
         self.shifts: Tensor | None = None  # (N, c), added to the outputs of each client in training
         self.server_shift: Tensor | None = None  # (c,), added to outputs where the server trains
-        if isinstance(self.loss, ShiftsOutputs):
+        if self.loss.shifts_outputs:
             self.shifts = self._shifts_for(self.loss, self.data.label_counts())
             if server is not None:
                 counts = np.bincount(server.y, minlength=d.num_classes)
@@ -246,7 +245,7 @@ class GroupTrainer(ABC):
         """Return the (k, c) shifts that the loss adds to the outputs of these clients."""
         return None if self.shifts is None else self.shifts[torch.from_numpy(ids).to(self.device)]
 
-    def _shifts_for(self, loss: ShiftsOutputs, counts: Ints) -> Tensor:
+    def _shifts_for(self, loss: Loss, counts: Ints) -> Tensor:
         """Return the (n, c) shifts that the loss adds to outputs, given (n, c) label counts."""
         shift = np.asarray(loss.shift(counts), np.float64)
         if shift.shape != counts.shape or not np.isfinite(shift).all():

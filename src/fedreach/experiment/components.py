@@ -431,8 +431,8 @@ def users_code(experiment: Experiment, base: Path) -> dict[str, Path]:
     """Return the files of the user's code in the experiment, by their names there; imported files by their path."""
     files: dict[str, Path] = {}
     for choice in _parts(experiment):
-        if ":" in choice.name:
-            files |= code_files(choice.name, base)
+        if ":" in (name := registry.code_name(choice.name)):
+            files |= code_files(name, base)
     return files
 
 

@@ -327,7 +327,7 @@ def _adaptation(experiment: Experiment, simulation: Simulation) -> AdaptationEva
     federation, e = simulation.federation, experiment.evaluation
     if not federation.adapts:
         return None
-    summed = exact_sum if federation.traits["label_statistics"].only_sum else None
+    summed = exact_sum if federation.label_statistics.only_sum else None
     rule, samples_per_client = federation.adaptation, e.samples_per_client
     return AdaptationEvaluator(
         simulation.engine, simulation.data, rule, samples_per_client, tuple(e.inputs), summed, simulation.fitting_cost

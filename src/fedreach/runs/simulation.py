@@ -26,6 +26,7 @@ from fedreach.engines.models.state import constant_bytes
 from fedreach.engines.protocols import LOSS_MEMORY, Engine, Precision, Task
 from fedreach.evaluation.evaluator import mean_of
 from fedreach.federation.aggregation import finite_rows
+from fedreach.federation.base import name_of
 from fedreach.federation.checks import check_labels, check_measured
 from fedreach.federation.costs import FittingCost, fitting_cost, with_radio
 from fedreach.federation.federation import Federation
@@ -48,7 +49,6 @@ from fedreach.federation.steps import (
     server_batches,
     server_split,
 )
-from fedreach.federation.traits import name_of
 from fedreach.federation.types import ClientResults, LocalUpdates, ServerView
 from fedreach.runs.checkpoint import MEMORY_FILE, SENT
 from fedreach.runs.folder import RunFolder
@@ -113,7 +113,7 @@ class EngineData:
         return mean_of(self.engine.predict(params, "server", index)[1], counts)
 
     def local_models(self) -> Iterator[Float32s]:
-        if not self.federation.traits["server"].reads_updates:
+        if not self.federation.server.reads_updates:
             raise ComponentError(
                 f"{name_of(self.federation.server)}.learn looks at clients' local models, and does not say so. Write "
                 "`reads_updates = True` into its class."
@@ -297,10 +297,10 @@ class Simulation:
 
         If the server stores updates, those of the cohort need three times the memory: new, weighted and old.
         """
-        k = 1 if self.federation.traits["selection"].ignores_cohort else self.federation.cohort_size
+        k = 1 if self.federation.selection.ignores_cohort else self.federation.cohort_size
         d = len(self.engine.initial)
         what = f"A cohort of {k} that sends {d} numbers each"
-        times = 3 if self.federation.traits["aggregation"].remembers_updates else 1
+        times = 3 if self.federation.aggregation.remembers_updates else 1
         check_memory(what, 4 * (times * k + 3) * d, "Lower method.cohort_size, or use a smaller model.")
 
     @cached_property

@@ -9,8 +9,7 @@ from fedreach._util.errors import ConfigError
 from fedreach.evaluation.modes import Client, adapt_and_score
 from fedreach.federation.adaptation.base import Unadapted, log_softmax
 from fedreach.federation.adaptation.few_labels import FewLabels, fit_head
-from fedreach.federation.base import Adaptation, LearnsLabels
-from fedreach.federation.traits import Traits
+from fedreach.federation.base import Adaptation
 from fedreach.federation.types import Outputs
 from fedreach.testing import check
 
@@ -26,9 +25,9 @@ def test_it_keeps_all_laws():
 
 def test_it_says_what_it_is():
     assert isinstance(FewLabels(), Adaptation)
-    assert isinstance(FewLabels(), LearnsLabels)
-    assert Traits.of(FewLabels()).needs_labels
-    assert not Traits.of(Unadapted()).needs_labels
+    assert FewLabels().learns_labels
+    assert FewLabels().needs_labels
+    assert not Unadapted().needs_labels
 
 
 @pytest.mark.parametrize(("m", "h", "pull"), [(1, 4, 0.5), (12, 5, 0.01), (60, 3, 1e-4)])
