@@ -21,7 +21,6 @@ from statistics import fmean
 from typing import Any, Protocol
 
 from fedreach._util.errors import ConfigError, TrainingError
-from fedreach._util.limits import check_processes
 from fedreach._util.processes import ONE_THREAD, cores
 from fedreach._util.registry import is_installed
 from fedreach.evaluation.scores import is_evaluated
@@ -333,8 +332,6 @@ class Scheduler:
 
 # -------------------- Workers on this machine, which exchange JSON lines
 
-PROCESS_BYTES = 10**8  # minimum memory of a worker, for torch alone
-
 
 @dataclass(frozen=True)
 class Local:
@@ -349,7 +346,6 @@ class Local:
     @contextlib.contextmanager
     def pool(self, engine: EngineSection, out: Path, jobs: int, workers: int | None) -> Iterator[list[Process]]:
         size = min(workers or max(1, cores() // (engine.threads or 1)), jobs)
-        check_processes("workers", size, PROCESS_BYTES)
         threads = max(1, cores() // size)  # where the experiment does not say
         with tidy_log(out):
             yield [Process(out / LOG, threads, search_path()) for _ in range(size)]
