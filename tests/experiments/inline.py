@@ -34,8 +34,6 @@ class Here:
 class Inline:
     """This process."""
 
-    tries: int = 1
-
     @contextmanager
     def pool(self, engine: EngineSection, out: Path, jobs: int, workers: int | None) -> Iterator[list[Here]]:
         yield [Here()]
