@@ -18,7 +18,7 @@ from fedreach.report.read import read_run
 from fedreach.runs import loop
 from fedreach.runs.callbacks import Callback
 from fedreach.runs.folder import RunFolder, read_seals
-from fedreach.runs.loop import Budget, consume, each_round
+from fedreach.runs.loop import Budget, RunSpec, consume, each_round
 from fedreach.runs.recorder import Recorder, note_failure
 from fedreach.runs.schema import FederationRecord, Result, RoundRow, RunRecord, Timing
 from fedreach.testing.problems import tiny_simulation
@@ -27,13 +27,19 @@ RUN = RunRecord(method="tiny", seed=0, config={}, code={}, environment={}, git=N
 
 
 def go_on(path: Path, *callbacks: Callback, **options: Any) -> Result:
-    simulation = tiny_simulation()
+    simulation = replace(tiny_simulation(), rounds=options.pop("rounds", 4))
     recorder = Recorder(RunFolder(path), simulation.federation, simulation.engine.layout)
     evaluator = Evaluator(simulation.engine, simulation.data)
     path.mkdir(exist_ok=True)
-    options = {"rounds": 4, "every": 2} | options
-    rounds = each_round(RUN, simulation, evaluator, recorder, callbacks=callbacks, engine="as told", **options)
-    return consume(rounds)
+    spec = RunSpec(
+        record=RUN,
+        simulation=simulation,
+        evaluator=evaluator,
+        callbacks=callbacks,
+        engine="as told",
+        **{"every": 2, **options},
+    )
+    return consume(each_round(spec, recorder))
 
 
 class Diary(Callback):

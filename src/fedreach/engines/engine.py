@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -12,7 +11,6 @@ from numpy.typing import DTypeLike
 
 from fedreach._util.arrays import AnyArray, Bools, Float32s, Floats, Ints
 from fedreach._util.errors import ConfigError
-from fedreach._util.limits import check_memory, check_processes
 from fedreach.data.several import IGNORED, position_counts
 from fedreach.data.splits import ClientIndex
 from fedreach.engines.batches import checked_device
@@ -26,6 +24,7 @@ from fedreach.federation.types import LocalOutputs, LocalUpdates, Outputs
 
 EVALUATION_PART = 8 * EVALUATION_BATCH
 """Examples that one process evaluates at a time."""
+MAX_THREADS = 1024  # a larger number is a slip, and each is a process
 
 
 class TorchEngine(Engine):
@@ -56,7 +55,8 @@ class TorchEngine(Engine):
         threads: int = 1,
         precision: Precision = "highest",
     ) -> None:
-        check_processes("engine.threads", threads)
+        if threads > MAX_THREADS:
+            raise ConfigError(f"engine.threads must be at most {MAX_THREADS}; got {threads}. Lower it.")
         self.task, self.precision = task, precision
         self.solver, self.local = task.solver, task.local
         self.trainer = group_trainer = trainer(task, checked_device(device))
@@ -144,12 +144,6 @@ class TorchEngine(Engine):
         in_units = self.trainer.scale is not None  # in float64, as a saved model predicts
         d = self.task.data.dataset
         shape = len(index), *d.positions, d.outputs
-        if d.positions:
-            check_memory(
-                f"The outputs of a model at all positions of {len(index)} examples",
-                4 * math.prod(shape),
-                "Take metrics accuracy and loss, which need none, or evaluation.samples_per_client.",
-            )
         out = self._new_array(shape, np.float64 if in_units else np.float32)
         self._evaluate(GroupTrainer.logits_part, params, split, index, out)
         return out

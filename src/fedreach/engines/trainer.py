@@ -15,7 +15,6 @@ from torch.nn import functional as F
 
 from fedreach._util.arrays import AnyArray, Bools, Float32s, Floats, Ints
 from fedreach._util.errors import ComponentError, ConfigError, TrainingError
-from fedreach._util.limits import check_memory
 from fedreach._util.streams import torch_seed
 from fedreach.data.datasets import Dataset
 from fedreach.data.several import IGNORED
@@ -159,7 +158,6 @@ class GroupTrainer(ABC):
         if not self.follows_torch and (why := only_sequential(task.data.dataset)):
             raise ConfigError(f"engine.name = {self.name!r}: {why}. Use 'auto'.")
         self.device = device
-        check_memory(*_copies_of(task.module))
         self.module = copy_module(task.module).to(device)
         d, server = task.data.dataset, task.data.server
         add_hooks(self.module, layout_of(d.train_x), d.positions, d.num_classes)
@@ -508,9 +506,3 @@ def cause_of(error: Exception, local: LocalSGD) -> str:
     else:
         advice = f"set local.drop_last = true, which leaves out a last batch that is not full; {another}"
     return f"{message.rstrip('.')}. BatchNorm cannot normalise a batch of one example: {advice}"
-
-
-def _copies_of(module: nn.Module) -> tuple[str, int, str]:
-    """Return the smallest memory of an engine: the task's model, its own and a vector, 12 bytes per number."""
-    size = sum(numbers.numel() for numbers in (*module.parameters(), *module.buffers()))
-    return f"Training a model of {size} numbers", 12 * size, "Use a smaller model."

@@ -14,7 +14,6 @@ from torch import nn
 
 from fedreach._util.arrays import Float32s, Floats, Ints
 from fedreach._util.errors import STEADIER, ComponentError, ConfigError, DataError, TrainingError
-from fedreach._util.limits import check_memory
 from fedreach._util.registry import is_installed
 from fedreach._util.streams import generator, torch_seed
 from fedreach.data.datasets import ServerData
@@ -285,23 +284,11 @@ class Simulation:
             expected, actual = getattr(self.federation, part), getattr(self.engine.task, part)
             if expected != actual:
                 raise ConfigError(f"federation.{part} {expected} and that of the engine, {actual}, must be the same.")
-        self._check_cohort_fits()
         if self.federation.learning_server is not None and self.data.server is None:
             raise ConfigError(
                 f"{type(self.federation.server).__name__} trains on data of the server's own, and there is none. "
                 "Add `[server_data] examples = 100` to the experiment, or server_examples=100 to `federate`."
             )
-
-    def _check_cohort_fits(self) -> None:
-        """Reject a cohort of k whose updates and three models of d numbers exceed main memory: 4 (k + 3) d bytes.
-
-        If the server stores updates, those of the cohort need three times the memory: new, weighted and old.
-        """
-        k = 1 if self.federation.selection.ignores_cohort else self.federation.cohort_size
-        d = len(self.engine.initial)
-        what = f"A cohort of {k} that sends {d} numbers each"
-        times = 3 if self.federation.aggregation.remembers_updates else 1
-        check_memory(what, 4 * (times * k + 3) * d, "Lower method.cohort_size, or use a smaller model.")
 
     @cached_property
     def first_view(self) -> ServerView:
