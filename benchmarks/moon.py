@@ -144,7 +144,7 @@ def text(rows: Sequence[Mapping[str, Any]], distances: Mapping[str, float]) -> s
     ]
     gain = run_paired_test(of["moon"] - of["fedavg"])
     interval = "not known" if gain.low is None else f"[{signed(gain.low)}, {signed(gain.high or 0.0)}]"
-    detectable = "not known" if gain.mde is None else f"{gain.detectable:.1f}"
+    detectable = "not known" if gain.mde is None else f"{gain.mde:.1f}"
     head = ["method", "accuracy % ± sd", "published % ± sd", "largest distance to the plain loop"]
     return "\n".join(
         [
