@@ -226,7 +226,8 @@ def need_data(example: Path) -> None:
 
 def test_files_that_pages_name_are_there() -> None:
     """`federation/round.py` stands for a file of the package, `benchmarks/moon.py` for one of the repository."""
-    pages = [*PAGES, ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", ROOT / "docs" / "design.md"]
+    records = (ROOT / "docs" / "decisions").glob("*.md")
+    pages = [*PAGES, ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *records]
     places = (ROOT, ROOT / "src" / "fedreach", ROOT / "src" / "fedreach" / "federation", ROOT / "benchmarks")
     named = {
         (page.name, name)
