@@ -1,125 +1,122 @@
-"""How plain the library reads, as figures: they may fall, never rise. Lower a limit when its figure has fallen."""
+"""The source stays plain: its size, its shredding, its names and its prose, as figures that may only fall."""
 
 from __future__ import annotations
 
 import ast
-import io
 import re
 import tokenize
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "fedreach"
-
 LIMITS = {
-    "lines of code": 42_312,  # goal 31,000
-    "files": 242,  # goal 240
-    "entries at the top": 14,  # goal 14
-    "% of lines that import": 9.8,  # goal 9
-    "% of names that say nothing": 0.2,  # goal 1.0
-    "% of functions named by a bare participle": 2.8,  # goal 4
-    "private phrases per 1,000 words": 0.3,  # goal 1.0
+    "lines of code": 42_262,  # goal: 31,000
+    "files": 242,  # goal: 240
+    "entries at the top": 14,
+    "percent of lines that import": 9.8,  # goal: 9
+    "percent of names that say nothing": 0.2,
+    "percent of functions named by a participle": 2.8,
+    "private phrases per 1,000 words": 0.3,
 }
-"""The figures of today, shares rounded up to one decimal; lines are counted without docstrings, comments and blanks."""
+"""Lower a limit whenever its figure falls, and never raise one without saying why in the commit."""
 
-SAYS_NOTHING = frozenset(
-    re.findall(
-        r"\w+",
-        "again asked beside both called each few found further given held here kept known least left looks made many "
-        "meant mine most one other others own rest said seen shown some stated such taken there told wanted whole",
-    )
-)
-PARTICIPLE = re.compile(r"[a-z]+(?:ed|en|wn|lt|ade|old|aid|ound|ept|eft|iven)")
-NOT_PARTICIPLES = {"between", "embed", "feed", "fold", "need", "open", "seed", "speed"}
-PRIVATE_PHRASES = [
-    re.compile(pattern)
-    for pattern in (
-        *(r"\btold\b", r"\btells?\b", r"\bwhoever\b", r"\bnobody\b", r"\beverybody\b", r"\bsomebody\b", r"\banew\b"),
-        *(r"\bbeside\b", r"\bshall\b", r"\blearnt\b", r"\bmended?\b", r"\bdear(?:er|est)?\b", r"\b(?:is|are) no [a-z]"),
-        *(r"\bof one's own\b", r"\bgo(?:es)? (?:on|by)\b", r"\bgone on\b", r"\bstands? (?:in|at|for|beside)\b"),
-        *(r"\bso many\b", r"\bmade-up\b", r"\bless \(minus\)", r"\bfour (?:of|in) five\b", r"\bsecure sums?\b"),
-        *(r"\bserved\b", r"(?<![\d.])\.\d", r"\d %"),  # .5 and 5 %, which are written 0.5 and 5%
-    )
+SAYS_NOTHING = {
+    "found", "said", "own", "each", "one", "given", "told", "kept", "asked", "made", "some", "others", "other",
+    "mine", "there", "wanted", "taken", "known", "seen", "here", "held", "again", "looks", "called", "meant",
+    "further", "beside", "least", "most", "whole", "many", "few", "both", "such", "rest", "shown", "stated", "left",
+}  # fmt: skip
+PARTICIPLE = re.compile(r"_*[a-z]+(ed|en|wn|lt|ade|old|aid|ound|ept|eft|iven)_*")
+NO_PARTICIPLES = {"embed", "speed", "seed", "need", "feed", "between", "open", "fold"}
+PRIVATE = [
+    *(rf"\b{words}\b" for words in ("told", "tells?", "whoever", "nobody", "everybody", "somebody", "anew", "beside")),
+    *(rf"\b{words}\b" for words in ("shall", "learnt", "mended?", "dear(er|est)?", "of one's own", "go(es)? (on|by)")),
+    *(rf"\b{words}\b" for words in ("gone on", "stands? (in|at|for|beside)", "so many", "made-up", "secure sums?")),
+    r"\b(is|are) no [a-z]",
+    r"\bless \(minus\)",
+    r"\bfour (of|in) five\b",
+    r"\bserved\b",
+    r"(?<![\d.])\.\d",
+    r"\d %",
 ]
-LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
-DOCTEST = (">>>", "...")
+SKIPPED = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER, tokenize.COMMENT}
 
 
-def docstring_lines(tree: ast.AST) -> set[int]:
-    """Return the numbers of the lines of all strings that stand alone."""
-    return {
-        line
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
-    }
+def names(tree: ast.AST) -> Iterator[str]:
+    """Yield the names that are assigned, and those of arguments."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.arg):
+            yield node.arg
 
 
-def measure(root: Path) -> dict[str, float]:
-    """Return the figures of all Python files below a folder, by the names of `LIMITS`."""
-    paths = sorted(root.rglob("*.py"))
-    lines = imports = words = phrases = 0
-    names: list[str] = []
+def figures(source: Path) -> dict[str, float]:
+    """Return the figures that `LIMITS` bounds, of all Python files below a folder."""
+    files = sorted(source.rglob("*.py"))
+    code = imports = words = phrases = 0
+    assigned: list[str] = []
     functions: list[str] = []
-    for path in paths:
-        text = path.read_text(encoding="utf-8")
-        tree = ast.parse(text)
-        docs = docstring_lines(tree)
-        rows = text.splitlines()
-        prose = [rows[number - 1] for number in docs]
-        code: set[int] = set()
-        for token in tokenize.generate_tokens(io.StringIO(text).readline):
-            if token.type == tokenize.COMMENT:
-                prose.append(token.string)
-            elif token.type not in LAYOUT:
-                code.update(range(token.start[0], token.end[0] + 1))
-        lines += len(code - docs)
-        words += sum(len(line.split()) for line in prose)
-        phrases += sum(
-            pattern.search(line) is not None
-            for line in prose
-            if not line.lstrip().startswith(DOCTEST)
-            for pattern in PRIVATE_PHRASES
+    for file in files:
+        text = file.read_text(encoding="utf-8")
+        tree, lines = ast.parse(text), text.splitlines()
+        docstrings = {
+            line
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+            for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        }
+        with file.open("rb") as stream:
+            tokens = list(tokenize.tokenize(stream.readline))[1:]
+        covered = {line for t in tokens if t.type not in SKIPPED for line in range(t.start[0], t.end[0] + 1)}
+        code += len(covered - docstrings)
+        imports += sum(
+            (node.end_lineno or node.lineno) - node.lineno + 1
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Import | ast.ImportFrom)
         )
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                imports += (node.end_lineno or node.lineno) - node.lineno + 1
-            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                names.append(node.id.strip("_"))
-            elif isinstance(node, ast.arg):
-                names.append(node.arg.strip("_"))
-            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                functions.append(node.name.strip("_"))
-    participles = sum(PARTICIPLE.fullmatch(name) is not None and name not in NOT_PARTICIPLES for name in functions)
-    top = {path.relative_to(root).parts[0] for path in paths} - {"__init__.py", "__main__.py"}
+        assigned += names(tree)
+        functions += [n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+        prose = [lines[number - 1] for number in sorted(docstrings)]
+        comments = [t.string for t in tokens if t.type == tokenize.COMMENT]
+        words += sum(len(line.split()) for line in [*prose, *comments])
+        read = [*comments, *(line for line in prose if not line.lstrip().startswith((">>>", "...")))]
+        phrases += sum(bool(re.search(pattern, line)) for line in read for pattern in PRIVATE)
+    participles = [name for name in functions if PARTICIPLE.fullmatch(name) and name.strip("_") not in NO_PARTICIPLES]
+    empty = [name for name in assigned if name.strip("_") in SAYS_NOTHING]
+    top = [path for path in source.iterdir() if path.name != "__pycache__" and (path.is_dir() or path.suffix == ".py")]
     return {
-        "lines of code": lines,
-        "files": len(paths),
-        "entries at the top": len(top),
-        "% of lines that import": 100 * imports / max(lines, 1),
-        "% of names that say nothing": 100 * sum(name in SAYS_NOTHING for name in names) / max(len(names), 1),
-        "% of functions named by a bare participle": 100 * participles / max(len(functions), 1),
+        "lines of code": code,
+        "files": len(files),
+        "entries at the top": len([path for path in top if not path.name.startswith("__")]),
+        "percent of lines that import": 100 * imports / max(code, 1),
+        "percent of names that say nothing": 100 * len(empty) / max(len(assigned), 1),
+        "percent of functions named by a participle": 100 * len(participles) / max(len(functions), 1),
         "private phrases per 1,000 words": 1000 * phrases / max(words, 1),
     }
 
 
+@pytest.fixture(scope="module")
+def measured() -> dict[str, float]:
+    return figures(SOURCE)
+
+
 @pytest.mark.parametrize("figure", LIMITS)
-def test_the_library_reads_as_plainly_as_before(figure: str) -> None:
-    assert measure(SOURCE)[figure] <= LIMITS[figure], f"{figure} of src/fedreach: make it plainer, or merge what is new"
+def test_the_source_is_as_plain_as_it_was(figure: str, measured: dict[str, float]) -> None:
+    assert measured[figure] <= LIMITS[figure], f"{figure}: {measured[figure]:.2f}, and the limit is {LIMITS[figure]}"
 
 
-def test_what_reads_badly_is_counted(tmp_path: Path) -> None:
-    (tmp_path / "bad.py").write_text(
-        '"""It is told and shall be."""\nimport os\n\n\ndef told(some, x):\n    found = 1  # 5 %\n    return os\n',
-        encoding="utf-8",
-    )
-    assert measure(tmp_path) == {
-        "lines of code": 4,
+def test_a_file_of_private_names_and_prose_is_found(tmp_path: Path) -> None:
+    text = '"""Whoever reads it is told so."""\n\nimport os\n\n\n'
+    text += "def told(found):\n    # nobody goes on .5 %\n    said = found\n"
+    (tmp_path / "bad.py").write_text(text, encoding="utf-8")
+    assert figures(tmp_path) == {
+        "lines of code": 3,
         "files": 1,
         "entries at the top": 1,
-        "% of lines that import": 25,
-        "% of names that say nothing": pytest.approx(200 / 3),
-        "% of functions named by a bare participle": 100,
-        "private phrases per 1,000 words": pytest.approx(3000 / 9),
+        "percent of lines that import": pytest.approx(100 / 3),
+        "percent of names that say nothing": 100.0,
+        "percent of functions named by a participle": 100.0,
+        "private phrases per 1,000 words": pytest.approx(1000 * 5 / 12),
     }
