@@ -25,7 +25,7 @@ from .installed import EXTRAS, environment, extras_named, packages_named
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "benchmarks").glob("*.md"))]
-QUICK_PAGES = {"cluster.md", "own_loss.md"}  # with commands; the others take five minutes together
+QUICK_PAGES = {"own_loss.md"}  # with commands; the others take five minutes together
 FEW = [
     word
     for option in ("rounds=2", "evaluation.every=2", "evaluation.samples_per_client=20", "statistics.last_rounds=1")
