@@ -86,6 +86,15 @@ class Strength(FedProx):
     def prepare(self, memory, state, share):
         return {"strength": share[:, None].astype(np.float32), "memory": memory}
 
+    def remember(self, memory, state, update, steps, lr):
+        return memory
+
+    def conclude(self, state, change, n):
+        return state
+
+    def adapted(self, params, state, update):
+        return update
+
     def correct(self, gradient, params, broadcast, strength, memory):
         return gradient + strength * (params - broadcast) + 0.1 * broadcast
 
