@@ -89,11 +89,11 @@ class Strength(FedProx):
     def remember(self, memory, state, update, steps, lr):
         return memory
 
-    def conclude(self, state, change, n):
-        return state
+    def conclude(self, state, reports, mean_update, n):
+        return mean_update, state
 
-    def adapted(self, params, state, update):
-        return update
+    def adapted(self, params, state):
+        return params
 
     def correct(self, gradient, params, broadcast, strength, memory):
         return gradient + strength * (params - broadcast) + 0.1 * broadcast
