@@ -75,7 +75,7 @@ METHODS = {
     "few shot": ('method.adaptation={name="few_shot", labels=12, strength=1.0}', "model=mlp"),
     "few shot as participants decide": ('method.adaptation={name="few_shot", labels=12}', "model=mlp", *TEN),
     "clusters": (SPLITTING, "method.cohort_size=5", "rounds=3"),
-    "what the solver adapts": ("method.solver=feddyn",),
+    "what the solver evaluates": ("method.solver=feddyn",),
     "two participants": ("population.participants=2", "method.cohort_size=2"),
     "one participant": ("population.participants=1", "method.cohort_size=1"),
     "secure aggregation": (GUARDED, *SECURE, *TEN),
